@@ -44,7 +44,7 @@ from acms import CompactionPolicy, open_storage
 from acms.branches.importers import read_chat
 from acms.codecs import OpenAIChat
 from acms.errors import ValidationError
-from acms.plan.prefix_cache import SLACK, Prices, best, cost
+from acms.plan.prefix_cache import SLACK, Prices, best_slack, cost_per_turn
 from acms.prompt import steps
 from acms_eval.datasets import Conversation, read
 
@@ -226,7 +226,7 @@ def line(row: dict[str, Any]) -> str:
 def bounds(options: argparse.Namespace) -> Iterator[str]:
     """Yield the bounds of each log as lines, for recalls of several shares of the budget."""
     codec = OpenAIChat("gpt-5")
-    head = codec.cost(steps.message("system", SYSTEM))
+    head = codec.cost(steps.build_message("system", SYSTEM))
     yield f"{'log':<16} {'budget':>7} {'a turn':>7} | " + " ".join(
         f"{f'recall {name}':>12}" for name in SHARES
     )
@@ -234,9 +234,9 @@ def bounds(options: argparse.Namespace) -> Iterator[str]:
         costs: list[int] = []
         ends: list[int] = []
         for incoming, reply in log.turns:
-            costs += [codec.cost(steps.read(one, "message")) for one in incoming]
+            costs += [codec.cost(steps.parse_message_mapping(one, "message")) for one in incoming]
             ends.append(len(costs))
-            costs += [codec.cost(steps.read(one, "message")) for one in reply]
+            costs += [codec.cost(steps.parse_message_mapping(one, "message")) for one in reply]
         for budget in map(int, options.budgets.split(",")):
             found = [
                 bound(costs, ends, budget, head, int(share * budget), int(options.summaries * budget))
@@ -296,8 +296,10 @@ def model() -> list[dict[str, Any]]:
         {
             "prices": name,
             "turn": turn,
-            "best": best(turn, 1, prices),
-            "dearer": cost(SLACK, turn, 1, prices) / cost(best(turn, 1, prices), turn, 1, prices) - 1,
+            "best": best_slack(turn, 1, prices),
+            "dearer": cost_per_turn(SLACK, turn, 1, prices)
+            / cost_per_turn(best_slack(turn, 1, prices), turn, 1, prices)
+            - 1,
         }
         for name, prices in PRICES.items()
         for turn in TURNS

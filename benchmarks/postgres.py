@@ -39,7 +39,7 @@ from tests.servers.postgres import Server
 from acms import ACMS, ACMSConfig, WorkerConfig
 from acms.model import Append, ContextDraft, Draft, JobDraft, Origin, Role
 from acms.storage.postgres.ops import Waiting
-from acms.storage.postgres.ops import text as written
+from acms.storage.postgres.ops import serialize_rows as written
 from acms.storage.postgres.store import PostgresStorage
 
 CLIENTS = 32

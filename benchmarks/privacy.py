@@ -41,8 +41,8 @@ from typing import NamedTuple
 from privacy_corpus import Draw, Span, templates
 
 from acms.model import Privacy
-from acms.privacy.detect import redact, spans
-from acms.privacy.rules import rows
+from acms.privacy.detect import find_sensitive_spans, redact_text
+from acms.privacy.rules import load_table_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +92,7 @@ class Score:
 
     def add(self, case: Case, show: bool) -> bool:
         """Count a text; tell whether something was missed or found by mistake, and print it."""
-        found = spans(case.text)
+        found = find_sensitive_spans(case.text)
         wrong: list[str] = []
         taken = bytearray(len(case.text))
         for one in found:
@@ -148,7 +148,7 @@ def quality(cases: Sequence[Case], show: int) -> dict[str, dict[str, object]]:
 def seconds(text: str) -> float:
     """Return the CPU time of redacting a text."""
     begin = time.thread_time()
-    redact(text, Privacy.REDACT)
+    redact_text(text, Privacy.REDACT)
     return time.thread_time() - begin
 
 
@@ -181,7 +181,7 @@ def speed(cases: Sequence[Case], folder: Path | None, seed: int) -> dict[str, ob
         if len(cut) < 2:
             continue
         for text in cut[:20]:
-            redact(text, Privacy.REDACT)
+            redact_text(text, Privacy.REDACT)
         times = [seconds(text) * 1000 for text in cut]
         report[name] = {
             "messages": len(cut), "s per MB": round(sum(times) * 1000 / sum(map(len, cut)), 3),
@@ -208,7 +208,7 @@ PIECES = (
 def hostile(count: int, seed: int) -> Iterator[tuple[str, ...]]:
     """Yield pieces to repeat: every literal of a rule alone, then two to six drawn ones."""
     chance = random.Random(seed)
-    every = (*PIECES, *(head for row in rows("tokens") for head in row.get("heads", ())[:1]))
+    every = (*PIECES, *(head for row in load_table_rows("tokens") for head in row.get("heads", ())[:1]))
     shapes: list[tuple[str, ...]] = [(piece,) for piece in every]
     while len(shapes) < count:
         shapes.append(tuple(chance.choice(every) for _ in range(chance.randint(2, 6))))

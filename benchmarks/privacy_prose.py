@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from acms.model import Privacy
-from acms.privacy.detect import spans
+from acms.privacy.detect import find_sensitive_spans
 
 LANGUAGES = ("en", "de", "es", "fr", "ja", "zh")
 SECRETS, LOOK_ALIKES = 120, 300
@@ -133,7 +133,7 @@ def read_halves() -> dict[str, Half]:
 
 def is_found(sentence: Sentence) -> bool:
     """Return whether at least half of the secret is redacted; of a look-alike, whether anything is."""
-    found = spans(sentence.text, Privacy.REDACT)
+    found = find_sensitive_spans(sentence.text, Privacy.REDACT)
     if sentence.end == 0:
         return bool(found)
     covered = sum(max(0, min(one.end, sentence.end) - max(one.start, sentence.start)) for one in found)

@@ -40,10 +40,10 @@ from acms.plan.nodes import (
     Truncate,
     Window,
 )
-from acms.plan.tool_groups import joined, paired
+from acms.plan.tool_groups import join_answers, pair_tool_calls
 from acms.prompt import Prompt
-from acms.prompt.fit import fit
-from acms.prompt.resolve import laid_out
+from acms.prompt.fit import fit_prompt
+from acms.prompt.resolve import lay_out_messages
 from acms.prompt_types import PromptMessage
 
 CANDIDATES = 1_000
@@ -124,10 +124,10 @@ def tree(atoms: list[Atom], strategy: Strategy, codec: OpenAIChat, rng: random.R
 def fitted(made: Scope, codec: OpenAIChat, limit: int | None) -> Fitted:
     """Pair, fit and lay out; nothing is asked."""
     try:
-        next(fit(paired(made), codec, limit))
+        next(fit_prompt(pair_tool_calls(made), codec, limit))
     except StopIteration as end:
         found: Fitted = end.value
-        laid_out(found.placed)
+        lay_out_messages(found.placed)
         return found
     raise AssertionError("a summary is asked for")
 
@@ -154,8 +154,8 @@ def fits(sizes: list[int], rounds: int) -> dict[str, dict[str, dict[str, float]]
     for size in sizes:
         rng = random.Random(5)
         log = history(size, codec, rng)
-        atoms = joined(log)
-        report.setdefault("pair", {})[str(size)] = measured(lambda: joined(log), rounds)  # noqa: B023
+        atoms = join_answers(log)
+        report.setdefault("pair", {})[str(size)] = measured(lambda: join_answers(log), rounds)  # noqa: B023
         summary = Summarise("history", "What was said. " * 20, int(len(atoms) * 0.9))
         for name, strategy, limit in (
             ("window", Window(), BUDGET),

@@ -57,9 +57,9 @@ import numpy as np
 from acms import ACMS, ACMSConfig, CacheConfig, open_storage
 from acms.model import ContextDraft, Kind
 from acms.providers.tokens import EstimatingTokenCounter, default_counter
-from acms.recall.embeddings import passages
+from acms.recall.embeddings import split_passages
 from acms.recall.query import remove_speakers
-from acms.text.tokenizer import terms, words
+from acms.text.tokenizer import content_terms, split_words
 from acms_eval.turns import read_file
 
 DIMENSION = 384
@@ -114,14 +114,14 @@ class Talk:
             self._base += _joined(read_file(path))
             document = json.loads(path.read_text(encoding="utf-8"))
             for one in (document[0] if isinstance(document, list) else document)["qa"]:
-                if 2 <= len(set(terms(words(one["question"])))) <= 12:
+                if 2 <= len(set(content_terms(split_words(one["question"])))) <= 12:
                     self.questions.append(one["question"])
         self.source = f"{len(self._base)} LoCoMo messages, then varied" if self._base else "made up"
         if not self._base:
             self.questions = [" ".join(self._words.draw(self._rng.randint(4, 9))) + "?" for _ in range(1000)]
         self._rng.shuffle(self.questions)
-        often = Counter(word for _, text in self._base for word in words(text))
-        common = [word for word, _ in often.most_common() if list(terms([word]))] or self._words.words
+        often = Counter(word for _, text in self._base for word in split_words(text))
+        common = [word for word, _ in often.most_common() if list(content_terms([word]))] or self._words.words
         #: Each word in every twentieth message or more, where the text is made up.
         self.common = [" ".join(self._rng.sample(common[:60], 5)) + "?" for _ in range(len(self.questions))]
         self._rare = {word for word, count in often.items() if count < 300 and word.isalpha()}
@@ -600,7 +600,7 @@ async def beside(folder: Path, talk: Talk, size: int, options: argparse.Namespac
         text.execute("COMMIT")
 
         async def match(question: str) -> None:
-            query = " OR ".join(f'"{word}"' for word in dict.fromkeys(words(question)))
+            query = " OR ".join(f'"{word}"' for word in dict.fromkeys(split_words(question)))
             text.execute("SELECT rowid FROM f WHERE f MATCH ? ORDER BY bm25(f) LIMIT 64", (query,)).fetchall()
 
         systems["acms, one vector"] = ours, len(questions)
@@ -735,7 +735,7 @@ def real(folder: Path, chats: Path, *, sentences: bool) -> tuple[list[Turn], dic
                 created_at=turn.get("created_at") or datetime(2026, 1, 1, tzinfo=UTC),
             )
             turn["created_at"] = said.created_at
-            for place, passage in enumerate(passages(said)):
+            for place, passage in enumerate(split_passages(said)):
                 some = parts[number]
                 vector = arrays["turn"][number] if place == 0 else some[(place - 1) % len(some)]
                 known.setdefault(passage.text, vector)

@@ -23,7 +23,7 @@ from acms.codecs import OpenAIChat
 from acms.errors import ACMSError
 from acms.ports import Embedder
 from acms.prompt import Prompt
-from acms.prompt_types import SEPARATOR, speak
+from acms.prompt_types import SEPARATOR, prefix_speaker
 from acms.providers.tokens import default_counter
 from acms.results import ContextItem
 from acms.text import chat_messages
@@ -89,7 +89,7 @@ COUNTER = _Counter()
 
 def tokens(messages: Sequence[dict[str, Any]]) -> int:
     """Return what messages cost, without the primer of the reply."""
-    return chat_messages.tokens(messages, COUNTER) - chat_messages.PRIMER
+    return chat_messages.count_message_tokens(messages, COUNTER) - chat_messages.PRIMER
 
 
 def text_of(message: dict[str, Any]) -> str:
@@ -176,20 +176,20 @@ async def history(call: Call, room: int) -> tuple[Sent, set[str]]:
         return [], set()
     items = await call.session.window(room + tokens(call.log[call.turn :]))
     found = [item for item in items if item.id not in call.ids]
-    messages = chat_messages.render(found)
+    messages = chat_messages.render_chat_messages(found)
     while found and (over := tokens(messages) - room) > 0:
         sizes = accumulate(item.token_count for item in found)
         found = found[1 + next((place for place, size in enumerate(sizes) if size >= over), len(found)) :]
-        messages = chat_messages.render(found)
+        messages = chat_messages.render_chat_messages(found)
     return messages, {item.id for item in found}
 
 
 def written(items: Iterable[ContextItem]) -> str:
-    return SEPARATOR.join(speak(item.speaker, item.content) for item in items if item.content)
+    return SEPARATOR.join(prefix_speaker(item.speaker, item.content) for item in items if item.content)
 
 
 def block(text: str) -> Sent:
-    return [chat_messages.recalled(text)] if text else []
+    return [chat_messages.render_recalled_text(text)] if text else []
 
 
 async def window(call: Call) -> Sent:

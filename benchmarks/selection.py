@@ -42,11 +42,11 @@ from typing import Any
 from acms import ACMS, open_storage
 from acms.acs import ACS
 from acms.contract import Candidate, Fragment, Layer, Lod, ProviderRequest, Variant
-from acms.contract.entities import entities
-from acms.contract.selection import PROFILES, Selection, select
+from acms.contract.entities import extract_entities
+from acms.contract.selection import PROFILES, Selection, select_fragments
 from acms.errors import ACMSError
 from acms.providers.tokens import default_counter
-from acms.text.tokenizer import spans
+from acms.text.tokenizer import find_sentence_spans
 from acms_eval import Conversation, load
 from acms_eval.retrieval import budgets
 
@@ -105,7 +105,7 @@ def speed(size: int, rounds: int) -> dict[str, Any]:
         cpu: list[float] = []
         for gaze in gazes:
             wall_from, cpu_from = time.perf_counter(), time.process_time()
-            select(
+            select_fragments(
                 candidates,
                 gaze=gaze,
                 tokens_max=4000,
@@ -232,8 +232,8 @@ class Counted:
 
 def shortened(text: str, asked: frozenset[str], most: int, count: Callable[[str], int]) -> str:
     """Return the sentences that name most of what is asked for, in their order, within so many tokens."""
-    sentences = [text[start:end].strip() for start, end in spans(text)]
-    names = [asked.intersection(entities(one)) for one in sentences]
+    sentences = [text[start:end].strip() for start, end in find_sentence_spans(text)]
+    names = [asked.intersection(extract_entities(one)) for one in sentences]
     kept: set[int] = set()
     left = most
     for place in sorted(range(len(sentences)), key=lambda place: (-len(names[place]), place)):
@@ -324,7 +324,7 @@ async def asked(
             told[id] = len(told)
         await session.wait_pending()
         texts = lines(conversation)
-        about = [entities(text) for text in texts]
+        about = [extract_entities(text) for text in texts]
         times = [said.created_at for said in conversation.said]
         questions = [one for one in conversation.questions if one.gold and one.answerable]
         for question in questions[::every]:
@@ -332,7 +332,7 @@ async def asked(
                 question.text, token_budget=EVERYTHING, include_current_episode=False
             )
             ranked = [(told[item.id], item.score) for item in items if item.id in told]
-            gaze = entities(question.text)
+            gaze = extract_entities(question.text)
             found.append((offered(texts, about, times, ranked, gaze, count), gaze, question.gold))
     return found
 
@@ -354,7 +354,7 @@ async def evidence(conversations: Sequence[Conversation], every: int) -> dict[st
                 those = of_kind(kind, candidates)
                 for profile in PROFILES:
                     for budget in budgets(conversation.dataset):
-                        chosen = select(
+                        chosen = select_fragments(
                             those, gaze=gaze, tokens_max=budget, now=now, count=count, profile=profile
                         )
                         for name, value in figures(chosen, gold, texts, count).items():

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.support.agentlog import STYLES, agent_log, rounds
 
 from acms.providers.tokens import token_counter
-from acms.text.extract import extract
+from acms.text.extract import extract_summary
 
 
 def kept(text: str, planted: list[str]) -> float:
@@ -39,7 +39,7 @@ def quality(style: str, seeds: int, count: Callable[[str], int]) -> dict[str, fl
     for seed in range(seeds):
         turns, planted = agent_log(random.Random(f"{style} {seed}"), style=style)
         limit = sum(count(turn.text) for turn in turns) // 5
-        once.append(kept(extract(turns, limit, count), planted))
+        once.append(kept(extract_summary(turns, limit, count), planted))
         thrice.append(kept(rounds(turns, 0.2, count), planted))
     return {
         "kept": statistics.mean(once),
@@ -71,7 +71,7 @@ def main() -> None:
     for _ in range(options.rounds):
         for style, turns in logs.items():
             start, worked = time.perf_counter(), time.thread_time()
-            extract(turns, sizes[style] // 5, count)
+            extract_summary(turns, sizes[style] // 5, count)
             seconds[style].append(time.perf_counter() - start)
             cpu[style].append(time.thread_time() - worked)
     report = {

@@ -131,7 +131,7 @@ from acms.results import (
     Tree,
     Verdict,
 )
-from acms.runtime.lazy import lazily as _lazily
+from acms.runtime.lazy import lazy_attributes as _lazily
 from acms.session import ACMS
 from acms.storage import open_storage
 from acms.view import View

@@ -25,10 +25,10 @@ def handlers_of(shared: SharedSession) -> Mapping[str, Handler]:
     found = handlers(
         shared.config,
         () if shared.summarizer is None else (shared.summarizer,),
-        handles.shared(shared.handle).counters,
+        handles.get_shared_state(shared.handle).counters,
         reflectors=() if shared.reflector is None else (shared.reflector,),
         handle=shared.handle,
-        modes=handles.shared(shared.handle).modes,
+        modes=handles.get_shared_state(shared.handle).modes,
     )
     # Whoever waits for the jobs of a session waits for no address that is not there for days.
     return {kind: handler for kind, handler in found.items() if kind != WEBHOOK}
@@ -41,7 +41,9 @@ async def catch_up(shared: SharedSession, context: str) -> None:
     await request.catch_up(shared, context)
 
 
-def events(shared: SharedSession, after: str | int, *, follow: bool) -> AsyncGenerator[LogEvent]:
+def stream_session_events(
+    shared: SharedSession, after: str | int, *, follow: bool
+) -> AsyncGenerator[LogEvent]:
     """Yield what happened to a session behind a cursor, and what happens."""
     from acms.events.follow import session_events
 
@@ -90,31 +92,34 @@ def handlers(
 
     known = {} if counters is None else counters
     return {
-        "adopt": adopt.adopt,
-        "collect": _collect,
-        "expire": _expire,
+        "adopt": adopt.handle_adopt_job,
+        "collect": _collect_deleted,
+        "expire": _expire_content,
         **{
-            compaction_kind(one): job.handler(config, one, known, modes=modes) for one in (None, *summarizers)
+            compaction_kind(one): job.make_compaction_handler(config, one, known, modes=modes)
+            for one in (None, *summarizers)
         },
-        REFLECT: _offline(config, known, handle, modes),
-        WEBHOOK: _delivering(),
-        **{reflection_kind(one): _reflecting(config, one, known, handle, modes) for one in reflectors},
+        REFLECT: _offline_reflection_handler(config, known, handle, modes),
+        WEBHOOK: _webhook_handler(),
+        **{
+            reflection_kind(one): _reflection_handler(config, one, known, handle, modes) for one in reflectors
+        },
     }
 
 
-async def _collect(storage: StorageBackend, lease: Lease) -> Outcome:
-    from acms.erasure.erase import collect  # a worker alone needs it
+async def _collect_deleted(storage: StorageBackend, lease: Lease) -> Outcome:
+    from acms.erasure.erase import collect_deleted_entries  # a worker alone needs it
 
-    return await collect(storage, lease)
-
-
-async def _expire(storage: StorageBackend, lease: Lease) -> Outcome:
-    from acms.erasure.erase import expire
-
-    return await expire(storage, lease)
+    return await collect_deleted_entries(storage, lease)
 
 
-def _delivering() -> Handler:
+async def _expire_content(storage: StorageBackend, lease: Lease) -> Outcome:
+    from acms.erasure.erase import expire_messages
+
+    return await expire_messages(storage, lease)
+
+
+def _webhook_handler() -> Handler:
     """Return what delivers webhooks; it is loaded when the first one is there."""
     made: list[Handler] = []
 
@@ -128,7 +133,7 @@ def _delivering() -> Handler:
     return run
 
 
-def _reflecting(
+def _reflection_handler(
     config: ACMSConfig,
     reflector: Reflector,
     counters: Mapping[str, TokenCounter],
@@ -137,10 +142,10 @@ def _reflecting(
 ) -> Handler:
     from acms.facts import job
 
-    return job.handler(config, reflector, counters, handle=handle, modes=modes)
+    return job.make_reflection_handler(config, reflector, counters, handle=handle, modes=modes)
 
 
-def _offline(
+def _offline_reflection_handler(
     config: ACMSConfig,
     counters: Mapping[str, TokenCounter],
     handle: StorageBackend | None,
@@ -151,6 +156,6 @@ def _offline(
     async def run(storage: StorageBackend, lease: Lease) -> Outcome:
         from acms.providers.offline.reflector import OfflineReflector
 
-        return await _reflecting(config, OfflineReflector(), counters, handle, modes)(storage, lease)
+        return await _reflection_handler(config, OfflineReflector(), counters, handle, modes)(storage, lease)
 
     return run

@@ -11,7 +11,7 @@ from typing import Any
 
 from acms.errors import ConfigurationError, ValidationError
 from acms.log.policy import CompactionPolicy
-from acms.log.validation import budget, choice, fraction, markers
+from acms.log.validation import parse_choice, validate_budget, validate_fraction, validate_markers
 from acms.model import Privacy
 from acms.observability.events import Event
 from acms.text import markers as _markers
@@ -42,12 +42,12 @@ CLOSING_PATTERNS: tuple[str, ...] = (
 )
 
 
-def _positive(value: float, name: str, least: float = 0) -> None:
+def _check_minimum(value: float, name: str, least: float = 0) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
         raise ConfigurationError(f"{name} must be a number of at least {least}, was {value!r}")
 
 
-def _patterns(found: Sequence[str], name: str) -> tuple[str, ...]:
+def _validate_patterns(found: Sequence[str], name: str) -> tuple[str, ...]:
     if isinstance(found, str):
         raise ConfigurationError(f"{name} must be a list of regular expressions, not a string")
     for pattern in found:
@@ -72,9 +72,11 @@ class EpisodeBoundaryConfig:
     close_on_patterns: Sequence[str] = CLOSING_PATTERNS
 
     def __post_init__(self) -> None:
-        _positive(self.max_turns, "max_turns", 1)
-        _positive(self.max_time_gap_seconds, "max_time_gap_seconds")
-        object.__setattr__(self, "close_on_patterns", _patterns(self.close_on_patterns, "close_on_patterns"))
+        _check_minimum(self.max_turns, "max_turns", 1)
+        _check_minimum(self.max_time_gap_seconds, "max_time_gap_seconds")
+        object.__setattr__(
+            self, "close_on_patterns", _validate_patterns(self.close_on_patterns, "close_on_patterns")
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,12 +96,12 @@ class RecallConfig:
     rerank_seconds: float = 5.0
 
     def __post_init__(self) -> None:
-        _positive(self.rerank_seconds, "recall.rerank_seconds", 0.001)
+        _check_minimum(self.rerank_seconds, "recall.rerank_seconds", 0.001)
         try:
-            budget(self.token_budget, "recall.token_budget")
-            fraction(self.current_episode_budget_pct, "recall.current_episode_budget_pct")
-            fraction(self.external_budget_pct, "recall.external_budget_pct")
-            fraction(self.effort, "recall.effort")
+            validate_budget(self.token_budget, "recall.token_budget")
+            validate_fraction(self.current_episode_budget_pct, "recall.current_episode_budget_pct")
+            validate_fraction(self.external_budget_pct, "recall.external_budget_pct")
+            validate_fraction(self.effort, "recall.effort")
         except ValidationError as error:
             raise ConfigurationError(str(error)) from error
 
@@ -119,7 +121,7 @@ class PrivacyConfig:
         if not isinstance(self.redact_before_persist, bool):
             raise ConfigurationError("privacy.redact_before_persist must be true or false")
         try:
-            mode = None if self.mode is None else choice(self.mode, Privacy, "privacy.mode")
+            mode = None if self.mode is None else parse_choice(self.mode, Privacy, "privacy.mode")
         except ValidationError as error:
             raise ConfigurationError(str(error)) from error
         object.__setattr__(self, "mode", mode)
@@ -140,12 +142,12 @@ class CacheConfig:
     index_bytes: int = 256 * 1024 * 1024
 
     def __post_init__(self) -> None:
-        _positive(self.max_bytes, "cache.max_bytes")
-        _positive(self.index_bytes, "cache.index_bytes")
+        _check_minimum(self.max_bytes, "cache.max_bytes")
+        _check_minimum(self.index_bytes, "cache.index_bytes")
         if self.max_entries is not None:
-            _positive(self.max_entries, "cache.max_entries", 1)
+            _check_minimum(self.max_entries, "cache.max_entries", 1)
         if self.ttl_seconds is not None:
-            _positive(self.ttl_seconds, "cache.ttl_seconds")
+            _check_minimum(self.ttl_seconds, "cache.ttl_seconds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,8 +161,8 @@ class RenderLogConfig:
     max_bytes: int = 512 * 1024
 
     def __post_init__(self) -> None:
-        _positive(self.max_age_seconds, "renders.max_age_seconds")
-        _positive(self.max_bytes, "renders.max_bytes", 131_072)
+        _check_minimum(self.max_age_seconds, "renders.max_age_seconds")
+        _check_minimum(self.max_bytes, "renders.max_bytes", 131_072)
         if self.max_bytes > 1_048_576:
             raise ConfigurationError(f"renders.max_bytes is at most 1048576, was {self.max_bytes}")
 
@@ -178,10 +180,10 @@ class RetryConfig:
     retryable_exceptions: tuple[type[Exception], ...] = (ConnectionError, TimeoutError)
 
     def __post_init__(self) -> None:
-        _positive(self.max_attempts, "retry.max_attempts", 1)
-        _positive(self.base_delay, "retry.base_delay")
-        _positive(self.max_delay, "retry.max_delay")
-        _positive(self.exponential_base, "retry.exponential_base", 1)
+        _check_minimum(self.max_attempts, "retry.max_attempts", 1)
+        _check_minimum(self.base_delay, "retry.base_delay")
+        _check_minimum(self.max_delay, "retry.max_delay")
+        _check_minimum(self.exponential_base, "retry.exponential_base", 1)
         kinds = self.retryable_exceptions
         if not isinstance(kinds, tuple) or not all(
             isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds
@@ -223,11 +225,11 @@ class ReflectionConfig:
 
     def __post_init__(self) -> None:
         for name in ("min_episode_turns", "max_facts_per_call", "max_fact_tokens", "max_active_facts"):
-            _positive(getattr(self, name), f"reflection.{name}", 1)
+            _check_minimum(getattr(self, name), f"reflection.{name}", 1)
         for name in ("max_turns", "max_tokens"):
-            _positive(getattr(self, name), f"reflection.{name}", 1)
+            _check_minimum(getattr(self, name), f"reflection.{name}", 1)
         try:
-            fraction(self.min_confidence, "reflection.min_confidence")
+            validate_fraction(self.min_confidence, "reflection.min_confidence")
         except ValidationError as error:
             raise ConfigurationError(str(error)) from error
 
@@ -248,10 +250,10 @@ class WorkerConfig:
     concurrency: int = 4
 
     def __post_init__(self) -> None:
-        _positive(self.lease_seconds, "worker.lease_seconds", 0.001)
-        _positive(self.max_attempts, "worker.max_attempts", 1)
-        _positive(self.poll_seconds, "worker.poll_seconds", 0.001)
-        _positive(self.concurrency, "worker.concurrency", 1)
+        _check_minimum(self.lease_seconds, "worker.lease_seconds", 0.001)
+        _check_minimum(self.max_attempts, "worker.max_attempts", 1)
+        _check_minimum(self.poll_seconds, "worker.poll_seconds", 0.001)
+        _check_minimum(self.concurrency, "worker.concurrency", 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,12 +288,12 @@ class ACMSConfig:
 
     def __post_init__(self) -> None:
         try:
-            markers(tuple(self.marker_patterns), "marker_patterns")
-            markers(tuple(self.marker_weights), "marker_weights")
+            validate_markers(tuple(self.marker_patterns), "marker_patterns")
+            validate_markers(tuple(self.marker_weights), "marker_weights")
         except ValidationError as error:
             raise ConfigurationError(str(error)) from error
         if self.retention_seconds is not None:
-            _positive(self.retention_seconds, "retention_seconds")
+            _check_minimum(self.retention_seconds, "retention_seconds")
         if iscoroutinefunction(self.on_event):
             raise ConfigurationError("on_event is called, not awaited: give a plain function")
         if self.media is not None and (not callable(self.media) or iscoroutinefunction(self.media)):
@@ -299,11 +301,11 @@ class ACMSConfig:
                 "media is called, not awaited: give a plain function of bytes and a type"
             )
         patterns = {
-            str(marker): _patterns(found, f"marker_patterns.{marker}")
+            str(marker): _validate_patterns(found, f"marker_patterns.{marker}")
             for marker, found in self.marker_patterns.items()
         }
         for marker, weight in self.marker_weights.items():
-            _positive(weight, f"marker_weights.{marker}")
+            _check_minimum(weight, f"marker_weights.{marker}")
         weights = {**_markers.WEIGHTS, **{str(marker): float(w) for marker, w in self.marker_weights.items()}}
         object.__setattr__(self, "marker_patterns", patterns)
         object.__setattr__(self, "marker_weights", weights)
@@ -332,9 +334,9 @@ class ACMSConfig:
         for name, text in environ.items():
             group, _, rest = name.removeprefix("ACMS_").partition("_")
             if name == "ACMS_AUTO_DETECT_MARKERS":
-                top["auto_detect_markers"] = _parse(name, text, True)
+                top["auto_detect_markers"] = _parse_env_value(name, text, True)
             elif name == "ACMS_STRICT":
-                top["strict"] = _parse(name, text, False)
+                top["strict"] = _parse_env_value(name, text, False)
             elif name == "ACMS_PRIVACY_MODE":
                 values.setdefault(group, {})["mode"] = text.lower() or None
             elif name.startswith("ACMS_") and group in groups:
@@ -342,11 +344,11 @@ class ACMSConfig:
                 default = 0 if default is None else default  # a number that is not limited
                 if not isinstance(default, int | float):
                     raise ConfigurationError(f"{name} is not a setting")
-                values.setdefault(group, {})[rest.lower()] = _parse(name, text, default)
+                values.setdefault(group, {})[rest.lower()] = _parse_env_value(name, text, default)
         return cls(**top, **{group.lower(): groups[group](**found) for group, found in values.items()})
 
 
-def _parse(name: str, text: str, default: float | bool) -> float | bool:
+def _parse_env_value(name: str, text: str, default: float | bool) -> float | bool:
     if isinstance(default, bool):
         if text.lower() in ("1", "true", "yes", "on"):
             return True

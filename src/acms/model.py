@@ -78,7 +78,7 @@ Embedded: TypeAlias = Literal["stored", "queued", "pending"]
 EMPTY: Mapping[str, Json] = MappingProxyType({})
 
 
-def _empty() -> Mapping[str, Json]:
+def _empty_mapping() -> Mapping[str, Json]:
     return EMPTY
 
 
@@ -241,7 +241,7 @@ ONCE = "@once:"
 """How a key begins that a client made up for one call, to repeat it safely: nobody calls the message by it."""
 
 
-def named(key: str | None) -> str | None:
+def client_supplied_key(key: str | None) -> str | None:
     """Return the key of a message if somebody gave it; None for one that a client made up."""
     return None if key is None or key.startswith(ONCE) else key
 
@@ -284,9 +284,9 @@ class Draft:
     #: Ids of the entries this one was made from, also of other contexts.
     sources: tuple[str, ...] = ()
     #: Fields that depend on the kind: a fact's subject and attribute, a retraction's reason.
-    data: Mapping[str, Json] = field(default_factory=_empty)
+    data: Mapping[str, Json] = field(default_factory=_empty_mapping)
     #: The caller's, opaque.
-    metadata: Mapping[str, Json] = field(default_factory=_empty)
+    metadata: Mapping[str, Json] = field(default_factory=_empty_mapping)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,7 +328,7 @@ class Head:
     epoch: int = 0
     chain: bytes = b""
     #: The session's own notes about the end of the log; opaque to a store.
-    tail: Mapping[str, Json] = field(default_factory=_empty)
+    tail: Mapping[str, Json] = field(default_factory=_empty_mapping)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,7 +349,7 @@ class Context:
     #: Name of the token counter its entries were counted with.
     counter: str
     #: Policy, tags, name; the caller's metadata.
-    settings: Mapping[str, Json] = field(default_factory=_empty)
+    settings: Mapping[str, Json] = field(default_factory=_empty_mapping)
     settings_rev: int = 0
     created_at: datetime
     deleted_at: datetime | None = None
@@ -362,7 +362,7 @@ class ContextDraft:
     key: str | None = None
     namespace: str = "default"
     counter: str
-    settings: Mapping[str, Json] = field(default_factory=_empty)
+    settings: Mapping[str, Json] = field(default_factory=_empty_mapping)
     created_at: datetime
     parent: str | None = None
     #: Version of the parent to fork at; its head when None.
@@ -404,7 +404,7 @@ class JobDraft:
     kind: str
     #: At most one unfinished job of a tenant has this name.
     dedupe: str
-    payload: Mapping[str, Json] = field(default_factory=_empty)
+    payload: Mapping[str, Json] = field(default_factory=_empty_mapping)
     not_before: datetime | None = None
 
 
@@ -432,7 +432,7 @@ class Job:
     kind: str
     dedupe: str
     context: str
-    payload: Mapping[str, Json] = field(default_factory=_empty)
+    payload: Mapping[str, Json] = field(default_factory=_empty_mapping)
     state: JobState = JobState.READY
     #: Rises with every claim; the fencing token of a lease.
     attempt: int = 0
@@ -534,7 +534,7 @@ class ContextQuery:
     #: Only those of one fork tree: the id of its first context.
     root: str | None = None
     #: Only those whose settings hold all of this, as jsonb of PostgreSQL contains it.
-    where: Mapping[str, Json] = field(default_factory=_empty)
+    where: Mapping[str, Json] = field(default_factory=_empty_mapping)
     #: Only conversations: not what a namespace keeps for itself, settings and facts.
     spoken: bool = False
     deleted: bool = False
@@ -642,7 +642,7 @@ class KVEntry:
     created_at: datetime
     #: When the key was last set; never goes back.
     updated_at: datetime
-    metadata: Mapping[str, Json] = field(default_factory=_empty)
+    metadata: Mapping[str, Json] = field(default_factory=_empty_mapping)
     #: Changes with every write and never comes back, not even after a delete; "" where the store cannot compare.
     revision: str = ""
 

@@ -27,7 +27,7 @@ from acms.model import (
     Text,
     ToolCall,
     ToolResult,
-    named,
+    client_supplied_key,
 )
 from acms.results import Branch, Diff, HistoryEntry, MessageReceipt, SessionStats
 
@@ -77,7 +77,7 @@ _FIELD_NAMES = ("policy", "policy_config", "levels")
 """Mappings by names of fields: these are camelCase over HTTP too."""
 
 
-def answered(parts: Iterable[Part]) -> str | None:
+def answered_call_id(parts: Iterable[Part]) -> str | None:
     """Return the id of the call that a message answers; None when it answers none."""
     return next((part.call_id for part in parts if isinstance(part, ToolResult)), None)
 
@@ -95,8 +95,8 @@ def episode_id(context: str, ordinal: int) -> str:
 
 _DERIVED: Mapping[type[Any], Mapping[str, tuple[Any, Convert]]] = {
     Entry: {
-        "key": (str | None, lambda entry: named(entry.key)),
-        "toolCallId": (str | None, lambda entry: answered(entry.parts)),
+        "key": (str | None, lambda entry: client_supplied_key(entry.key)),
+        "toolCallId": (str | None, lambda entry: answered_call_id(entry.parts)),
         "toolName": (str | None, lambda entry: text_of(entry.metadata, "toolName")),
         "model": (str | None, lambda entry: text_of(entry.metadata, "model")),
         "episodeId": (
@@ -119,7 +119,7 @@ _READ: Mapping[type[Any], Callable[[Mapping[str, Json]], dict[str, Any]]] = {
 """Fields that are not read from under their name."""
 
 
-def spelled(**names: str | None) -> Callable[[type[T]], type[T]]:
+def declare_wire_names(**names: str | None) -> Callable[[type[T]], type[T]]:
     """Say of a class which of its fields have another name over HTTP; None for one that is not shown."""
 
     def note(kind: type[T]) -> type[T]:
@@ -129,18 +129,18 @@ def spelled(**names: str | None) -> Callable[[type[T]], type[T]]:
     return note
 
 
-def camel(name: str) -> str:
+def to_camel_case(name: str) -> str:
     """Return the name of a field over HTTP."""
     first, *rest = name.split("_")
     return first + "".join(part.title() for part in rest)
 
 
-def snake(name: str) -> str:
+def to_snake_case(name: str) -> str:
     """Return a name over HTTP as it is here."""
     return "".join(f"_{one.lower()}" if one.isupper() else one for one in name)
 
 
-def instant(moment: datetime | None) -> str | None:
+def format_instant(moment: datetime | None) -> str | None:
     """Write a point in time in UTC, as RFC 3339 has it."""
     if moment is None:
         return None
@@ -162,15 +162,15 @@ class Member(NamedTuple):
 
 
 @cache
-def members(kind: type[Any], wire: bool = True) -> tuple[Member, ...]:
+def list_json_members(kind: type[Any], wire: bool = True) -> tuple[Member, ...]:
     """Return what stands in the JSON of a noun, in order: over HTTP, or where names are those of the fields."""
     hints = get_type_hints(kind)
     lines = [one for one in reversed(kind.__mro__) if wire]
     names = {name: shown for one in lines for name, shown in _NAMES.get(one, {}).items()}
     derived = {name: how for one in lines for name, how in _DERIVED.get(one, {}).items()}
     found: list[Member] = []
-    for name, one in _fields(kind).items():
-        shown = names.get(name, camel(name) if wire else name)
+    for name, one in _list_noun_fields(kind).items():
+        shown = names.get(name, to_camel_case(name) if wire else name)
         if shown is None:
             derived.pop(name, None)
             continue
@@ -194,13 +194,13 @@ def is_noun(hint: Any) -> bool:
     return isinstance(hint, type) and (is_dataclass(hint) or hasattr(hint, "_field_defaults"))
 
 
-def _fields(kind: type[Any]) -> dict[str, Field[Any]]:
+def _list_noun_fields(kind: type[Any]) -> dict[str, Field[Any]]:
     if is_dataclass(kind):
         return {one.name: one for one in fields(kind)}
     return {name: field(default=kind._field_defaults.get(name, MISSING)) for name in kind._fields}
 
 
-def _several(hint: Any) -> tuple[Any, bool] | None:
+def _split_union(hint: Any) -> tuple[Any, bool] | None:
     """Return what a union holds besides None, and whether None; None for what is no union."""
     if get_origin(hint) not in (Union, UnionType):
         return None
@@ -215,19 +215,21 @@ def _are_parts(hint: Any) -> bool:
 # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def write(noun: object, kind: type[Any] | None = None, *, wire: bool = True) -> dict[str, Json]:
+def encode_noun(noun: object, kind: type[Any] | None = None, *, wire: bool = True) -> dict[str, Json]:
     """Write a noun as JSON, as one of another class if that is given: what this one shows, and no more."""
-    return writer(kind or type(noun), wire)(noun)
+    return build_encoder(kind or type(noun), wire)(noun)
 
 
 @cache
-def writer(kind: type[Any], wire: bool = True) -> Callable[[Any], dict[str, Json]]:
+def build_encoder(kind: type[Any], wire: bool = True) -> Callable[[Any], dict[str, Json]]:
     """Return what writes nouns of a class as JSON."""
-    shown = members(kind, wire)
+    shown = list_json_members(kind, wire)
     plain = [one for one in shown if one.derive is None]
     names, one_by_one = [one.name for one in plain], attrgetter(*[one.field for one in plain])
     get: Convert = one_by_one if len(plain) > 1 else lambda noun: (one_by_one(noun),)
-    converted = [(one.name, how) for one in plain if (how := _writes(one.hint, wire, one.field)) is not None]
+    converted = [
+        (one.name, how) for one in plain if (how := _encoder_for_type(one.hint, wire, one.field)) is not None
+    ]
     derived = [(one.name, one.derive) for one in shown if one.derive is not None]
     optional = [one.name for one in plain if one.when_given]
 
@@ -246,50 +248,50 @@ def writer(kind: type[Any], wire: bool = True) -> Callable[[Any], dict[str, Json
     return write
 
 
-def _writes(hint: Any, wire: bool, name: str = "") -> Convert | None:
+def _encoder_for_type(hint: Any, wire: bool, name: str = "") -> Convert | None:
     """Return what writes a value of a type that is not None; None when it stands for itself."""
     origin, args = get_origin(hint), get_args(hint)
     if hint == PAIRS and wire:
         return dict
-    union = _several(hint)
+    union = _split_union(hint)
     if union is not None:
         if _are_parts(union[0]):
             return lambda value: write_part(value, wire=wire)
-        return None if union[0] == hint else _writes(union[0], wire)
+        return None if union[0] == hint else _encoder_for_type(union[0], wire)
     if isinstance(origin, type) and issubclass(origin, Sequence):
-        each = None if len(args) == 2 and args[1] is not Ellipsis else _writes(args[0], wire)
+        each = None if len(args) == 2 and args[1] is not Ellipsis else _encoder_for_type(args[0], wire)
         return list if each is None else lambda value: [each(one) for one in value]
     if isinstance(origin, type) and issubclass(origin, Mapping):
         if wire and name in _FIELD_NAMES:
-            return lambda value: {camel(key): one for key, one in value.items()}
+            return lambda value: {to_camel_case(key): one for key, one in value.items()}
         return dict
-    return _writes_class(hint, wire) if isinstance(hint, type) else None
+    return _encoder_for_class(hint, wire) if isinstance(hint, type) else None
 
 
-def _writes_class(hint: type[Any], wire: bool) -> Convert | None:
+def _encoder_for_class(hint: type[Any], wire: bool) -> Convert | None:
     if is_noun(hint):
-        return lambda value: writer(hint, wire)(value)  # looked up late: a noun may hold its own kind
+        return lambda value: build_encoder(hint, wire)(value)  # looked up late: a noun may hold its own kind
     if issubclass(hint, StrEnum):
         return attrgetter("_value_")  # not `value`, which is two calls of Python
     if issubclass(hint, datetime):
-        return instant if wire else datetime.isoformat
+        return format_instant if wire else datetime.isoformat
     return bytes.hex if issubclass(hint, bytes) else None
 
 
 def write_part(part: Part, *, wire: bool = True) -> dict[str, Json]:
     """Write a part of a message."""
-    return {"type": _TYPES[type(part)], **writer(type(part), wire)(part)}
+    return {"type": _TYPES[type(part)], **build_encoder(type(part), wire)(part)}
 
 
 # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def read(kind: type[T], written: Any, *, wire: bool = True, **known: Any) -> T:
+def decode_noun(kind: type[T], written: Any, *, wire: bool = True, **known: Any) -> T:
     """Read a noun; `KeyError`, `TypeError` or `ValueError` when it is none. Names that are not known are passed over.
 
     `known` are fields that are not written.
     """
-    return cast("T", _reader(kind, wire)(written, **known))
+    return cast("T", _build_decoder(kind, wire)(written, **known))
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,13 +310,13 @@ class _Take:
 
 
 @cache
-def _reader(kind: type[Any], wire: bool) -> Callable[..., Any]:
+def _build_decoder(kind: type[Any], wire: bool) -> Callable[..., Any]:
     hints = get_type_hints(kind)
     plan = [
         (one.field, one.name, take.types, take.convert, take, one.needed)
-        for one in members(kind, wire)
+        for one in list_json_members(kind, wire)
         if one.field
-        for take in [_takes(hints[one.field], wire, one.field)]
+        for take in [_decoder_for_type(hints[one.field], wire, one.field)]
     ]
     also = _READ.get(kind) if wire else None
 
@@ -343,47 +345,49 @@ _NONE = frozenset({NoneType})
 _OBJECT = frozenset({dict})
 
 
-def _takes(hint: Any, wire: bool, name: str = "") -> _Take:
+def _decoder_for_type(hint: Any, wire: bool, name: str = "") -> _Take:
     """Return how a value of a type is read."""
     origin, args = get_origin(hint), get_args(hint)
     if hint == PAIRS and wire:
         return _Take(_OBJECT, lambda value: tuple(value.items()))
-    union = _several(hint)
+    union = _split_union(hint)
     if union is not None:
         inner, optional = union
         if _are_parts(inner):
             return _Take(_OBJECT, lambda value: _read_part(value, wire))
-        take = _Take() if inner == hint else _takes(inner, wire)
+        take = _Take() if inner == hint else _decoder_for_type(inner, wire)
         return _Take(take.types | _NONE if optional and take.types else take.types, take.convert)
     if origin is tuple:
-        return _takes_tuple(args, wire)
+        return _decoder_for_tuple(args, wire)
     if origin is Sequence:
-        return _takes_tuple((args[0], ...), wire)
+        return _decoder_for_tuple((args[0], ...), wire)
     if origin is Literal:
         return _Take(frozenset(map(type, args)))
     if isinstance(origin, type) and issubclass(origin, Mapping):
         if wire and name in _FIELD_NAMES:
-            return _Take(_OBJECT, lambda value: MappingProxyType({snake(key): value[key] for key in value}))
+            return _Take(
+                _OBJECT, lambda value: MappingProxyType({to_snake_case(key): value[key] for key in value})
+            )
         return _Take(_OBJECT, lambda value: MappingProxyType(dict(value)))
-    return _takes_class(hint, wire) if isinstance(hint, type) else _Take()
+    return _decoder_for_class(hint, wire) if isinstance(hint, type) else _Take()
 
 
-def _takes_tuple(args: tuple[Any, ...], wire: bool) -> _Take:
+def _decoder_for_tuple(args: tuple[Any, ...], wire: bool) -> _Take:
     lists = frozenset({list, tuple})
     if args[1:] == (Ellipsis,):
-        each = _takes(args[0], wire)
+        each = _decoder_for_type(args[0], wire)
         return _Take(lists, lambda value: tuple([each(one) for one in value]))
-    several = [_takes(one, wire) for one in args]
+    several = [_decoder_for_type(one, wire) for one in args]
     return _Take(lists, lambda value: tuple([take(one) for take, one in zip(several, value, strict=True)]))
 
 
-def _takes_class(hint: type[Any], wire: bool) -> _Take:
+def _decoder_for_class(hint: type[Any], wire: bool) -> _Take:
     if is_noun(hint):
-        return _Take(_OBJECT, lambda value: _reader(hint, wire)(value))
+        return _Take(_OBJECT, lambda value: _build_decoder(hint, wire)(value))
     if issubclass(hint, StrEnum):
         return _Take(frozenset({str}), hint)
     if issubclass(hint, datetime):
-        return _Take(frozenset({str}), _moment)
+        return _Take(frozenset({str}), _parse_datetime)
     if issubclass(hint, bytes):
         return _Take(frozenset({str}), bytes.fromhex)
     if issubclass(hint, float):
@@ -391,7 +395,7 @@ def _takes_class(hint: type[Any], wire: bool) -> _Take:
     return _Take(frozenset({hint}) if hint in (str, int, bool) else frozenset())
 
 
-def _moment(written: str) -> datetime:
+def _parse_datetime(written: str) -> datetime:
     found = datetime.fromisoformat(written)
     if found.tzinfo is None:
         raise ValueError(f"{written} names no time zone")
@@ -400,7 +404,7 @@ def _moment(written: str) -> datetime:
 
 def _read_part(written: Any, wire: bool) -> Any:
     kind = PARTS[written["type"]]
-    unknown = written.keys() - {"type", *(one.name for one in members(kind, wire))}
+    unknown = written.keys() - {"type", *(one.name for one in list_json_members(kind, wire))}
     if unknown:
         raise TypeError(f"{min(unknown)} of a part is not known")
-    return _reader(kind, wire)(written)
+    return _build_decoder(kind, wire)(written)

@@ -45,7 +45,16 @@ from acms.model import (
     SessionHead,
     State,
 )
-from acms.prompt_types import SEPARATOR, CacheMark, Count, Exactness, PromptMessage, Tool, Usage, paragraph
+from acms.prompt_types import (
+    SEPARATOR,
+    CacheMark,
+    Count,
+    Exactness,
+    PromptMessage,
+    Tool,
+    Usage,
+    format_paragraph,
+)
 from acms.results import SessionPage
 
 if TYPE_CHECKING:
@@ -162,7 +171,7 @@ class SummaryRequest:
 
     def text(self) -> str:
         """Return the turns as `speaker: text` paragraphs."""
-        return SEPARATOR.join(paragraph(turn.speaker, turn.text) for turn in self.turns)
+        return SEPARATOR.join(format_paragraph(turn.speaker, turn.text) for turn in self.turns)
 
 
 class Summarizer(Protocol):

@@ -371,12 +371,12 @@ _DATED = re.compile(rf"([^\n:]{{1,300}}?)((?:, \d{{4}}-\d\d-\d\d)?(?:{_PLACE})?)
 _SPEAKERS = (*(role.value for role in Role), "fact", "summary", "tool call")
 
 
-def speak(speaker: str | None, content: str) -> str:
+def prefix_speaker(speaker: str | None, content: str) -> str:
     """Write who said something before it."""
     return f"{speaker}: {content}" if speaker else content
 
 
-def paragraph(
+def format_paragraph(
     speaker: str | None,
     content: str,
     day: str | None = None,
@@ -391,10 +391,10 @@ def paragraph(
     if not speaker:
         return said
     name = " ".join(speaker.split()) + (" (external text)" if external else "")
-    return speak(", ".join([part for part in (name, day, place) if part]), said)
+    return prefix_speaker(", ".join([part for part in (name, day, place) if part]), said)
 
 
-def under_days(paragraphs: Iterable[str]) -> Iterator[str]:
+def omit_repeated_dates(paragraphs: Iterable[str]) -> Iterator[str]:
     """Leave the day and the session out of a paragraph that follows one of the same day in the same session."""
     before = ""
     for text in paragraphs:
@@ -476,11 +476,11 @@ def _is_tag(text: str, place: int, name: str, *, closing: bool) -> bool:
 
 def quote_speakers(text: str, speakers: Sequence[str]) -> str:
     """Return a text in which each line but the first that begins like one of a speaker is quoted."""
-    return _LINE.sub(_quotes(tuple(speakers)), text)
+    return _LINE.sub(_build_line_quoter(tuple(speakers)), text)
 
 
 @lru_cache(maxsize=8)
-def _quotes(speakers: tuple[str, ...]) -> Callable[[re.Match[str]], str]:
+def _build_line_quoter(speakers: tuple[str, ...]) -> Callable[[re.Match[str]], str]:
     """Return what is put before a line, by its beginning up to a colon."""
     brackets = r"[(\[{<\u3010\u3014\u300c\u300e\u300a\u3008]"
     ends = r"[)\]}>\u3011\u3015\u300d\u300f\u300b\u3009]"
@@ -489,12 +489,12 @@ def _quotes(speakers: tuple[str, ...]) -> Callable[[re.Match[str]], str]:
     pattern = re.compile(rf"[\s*_#]*{brackets}*\s*(?:{names})[\s*_]*{ends}*(?:\s*{attribute})*[\s*_]*\Z")
 
     def quote(line: re.Match[str]) -> str:
-        return "> " if pattern.match(_visible(line[1])) else ""
+        return "> " if pattern.match(_fold_visible_prefix(line[1])) else ""
 
     return quote
 
 
-def _visible(text: str) -> str:
+def _fold_visible_prefix(text: str) -> str:
     """Return what a reader sees of the beginning of a text, each space once; of a longer one a bit too much."""
     if text.isprintable() and text.isascii():
         return " ".join(text.split())[: LONGEST + 1].lower()

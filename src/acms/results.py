@@ -27,7 +27,7 @@ from acms.model import (
     Span,
     State,
 )
-from acms.prompt_types import SEPARATOR, Verdict, paragraph, speak
+from acms.prompt_types import SEPARATOR, Verdict, format_paragraph, prefix_speaker
 
 __all__ = [
     "Band",
@@ -58,7 +58,7 @@ __all__ = [
 ]
 
 
-def _empty() -> Mapping[str, Json]:
+def _empty_mapping() -> Mapping[str, Json]:
     return MappingProxyType({})
 
 
@@ -129,7 +129,7 @@ class ContextItem:
     parts: tuple[Part, ...] = ()
     group: str | None = None
     actor_id: str | None = None
-    metadata: Mapping[str, Json] = field(default_factory=_empty)
+    metadata: Mapping[str, Json] = field(default_factory=_empty_mapping)
     created_at: datetime
     #: The day on which it was said, in UTC, where the log spans several: joined text tells it.
     day: str | None = None
@@ -155,7 +155,7 @@ class ContextItem:
 
         Somebody whose name is a role, or "fact", stands under the role of the message.
         """
-        return "fact" if self.source is Source.FACT else named(self.actor_id, self.role)
+        return "fact" if self.source is Source.FACT else resolve_speaker(self.actor_id, self.role)
 
 
 class Band(StrEnum):
@@ -311,7 +311,7 @@ class ContextItems(list[ContextItem]):
         tier: str = "words",
     ) -> None:
         super().__init__(items)
-        _rank(self)
+        _assign_ranks(self)
         #: The token budget they were chosen for, and what they use of it, frames included.
         self.budget = budget
         self.tokens = sum([item.token_count for item in items])
@@ -351,10 +351,10 @@ class ContextItems(list[ContextItem]):
 
         In a log of several days it is `speaker, 2026-03-14: content`, where the item before is not of that day.
         """
-        return joined(self)
+        return join_items(self)
 
 
-def _rank(items: Iterable[ContextItem]) -> None:
+def _assign_ranks(items: Iterable[ContextItem]) -> None:
     """Give recalled items their rank by score; of equal scores the older one is first."""
     recalled = [item for item in items if item.source is not Source.WINDOW]
     recalled.sort(key=lambda item: (-item.score, item.version))
@@ -362,9 +362,9 @@ def _rank(items: Iterable[ContextItem]) -> None:
         item.rank = rank
 
 
-def spoken(item: ContextItem, day: str | None) -> str:
+def format_item(item: ContextItem, day: str | None) -> str:
     """Write an item as a paragraph of a joined text, with a day if there is one to tell."""
-    return paragraph(item.speaker or None, item.content, day, external=is_external(item))
+    return format_paragraph(item.speaker or None, item.content, day, external=is_external(item))
 
 
 def is_external(item: ContextItem) -> bool:
@@ -372,10 +372,10 @@ def is_external(item: ContextItem) -> bool:
     return item.source is not Source.FACT and item.role is not None and item.trust is Origin.EXTERNAL
 
 
-def joined(items: Iterable[ContextItem]) -> str:
+def join_items(items: Iterable[ContextItem]) -> str:
     """Join items as paragraphs; those without content are left out."""
     written = [item for item in items if item.content]
-    return SEPARATOR.join(map(spoken, written, new_days(written)))
+    return SEPARATOR.join(map(format_item, written, new_days(written)))
 
 
 def new_days(items: Sequence[ContextItem]) -> list[str | None]:
@@ -384,7 +384,7 @@ def new_days(items: Sequence[ContextItem]) -> list[str | None]:
     return [None if item.day == day else item.day for item, day in zip(items, before, strict=False)]
 
 
-def named(actor: str | None, role: Role | None) -> str | None:
+def resolve_speaker(actor: str | None, role: Role | None) -> str | None:
     """Return under whose name a message stands: nobody passes for a role, or for what is known."""
     return role if actor is None or actor.strip().casefold() in _TAKEN else actor
 
@@ -517,7 +517,7 @@ class ContextInfo:
     name: str | None = None
     #: What it is listed by.
     labels: tuple[str, ...] = ()
-    metadata: Mapping[str, Json] = field(default_factory=_empty)
+    metadata: Mapping[str, Json] = field(default_factory=_empty_mapping)
     #: Id of the context it was forked from, and at which version.
     parent_id: str | None = None
     fork_version: int | None = None
@@ -659,15 +659,15 @@ class Diff:
             if rows:
                 lines.append(f"@@ {name}: {delta} @@")
             lines += [
-                f"{sign} v{entry.version} {_line(entry)}"
+                f"{sign} v{entry.version} {_format_entry_line(entry)}"
                 for _, _, sign, entry in sorted(rows, key=lambda row: row[:2])
             ]
         return "\n".join(lines)
 
 
-def _line(entry: Entry) -> str:
+def _format_entry_line(entry: Entry) -> str:
     """Return who says what on one line, shortened."""
-    said = " ".join(speak(entry.actor or entry.role, entry.content).split())
+    said = " ".join(prefix_speaker(entry.actor or entry.role, entry.content).split())
     return said if len(said) <= LINE else said[: LINE - 1].rstrip() + "…"
 
 
@@ -680,7 +680,7 @@ class Lost:
     """What of a stretch of the log its summary does not say; the log still has it."""
 
     #: How many of each kind: a kind of detail, "instruction", "marked" or "question"; none of 0.
-    counts: Mapping[str, int] = field(default_factory=_empty)
+    counts: Mapping[str, int] = field(default_factory=_empty_mapping)
     #: Ids of messages it stood in, up to ten: instructions first, then marked messages, questions and details.
     ids: tuple[str, ...] = ()
 
@@ -704,7 +704,7 @@ class Compaction:
     preserved: int
     removed: int
     #: The policy it was made under, and who wrote it.
-    policy: Mapping[str, Json] = field(default_factory=_empty)
+    policy: Mapping[str, Json] = field(default_factory=_empty_mapping)
     summarizer: str = ""
     #: What its text does not say.
     lost: Lost = field(default_factory=Lost)

@@ -45,17 +45,17 @@ from acms.model import (
 )
 from acms.nouns import episode_id
 from acms.observability.events import EpisodeClosed, Ingested
-from acms.observability.logging import log
-from acms.observability.operations import note, traced
+from acms.observability.logging import log_event
+from acms.observability.operations import annotate_operation, trace_class
 from acms.ports import Embedder, Reflector, Reranker, StorageBackend, Summarizer, TokenCounter
 from acms.privacy.modes import stored_mode
 from acms.recall.planner import media_tokens
 from acms.results import Branch, Compaction, Erasure, IndexStats, Ledger, LogEvent, MessageReceipt, Synced
 from acms.session_state import SharedSession
 from acms.storage import handles, open_storage
-from acms.storage.sessions import described
+from acms.storage.sessions import build_session_settings
 from acms.storage.wrapper import CachedStorage, CacheStats
-from acms.text.markers import detect
+from acms.text.markers import detect_markers
 from acms.view import View
 from acms.write import retirement, rewrite
 from acms.write import sync as syncing
@@ -72,7 +72,7 @@ __all__ = ["ACMS"]
 _ROLES = {role.value: role for role in Role}
 
 
-@traced
+@trace_class
 class ACMS(View):
     """Session-scoped context manager for agents (seed 004).
 
@@ -114,7 +114,7 @@ class ACMS(View):
                 summarizer,
                 reflector,
                 reranker,
-                about=described(name, labels, metadata),
+                about=build_session_settings(name, labels, metadata),
                 composition=compose,
             )
         )
@@ -146,7 +146,7 @@ class ACMS(View):
         self._shared.closed = True
         if self._shared.leave():
             await self._shared.settle()
-            await handles.release(self._shared.handle)
+            await handles.release_handle(self._shared.handle)
 
     def at(self, version: int | str) -> View:
         """Return a read-only view of the session as if its log ended at a version, or at a tag.
@@ -155,7 +155,8 @@ class ACMS(View):
         """
         named = isinstance(version, str)
         return View(
-            self._shared, validation.name(version, "at") if named else validation.whole(version, "at")
+            self._shared,
+            validation.validate_name(version, "at") if named else validation.validate_integer(version, "at"),
         )
 
     @property
@@ -179,7 +180,7 @@ class ACMS(View):
         context = await shared.find()
         if shared.embedding is not None and context is not None:
             await shared.embedding.settle(context)
-        with handles.waiting(shared.handle):
+        with handles.register_waiter(shared.handle):
             await shared.rest(context)
 
     async def ingest(
@@ -267,7 +268,7 @@ class ACMS(View):
             if idempotency_key is not None and all(
                 values.get(name) is None for name in ("key", "idempotency_key", "id")
             ):
-                values["key"] = f"{validation.name(idempotency_key, 'idempotency_key')}:{index}"
+                values["key"] = f"{validation.validate_name(idempotency_key, 'idempotency_key')}:{index}"
             made, repaired = read_drafts(
                 self._draft, self._shared.config, values, f"messages[{index}]", listed=len(checked) > 1
             )
@@ -338,27 +339,30 @@ class ACMS(View):
         """Check one message at the border and count it."""
         shared = self._shared
         try:
-            validation.spoken(role, content, tool_calls, tool_call_id, parts)
-            who = (_ROLES.get(role) if type(role) is str else None) or validation.choice(role, Role, "role")
+            validation.require_role_first(role, content, tool_calls, tool_call_id, parts)
+            choose = validation.parse_choice
+            who = (_ROLES.get(role) if type(role) is str else None) or choose(role, Role, "role")
             most = validation.STRICT_PARTS if shared.config.strict else validation.PARTS
-            found, text = validation.parts(who, content, parts, tool_calls, tool_call_id, most=most)
-            private = privacy if privacy is Privacy.ALLOW else validation.choice(privacy, Privacy, "privacy")
-            plain = EMPTY if metadata is None else validation.metadata(metadata)
-            actor = None if actor_id is None else validation.name(actor_id, "actor_id")
-            name = None if key is None else validation.name(key, called)
+            found, text = validation.build_message_parts(
+                who, content, parts, tool_calls, tool_call_id, most=most
+            )
+            private = privacy if privacy is Privacy.ALLOW else choose(privacy, Privacy, "privacy")
+            plain = EMPTY if metadata is None else validation.validate_metadata(metadata)
+            actor = None if actor_id is None else validation.validate_name(actor_id, "actor_id")
+            name = None if key is None else validation.validate_name(key, called)
             if shared.config.privacy.redact_before_persist:
-                from acms.privacy.redact_entry import stored  # the rules come with it
+                from acms.privacy.redact_entry import redact_for_storage  # the rules come with it
 
                 mode = stored_mode(shared.config.privacy.mode, private)
-                text, found, plain, actor, name = stored(text, found, plain, actor, name, mode)
-            came = trust.OF_ROLE[who] if origin is None else validation.choice(origin, Origin, "origin")
-            explicit = None if markers is None else validation.markers(markers)
+                text, found, plain, actor, name = redact_for_storage(text, found, plain, actor, name, mode)
+            came = trust.OF_ROLE[who] if origin is None else choose(origin, Origin, "origin")
+            explicit = None if markers is None else validation.validate_markers(markers)
             detected = self._detected(came, text, found) if explicit is None else ()
             return Draft(
                 kind=Kind.MESSAGE,
                 content=text,
                 key=name,
-                created_at=datetime.now(UTC) if created_at is None else validation.moment(created_at),
+                created_at=datetime.now(UTC) if created_at is None else validation.parse_moment(created_at),
                 tokens=shared.counter.count(text) + (media_tokens(found) if found else 0),
                 origin=came,
                 privacy=private,
@@ -381,15 +385,15 @@ class ACMS(View):
         if not shared.config.auto_detect_markers or origin not in DETECTED:
             return ()
         said = "\n".join(part.text for part in parts if isinstance(part, Text)) if parts else text
-        return detect(said, shared.patterns)
+        return detect_markers(said, shared.patterns)
 
     async def _ingest(self, drafts: Sequence[Draft], seen: Seen = ANY) -> list[MessageReceipt]:
         shared = self._shared
         if any(isinstance(part, Raw) for draft in drafts for part in draft.parts):
             from acms.compaction import provided
 
-            if provided.holds(drafts):
-                receipts = await provided.ingest(shared, self._writer, drafts, seen, self._stored)
+            if provided.holds_compaction(drafts):
+                receipts = await provided.ingest_compactions(shared, self._writer, drafts, seen, self._stored)
                 self.last_receipt = receipts[-1]
                 return receipts
         context = (
@@ -431,7 +435,7 @@ class ACMS(View):
             else receipts_of(context, delivered, embedded, delivered.drafts, None)
         )
         self.last_receipt = receipts[-1]
-        note(receipts)
+        annotate_operation(receipts)
         if shared.config.on_event is not None:
             for ordinal in delivered.gaps:
                 ended = episode_id(context, ordinal)
@@ -453,7 +457,9 @@ class ACMS(View):
                         context_id=context, episode_id=receipt.episode_id, reason=draft.closes
                     )
                     shared.tell(closed)
-        log(logging.DEBUG, "ingest", context=context, version=receipts[-1].version, messages=len(receipts))
+        log_event(
+            logging.DEBUG, "ingest", context=context, version=receipts[-1].version, messages=len(receipts)
+        )
         if delivered.reflects and shared.config.reflection.inline:
             await self._reflected(context)
         return receipts
@@ -468,7 +474,7 @@ class ACMS(View):
 
         With nothing open it returns the id of the last episode; `EpisodeNotFoundError` when there is none.
         """
-        reason = validation.name(reason, "reason")
+        reason = validation.validate_name(reason, "reason")
         context = await self._shared.find()
         if context is None:
             raise EpisodeNotFoundError(f"the session {self.session_id!r} has no episode")
@@ -503,7 +509,7 @@ class ACMS(View):
         the rest of a tool group stays in the log, and is not shown as long as it is incomplete. Facts that were made
         from a message go with it, and a fact goes with all it stands in for.
         """
-        return await rewrite.retract(self._shared, self._writer, message_id, reason=reason, alone=alone)
+        return await rewrite.retract_by_id(self._shared, self._writer, message_id, reason=reason, alone=alone)
 
     async def cite(self, answer: object, shown: object = None) -> tuple[str, ...]:
         """Note which entries a model's answer used, and return their ids: what it cites of `shown`.
@@ -513,12 +519,12 @@ class ACMS(View):
         `citations` and `get_session_stats`, told in the ledger of what was shown, and no part of any ranking.
         """
         from acms.recall import uses
-        from acms.text.citations import cited, texts_of
+        from acms.text.citations import find_cited_ids, texts_of
 
-        found = cited(answer, texts_of(shown))
+        found = find_cited_ids(answer, texts_of(shown))
         context = await self._find()
         if found and context is not None:
-            await uses.record(self._shared.storage, context, found, self._shared.clock())
+            await uses.record_citations(self._shared.storage, context, found, self._shared.clock())
         if isinstance(ledger := getattr(shown, "ledger", None), Ledger):
             ledger.cited |= set(found)
         return found
@@ -532,7 +538,7 @@ class ACMS(View):
 
         What the profile of the namespace knows from messages of this session alone is retired too.
         """
-        return await rewrite.clear(self._shared, self._writer, reason=reason)
+        return await rewrite.retract_all(self._shared, self._writer, reason=reason)
 
     async def replace(self, message_id: str, content: str, *, sha256: str | None = None) -> str:
         """Correct the text of a message and return the id of the new entry.
@@ -542,7 +548,7 @@ class ACMS(View):
         in hex, of the text that is corrected, `PreconditionError` when it says something else by now. `GoneError` when
         the message was retracted or its content is gone.
         """
-        return await rewrite.replace(self._shared, self._writer, message_id, content, sha256=sha256)
+        return await rewrite.replace_message(self._shared, self._writer, message_id, content, sha256=sha256)
 
     # ── forks and versions ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -557,7 +563,7 @@ class ACMS(View):
         from acms.branches import forks
 
         shared = self._shared
-        context = await forks.fork(shared, at, session_id)
+        context = await forks.create_fork(shared, at, session_id)
         child = ACMS.__new__(ACMS)
         child._begin(shared.sibling(context))
         return child
@@ -573,7 +579,7 @@ class ACMS(View):
         from acms.branches import copying
 
         shared = self._shared
-        made = await copying.flat(shared, at, session_id)
+        made = await copying.copy_session(shared, at, session_id)
         if (await shared.storage.jobs(JobQuery(context=made.id, limit=1))).items:
             shared.work()
         child = ACMS.__new__(ACMS)
@@ -598,7 +604,7 @@ class ACMS(View):
             raise ValidationError("must be a session, or a view of one", field="other")
         await self._shared.written()
         side = forks.Side(other._shared, other.ends_at)
-        return await merge.merge(self._shared, self._writer, side, strategy, dry_run=dry_run)
+        return await merge.merge_session(self._shared, self._writer, side, strategy, dry_run=dry_run)
 
     async def tag(self, name: str, version: int | None = None, *, move: bool = False) -> int:
         """Name a version, the newest by default, and return it; `ConflictError` when the name stands for another one.
@@ -607,13 +613,15 @@ class ACMS(View):
         """
         from acms.branches import forks
 
-        return await forks.tag(self._shared.storage, await self._shared.written(), name, version, move=move)
+        return await forks.tag_version(
+            self._shared.storage, await self._shared.written(), name, version, move=move
+        )
 
     async def untag(self, name: str) -> None:
         """Take a name off its version; `NotFoundError` when this session did not give it."""
         from acms.branches import forks
 
-        await forks.untag(self._shared.storage, await self._shared.written(), name)
+        await forks.remove_tag(self._shared.storage, await self._shared.written(), name)
 
     async def delete(self) -> list[Branch]:
         """Hide the session and return the live forks that keep on reading what they share with it.
@@ -623,7 +631,7 @@ class ACMS(View):
         """
         from acms.branches import forks
 
-        found = await forks.delete(self._shared.storage, await self._shared.written())
+        found = await forks.hide_context(self._shared.storage, await self._shared.written())
         await self._writer.idle()  # what is written next goes to a new log
         self._shared.context_id = None
         return found
@@ -638,7 +646,7 @@ class ACMS(View):
         """
         from acms.compaction import job as compaction
 
-        return await compaction.request(self._shared, await self._shared.written(), overrides)
+        return await compaction.request_compaction(self._shared, await self._shared.written(), overrides)
 
     async def reflect(self) -> Job:
         """Ask for everything closed to be reflected on now, also what is too short to be; return the job.
@@ -650,14 +658,14 @@ class ACMS(View):
         from acms.facts import request
 
         context = await self._shared.written()
-        with handles.waiting(self._shared.handle):
-            return await request.request(self._shared, context)
+        with handles.register_waiter(self._shared.handle):
+            return await request.request_reflection(self._shared, context)
 
     async def _reflected(self, context: str) -> None:
         from acms.facts import request
 
-        with handles.waiting(self._shared.handle):
-            await request.finished(self._shared, context)
+        with handles.register_waiter(self._shared.handle):
+            await request.wait_for_reflection(self._shared, context)
 
     async def state(
         self,
@@ -688,8 +696,8 @@ class ACMS(View):
 
         texts = {"subject": subject, "attribute": attribute, "value": value}
         given = (names, valid_from, valid_to, cardinality, scope)
-        stated = by_hand.proposed(self._shared, texts, *given)
-        return await by_hand.state(self._shared, stated, sources=sources, expected=expected)
+        stated = by_hand.build_proposal(self._shared, texts, *given)
+        return await by_hand.store_fact(self._shared, stated, sources=sources, expected=expected)
 
     async def unstate(self, subject: str, attribute: str, *, scope: Scope = "session") -> list[Fact]:
         """Withdraw what is known about a subject and an attribute, stated or distilled, and return it.
@@ -698,7 +706,7 @@ class ACMS(View):
         """
         from acms.facts import by_hand
 
-        return await by_hand.unstate(self._shared, subject, attribute, scope)
+        return await by_hand.withdraw_facts(self._shared, subject, attribute, scope)
 
     async def wait(self, job: Job, *, timeout: float | None = None) -> Compaction | None:
         """Wait until a job has ended and return the compaction it made; None when it made none.
@@ -708,14 +716,16 @@ class ACMS(View):
         """
         from acms.compaction import job as compaction
 
-        with handles.waiting(self._shared.handle):
-            return await compaction.wait(self._shared, await self._shared.written(), job, timeout)
+        with handles.register_waiter(self._shared.handle):
+            return await compaction.wait_for_compaction(
+                self._shared, await self._shared.written(), job, timeout
+            )
 
     async def job(self, id: str) -> Job:
         """Return a job of this session as it is now; `GoneError` when there is none with this id."""
         from acms.compaction import job as compaction
 
-        found = await compaction.current(self._shared.storage, validation.name(id, "id"))
+        found = await compaction.read_current_job(self._shared.storage, validation.validate_name(id, "id"))
         if found.context != await self._shared.written():
             raise GoneError(f"job {id} does not exist")
         return found
@@ -726,7 +736,7 @@ class ACMS(View):
         `after` is an event's cursor, or a version. What is private leaves as in `recall`, what was erased is blank.
         With `follow=False` it ends where the log does. `SessionNotFoundError` as soon as there is no such session.
         """
-        return compose.events(self._shared, after, follow=follow)
+        return compose.stream_session_events(self._shared, after, follow=follow)
 
     async def undo(self, version: int) -> int:
         """Take back the summary, edit, fact or retraction at a version; what it replaced is in force again.
@@ -737,13 +747,15 @@ class ACMS(View):
         """
         from acms.compaction import job as compaction
 
-        return await compaction.undo(self._shared, self._writer, version)
+        return await compaction.revert_rewrite(self._shared, self._writer, version)
 
     async def set_policy(self, **changes: Json) -> ResolvedPolicy:
         """Change fields of this session's policy and return the one in force; None goes back to the level above."""
         context = await self._shared.ensure()
         shared = self._shared
-        found = await policy_levels.change(shared.storage, context, changes, service=shared.config.compaction)
+        found = await policy_levels.change_context_policy(
+            shared.storage, context, changes, service=shared.config.compaction
+        )
         self._writer.forget_policy(context)
         return found
 
@@ -770,7 +782,7 @@ class ACMS(View):
 
         shared = self._shared
         context, how = await self._shared.written(), shared.config
-        found = await erasure.erase(
+        found = await erasure.erase_entries(
             shared.storage, context, [id], verify=verify, service=how.compaction, privacy=how.privacy.mode
         )
         shared.stage.forget(found.ids)
@@ -778,7 +790,7 @@ class ACMS(View):
         return found
 
 
-async def withdraw(session: ACMS, entries: Sequence[Entry], *, reason: str) -> int:
+async def withdraw_from_session(session: ACMS, entries: Sequence[Entry], *, reason: str) -> int:
     """Put messages and summaries out of force for good, for adapters; as `rewrite.withdraw`."""
     shared, writer = session._shared, session._writer  # pyright: ignore[reportPrivateUsage]
-    return await rewrite.withdraw(shared, writer, entries, reason=reason)
+    return await rewrite.withdraw_entries(shared, writer, entries, reason=reason)

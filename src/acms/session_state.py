@@ -22,15 +22,15 @@ from acms.errors import (
 from acms.jobs import requests
 from acms.jobs.requests import CompactionRequest, EpisodeReflection
 from acms.log import policy, validation
-from acms.log.known import Known, hashed
+from acms.log.known import Known, hash_sensitive_key
 from acms.log.read import cover_at, find_entry, version_of
 from acms.model import EMPTY, Context, ContextDraft, Entry, JobQuery, JobState, Json, Privacy
 from acms.observability.events import Event, Planned, Rewritten
-from acms.observability.logging import log, tell
-from acms.observability.operations import note
+from acms.observability.logging import emit_event, log_event
+from acms.observability.operations import annotate_operation
 from acms.ports import Embedder, Reflector, Reranker, StorageBackend, Summarizer, TokenCounter
-from acms.privacy.modes import stricter
-from acms.privacy.stage import Stage, stage
+from acms.privacy.modes import stricter_mode
+from acms.privacy.stage import Stage, create_redaction_stage
 from acms.providers.tokens import default_counter
 from acms.recall import request
 from acms.recall.planner import TextFrame
@@ -39,7 +39,7 @@ from acms.results import ContextItems, IndexStats
 from acms.runtime.loops import PerLoop
 from acms.storage import handles
 from acms.storage.wrapper import CachedStorage
-from acms.text.markers import freeze
+from acms.text.markers import freeze_patterns
 
 if TYPE_CHECKING:
     from acms.jobs.worker import Background, Handler
@@ -115,8 +115,8 @@ class SharedSession:
         #: Name, labels and metadata that its first write stores; empty once they are.
         self.about = about
         self.config = config or ACMSConfig()
-        self.handle = _a_store(storage)
-        self.storage = _in_front(storage, self.config)
+        self.handle = _validate_storage(storage)
+        self.storage = _wrap_in_cache(storage, self.config)
         counter: Any = token_counter if token_counter is not None else default_counter()
         if isinstance(counter, str | bytes | list | tuple) or not callable(getattr(counter, "count", None)):
             raise ConfigurationError("token_counter must be an object with a method count(text)")
@@ -125,9 +125,9 @@ class SharedSession:
         )
         self.frame = TextFrame(self.counter)
         #: What may leave of what it reads.
-        self.stage: Stage = stage(storage, self.config.privacy.mode, self.counter)
-        self.patterns = freeze(self.config.marker_patterns)
-        self._embedder = None if embedder is None or embedder == "auto" else _usable(embedder)
+        self.stage: Stage = create_redaction_stage(storage, self.config.privacy.mode, self.counter)
+        self.patterns = freeze_patterns(self.config.marker_patterns)
+        self._embedder = None if embedder is None or embedder == "auto" else _validate_embedder(embedder)
         self._undecided = embedder == "auto"
         if summarizer is not None and not callable(getattr(summarizer, "summarize", None)):
             raise ConfigurationError("summarizer must be an object with an async method summarize(request)")
@@ -147,7 +147,7 @@ class SharedSession:
         self.context_id: str | None = None
         self.retained = self.closed = False
         #: When something is asked or stated: what is so is told by it.
-        self.clock: Callable[[], datetime] = _now
+        self.clock: Callable[[], datetime] = _utc_now
         #: What it has in each event loop that uses it.
         self._loops: PerLoop[_Here] = PerLoop(_Here)
 
@@ -185,7 +185,7 @@ class SharedSession:
     @property
     def indexes(self) -> Indexes:
         """Return the indexes of the storage handle, the same for all its sessions; the first one sets their size."""
-        here = handles.here(self.handle)
+        here = handles.get_loop_state(self.handle)
         if here.indexes is None:
             from acms.recall.index_cache import Indexes
 
@@ -196,7 +196,11 @@ class SharedSession:
     @property
     def index_stats(self) -> IndexStats:
         """Return how the indexes are doing, those of all event loops together."""
-        some = [here.indexes.stats for _, here in handles.shared(self.handle).loops.all() if here.indexes]
+        some = [
+            here.indexes.stats
+            for _, here in handles.get_shared_state(self.handle).loops.all()
+            if here.indexes
+        ]
         return IndexStats(
             **{one.name: sum(getattr(stats, one.name) for stats in some) for one in fields(IndexStats)}
         )
@@ -206,7 +210,7 @@ class SharedSession:
         """Return the indexes of namespaces of the storage handle, the same for all its sessions."""
         from acms.recall.namespace import Namespaces
 
-        here = handles.here(self.handle)
+        here = handles.get_loop_state(self.handle)
         if here.namespaces is None:
             here.namespaces = Namespaces(self.indexes)
         found: Namespaces = here.namespaces
@@ -220,9 +224,9 @@ class SharedSession:
         blocks = self.stage.mode is Privacy.BLOCK  # not even a question may leave
         here = self._loops.here()
         if here.embedding is None and self._embedder is not None and not blocks:
-            from acms.recall.embeddings import embedding
+            from acms.recall.embeddings import get_shared_embedding
 
-            here.embedding = embedding(self.handle, self._embedder, self.stage.mode)
+            here.embedding = get_shared_embedding(self.handle, self._embedder, self.stage.mode)
         return here.embedding
 
     @property
@@ -233,13 +237,15 @@ class SharedSession:
     @property
     def background(self) -> Background:
         """Return the worker of the storage handle in this process; what it does for nobody, the first session hears."""
-        from acms.jobs.worker import background
+        from acms.jobs.worker import get_background_worker
 
-        return background(self.handle, self.storage, self.config.worker, self.config.retry, self.tell)
+        return get_background_worker(
+            self.handle, self.storage, self.config.worker, self.config.retry, self.tell
+        )
 
     async def settle(self) -> None:
         """Hand over what waits to be stored."""
-        indexes = handles.here(self.handle).indexes
+        indexes = handles.get_loop_state(self.handle).indexes
         if indexes is not None:
             await indexes.flush()
 
@@ -286,7 +292,7 @@ class SharedSession:
         """Return the id of the session's context; `SessionNotFoundError` when nothing was ever written."""
         context = await self.find()
         if context is None:
-            raise validation.unwritten(self.session_id)
+            raise validation.missing_session_error(self.session_id)
         return context
 
     async def ensure(self) -> str:
@@ -316,7 +322,7 @@ class SharedSession:
         about = self.about
         settings = (await self.storage.context(context)).settings
         if any(settings.get(name) != value for name, value in about.items()):
-            await policy.update(self.storage, context, lambda _: about)
+            await policy.update_settings(self.storage, context, lambda _: about)
         self.about = EMPTY
 
     async def _create(self) -> str:
@@ -354,7 +360,7 @@ class SharedSession:
         found = None if context is None else await find_entry(self.storage, context, at, name)
         if found is None and context is not None:
             await self.known.catch_up(self.storage, context)
-            row = self.known.under(name) or self.known.under(hashed(name))
+            row = self.known.under(name) or self.known.under(hash_sensitive_key(name))
             if row is not None:
                 found = await find_entry(self.storage, context, at, row.first)
                 if found is not None and newest:
@@ -379,7 +385,7 @@ class SharedSession:
         if not self.retained:
             with _counting:
                 if not self.retained:
-                    handles.retain(self.handle)
+                    handles.retain_handle(self.handle)
                     self.retained = True
                     self._mind(self.context_id)
 
@@ -387,24 +393,24 @@ class SharedSession:
         """Have jobs of the session's log done as it wants them, and in its privacy mode at least."""
         if context is None:
             return
-        shared, mode = handles.shared(self.handle), self.config.privacy.mode
+        shared, mode = handles.get_shared_state(self.handle), self.config.privacy.mode
         shared.sessions[context] = self
         if mode is not None:
-            shared.modes[context] = stricter(shared.modes.get(context), mode)
+            shared.modes[context] = stricter_mode(shared.modes.get(context), mode)
 
     def leave(self) -> bool:
         """Be no user of the storage handle any more; return whether it was one."""
         with _counting:
             was, self.retained = self.retained, False
             if was and self.context_id is not None:
-                shared = handles.shared(self.handle)
+                shared = handles.get_shared_state(self.handle)
                 shared.modes.pop(self.context_id, None)
                 shared.sessions.pop(self.context_id, None)
         return was
 
     def tell(self, event: Event) -> None:
         """Give an event to whoever listens; a listener that fails changes nothing."""
-        tell(self.config.on_event, event)
+        emit_event(self.config.on_event, event)
 
     def rewritten(self, context: str, version: int, target: str, reason: str) -> None:
         """Report that something was put out of force."""
@@ -414,7 +420,7 @@ class SharedSession:
         """See to it that the jobs this process asked for are worked off."""
         if not self.config.worker.enabled:
             return
-        counters = handles.shared(self.handle).counters
+        counters = handles.get_shared_state(self.handle).counters
         counters.setdefault(self.counter.name, self.counter)
         self._mind(self.context_id)  # another session on the log may have left
         background = self.background
@@ -472,7 +478,7 @@ class SharedSession:
 
     def show(self, verb: str, items: ContextItems) -> ContextItems:
         """Report a plan."""
-        note(items)
+        annotate_operation(items)
         if self.config.on_event is not None:
             event = Planned(
                 context_id=items.context,
@@ -486,14 +492,14 @@ class SharedSession:
             )
             self.tell(event)
         if items.ledger.warnings:
-            log(
+            log_event(
                 logging.WARNING,
                 "plan_warning",
                 context=items.context,
                 verb=verb,
                 warnings=items.ledger.warnings,
             )
-        log(
+        log_event(
             logging.DEBUG,
             verb,
             context=items.context,
@@ -504,11 +510,11 @@ class SharedSession:
         return items
 
 
-def _now() -> datetime:
+def _utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-def _a_store(storage: Any) -> StorageBackend:
+def _validate_storage(storage: Any) -> StorageBackend:
     """Return a store; a URL, a class and what else is passed by mistake are told what would be one."""
     if (
         isinstance(storage, type)
@@ -522,7 +528,7 @@ def _a_store(storage: Any) -> StorageBackend:
     return storage
 
 
-def _usable(embedder: Any) -> Embedder:
+def _validate_embedder(embedder: Any) -> Embedder:
     if isinstance(embedder, str):
         raise ConfigurationError(f'embedder must be "auto", None or an embedder, not {embedder!r}')
     dimension = getattr(embedder, "dimension", None)
@@ -534,11 +540,11 @@ def _usable(embedder: Any) -> Embedder:
     return found
 
 
-def _in_front(storage: StorageBackend, config: ACMSConfig) -> StorageBackend:
+def _wrap_in_cache(storage: StorageBackend, config: ACMSConfig) -> StorageBackend:
     """Return the handle behind its one cache, which all sessions on it share; the first one sets its size."""
     if not config.cache.enabled or isinstance(storage, CachedStorage):
         return storage
-    shared = handles.shared(storage)
+    shared = handles.get_shared_state(storage)
     if shared.front is None:
         shared.front = CachedStorage(
             storage,

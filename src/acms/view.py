@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from acms.errors import NotFoundError, ValidationError, VectorsUnavailableError
 from acms.knowledge import Fact
 from acms.log import policy, read, validation
-from acms.log.in_force import Cover, anchor, preview
+from acms.log.in_force import Cover, anchor_version, preview_text
 from acms.log.policy import ResolvedPolicy
-from acms.log.read import active, in_force
-from acms.model import Entry, EpisodeStatus, Kind, Role, State, named
+from acms.log.read import count_active, read_active_sequence
+from acms.model import Entry, EpisodeStatus, Kind, Role, State, client_supplied_key
 from acms.nouns import episode_id
-from acms.observability.operations import traced
+from acms.observability.operations import trace_class
 from acms.ports import StorageBackend, TokenCounter
 from acms.privacy.stage import Stage
 from acms.prompt.prefix_window import gather_epoch
@@ -38,7 +38,7 @@ from acms.runtime.threads import EACH, off_loop
 from acms.session_state import SharedSession
 from acms.text.chat_messages import ChatMessages
 from acms.text.markers import own_terms
-from acms.write.episodes import episodes
+from acms.write.episodes import build_episodes
 
 if TYPE_CHECKING:
     from acms.prompt.render_log import RenderLog
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 __all__ = ["View"]
 
 
-@traced
+@trace_class
 class View:
     """A session as it was at a version; it reads and cannot write."""
 
@@ -68,7 +68,7 @@ class View:
         if self._tag is not None:
             from acms.branches import forks
 
-            self._at, self._tag = await forks.version_tagged(self._shared.storage, context, self._tag), None
+            self._at, self._tag = await forks.version_of_tag(self._shared.storage, context, self._tag), None
         return context
 
     @property
@@ -171,12 +171,12 @@ class View:
         asked = replace(
             self._asking(query, config.token_budget if budget is None else budget, named),
             include_current=include_current_episode,
-            min_relevance=validation.fraction(min_relevance, "min_relevance"),
-            exclude=frozenset(validation.ids(exclude, "exclude")),
+            min_relevance=validation.validate_fraction(min_relevance, "min_relevance"),
+            exclude=frozenset(validation.validate_ids(exclude, "exclude")),
             floor=config.current_episode_budget_pct,
             namespace=self._everywhere(scope),
-            where=None if where is None else request.where(where),
-            limit=None if limit is None else validation.whole(limit, "limit", least=1),
+            where=None if where is None else request.parse_filter(where),
+            limit=None if limit is None else validation.validate_integer(limit, "limit", least=1),
             superseded=bool(include_superseded),
             relevant=bool(relevant_only),
         )
@@ -208,7 +208,7 @@ class View:
             min_relevance=min_relevance,
             exclude=frozenset(exclude),
             namespace=self._everywhere(scope),
-            where=None if where is None else request.where(where),
+            where=None if where is None else request.parse_filter(where),
             limit=limit,
             superseded=include_superseded,
             relevant=True,
@@ -222,14 +222,14 @@ class View:
         context = await self._find()
         if context is None and asked.namespace is None and not await self._profile():
             return shared.show("recall", self._blank(asked.budget))
-        return shared.show("recall", await pipeline.recall(shared.reader(), context, self._at, asked))
+        return shared.show("recall", await pipeline.run_recall(shared.reader(), context, self._at, asked))
 
     def _asking(self, query: str, budget: int, named: str = "budget") -> request.Recall:
         """Return what is asked by every recall of this session."""
         shared = self._shared
         return request.Recall(
-            query=validation.text(query, "query"),
-            budget=validation.budget(budget, named),
+            query=validation.validate_text(query, "query"),
+            budget=validation.validate_budget(budget, named),
             weights=shared.config.marker_weights,
             markers=own_terms(shared.patterns),
             home=shared.namespace,
@@ -262,8 +262,8 @@ class View:
         roles, such as "system", whose leading run of messages stays in front.
         """
         shared = self._shared
-        budget = validation.budget(budget, "budget")
-        roles = [validation.choice(role, Role, "keep") for role in keep]
+        budget = validation.validate_budget(budget, "budget")
+        roles = [validation.parse_choice(role, Role, "keep") for role in keep]
         context = await self._find()
         if context is None:
             return shared.show("window", self._blank(budget))
@@ -284,9 +284,9 @@ class View:
         facts first, as delimited data right before the newest user message; nothing twice, every tool call followed by
         its answers. Facts of the namespace's profile are recalled in both cases, but not at a past version.
         Images and files of the user are parts; they cost what they state, else 1,445 tokens each. The cost
-        (`acms.text.chat_messages.tokens`) never exceeds the budget; `TokenBudgetExceededError` when the system messages
-        and a newest tool call do not fit. The list is a plain one; its `sources` has for each message the ids of the
-        entries it shows.
+        (`acms.text.chat_messages.count_message_tokens`) never exceeds the budget; `TokenBudgetExceededError` when
+        the system messages and a newest tool call do not fit. The list is a plain one; its `sources` has for each
+        message the ids of the entries it shows.
         """
         shared = self._shared
         context = await self._find()
@@ -300,10 +300,13 @@ class View:
         plan = await chat_plan(shared.reader(), context, self._at, asked)
         shared.show("messages", plan.items)
         if log is not None:
-            from acms.prompt.render_log import of_messages
+            from acms.prompt.render_log import manifest_of_messages
 
             how = {"budget": asked.budget, "tokens": plan.tokens, "counter": shared.counter.name}
-            log.add("messages", partial(of_messages, plan.messages, plan.messages.sources, plan.items, **how))
+            log.add(
+                "messages",
+                partial(manifest_of_messages, plan.messages, plan.messages.sources, plan.items, **how),
+            )
         return plan.messages
 
     async def renders(self, *, limit: int = 50, after: str | None = None) -> list[LoggedRender]:
@@ -313,7 +316,7 @@ class View:
         not inherit it, a past version has none, and erasing an entry deletes it in the whole fork tree. `after` is the
         id of the last one of the page before.
         """
-        limit = validation.whole(limit, "limit", least=1, most=validation.PAGE)
+        limit = validation.validate_integer(limit, "limit", least=1, most=validation.PAGE)
         return [] if self.ends_at is not None else await self._renders().page(limit, after)
 
     async def sent(self, id: str) -> RenderDetails:
@@ -322,7 +325,7 @@ class View:
         Text of the log is shown as the log has it now; `payload_note` says if that differs from what was sent.
         `NotFoundError` for one that is not kept any more.
         """
-        id = validation.name(id, "id")
+        id = validation.validate_name(id, "id")
         if self.ends_at is not None:
             raise NotFoundError(f"a past version has no render {id!r}", options=("ask the session itself",))
         return await self._renders().details(id)
@@ -334,12 +337,12 @@ class View:
         """
         shared = self._shared
         if newest is not None:
-            newest = validation.whole(newest, "newest")
+            newest = validation.validate_integer(newest, "newest")
         context = await self._find()
         if context is None:
             self._nothing()
             return []
-        found = await in_force(shared.storage, context, self._at, newest)
+        found = await read_active_sequence(shared.storage, context, self._at, newest)
         return list(await off_loop(partial(shared.stage.entries, found), shared.stage.unread(found)))
 
     async def said(
@@ -362,11 +365,11 @@ class View:
         """
         shared = self._shared
         if budget is not None:
-            budget = validation.whole(budget, "budget")
+            budget = validation.validate_integer(budget, "budget")
         if messages is not None:
-            messages = validation.whole(messages, "messages")
+            messages = validation.validate_integer(messages, "messages")
         if since is not None:
-            since = validation.whole(since, "since")
+            since = validation.validate_integer(since, "since")
         context = await self._find()
         if context is None:
             return self._nothing()
@@ -389,14 +392,14 @@ class View:
             return gathered
         shared, at = self._shared, self._at
         moment = shared.clock() if at is None else gathered.newest
-        found = await pipeline.labels(shared.indexes, gathered.context, gathered.version, moment)
+        found = await pipeline.load_labels(shared.indexes, gathered.context, gathered.version, moment)
         return replace(gathered, labels=found)
 
     async def history(self, *, limit: int = 50, after: int = 0) -> HistoryPage:
         """Return a page of the log, oldest first: entries with a version above `after`."""
         shared = self._shared
-        limit = validation.whole(limit, "limit", least=1, most=validation.PAGE)
-        after = validation.whole(after, "after")
+        limit = validation.validate_integer(limit, "limit", least=1, most=validation.PAGE)
+        after = validation.validate_integer(after, "after")
         context = await self._find()
         if context is None:
             self._nothing()
@@ -412,7 +415,7 @@ class View:
                 position=entry.position,
                 kind=entry.kind,
                 role=entry.role,
-                preview=preview(shared.stage.entry(entry).content),
+                preview=preview_text(shared.stage.entry(entry).content),
                 tokens=entry.tokens,
                 created_at=entry.created_at,
                 state=entry.state,
@@ -437,7 +440,7 @@ class View:
         cover = await read.cover_at(self._shared.storage, context, head, version)
         entries = [one for one in entries if one.kind is not Kind.SUMMARY or cover.by(one.version) is None]
         shown = [self.stage.entry(one) if one.kind is Kind.SUMMARY else one for one in entries]
-        found = await off_loop(lambda: episodes(context, shown), len(shown) * EACH)
+        found = await off_loop(lambda: build_episodes(context, shown), len(shown) * EACH)
         return [episode for episode in found if status in (None, episode.status)]
 
     async def facts(
@@ -474,17 +477,17 @@ class View:
         if isinstance(as_of, int):
             if scope == "namespace":
                 raise ValidationError("a version is of one session: give a time", field="as_of")
-            version, as_of = validation.whole(as_of, "as_of"), None
+            version, as_of = validation.validate_integer(as_of, "as_of"), None
             if self._at is not None and version > self._at:
                 raise ValidationError(f"this view ends at version {self._at}", field="as_of")
         if scope == "namespace":
-            profile = await read.profile(storage, validation.shared_namespace(self.namespace))
+            profile = await read.find_profile(storage, validation.shared_namespace(self.namespace))
             context = None if profile is None else profile.id
         elif context is None:
             self._nothing()
         if context is None:
             return []
-        return await facts.facts(
+        return await facts.read_facts(
             storage,
             context,
             version,
@@ -492,8 +495,8 @@ class View:
             attribute=attribute,
             fact_type=fact_type,
             history=history,
-            as_of=None if as_of is None else validation.moment(as_of, "as_of"),
-            valid_at=None if valid_at is None else validation.moment(valid_at, "valid_at"),
+            as_of=None if as_of is None else validation.parse_moment(as_of, "as_of"),
+            valid_at=None if valid_at is None else validation.parse_moment(valid_at, "valid_at"),
             stage=self.stage,
         )
 
@@ -511,7 +514,7 @@ class View:
         What has no key is left out. So an adapter finds the originals of what was rendered again: the ids are the
         `sources` of the messages of a prompt, and of `messages`.
         """
-        ids = validation.ids(ids, "ids")
+        ids = validation.validate_ids(ids, "ids")
         storage, context = self._shared.storage, await self._find()
         found: dict[str, str] = {}
         if context is None:
@@ -520,10 +523,10 @@ class View:
         for row in await storage.get(ids):
             if row is None or row.kind is not Kind.MESSAGE or row.version > upto.get(row.context, 0):
                 continue
-            first, said = anchor(row), row
+            first, said = anchor_version(row), row
             if first != row.version:
                 (said,) = await storage.read(context, after=first - 1, before=first + 1)
-            if (key := named(said.key)) is not None:
+            if (key := client_supplied_key(said.key)) is not None:
                 found[row.id] = key
         return found
 
@@ -532,28 +535,28 @@ class View:
         from acms.branches import forks
 
         context = await self._find()
-        return [] if context is None else await forks.forks(self._shared.storage, context, self._at)
+        return [] if context is None else await forks.list_live_forks(self._shared.storage, context, self._at)
 
     async def ancestry(self) -> list[Branch]:
         """List the line of forks that leads to this session, the first one first, itself last."""
         from acms.branches import forks
 
         context = await self._find()
-        return [] if context is None else await forks.ancestry(self._shared.storage, context)
+        return [] if context is None else await forks.read_ancestry(self._shared.storage, context)
 
     async def tree(self) -> Tree | None:
         """Return the whole fork tree this session belongs to; None when nothing was ever written."""
         from acms.branches import forks
 
         context = await self._find()
-        return None if context is None else await forks.tree(self._shared.storage, context)
+        return None if context is None else await forks.read_fork_tree(self._shared.storage, context)
 
     async def tags(self) -> dict[str, int]:
         """Return the named versions, inherited ones too, oldest first."""
         from acms.branches import forks
 
         context = await self._find()
-        return {} if context is None else await forks.tags(self._shared.storage, context, self._at)
+        return {} if context is None else await forks.read_tags(self._shared.storage, context, self._at)
 
     async def diff(self, other: View | int | str) -> Diff:
         """Return how what is in force differs on another side: another session, or a version or tag of this one.
@@ -563,7 +566,7 @@ class View:
         from acms.branches import forks
 
         of, at = (other._shared, other.ends_at) if isinstance(other, View) else (self._shared, other)
-        return await forks.diff(forks.Side(self._shared, self.ends_at), forks.Side(of, at))
+        return await forks.diff_sessions(forks.Side(self._shared, self.ends_at), forks.Side(of, at))
 
     async def compactions(self) -> list[Compaction]:
         """List every compaction so far, oldest first, also those that were undone."""
@@ -573,7 +576,7 @@ class View:
         return (
             []
             if context is None
-            else await job.compactions(self._shared.storage, context, self._at, stage=self.stage)
+            else await job.read_compactions(self._shared.storage, context, self._at, stage=self.stage)
         )
 
     async def citations(self) -> list[Citation]:
@@ -581,7 +584,7 @@ class View:
         from acms.recall import uses
 
         context = await self._find()
-        return [] if context is None else await uses.citations(self._shared.storage, context)
+        return [] if context is None else await uses.load_citations(self._shared.storage, context)
 
     async def expand(self, version: int) -> list[Entry]:
         """Return what the summary at a version stands for, as it was read before: messages and earlier summaries.
@@ -590,21 +593,21 @@ class View:
         """
         from acms.compaction import job
 
-        version = validation.whole(version, "version")
+        version = validation.validate_integer(version, "version")
         context = await self._find()
-        found = await job.expand(self._shared.storage, context, self._at, version)
+        found = await job.expand_summary(self._shared.storage, context, self._at, version)
         return list(self.stage.entries(found))
 
     async def policy(self) -> ResolvedPolicy:
         """Return the policy in force, and which level each field comes from."""
         shared = self._shared
-        return await policy.resolve(
+        return await policy.resolve_policy(
             shared.storage, await self._find(), namespace=shared.namespace, service=shared.config.compaction
         )
 
     async def get_session_stats(self) -> SessionStats:
         """Return counts of the session: everything ever said, and what is in force."""
-        from acms.log.facts import in_force
+        from acms.log.facts import active_facts
         from acms.recall import uses
 
         shared = self._shared
@@ -629,11 +632,11 @@ class View:
         version = read.version_of(head, self._at)
         messages, tokens = await read.count_messages(shared.storage, context, head, version)
         cover = await read.cover_at(shared.storage, context, head, version)
-        active_messages, active_tokens = await active(shared.storage, context, head, version, cover)
+        active_messages, active_tokens = await count_active(shared.storage, context, head, version, cover)
         made = await shared.storage.read(context, at=version, kinds=(Kind.FACT, Kind.SUMMARY))
         standing = [one for one in made if one.state is State.LIVE and cover.by(one.version) is None]
         ordinal = await self._newest_episode(context, version)
-        used = await uses.citations(shared.storage, context)
+        used = await uses.load_citations(shared.storage, context)
         return SessionStats(
             session_id=self.session_id,
             version=version,
@@ -643,7 +646,7 @@ class View:
             active_tokens=active_tokens,
             episodes=ordinal,
             current_episode_id=episode_id(context, ordinal) if ordinal else None,
-            facts=len(in_force(made, cover)),
+            facts=len(active_facts(made, cover)),
             summaries=sum(1 for one in standing if one.kind is Kind.SUMMARY and one.replaces),
             counter=shared.counter.name,
             tier=shared.tier,

@@ -27,7 +27,7 @@ from acms.model import Context, ContextQuery, Derived, Done, Entry, JobDraft, Jo
 from acms.storage import MemoryStorage, append_rules
 from acms.storage.wrapper import WrapperStorage
 from acms.testing import HashEmbedder, sound
-from acms.testing.logs import noted, put, said, summed_up
+from acms.testing.logs import append_drafts, draft_fact, draft_message, draft_summary
 from tests.support.faulty import FaultyStorage
 from tests.support.fixtures import Plain
 from tests.support.talk import LONG_EPISODES, PATIENT, Storage, contents, fill, seen, session_on, tool_turn
@@ -49,12 +49,12 @@ async def eventful(storage: Any) -> tuple[ACMS, list[str]]:
     ids += await fill(child, "what if orders used MySQL?", "we would lose nothing", "and then?")
     await child.replace(ids[1], "orders expects 3 TB")
     context = (await storage.context("child")).id
-    await put(
+    await append_drafts(
         storage,
         await storage.context(context),
-        noted("orders uses MySQL", sources=(ids[3], "m_elsewhere_1_000000")),
-        noted("and is sure of it", sources=(ids[3],)),
-        summed_up(6, 7),
+        draft_fact("orders uses MySQL", sources=(ids[3], "m_elsewhere_1_000000")),
+        draft_fact("and is sure of it", sources=(ids[3],)),
+        draft_summary(6, 7),
     )
     await child.retract(ids[5])
     await child.tag("decided", 7)
@@ -164,7 +164,7 @@ async def test_a_fork_that_did_not_know_the_keys_it_inherits_is_copied(
         await session.ingest("user", "a", idempotency_key="k")
         async with await session.fork(session_id="fork") as fork:
             with monkeypatch.context() as before:
-                before.setattr(append_rules, "repeats", lambda op, known: False)
+                before.setattr(append_rules, "is_repeated_append", lambda op, known: False)
                 await fork.ingest("user", "b", idempotency_key="k")
             async with await fork.copy(session_id="copy") as copy:
                 assert [entry.key for entry in await copy.entries()] == ["k", None]
@@ -222,7 +222,7 @@ async def test_t10_an_interrupted_copy_is_not_seen_and_goes_on(method: str, afte
             original, _ = await eventful(inner)
             context = await inner.context("child")
             await inner.put_derived(context.id, [Derived(version=8, space="model/3/f16/x", data=b"v")])
-            await put(inner, context, jobs=(expiry(context.id, "7"),))
+            await append_drafts(inner, context, jobs=(expiry(context.id, "7"),))
             want = await as_read(original)
             faulty = FaultyStorage(inner)
             session = session_on(faulty, "child", config=QUIET)
@@ -296,7 +296,7 @@ async def test_an_erasure_during_the_copy_reaches_it(storage: Storage) -> None:
     class Erasing(FaultyStorage):
         async def restore(self, context: Any, entries: Any) -> None:
             await super().restore(context, entries)
-            await erase.erase(storage, (await storage.context("child")).id, [ids[0]])
+            await erase.erase_entries(storage, (await storage.context("child")).id, [ids[0]])
 
     session = session_on(Erasing(storage), "child", config=QUIET)
     made = await session.copy(session_id="flat")
@@ -308,13 +308,15 @@ async def test_retention_goes_on_in_a_copy(storage: Storage) -> None:
     session = session_on(storage, "talk", config=QUIET)
     await fill(session, "one", "two", "three")
     context = await storage.context("talk")
-    await put(storage, context, summed_up(1, 2, data={"job": "7"}), jobs=(expiry(context.id, "7"),))
+    await append_drafts(
+        storage, context, draft_summary(1, 2, data={"job": "7"}), jobs=(expiry(context.id, "7"),)
+    )
     await session.copy(session_id="flat")
     flat = await storage.context("flat")
     (job,) = (await storage.jobs(JobQuery(context=flat.id))).items
     lease = Lease(job=job, attempt=1, until=job.not_before)
     later = datetime.now(UTC) + timedelta(days=1)
-    assert await erase.expire(storage, lease, clock=lambda: later) == Done()
+    assert await erase.expire_messages(storage, lease, clock=lambda: later) == Done()
     states = [entry.state for entry in await storage.read(flat.id)]
     assert states == [State.EXPIRED, State.EXPIRED, State.LIVE, State.LIVE]
     assert {entry.state for entry in await storage.read(context.id)} == {State.LIVE}
@@ -329,7 +331,9 @@ async def test_a_copy_whose_retention_was_refused_is_made_again_with_it() -> Non
         session = session_on(inner, "talk", config=QUIET)
         await fill(session, "one", "two", "three")
         context = await inner.context("talk")
-        await put(inner, context, summed_up(1, 2, data={"job": "7"}), jobs=(expiry(context.id, "7"),))
+        await append_drafts(
+            inner, context, draft_summary(1, 2, data={"job": "7"}), jobs=(expiry(context.id, "7"),)
+        )
         with pytest.raises(StorageBusyError):
             await session_on(Busy(inner), "talk", config=QUIET).copy(session_id="flat")
         flat = await inner.context("flat")
@@ -344,18 +348,18 @@ async def test_an_expiry_names_the_summary_of_its_own_job(storage: Storage) -> N
     session = session_on(storage, "talk", config=QUIET)
     await fill(session, "one", "two", "three", "four")
     context = await storage.context("talk")
-    await put(storage, context, summed_up(1, 1, data={"job": "7"}))
-    await put(storage, context, said("six"))
+    await append_drafts(storage, context, draft_summary(1, 1, data={"job": "7"}))
+    await append_drafts(storage, context, draft_message("six"))
     payload = {"job": "7", "after": 6, "seconds": 0}
-    await put(
+    await append_drafts(
         storage,
         context,
-        summed_up(2, 3, data={"job": "7"}),
+        draft_summary(2, 3, data={"job": "7"}),
         jobs=(JobDraft(kind="expire", dedupe="e", payload=payload),),
     )
     (job,) = (await storage.jobs(JobQuery(context=context.id))).items
     later = datetime.now(UTC) + timedelta(days=1)
-    await erase.expire(storage, Lease(job=job, attempt=1, until=later), clock=lambda: later)
+    await erase.expire_messages(storage, Lease(job=job, attempt=1, until=later), clock=lambda: later)
     gone = [entry.version for entry in await storage.read(context.id) if entry.state is State.EXPIRED]
     assert gone == [2, 3]
 

@@ -8,8 +8,15 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.branches.diff import LogState, Run, common, deltas, disputed, stretches
-from acms.facts.adopt import candidates, clipped, grounded
+from acms.branches.diff import (
+    LogState,
+    Run,
+    compute_deltas,
+    find_common_version,
+    find_disputed_spans,
+    merge_nearby_spans,
+)
+from acms.facts.adopt import clip_spans, filter_adoptable, filter_grounded
 from acms.log.encoding import entry_id
 from acms.log.in_force import Cover
 from acms.model import Entry, Kind, State
@@ -53,13 +60,15 @@ class Side:
 def compared(left: Sequence[Entry], right: Sequence[Entry]) -> dict[Kind, Delta]:
     """Compare two logs as a reader does: what is read of the shared part is only what is disputed."""
     one, other = Side(left), Side(right)
-    upto = common(one.runs, other.runs)
+    upto = find_common_version(one.runs, other.runs)
     read = [
         entry
-        for first, last in stretches(disputed(one.cover, other.cover, upto))
+        for first, last in merge_nearby_spans(find_disputed_spans(one.cover, other.cover, upto))
         for entry in one.entries[first - 1 : last]
     ]
-    return deltas(one.standing, other.standing, [*read, *one.entries[upto:]], [*read, *other.entries[upto:]])
+    return compute_deltas(
+        one.standing, other.standing, [*read, *one.entries[upto:]], [*read, *other.entries[upto:]]
+    )
 
 
 def told(delta: Delta) -> tuple[list[int], list[int], list[tuple[int, int]]]:
@@ -77,27 +86,27 @@ NOTHING: tuple[list[int], list[int], list[tuple[int, int]]] = ([], [], [])
 
 
 def test_logs_are_one_up_to_the_version_at_which_another_owner_takes_over() -> None:
-    assert common([(P, 1, 9)], [(P, 1, 9)]) == 9
-    assert common([(P, 1, 9)], [(P, 1, 4)]) == 4
-    assert common([(P, 1, 9)], [(P, 1, 4), (A, 5, 7)]) == 4
-    assert common([(P, 1, 4), (A, 5, 7)], [(P, 1, 4), (A, 5, 6), (B, 7, 9)]) == 6
-    assert common([(P, 1, 4), (A, 5, 7)], [(P, 1, 4), (B, 5, 7)]) == 4
-    assert common([(P, 1, 4)], [(A, 1, 4)]) == 0
-    assert common([], [(P, 1, 4)]) == 0
+    assert find_common_version([(P, 1, 9)], [(P, 1, 9)]) == 9
+    assert find_common_version([(P, 1, 9)], [(P, 1, 4)]) == 4
+    assert find_common_version([(P, 1, 9)], [(P, 1, 4), (A, 5, 7)]) == 4
+    assert find_common_version([(P, 1, 4), (A, 5, 7)], [(P, 1, 4), (A, 5, 6), (B, 7, 9)]) == 6
+    assert find_common_version([(P, 1, 4), (A, 5, 7)], [(P, 1, 4), (B, 5, 7)]) == 4
+    assert find_common_version([(P, 1, 4)], [(A, 1, 4)]) == 0
+    assert find_common_version([], [(P, 1, 4)]) == 0
 
 
 def test_only_what_one_side_alone_has_put_out_of_force_is_disputed() -> None:
     left = Cover([of(P, 9, replaces=((2, 3), (6, 6)), kind=Kind.RETRACTION)])
     right = Cover([of(P, 9, replaces=((3, 4),), kind=Kind.RETRACTION)])
-    assert disputed(left, right, 8) == [(2, 2), (4, 4), (6, 6)]
-    assert disputed(left, right, 5) == [(2, 2), (4, 4)]
-    assert disputed(left, left, 8) == []
-    assert disputed(left, right, 0) == []
+    assert find_disputed_spans(left, right, 8) == [(2, 2), (4, 4), (6, 6)]
+    assert find_disputed_spans(left, right, 5) == [(2, 2), (4, 4)]
+    assert find_disputed_spans(left, left, 8) == []
+    assert find_disputed_spans(left, right, 0) == []
 
 
 def test_stretches_that_lie_close_are_read_at_once() -> None:
-    assert stretches([(1, 2), (10, 12), (90, 91)]) == [(1, 12), (90, 91)]
-    assert stretches([]) == []
+    assert merge_nearby_spans([(1, 2), (10, 12), (90, 91)]) == [(1, 12), (90, 91)]
+    assert merge_nearby_spans([]) == []
 
 
 # ── what differs ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -229,7 +238,7 @@ def logs(draw: st.DrawFn) -> tuple[list[Entry], list[Entry]]:
 @given(logs())
 def test_reading_little_finds_what_reading_everything_finds(pair: tuple[list[Entry], list[Entry]]) -> None:
     left, right = map(Side, pair)
-    whole = deltas(left.standing, right.standing, left.entries, right.entries)
+    whole = compute_deltas(left.standing, right.standing, left.entries, right.entries)
     assert compared(*pair) == whole
 
 
@@ -303,9 +312,9 @@ def test_a_fact_of_facts_is_grounded_when_they_are() -> None:
     tainted = fact(P, 7, "4", sources=(two.id, late.id))
     further = fact(P, 8, "5", sources=(tainted.id, early.id))
     facts = [early, late, chained, tainted, further]
-    maybe = candidates(facts, runs, 2)
+    maybe = filter_adoptable(facts, runs, 2)
     assert maybe == [early, chained, tainted, further]
     known = {one.id: one for one in (*SHARED, *facts)}
-    assert grounded(maybe, known, runs) == [early, chained]
-    assert grounded(maybe, {**known, one.id: None}, runs) == []
-    assert clipped([(1, 1), (2, 5), (4, 4)], 3) == ((1, 1), (2, 3))
+    assert filter_grounded(maybe, known, runs) == [early, chained]
+    assert filter_grounded(maybe, {**known, one.id: None}, runs) == []
+    assert clip_spans([(1, 1), (2, 5), (4, 4)], 3) == ((1, 1), (2, 3))

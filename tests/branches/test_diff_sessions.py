@@ -10,7 +10,7 @@ from acms import ACMS, open_storage
 from acms.errors import NotFoundError, ValidationError
 from acms.model import Entry
 from acms.storage.wrapper import WrapperStorage
-from acms.testing.logs import noted, put, summed_up, taken_back
+from acms.testing.logs import append_drafts, draft_fact, draft_retraction, draft_summary
 from tests.support.talk import Storage, contents, fill, session_on, tool_turn
 
 
@@ -61,9 +61,13 @@ async def test_facts_and_summaries_differ_as_what_they_say_and_stand_for(storage
     mine = await storage.context("user_123")
     theirs = await storage.context("child")
     address = {"subject": "host", "attribute": "name"}
-    await put(storage, mine, noted("host is db1", data={**address, "value": "db1"}), noted("same"))
-    await put(storage, theirs, noted("host is db2", data={**address, "value": "db2"}), noted("same"))
-    await put(storage, mine, summed_up(1, 2))
+    await append_drafts(
+        storage, mine, draft_fact("host is db1", data={**address, "value": "db1"}), draft_fact("same")
+    )
+    await append_drafts(
+        storage, theirs, draft_fact("host is db2", data={**address, "value": "db2"}), draft_fact("same")
+    )
+    await append_drafts(storage, mine, draft_summary(1, 2))
     delta = await parent.diff(child)
     assert [(change.before.content, change.after.content) for change in delta.facts.changed] == [
         ("host is db1", "host is db2")
@@ -71,7 +75,7 @@ async def test_facts_and_summaries_differ_as_what_they_say_and_stand_for(storage
     assert (delta.facts.added, delta.facts.removed) == ((), ())
     assert contents(delta.messages.added) == ["a", "b"]
     assert contents(delta.summaries.removed) == ["what was said from 1 to 2"]
-    await put(storage, mine, taken_back(6))
+    await append_drafts(storage, mine, draft_retraction(6))
     assert not (await parent.diff(child)).messages
 
 

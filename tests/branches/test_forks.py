@@ -39,7 +39,14 @@ from acms.model import (
 )
 from acms.ports import StorageBackend
 from acms.storage import CachedStorage
-from acms.testing.logs import fork, noted, put, said, summed_up, taken_back
+from acms.testing.logs import (
+    append_drafts,
+    draft_fact,
+    draft_message,
+    draft_retraction,
+    draft_summary,
+    fork_log,
+)
 from tests.servers.stores import url_of
 from tests.support.talk import LONG_EPISODES, contents, fill, seen, session_on, tool_turn, versions
 from tests.support.talk import Storage as Storage
@@ -137,13 +144,15 @@ async def test_t11_a_version_reads_the_same_whatever_comes_after_it(store: Any) 
     session = session_on(store)
     ids = await fill(session, *(f"the orders database, point {n}" for n in range(8)))
     context = await context_of(session)
-    await put(store, context, noted("orders uses PostgreSQL", sources=(ids[0],)))
+    await append_drafts(store, context, draft_fact("orders uses PostgreSQL", sources=(ids[0],)))
     before = {n: repr(await seen(session.at(n))) for n in range(10)}
-    await put(store, context, summed_up(1, 4))
+    await append_drafts(store, context, draft_summary(1, 4))
     await session.replace(ids[5], "the orders database, corrected")
     await session.retract(ids[6])
-    await put(store, context, noted("orders uses MySQL", replaces=((9, 9),)))
-    await put(store, context, summed_up(1, 10, replaces=((1, 8), (10, 10))), taken_back(10))
+    await append_drafts(store, context, draft_fact("orders uses MySQL", replaces=((9, 9),)))
+    await append_drafts(
+        store, context, draft_summary(1, 10, replaces=((1, 8), (10, 10))), draft_retraction(10)
+    )
     child = await session.fork(at=5)
     await child.ingest("user", "and the child goes on")
     await (await session.fork(at=3, session_id="gone")).delete()
@@ -159,7 +168,7 @@ async def test_t12_a_fork_during_appends_and_summaries_is_a_snapshot(store: Any)
         await session.ingest_many([{"role": "user", "content": f"{n}.{half}"} for half in "ab"])
 
     async def sum_up(n: int) -> None:
-        await put(store, context, summed_up(1, 2 + n % 3))
+        await append_drafts(store, context, draft_summary(1, 2 + n % 3))
 
     work = [talk(n) if n % 3 == 0 else sum_up(n) if n % 3 == 1 else session.fork() for n in range(45)]
     done = await asyncio.gather(*work)
@@ -264,7 +273,7 @@ async def test_a_fork_is_one_commit() -> None:
         await session.fork(at=3)
         assert asked == ["context", "head", "create"]
         asked.clear()
-        await put(inner, await inner.context("user_123"), noted("from nothing"))
+        await append_drafts(inner, await inner.context("user_123"), draft_fact("from nothing"))
         await session.fork(at=7)
         assert asked == ["context", "head", "create"]
         asked.clear()
@@ -382,7 +391,7 @@ async def take(storage: StorageBackend, kind: str = "adopt") -> Lease:
 async def adopted(storage: StorageBackend) -> Any:
     """Do what a worker does with an adopt job; return the outcome."""
     lease = await take(storage)
-    outcome = await adopt.adopt(storage, lease)
+    outcome = await adopt.handle_adopt_job(storage, lease)
     if outcome is not None:
         await storage.settle(lease, outcome)
     return outcome
@@ -401,13 +410,13 @@ async def test_late_facts_are_adopted_with_their_sources(store: Any) -> None:
     session = by_hand(store)
     ids = await fill(session, "orders uses PostgreSQL", "it runs on db1", "now we move to MySQL")
     context = await context_of(session)
-    await put(
+    await append_drafts(
         store,
         context,
-        noted("orders: PostgreSQL", sources=(ids[0],)),
-        noted("host: db1", sources=tuple(ids[:2]), metadata={"n": 1}),
-        noted("orders: MySQL", sources=(ids[2],)),
-        noted("from nothing"),
+        draft_fact("orders: PostgreSQL", sources=(ids[0],)),
+        draft_fact("host: db1", sources=tuple(ids[:2]), metadata={"n": 1}),
+        draft_fact("orders: MySQL", sources=(ids[2],)),
+        draft_fact("from nothing"),
     )
     child = await session.fork(at=2, session_id="what-if")
     (job,) = await jobs_of(store, (await context_of(child)).id)
@@ -439,12 +448,12 @@ async def test_adopting_again_adds_nothing(store: Any) -> None:
     session = by_hand(store)
     ids = await fill(session, "a", "b")
     context = await context_of(session)
-    await put(store, context, noted("of a", sources=(ids[0],)))
+    await append_drafts(store, context, draft_fact("of a", sources=(ids[0],)))
     child = await session.fork(at=2, session_id="x")
     await adopted(store)
     await session.fork(at=2, session_id="x")
     assert [job.state for job in await jobs_of(store, (await context_of(child)).id)] == [JobState.DONE]
-    await put(store, context, noted("also of a", sources=(ids[0],)))
+    await append_drafts(store, context, draft_fact("also of a", sources=(ids[0],)))
     await session.fork(at=2, session_id="x")
     await adopted(store)
     assert contents(await facts_of(child)) == ["of a", "also of a"]
@@ -454,8 +463,8 @@ async def test_a_named_fork_that_was_cut_short_gets_its_late_facts_when_it_is_ma
     session = by_hand(store)
     ids = await fill(session, "a", "b")
     context = await context_of(session)
-    await put(store, context, noted("of a", sources=(ids[0],)))
-    made = await fork(store, context, 2, key="x", counter=context.counter)
+    await append_drafts(store, context, draft_fact("of a", sources=(ids[0],)))
+    made = await fork_log(store, context, 2, key="x", counter=context.counter)
     assert await jobs_of(store, made.id) == ()
     child = await session.fork(at=2, session_id="x")
     await adopted(store)
@@ -465,7 +474,7 @@ async def test_a_named_fork_that_was_cut_short_gets_its_late_facts_when_it_is_ma
 async def test_this_process_adopts_by_itself(store: Any) -> None:
     session = session_on(store)
     ids = await fill(session, "a", "b")
-    await put(store, await context_of(session), noted("of a", sources=(ids[0],)))
+    await append_drafts(store, await context_of(session), draft_fact("of a", sources=(ids[0],)))
     child = await session.fork(at=2)
     await child.wait_pending()
     assert contents(await facts_of(child)) == ["of a"]
@@ -474,7 +483,7 @@ async def test_this_process_adopts_by_itself(store: Any) -> None:
 async def test_a_fork_of_a_fork_adopts_what_the_fork_had_adopted(store: Any) -> None:
     session = by_hand(store)
     ids = await fill(session, "a", "b")
-    await put(store, await context_of(session), noted("of a", sources=(ids[0],)))
+    await append_drafts(store, await context_of(session), draft_fact("of a", sources=(ids[0],)))
     child = await session.fork(at=2)
     await adopted(store)
     grandchild = await child.fork(at=2)
@@ -488,8 +497,8 @@ async def test_nothing_of_the_future_is_adopted_through_another_fact(store: Any)
     session = by_hand(store)
     ids = await fill(session, "a", "b", "c")
     context = await context_of(session)
-    receipt = await put(store, context, noted("of c", sources=(ids[2],)))
-    await put(store, context, noted("of a and of c", sources=(ids[0], *receipt.ids)))
+    receipt = await append_drafts(store, context, draft_fact("of c", sources=(ids[2],)))
+    await append_drafts(store, context, draft_fact("of a and of c", sources=(ids[0], *receipt.ids)))
     child = await session.fork(at=2)
     assert isinstance(await adopted(store), Done)
     assert await facts_of(child) == []
@@ -499,11 +508,13 @@ async def test_facts_that_are_replaced_retracted_or_erased_are_not_adopted(store
     session = by_hand(store)
     ids = await fill(session, "a", "b", "c")
     context = await context_of(session)
-    old = await put(store, context, noted("old", sources=(ids[0],)))
-    await put(store, context, noted("new", sources=(ids[0],), replaces=((old.versions[0],) * 2,)))
-    gone = await put(store, context, noted("gone", sources=(ids[0],)))
+    old = await append_drafts(store, context, draft_fact("old", sources=(ids[0],)))
+    await append_drafts(
+        store, context, draft_fact("new", sources=(ids[0],), replaces=((old.versions[0],) * 2,))
+    )
+    gone = await append_drafts(store, context, draft_fact("gone", sources=(ids[0],)))
     await session.retract(gone.ids[0])
-    await put(store, context, noted("of an erased one", sources=(ids[1],)))
+    await append_drafts(store, context, draft_fact("of an erased one", sources=(ids[1],)))
     child = await session.fork(at=3)
     await store.blank(context.id, [2], to=State.ERASED, audit={})
     assert await adopted(store) is None
@@ -515,10 +526,12 @@ async def test_an_adopted_fact_replaces_what_the_child_has(store: Any) -> None:
     session = by_hand(store)
     (first,) = await fill(session, "a")
     context = await context_of(session)
-    await put(store, context, noted("old", sources=(first,)))
+    await append_drafts(store, context, draft_fact("old", sources=(first,)))
     (second,) = await fill(session, "b")
-    between = await put(store, context, noted("between", sources=(second,), replaces=((2, 2),)))
-    await put(store, context, noted("new", sources=(second,), replaces=((2, 2), (4, 4))))
+    between = await append_drafts(
+        store, context, draft_fact("between", sources=(second,), replaces=((2, 2),))
+    )
+    await append_drafts(store, context, draft_fact("new", sources=(second,), replaces=((2, 2), (4, 4))))
     assert between.versions == (4, 4)
     child = await session.fork(at=3)
     await adopted(store)
@@ -531,17 +544,17 @@ async def test_what_the_child_decided_itself_is_not_overruled_by_a_late_fact(sto
     session = by_hand(store)
     (first,) = await fill(session, "a")
     context = await context_of(session)
-    await put(store, context, noted("old", sources=(first,)))
+    await append_drafts(store, context, draft_fact("old", sources=(first,)))
     data = {"subject": "host", "attribute": "name", "value": "db1", "cardinality": "one"}
     late = [
-        noted("late", sources=(first,), replaces=((2, 2),)),
-        noted("host: db1", sources=(first,), data=data),
+        draft_fact("late", sources=(first,), replaces=((2, 2),)),
+        draft_fact("host: db1", sources=(first,), data=data),
     ]
-    await put(store, context, *late)
+    await append_drafts(store, context, *late)
     child = await session.fork(at=2)
     mine = await context_of(child)
-    await put(store, mine, noted("mine", replaces=((2, 2),)))
-    await put(store, mine, noted("host: db2", data={**data, "value": "db2"}))
+    await append_drafts(store, mine, draft_fact("mine", replaces=((2, 2),)))
+    await append_drafts(store, mine, draft_fact("host: db2", data={**data, "value": "db2"}))
     assert isinstance(await adopted(store), Done)
     assert contents(await facts_of(child)) == ["old", "mine", "host: db2"]
 
@@ -550,7 +563,9 @@ async def test_adopting_decides_again_when_something_is_erased_meanwhile(store: 
     session = by_hand(store)
     ids = await fill(session, "a", "b")
     context = await context_of(session)
-    await put(store, context, noted("of a", sources=(ids[0],)), noted("of b", sources=(ids[1],)))
+    await append_drafts(
+        store, context, draft_fact("of a", sources=(ids[0],)), draft_fact("of b", sources=(ids[1],))
+    )
     child = await session.fork(at=2)
     lease = await take(store)
 
@@ -564,22 +579,22 @@ async def test_adopting_decides_again_when_something_is_erased_meanwhile(store: 
         def __getattr__(self, name: str) -> Any:
             return getattr(store, name)
 
-    assert await adopt.adopt(Racing(store), lease) is None  # type: ignore[arg-type]
+    assert await adopt.handle_adopt_job(Racing(store), lease) is None  # type: ignore[arg-type]
     assert contents(await facts_of(child)) == ["of b"]
 
 
 async def test_t07_adoption_into_or_from_a_deleted_session_is_cancelled(store: Any) -> None:
     session = by_hand(store)
     ids = await fill(session, "a", "b")
-    await put(store, await context_of(session), noted("of a", sources=(ids[0],)))
+    await append_drafts(store, await context_of(session), draft_fact("of a", sources=(ids[0],)))
     child = await session.fork(at=2)
     await child.delete()
-    outcome = await adopt.adopt(store, await take(store))
+    outcome = await adopt.handle_adopt_job(store, await take(store))
     assert isinstance(outcome, Failed)
     assert outcome.cancelled
     other = await session.fork(at=2)
     await session.delete()
-    outcome = await adopt.adopt(store, await take(store))
+    outcome = await adopt.handle_adopt_job(store, await take(store))
     assert isinstance(outcome, Failed)
     assert outcome.cancelled
     assert await facts_of(other) == []
@@ -844,7 +859,7 @@ async def test_messages_may_be_said_in_every_role_on_a_fork(store: Any) -> None:
     assert contents(await child.window(1000))[-1].startswith("let me see")
     await child.ingest("user", "never mind")
     assert contents(await child.window(1000)) == ["point 1", "let me see\ndisk({})", "never mind"]
-    await put(store, await context_of(child), said("ok", role=Role.ASSISTANT))
+    await append_drafts(store, await context_of(child), draft_message("ok", role=Role.ASSISTANT))
     assert contents(await child.window(1000))[2:] == ["never mind", "ok"]
 
 
@@ -852,8 +867,8 @@ async def test_a_fork_that_misses_very_many_facts_leaves_them_to_the_job(store: 
     session = by_hand(store)
     ids = await fill(session, "a", "b")
     context = await context_of(session)
-    await put(store, context, *(noted(f"of b {n}", sources=(ids[1],)) for n in range(40)))
-    await put(store, context, *(noted(f"of a {n}", sources=(ids[0],)) for n in range(40)))
+    await append_drafts(store, context, *(draft_fact(f"of b {n}", sources=(ids[1],)) for n in range(40)))
+    await append_drafts(store, context, *(draft_fact(f"of a {n}", sources=(ids[0],)) for n in range(40)))
     child = await session.fork(at=1)
     assert await adopted(store) is None
     assert contents(await facts_of(child)) == [f"of a {n}" for n in range(40)]

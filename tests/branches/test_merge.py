@@ -24,7 +24,7 @@ from acms.log.merges import MergeConflict, MergeStrategy
 from acms.model import Draft, Kind, Origin, Privacy, Role, State, ToolResult
 from acms.storage import append_rules
 from acms.testing import HashEmbedder
-from acms.testing.logs import noted, put, sound, summed_up
+from acms.testing.logs import append_drafts, draft_fact, draft_summary, sound
 from tests.support.talk import LONG_EPISODES, Storage, contents, fill, session_on, tool_turn
 
 
@@ -52,7 +52,7 @@ def member(value: str, *before: Fact, **data: Any) -> Draft:
     """A member of the team who takes the place of others."""
     data = {"subject": "team", "attribute": "member", "value": value, "cardinality": "many", **data}
     places = tuple((one.version, one.version) for one in before)
-    return noted(f"team, member: {value}", data=data, replaces=places)
+    return draft_fact(f"team, member: {value}", data=data, replaces=places)
 
 
 # ── what comes ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -302,11 +302,11 @@ async def test_values_that_stand_beside_others_change_and_go_one_by_one(storage:
     }
     theirs = await ours.fork(session_id="second")
     here, there = [await storage.context(name) for name in ("ours", "second")]
-    await put(storage, there, member("Anna", known["Ann"]))
+    await append_drafts(storage, there, member("Anna", known["Ann"]))
     await theirs.retract(known["Bob"].id)
     for session, context in ((ours, here), (theirs, there)):
         await session.retract(known["Cid"].id)
-        await put(storage, context, member("Dana", known["Dan"]))
+        await append_drafts(storage, context, member("Dana", known["Dan"]))
     done = await ours.merge(theirs)
     assert done.conflicts == ()
     assert contents(done.retracted) == ["team, member: Bob"]
@@ -324,8 +324,8 @@ async def test_a_value_beside_others_that_both_sides_change_conflicts(
     ours, _, _ = await pair(storage)
     known = [await ours.state("team", "member", name, cardinality="many") for name in ("Ann", "An", "Bob")]
     theirs = await ours.fork(session_id="second")
-    await put(storage, await storage.context("ours"), member("Anne", *known[:2]))
-    await put(storage, await storage.context("second"), member("Anna", *known[:2]))
+    await append_drafts(storage, await storage.context("ours"), member("Anne", *known[:2]))
+    await append_drafts(storage, await storage.context("second"), member("Anna", *known[:2]))
     found = (await ours.merge(theirs, dry_run=True)).conflicts
     assert {(one.kind, one.type, one.subject) for one in found} == {
         ("fact", "modify/modify", "team / member")
@@ -346,7 +346,7 @@ async def test_a_value_beside_others_that_one_side_changes_and_the_other_ends_co
     ours, _, _ = await pair(storage)
     known = await ours.state("team", "member", "Ann", cardinality="many")
     theirs = await ours.fork(session_id="second")
-    await put(storage, await storage.context("ours"), member("Anne", known, trust="tool"))
+    await append_drafts(storage, await storage.context("ours"), member("Anne", known, trust="tool"))
     await theirs.retract(known.id)
     one = await the((await ours.merge(theirs, strategy=strategy)).conflicts)
     assert (one.type, one.theirs, one.resolution) == ("modify/delete", (), strategy)
@@ -357,7 +357,7 @@ async def test_what_a_tool_said_ends_nothing_that_the_user_said(storage: Storage
     ours, theirs, _ = await pair(storage)
     context = await storage.context("theirs")
     data = {"subject": "db", "attribute": "engine", "value": "EvilDB", "cardinality": "one", "trust": "tool"}
-    await put(storage, context, noted("db, engine: EvilDB", data=data))
+    await append_drafts(storage, context, draft_fact("db, engine: EvilDB", data=data))
     await ours.state("db", "engine", "PostgreSQL")
     one = await the((await ours.merge(theirs, strategy="theirs")).conflicts)
     assert (one.resolution, one.reason) == ("ours", "tool ends nothing that user said")
@@ -385,7 +385,7 @@ async def test_a_fork_that_did_not_know_the_keys_it_inherits_can_be_merged(
     await tool_turn(ours, "c1", "answer")
     theirs = await ours.fork(session_id="theirs")
     with monkeypatch.context() as before:
-        before.setattr(append_rules, "repeats", lambda op, known: False)
+        before.setattr(append_rules, "is_repeated_append", lambda op, known: False)
         for key, text in (("a", "a"), ("b", "another b"), ("c", "c")):
             await theirs.ingest("user", text, idempotency_key=key)
     await theirs.replace((await entries(theirs, newest=1))[0].id, "an edited c")
@@ -404,7 +404,9 @@ async def test_a_fork_that_did_not_know_the_keys_it_inherits_can_be_merged(
 
 async def test_a_key_of_anything_here_is_no_key_of_what_comes(storage: Storage) -> None:
     ours, theirs, _ = await pair(storage)
-    await put(storage, await storage.context(await ours.context_id() or ""), noted("a fact", key="k"))
+    await append_drafts(
+        storage, await storage.context(await ours.context_id() or ""), draft_fact("a fact", key="k")
+    )
     await theirs.ingest("user", "there", idempotency_key="k")
     await ours.merge(theirs)
     assert await window(ours) == ["a", "b", "c", "there"]
@@ -415,7 +417,7 @@ async def test_a_dry_run_raises_what_the_merge_raises(storage: Storage) -> None:
     elsewhere = session_on(storage, "elsewhere")
     (evidence,) = await fill(elsewhere, "the door code is 4711")
     there = await storage.context(await theirs.context_id() or "")
-    await put(storage, there, noted("a fact from elsewhere", sources=(evidence,)))
+    await append_drafts(storage, there, draft_fact("a fact from elsewhere", sources=(evidence,)))
     await elsewhere.erase(evidence)
     for dry_run in (False, True):
         with pytest.raises(GoneError):
@@ -452,7 +454,7 @@ async def test_undo_says_what_has_to_be_taken_back_first(storage: Storage) -> No
     await fill(theirs, "d", "e")
     done = await ours.merge(theirs)
     assert done.version is not None
-    receipt = await put(storage, await storage.context("ours"), summed_up(3, 5))
+    receipt = await append_drafts(storage, await storage.context("ours"), draft_summary(3, 5))
     with pytest.raises(ConflictError) as refused:
         await ours.undo(done.version)
     assert refused.value.options == (f"undo v{receipt.versions[0]} first",)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acms import ACMS, IdempotencyMismatchError, MergeConflictError, open_storage
-from acms.log.in_force import Cover, effective
+from acms.log.in_force import Cover, effective_sequence
 from acms.log.merges import MergeStrategy
 from acms.model import Entry, Kind
 from acms.storage import append_rules
@@ -144,7 +144,9 @@ class Branch:
         storage = self.session.storage
         entries = await storage.read(context, kinds=(Kind.MESSAGE,))
         cover = Cover(await storage.read(context, replacing=True))
-        said = sorted(text.partition("\n")[0] for text in contents(effective(entries, cover)))  # calls follow
+        said = sorted(
+            text.partition("\n")[0] for text in contents(effective_sequence(entries, cover))
+        )  # calls follow
         return said, {fact.subject: fact.value for fact in await self.session.facts()}
 
 
@@ -274,7 +276,7 @@ class Keyed:
     async def say_as_before(self, key: str, text: str, inherited: int) -> None:
         """Say something as the forks of older releases did, which did not know the keys they inherit."""
         if key not in dict(self.said[inherited:]):
-            with patch.object(append_rules, "repeats", lambda op, known: False):
+            with patch.object(append_rules, "is_repeated_append", lambda op, known: False):
                 await self.session.ingest(_message(key, text))
             self.said.append((key, text))
 

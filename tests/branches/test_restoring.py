@@ -77,16 +77,16 @@ def sealed(found: list[Record]) -> list[str]:
     """Return records as lines, with hashes that fit what they say: anybody can compute these."""
     header, *written = copy.deepcopy(found)
     try:
-        chain = encoding.genesis(context_from_json(header).id)
+        chain = encoding.genesis_hash(context_from_json(header).id)
         entries = [entry_from_json(one) for one in written]
         made = [
-            replace(one, digest=encoding.digest(one, one.id.rsplit("_", 1)[-1], one.salt or b""))
+            replace(one, digest=encoding.digest_draft(one, one.id.rsplit("_", 1)[-1], one.salt or b""))
             for one in entries
         ]
         for batch in sorted({one.batch for one in made}):
             some = [one for one in made if one.batch == batch]
             stamps = [encoding.Stamp("", b"", one.digest) for one in some]
-            for one, link in zip(some, encoding.links(chain, stamps), strict=True):
+            for one, link in zip(some, encoding.chain_values(chain, stamps), strict=True):
                 made[made.index(one)] = replace(one, chain=link)
                 chain = link
         written = [entry_to_json(one) for one in made]

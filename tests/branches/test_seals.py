@@ -174,14 +174,14 @@ def test_a_witness_whose_record_was_interrupted_is_whole(
 
     file = str(tmp_path / "w")
     run("witness", file, "--db", db)
-    recorded = witnessed.record
+    recorded = witnessed.record_witness
 
     async def interrupted(*_: Any) -> bool:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(witnessed, "record", interrupted)
+    monkeypatch.setattr(witnessed, "record_witness", interrupted)
     assert CliRunner().invoke(app, ["witness", file, "--db", db]).exit_code != 0
-    monkeypatch.setattr(witnessed, "record", recorded)
+    monkeypatch.setattr(witnessed, "record_witness", recorded)
     run("verify", "--witness", file, "--db", db)
     run("witness", file, "--db", db)
     run("verify", "--witness", file, "--db", db)

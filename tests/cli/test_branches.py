@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 from acms import ACMS, Branch, HeuristicTokenCounter, Tree, open_storage
 from acms.cli.branching import ASCII, BOXES, Notes, drawn
 from acms.cli.commands import app
-from acms.testing.logs import WHEN, put, summed_up, taken_back
+from acms.testing.logs import WHEN, append_drafts, draft_retraction, draft_summary
 
 
 @pytest.fixture(autouse=True)
@@ -201,9 +201,9 @@ def family() -> None:
 
     async def compact(storage: Any) -> None:
         context = await storage.context("user_123")
-        await put(storage, context, summed_up(1, 3))
-        await put(storage, context, summed_up(1, 5, replaces=((1, 5), (7, 7))))
-        await put(storage, context, taken_back(8))
+        await append_drafts(storage, context, draft_summary(1, 3))
+        await append_drafts(storage, context, draft_summary(1, 5, replaces=((1, 5), (7, 7))))
+        await append_drafts(storage, context, draft_retraction(8))
 
     on_store(compact)
     run("delete", "what-if", "--yes")

@@ -34,7 +34,7 @@ from acms.ports import HasSpaces, StorageBackend
 from acms.storage import MemoryStorage, SQLiteStorage
 from acms.storage.wrapper import WrapperStorage
 from acms.testing import StorageStory, sound
-from acms.testing.logs import WHEN, new, noted, put, said, summed_up
+from acms.testing.logs import WHEN, append_drafts, create_log, draft_fact, draft_message, draft_summary
 from tests.servers.stores import another
 from tests.storage.suite.logs import mixed, settled
 from tests.support.faulty import FaultyStorage
@@ -104,18 +104,20 @@ async def tenancy(store: StorageBackend) -> dict[str, str]:
         again = await talk.fork(2, "gone")
         await again.ingest("user", "another one of that name")
         context = await store.context("talk", namespace="ana")
-        await put(store, context, noted("Ana lives in Rome", sources=(ids[3],)), summed_up(3, 5))
+        await append_drafts(
+            store, context, draft_fact("Ana lives in Rome", sources=(ids[3],)), draft_summary(3, 5)
+        )
         await talk.erase(ids[5])
         await store.blank(context.id, [3], to=State.EXPIRED, audit={"reason": "retention"})
         await talk.compact(budget=1)
         for one in (fork, gone, again):
             await one.close()
     await policy_levels.set_retention(store, "ana", 1000.0)
-    empty = await new(store, "empty", namespace="ben")
+    empty = await create_log(store, "empty", namespace="ben")
     later = JobDraft(
         kind="expire", dedupe="expire:x", payload={"job": "1"}, not_before=WHEN + timedelta(days=9)
     )
-    await put(store, parent, jobs=(later,))
+    await append_drafts(store, parent, jobs=(later,))
     await store.aclose()  # derived rows that ride on a later commit are written now
     return {"parent": parent.id, "child": child.id, "talk": context.id, "empty": empty.id}
 
@@ -244,14 +246,14 @@ async def test_without_derived_rows_they_are_computed_again(ways: Any) -> None:
 
 async def test_a_running_job_is_owed_and_a_finished_one_is_not() -> None:
     async with MemoryStorage() as source, MemoryStorage() as target:
-        context = await new(source, "a")
+        context = await create_log(source, "a")
         jobs = tuple(JobDraft(kind=f"kind {n}", dedupe=f"job {n}") for n in range(3))
-        await put(source, context, jobs=jobs)
+        await append_drafts(source, context, jobs=jobs)
         (lease,) = await source.claim(["kind 0"], lease=timedelta(days=1))
         await source.settle(lease, Retry(error="busy", not_before=WHEN + timedelta(days=40_000)))
         await source.claim(["kind 1"], lease=timedelta(days=1))
         (done,) = await source.claim(["kind 2"], lease=timedelta(days=1))
-        await put(source, context, said("effect"), finish=done)
+        await append_drafts(source, context, draft_message("effect"), finish=done)
         assert (await copy(source, target)).jobs == 2
         assert (await copy(source, target)).jobs == 2
         found = (await target.jobs(JobQuery())).items
@@ -270,7 +272,7 @@ async def test_what_was_deleted_is_collected_after_the_move(ways: Any) -> None:
     context = await target.context(job.context)
     assert context.deleted_at is not None
     lease = Lease(job=job, attempt=1, until=job.not_before)
-    await erase.collect(target, lease, clock=lambda: job.not_before + timedelta(days=31))
+    await erase.collect_deleted_entries(target, lease, clock=lambda: job.not_before + timedelta(days=31))
     left = await target.read(context.id, after=context.fork or 0, deleted=True)
     assert left
     assert all(entry.state is State.ERASED for entry in left)
@@ -320,8 +322,8 @@ async def test_a_source_that_cannot_say_which_spaces_it_has_is_copied_without_de
 
 async def test_settings_that_changed_before_a_deletion_are_counted_in_the_copy_too() -> None:
     async with MemoryStorage() as source, MemoryStorage() as target:
-        context = await new(source, "a")
-        await put(source, context, said("one"))
+        context = await create_log(source, "a")
+        await append_drafts(source, context, draft_message("one"))
         await copy(source, target)
         for rev, change in enumerate(
             ({"name": "one"}, {"name": "two"}, {"name": "three"}, {"deleted": True})
@@ -460,8 +462,10 @@ async def test_a_job_that_the_target_refuses_ends_the_copy_and_comes_with_the_ne
             return [StorageFullError("no room is left") for _ in ops]
 
     async with MemoryStorage() as source, MemoryStorage() as target:
-        context = await new(source, "a")
-        await put(source, context, said("one"), jobs=(JobDraft(kind="kind", dedupe="job"),))
+        context = await create_log(source, "a")
+        await append_drafts(
+            source, context, draft_message("one"), jobs=(JobDraft(kind="kind", dedupe="job"),)
+        )
         with pytest.raises(StorageFullError):
             await copy(source, Full(target))
         assert (await target.jobs(JobQuery())).items == ()
@@ -484,9 +488,9 @@ asyncio.run(main())
 
 async def test_t10_a_copier_that_is_killed_leaves_whole_appends_and_is_continued(tmp_path: Path) -> None:
     async with SQLiteStorage(tmp_path / "a.db") as source:
-        context = await new(source, "long")
+        context = await create_log(source, "long")
         for start in range(0, 3000, 150):
-            await put(source, context, *[said(f"message {start + n}") for n in range(150)])
+            await append_drafts(source, context, *[draft_message(f"message {start + n}") for n in range(150)])
         for lines in (1, 5, 9):
             with subprocess.Popen(
                 [sys.executable, "-c", _COPIER, str(tmp_path / "a.db"), str(tmp_path / "b.db")],
@@ -518,19 +522,19 @@ async def test_another_log_in_the_target_is_refused_and_nothing_is_written(ways:
         assert await everything(target) == before
 
     named = await fresh()
-    await new(named, "talk", namespace="ana")
+    await create_log(named, "talk", namespace="ana")
     await refused(named, "'talk' of namespace 'ana' exists in the target")
     ahead, forked, tagged, same_tagged = [await fresh() for _ in range(4)]
     for target in (ahead, forked, tagged, same_tagged):
         await copy(source, target)
     child = await source.context(ids["child"])
-    await put(ahead, child, said("only there"))
+    await append_drafts(ahead, child, draft_message("only there"))
     await refused(ahead, "went on in the target")
-    await put(forked, child, said("there"))
+    await append_drafts(forked, child, draft_message("there"))
     before = await tagged.context(child.id)
     await tagged.settings(child.id, {"name": "there"}, rev=before.settings_rev)
     await refused(tagged, "other settings")
-    await put(source, child, said("here"))
+    await append_drafts(source, child, draft_message("here"))
     await refused(forked, "another log")
     await source.settings(child.id, {"name": "here"}, rev=before.settings_rev)
     await refused(tagged, "other settings")
@@ -538,7 +542,7 @@ async def test_another_log_in_the_target_is_refused_and_nothing_is_written(ways:
 
 async def test_another_context_under_an_id_is_refused() -> None:
     async with MemoryStorage() as source, MemoryStorage() as target:
-        context = await new(source, "a")
+        context = await create_log(source, "a")
 
         async def nothing() -> AsyncIterator[Any]:
             for entry in ():
@@ -557,13 +561,13 @@ async def test_a_store_is_not_copied_onto_itself() -> None:
 
 async def test_what_is_written_meanwhile_is_named_and_comes_with_the_next_run() -> None:
     async with MemoryStorage() as source, MemoryStorage() as target:
-        context = await new(source, "a")
-        await put(source, context, said("one"))
+        context = await create_log(source, "a")
+        await append_drafts(source, context, draft_message("one"))
 
         class Busy(FaultyStorage):
             async def restore(self, context: Any, entries: Any) -> None:
                 await super().restore(context, entries)
-                await put(source, context, said("meanwhile"))
+                await append_drafts(source, context, draft_message("meanwhile"))
 
         done = await copy(source, Busy(target), verify=True)
         assert [problem.what for problem in done.problems] == [
@@ -575,14 +579,14 @@ async def test_what_is_written_meanwhile_is_named_and_comes_with_the_next_run() 
 
 async def test_what_is_written_on_both_sides_meanwhile_is_told_as_another_log() -> None:
     async with MemoryStorage() as source, MemoryStorage() as target:
-        context = await new(source, "a")
-        await put(source, context, said("one"))
+        context = await create_log(source, "a")
+        await append_drafts(source, context, draft_message("one"))
 
         class Busy(WrapperStorage):
             async def restore(self, context: Any, entries: Any) -> None:
                 await super().restore(context, entries)
-                await put(source, context, said("here"))
-                await put(target, context, said("there"))
+                await append_drafts(source, context, draft_message("here"))
+                await append_drafts(target, context, draft_message("there"))
 
         done = await copy(source, Busy(target), verify=True)
         assert [(problem.version, problem.what) for problem in done.problems] == [

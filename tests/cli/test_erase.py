@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 from acms import ACMS, open_storage
 from acms.cli.commands import app
 from acms.log import policy as policy_levels
-from acms.testing.logs import noted, put, summed_up
+from acms.testing.logs import append_drafts, draft_fact, draft_summary
 
 SECRET = "the vault code is seven-four-one-nine"
 
@@ -59,7 +59,9 @@ def ids(db: str) -> dict[str, str]:
                         found[text] = await session.ingest("user", text, actor_id=who)
             context = await storage.context("user_123")
             found["secret"] = (await storage.read(context.id, limit=1))[0].id
-            await put(storage, context, summed_up(1, 2), noted(SECRET, sources=(found["secret"],)))
+            await append_drafts(
+                storage, context, draft_summary(1, 2), draft_fact(SECRET, sources=(found["secret"],))
+            )
         return found
 
     return asyncio.run(work())

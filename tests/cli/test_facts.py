@@ -246,8 +246,8 @@ def test_a_worker_reflects_when_nobody_waits() -> None:
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # the same on every store
 async def test_a_worker_reflects_with_a_model_whose_key_is_in_its_environment() -> None:
     fact = {
-        "action": "add", "subject": "project", "attribute": "budget", "value": "100",
-        "content": "The budget is 100.", "confidence": 0.9,
+        "action": "add", "subject": "project", "attribute": "deadline", "value": "March 15",
+        "content": "The deadline is March 15.", "confidence": 0.9,
     }  # fmt: skip
     await say("plain", PLAIN)
     async with ModelServer(say=lambda body: json.dumps({"proposals": [fact]})) as server:
@@ -263,7 +263,7 @@ async def test_a_worker_reflects_with_a_model_whose_key_is_in_its_environment() 
         assert f"job {job} reflect:test-model done" in done.stdout
         assert [call.key for call in server.calls] == ["sk-secret"]
         assert "sk-secret" not in done.stdout + done.stderr
-    assert set(await asyncio.to_thread(listed, "plain")) == {"100"}
+    assert set(await asyncio.to_thread(listed, "plain")) == {"March 15"}
 
 
 IMPATIENT = "import acms.cli.render as r; r.PATIENCE = 0.0; from acms.cli import main; main()"

@@ -27,7 +27,7 @@ from acms.jobs.worker import Worker
 from acms.model import Append, Failed, JobDraft, JobQuery
 from acms.observability.events import Event
 from acms.ports import Handle, StorageBackend
-from acms.testing.logs import new, put
+from acms.testing.logs import append_drafts, create_log
 
 LISTED = ACMSConfig(worker=WorkerConfig(enabled=False))
 """A session that leaves its jobs to a worker."""
@@ -186,26 +186,26 @@ def store(any_url: str) -> Handle:
 
 async def test_operators_cannot_do_what_makes_no_sense(store: Handle) -> None:
     async with store:
-        context = await new(store)
+        context = await create_log(store)
         draft = JobDraft(kind="k", dedupe="d")
-        await put(store, context, jobs=(draft,))
+        await append_drafts(store, context, jobs=(draft,))
         (lease,) = await store.claim(["k"], lease=timedelta(minutes=1))
         one = lease.job.id
         with pytest.raises(ConflictError, match="runs already"):
-            await operations.retry(store, one)
-        assert (await operations.cancel(store, one)).state is JobState.CANCELLED
-        assert (await operations.cancel(store, one)).state is JobState.CANCELLED
-        await put(store, context, jobs=(draft,))
+            await operations.retry_job_by_id(store, one)
+        assert (await operations.cancel_job_by_id(store, one)).state is JobState.CANCELLED
+        assert (await operations.cancel_job_by_id(store, one)).state is JobState.CANCELLED
+        await append_drafts(store, context, jobs=(draft,))
         with pytest.raises(ConflictError, match=rf"job \d+ is to do the work of job {one}"):
-            await operations.retry(store, one)
+            await operations.retry_job_by_id(store, one)
         (lease,) = await store.claim(["k"], lease=timedelta(minutes=1))
-        await put(store, context, finish=lease)
-        for change in (operations.retry, operations.cancel):
+        await append_drafts(store, context, finish=lease)
+        for change in (operations.retry_job_by_id, operations.cancel_job_by_id):
             with pytest.raises(ConflictError, match="is done"):
                 await change(store, lease.job.id)
             with pytest.raises(NotFoundError):
                 await change(store, "no number")
-        assert (await operations.retry(store, one)).state is JobState.READY
+        assert (await operations.retry_job_by_id(store, one)).state is JobState.READY
 
 
 def test_every_installation_can_do_the_same_kinds_of_job() -> None:

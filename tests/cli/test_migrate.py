@@ -15,11 +15,11 @@ from typer.testing import CliRunner, Result
 from acms import ACMS, open_storage
 from acms.cli import base
 from acms.cli.commands import app
-from acms.storage.sql import migrations
+from acms.storage.sql import load_migrations
 from acms.storage.sqlite.schema import APPLICATION_ID
 
-STEPS = len(migrations("postgres"))
-OF_FILES = len(migrations("sqlite"))
+STEPS = len(load_migrations("postgres"))
+OF_FILES = len(load_migrations("sqlite"))
 ALL = ", ".join(map(str, range(1, OF_FILES + 1)))
 REST = ALL.removeprefix("1, ")
 """What a new file and one of the first release are brought through, as the command names it."""
@@ -51,7 +51,7 @@ def applied(*arguments: str) -> list[bool]:
 def old_file(path: Path) -> str:
     """Make a file of the first release; return its URL."""
     connection = apsw.Connection(str(path))
-    version, checksum, script = migrations("sqlite")[0]
+    version, checksum, script = load_migrations("sqlite")[0]
     connection.pragma("journal_mode", "wal")
     for _ in connection.execute(script):
         pass
@@ -128,7 +128,7 @@ def test_a_table_says_what_is_there_and_what_is_missing(tmp_path: Path) -> None:
     lines = run("--status", "--db", old_file(tmp_path / "old.db")).stdout.splitlines()
     assert lines[0].split() == ["version", "applied", "needs", "checksum"]
     for line, (number, checksum, _), there in zip(
-        lines[1:-1], migrations("sqlite"), ["yes", *["no"] * (OF_FILES - 1)], strict=True
+        lines[1:-1], load_migrations("sqlite"), ["yes", *["no"] * (OF_FILES - 1)], strict=True
     ):
         assert line.split() == [str(number), there, str(number), checksum[:12]]
     assert lines[-1] == f"{OF_FILES - 1} to apply: acms migrate"

@@ -16,7 +16,7 @@ from acms.cli.commands import app
 from acms.providers import LocalEmbedder
 from acms.recall.embeddings import Embedding
 from acms.storage import ChromaVectors, SQLiteStorage
-from acms.testing.logs import fork
+from acms.testing.logs import fork_log
 from acms.text import index_record
 
 TEXTS = ("We chose PostgreSQL for orders. It is fast.", "Lunch is at noon.", "The cat sleeps.")
@@ -47,7 +47,7 @@ async def write(db: str) -> None:
             async with ACMS(name, storage) as session:
                 for text in TEXTS:
                     await session.ingest("user", text)
-        await fork(storage, await storage.context("talk"), 2, key="fork")
+        await fork_log(storage, await storage.context("talk"), 2, key="fork")
 
 
 @pytest.fixture

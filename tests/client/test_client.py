@@ -29,7 +29,7 @@ from acms import (
 from acms.branches import export
 from acms.client import Client, RemoteSession, RemoteView
 from acms.contract import RenderRequest
-from acms.model import Entry, named
+from acms.model import Entry, client_supplied_key
 from acms.results import Change, Delta, Diff
 from tests.server.serving import Service, serving
 from tests.support.talk import session_on
@@ -361,7 +361,7 @@ def places(name: str) -> list[int | None]:
 def unsalted(found: Any) -> Any:
     """Return an answer without the salts of its entries and the keys that nobody gave: these stay in the store."""
     if isinstance(found, Entry):
-        return replace(found, salt=None, key=named(found.key))
+        return replace(found, salt=None, key=client_supplied_key(found.key))
     if isinstance(found, Diff | Delta | Change):
         return replace(found, **{one.name: unsalted(getattr(found, one.name)) for one in fields(found)})
     return tuple([unsalted(one) for one in found]) if type(found) is tuple else found

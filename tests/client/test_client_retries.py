@@ -27,7 +27,7 @@ from acms import (
     ValidationError,
 )
 from acms.client import Client
-from acms.client.transport import Transport, path
+from acms.client.transport import Transport, build_api_path
 from tests.server.serving import Service
 
 AT_ONCE = RetryConfig(max_attempts=4, base_delay=0)
@@ -275,7 +275,7 @@ async def test_it_waits_as_the_service_asks_and_otherwise_a_little_longer_each_t
         )
         try:
             reply = await transport.call(
-                "POST", path("contexts"), body={}, headers={"idempotency-key": "same"}
+                "POST", build_api_path("contexts"), body={}, headers={"idempotency-key": "same"}
             )
         finally:
             await transport.aclose()
@@ -359,7 +359,9 @@ async def test_a_service_that_is_silent_is_asked_again() -> None:
         )
         try:
             with pytest.raises(DeadlineError):
-                await transport.call("POST", path("contexts"), body={}, headers={"idempotency-key": "same"})
+                await transport.call(
+                    "POST", build_api_path("contexts"), body={}, headers={"idempotency-key": "same"}
+                )
         finally:
             await transport.aclose()
         for writer in silent:

@@ -91,7 +91,7 @@ class Toy:
 
 def worker(session: ACMS, storage: Any, summarizer: Toy) -> Worker:
     config = session._shared.config
-    handler = room.handler(config, summarizer, {"words": Words()})
+    handler = room.make_compaction_handler(config, summarizer, {"words": Words()})
     return Worker(storage, {compaction_kind(summarizer): handler}, config=config.worker, retry=PATIENT)
 
 
@@ -300,11 +300,11 @@ async def test_what_was_cancelled_and_made_due_again_is_what_is_under_way(
     """Not the newer one, which was cancelled in between."""
     await talked(session, 30)
     first = await session.compact(preserve_recent_count=2)
-    await requests.cancel(storage, first.id)
+    await requests.cancel_job_by_id(storage, first.id)
     second = await session.compact(preserve_recent_count=2)
     assert second.id != first.id
-    await requests.cancel(storage, second.id)
-    await requests.retry(storage, first.id)
+    await requests.cancel_job_by_id(storage, second.id)
+    await requests.retry_job_by_id(storage, first.id)
     async with asyncio.timeout(300):
         assert (await session.compact(preserve_recent_count=2)).id == first.id
         with pytest.raises(ConflictError, match=f"job {first.id}"):
@@ -409,7 +409,7 @@ async def test_without_a_summarizer_the_text_is_extracted(storage: Storage) -> N
             )
         job = await session.compact()
         config = session._shared.config
-        handler = room.handler(config, None, {"words": Words()})
+        handler = room.make_compaction_handler(config, None, {"words": Words()})
         await Worker(storage, {"compact": handler}, config=config.worker).drain()
         done = await session.wait(job)
     assert done is not None

@@ -10,7 +10,7 @@ import pytest
 from acms import ACMS, ACMSConfig, CompactionPolicy, Kind, PrivacyConfig, ProviderError, State, open_storage
 from acms.codecs import OpenAIChat
 from acms.kv import InMemoryKV
-from acms.log.summary_levels import of, shorter
+from acms.log.summary_levels import levels_of_summary, read_shorter_levels
 from acms.pins import create_pin_registry
 from acms.ports import SummaryRequest
 from acms.prompt import Prompt
@@ -59,9 +59,9 @@ async def test_a_prompt_smaller_than_the_summary_starts_with_a_shorter_text_of_i
         assert done.tokens_before > 54_000
         summary = await summary_of(session)
         assert summary.tokens > 4_000
-        assert of(summary)[0].tokens <= 400
+        assert levels_of_summary(summary)[0].tokens <= 400
         counter = session._shared.counter
-        assert all(one.tokens == counter.count(one.content) for one in of(summary))
+        assert all(one.tokens == counter.count(one.content) for one in levels_of_summary(summary))
 
         shown: list[int] = []
         for budget in (600, 1_000, 2_000, 4_000, 8_000, 32_000):
@@ -109,7 +109,7 @@ async def test_a_summary_of_an_earlier_release_is_cut(storage: Storage) -> None:
         await talked(session, 40, words=30)
         await compacted(session, storage, toy)
         summary = await summary_of(session)
-        assert shorter(summary.data) == []  # as short as the shortest would be
+        assert read_shorter_levels(summary.data) == []  # as short as the shortest would be
         window = await session.window(300)
         assert window[0].id == summary.id
 
@@ -121,12 +121,12 @@ async def test_shorter_texts_are_redacted_too(storage: Storage) -> None:
     async with session_on(storage, words=True, config=plain, summarizer=toy) as session:
         await talked(session, 100, words=30)
         await compacted(session, storage, toy)
-        assert any(secret in one.content for one in of(await summary_of(session))[:-1])
+        assert any(secret in one.content for one in levels_of_summary(await summary_of(session))[:-1])
     redacting = ACMSConfig(privacy=PrivacyConfig(mode="redact"))  # type: ignore[arg-type]  # a word is read as a mode
     async with session_on(storage, words=True, config=redacting) as session:
         found = await summary_of(session)
         assert found.content
-        for level in of(found):
+        for level in levels_of_summary(found):
             assert secret not in level.content
         for budget in (400, 600, 900):
             assert secret not in (await session.window(budget)).text()
@@ -148,7 +148,7 @@ async def test_a_model_that_fails_at_a_shorter_text_does_not_fail_the_compaction
         done = await compacted(session, storage, toy)
         assert done.summary.startswith("Sentence number 0")
         assert len(toy.requests) > 1
-        assert 0 < of(await summary_of(session))[0].tokens <= 50
+        assert 0 < levels_of_summary(await summary_of(session))[0].tokens <= 50
 
 
 # ── made from what was said ─────────────────────────────────────────────────────────────────────────────────────────

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from acms.compaction.lost import lost
+from acms.compaction.lost import find_lost
 from acms.model import Entry, Kind, Privacy, Role
 from tests.support.logs import entry
 
@@ -16,10 +16,10 @@ def test_details_are_lost_unless_they_stand_in_the_summary_letter_by_letter() ->
         ("user", "The dump is /srv/backup/a.sql on db-7.example.org and took 3400 MB."),
         ("assistant", "I filed ORD-4312 for it; the dump is /srv/backup/a.sql again."),
     )
-    found = lost(talk, "- user: the dump is /srv/backup/a.sql")
+    found = find_lost(talk, "- user: the dump is /srv/backup/a.sql")
     assert found.counts == {"host": 1, "id": 1, "number": 1}
     assert found.ids == (talk[0].id, talk[1].id)
-    assert lost(talk, "\n".join(one.content for one in talk)).counts == {}
+    assert find_lost(talk, "\n".join(one.content for one in talk)).counts == {}
 
 
 def test_instructions_and_marked_messages_are_lost_unless_one_line_says_all_of_them() -> None:
@@ -28,11 +28,11 @@ def test_instructions_and_marked_messages_are_lost_unless_one_line_says_all_of_t
         entry(2, "we agreed to ship on the usual day", markers=("decision",)),
         entry(3, "chatter", role=Role.ASSISTANT),
     ]
-    assert lost(talk, "Nothing.").counts == {"instruction": 1, "marked": 1}
+    assert find_lost(talk, "Nothing.").counts == {"instruction": 1, "marked": 1}
     other_words = (
         "- system: a customer is never to be called by the first name\n- we ship on the usual day, we agreed"
     )
-    assert lost(talk, other_words).counts == {}
+    assert find_lost(talk, other_words).counts == {}
 
 
 def test_a_question_is_open_when_nobody_else_went_on_or_only_asked_back() -> None:
@@ -45,7 +45,7 @@ def test_a_question_is_open_when_nobody_else_went_on_or_only_asked_back() -> Non
         ("user", "颜色是什么？"),
         ("user", "Well."),
     )
-    found = lost(talk, "Nothing.")
+    found = find_lost(talk, "Nothing.")
     assert found.counts == {"question": 2}
     assert found.ids == (talk[2].id, talk[5].id)
 
@@ -55,9 +55,9 @@ def test_what_may_not_leave_and_summaries_are_not_looked_at() -> None:
         entry(1, "call db-7.example.org", privacy=Privacy.BLOCK),
         entry(2, "see ORD-4312", kind=Kind.SUMMARY),
     ]
-    assert lost(talk, "Nothing.").counts == {}
+    assert find_lost(talk, "Nothing.").counts == {}
 
 
 def test_no_more_than_ten_ids_are_named() -> None:
-    found = lost([entry(n, f"see ORD-{4300 + n}") for n in range(1, 30)], "Nothing.")
+    found = find_lost([entry(n, f"see ORD-{4300 + n}") for n in range(1, 30)], "Nothing.")
     assert (found.counts, len(found.ids)) == ({"id": 29}, 10)

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acms.compaction import span
-from acms.compaction.span import Stretch, choose, due, worth
+from acms.compaction.span import Stretch, choose_stretch, is_compaction_due, is_worthwhile
 from acms.errors import ValidationError
-from acms.log.in_force import Cover, Units, effective, units
-from acms.log.policy import CompactionPolicy, changed, resolved
+from acms.log.in_force import Cover, Units, effective_sequence, fold_atomic_groups
+from acms.log.policy import CompactionPolicy, layer_policies, merge_policy
 from acms.model import Entry, Kind, Privacy, Role
 from acms.ports import Turn
-from acms.privacy.modes import strictest
-from acms.text.summary_form import cleaned
+from acms.privacy.modes import privacy_of_sources
+from acms.text.summary_form import sanitize_summary
 from tests.support.logs import Log, entry
 
 
@@ -31,7 +31,7 @@ class Words:
 
 
 def folded(log: Log) -> Units:
-    return units(effective(log.entries, log.cover()), whole=True)
+    return fold_atomic_groups(effective_sequence(log.entries, log.cover()), whole=True)
 
 
 def talk(count: int, words: int = 20, marked: Sequence[int] = ()) -> Log:
@@ -43,7 +43,7 @@ def talk(count: int, words: int = 20, marked: Sequence[int] = ()) -> Log:
 
 
 def chosen(log: Log, **policy: object) -> Stretch:
-    found = choose(folded(log), CompactionPolicy(**policy))  # type: ignore[arg-type]
+    found = choose_stretch(folded(log), CompactionPolicy(**policy))  # type: ignore[arg-type]
     assert isinstance(found, Stretch), found
     return found
 
@@ -83,12 +83,12 @@ def test_a_policy_out_of_bounds_is_refused_with_the_field(field: str, value: obj
         CompactionPolicy(**{field: value})  # type: ignore[arg-type]
     assert refused.value.field == field
     with pytest.raises(ValidationError):
-        changed({}, {field: value})
+        merge_policy({}, {field: value})
 
 
 def test_the_nearest_level_that_says_something_wins() -> None:
     service = CompactionPolicy(threshold=0.9, budget=1000)
-    found = resolved(service, {"threshold": 0.7, "keep": 0.1}, {"keep": 0.2})
+    found = layer_policies(service, {"threshold": 0.7, "keep": 0.1}, {"keep": 0.2})
     assert (found.policy.threshold, found.policy.keep, found.policy.budget) == (0.7, 0.2, 1000)
     assert (found.levels["threshold"], found.levels["keep"], found.levels["budget"]) == (
         "namespace",
@@ -98,11 +98,11 @@ def test_the_nearest_level_that_says_something_wins() -> None:
 
 
 def test_a_partial_change_keeps_the_rest_and_none_goes_back_to_the_level_above() -> None:
-    stored = changed({"threshold": 0.5}, {"budget": 100})
+    stored = merge_policy({"threshold": 0.5}, {"budget": 100})
     assert stored == {"threshold": 0.5, "budget": 100}
-    assert changed(stored, {"threshold": None}) == {"budget": 100}
+    assert merge_policy(stored, {"threshold": None}) == {"budget": 100}
     with pytest.raises(ValidationError, match="no field of a policy"):
-        changed(stored, {"treshold": 0.5})
+        merge_policy(stored, {"treshold": 0.5})
 
 
 # ── when ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -128,7 +128,7 @@ def test_a_partial_change_keeps_the_rest_and_none_goes_back_to_the_level_above()
 def test_an_append_asks_when_the_threshold_is_reached_and_the_log_has_grown(
     policy: dict[str, object], active: int, grown: int, wanted: bool
 ) -> None:
-    assert due(CompactionPolicy(**policy), active, grown) is wanted  # type: ignore[arg-type]
+    assert is_compaction_due(CompactionPolicy(**policy), active, grown) is wanted  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -139,8 +139,8 @@ def test_what_an_append_asked_for_is_done_when_the_log_is_too_long_and_it_frees_
 ) -> None:
     found = chosen(talk(60), budget=1000, summary_tokens=400)
     assert (found.before, found.tokens - found.limit) == (1200, 600)
-    assert worth(CompactionPolicy(budget=budget), found, said=1200) is wanted
-    assert not worth(CompactionPolicy(budget=budget, enabled=False), found, said=1200)
+    assert is_worthwhile(CompactionPolicy(budget=budget), found, said=1200) is wanted
+    assert not is_worthwhile(CompactionPolicy(budget=budget, enabled=False), found, said=1200)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_what_an_append_asked_for_is_done_when_the_log_is_too_long_and_it_frees_
 def test_less_is_enough_in_the_last_quarter_of_an_epoch(said: int, wanted: bool) -> None:
     found = chosen(talk(60), budget=1000, summary_tokens=700)
     assert found.tokens - found.limit == 300
-    assert worth(CompactionPolicy(budget=1000), found, said) is wanted
+    assert is_worthwhile(CompactionPolicy(budget=1000), found, said) is wanted
 
 
 def test_marked_messages_stay_only_where_half_of_the_budget_is_left_after_them() -> None:
@@ -173,7 +173,7 @@ def test_everything_but_the_newest_messages_is_summarised() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 10, 11])
 def test_a_short_log_is_left_alone(count: int) -> None:
-    assert isinstance(choose(folded(talk(count)), CompactionPolicy()), str)
+    assert isinstance(choose_stretch(folded(talk(count)), CompactionPolicy()), str)
 
 
 def test_leading_instructions_are_never_summarised() -> None:
@@ -257,7 +257,7 @@ def test_an_answer_is_shown_with_its_call_however_late_it_comes(
             answer = log.say("tool", f"of {call}", answers=call)
             others = [unit for unit in before if unit != (called(log, answer),)]
             assert log.shown() == [*others, (called(log, answer), answer.version)]
-        found = choose(folded(log), CompactionPolicy(preserve_recent_count=2, budget=budget))
+        found = choose_stretch(folded(log), CompactionPolicy(preserve_recent_count=2, budget=budget))
         if isinstance(found, Stretch):
             summed_up(log, found)
 
@@ -354,21 +354,21 @@ def test_what_is_chosen_can_always_be_stood_for(
         elif kind == "f":
             log.fact(text)
     policy = CompactionPolicy(preserve_recent_count=recent, keep=keep, budget=budget)
-    found = choose(folded(log), policy)
+    found = choose_stretch(folded(log), policy)
     if isinstance(found, str):
         return
     assert all(last + 1 < first for (_, last), (first, _) in pairwise(found.spans))
     assert found.tokens > found.limit
     before = log.cover()
-    assert span.still(found, before, found.entries)
+    assert span.is_stretch_active(found, before, found.entries)
     hidden = {v for v in range(1, log.version + 1) if before.by(v) is not None}
     log.summarise(*found.spans)
     after = log.cover()
     now_hidden = {v for v in range(1, log.version) if after.by(v) is not None}
     assert now_hidden == hidden | set(versions(found))
-    sequence = effective(log.entries, after)
+    sequence = effective_sequence(log.entries, after)
     assert [one.version for one in sequence if one.kind is Kind.SUMMARY] == [log.version]
-    assert not span.still(found, after, found.entries)
+    assert not span.is_stretch_active(found, after, found.entries)
     messages = [one for one in sequence if one.kind is Kind.MESSAGE]
     assert len(messages) == found.preserved
 
@@ -377,10 +377,10 @@ def test_a_stretch_no_longer_stands_when_something_of_it_was_rewritten() -> None
     log = talk(30)
     found = chosen(log)
     log.say("user", "news")
-    assert span.still(found, log.cover(), found.entries)
+    assert span.is_stretch_active(found, log.cover(), found.entries)
     log.edit(3, "corrected")
-    assert not span.still(found, log.cover(), found.entries)
-    assert not span.still(found, Cover(()), [None, *found.entries[1:]])
+    assert not span.is_stretch_active(found, log.cover(), found.entries)
+    assert not span.is_stretch_active(found, Cover(()), [None, *found.entries[1:]])
 
 
 # ── what a summarizer reads ─────────────────────────────────────────────────────────────────────────────────────────
@@ -394,14 +394,14 @@ def test_what_may_not_leave_is_not_read() -> None:
         entry(4, " "),
         entry(5, "before", kind=Kind.SUMMARY, role=None),
     ]
-    said = span.turns(rows)
+    said = span.turns_of_entries(rows)
     assert [(turn.speaker, turn.text, turn.summary) for turn in said] == [
         ("user", "plain", False),
         ("kim", "card 4111", False),
         ("summary", "before", True),
     ]
-    assert strictest(rows) is Privacy.REDACT
-    assert strictest(rows[:2]) is Privacy.ALLOW
+    assert privacy_of_sources(rows) is Privacy.REDACT
+    assert privacy_of_sources(rows[:2]) is Privacy.ALLOW
 
 
 @given(st.lists(st.integers(0, 80), min_size=1, max_size=20), st.integers(1, 30))
@@ -410,7 +410,7 @@ def test_pieces_fit_and_lose_no_word(sizes: list[int], most: int) -> None:
         Turn(speaker="user", text=" ".join(f"w{n}.{m}." for m in range(size)), version=n)
         for n, size in enumerate(sizes, 1)
     ]
-    found = span.chunks(said, most + 3, Words())
+    found = span.chunk_turns(said, most + 3, Words())
     for part in found:
         assert (
             sum(Words().count(f"{turn.speaker}: {turn.text}") + 2 for turn in part) <= most + 3
@@ -421,4 +421,4 @@ def test_pieces_fit_and_lose_no_word(sizes: list[int], most: int) -> None:
 
 
 def test_what_no_store_can_keep_is_taken_out_of_a_summary() -> None:
-    assert cleaned(" a\0b\ud800c \n") == "abc"
+    assert sanitize_summary(" a\0b\ud800c \n") == "abc"

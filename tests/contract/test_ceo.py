@@ -22,7 +22,7 @@ from acms.contract import (
     RenderRequest,
     RiskLevel,
 )
-from acms.contract.intent_defaults import Complexity, Domain, Urgency, Verb, understand
+from acms.contract.intent_defaults import Complexity, Domain, Urgency, Verb, classify_intent
 from acms.errors import ValidationError
 from acms.model import Privacy
 
@@ -121,14 +121,14 @@ async def ask(
 def test_a_text_is_read_by_the_published_words(
     said: str, verb: str, domain: str, complexity: str, urgency: str
 ) -> None:
-    intent = understand(said)
+    intent = classify_intent(said)
     assert (intent.verb, intent.domain, intent.complexity, intent.urgency) == (
         Verb(verb), Domain(domain), Complexity(complexity), Urgency(urgency)
     )  # fmt: skip
 
 
 def test_the_words_that_decided_are_told_in_order() -> None:
-    intent = understand("How to  build\nintegrations, quickly? Not a classroom.")
+    intent = classify_intent("How to  build\nintegrations, quickly? Not a classroom.")
     assert intent.goal == "How to build integrations, quickly? Not a classroom."
     assert intent.keywords == ("how to", "build", "integrate", "quick")
     assert intent.complexity is Complexity.COMPLEX
@@ -139,7 +139,7 @@ def test_the_words_that_decided_are_told_in_order() -> None:
     [("Debug the crash", 1.0, False), ("Explain the crash", 0.5, True), ("orders", 0.0, True)],
 )
 def test_what_is_unclear_is_asked_back(said: str, confidence: float, unclear: bool) -> None:
-    intent = understand(said)
+    intent = classify_intent(said)
     assert intent.confidence == confidence
     assert (intent.clarification is not None) is unclear
 

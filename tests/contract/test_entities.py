@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acms.contract import RenderRequest
-from acms.contract.entities import LONGEST, MOST, entities, gaze
+from acms.contract.entities import LONGEST, MOST, extract_entities, gaze_of_request
 
 
 def asks(intent: str, entities: tuple[str, ...] | None = None) -> RenderRequest:
@@ -42,12 +42,12 @@ def asks(intent: str, entities: tuple[str, ...] | None = None) -> RenderRequest:
 def test_entities_are_words_and_names_in_the_order_of_first_mention(
     text: str, expected: tuple[str, ...]
 ) -> None:
-    assert entities(text) == expected
+    assert extract_entities(text) == expected
 
 
 def test_of_too_many_entities_names_are_kept_before_plain_words() -> None:
     text = " ".join(f"word{chr(97 + n // 26)}{chr(97 + n % 26)}" for n in range(100)) + " orders_db Caroline"
-    found = entities(text)
+    found = extract_entities(text)
     assert len(found) == MOST
     assert found[-1] == "caroline"
     assert "orders_db" in found
@@ -55,43 +55,46 @@ def test_of_too_many_entities_names_are_kept_before_plain_words() -> None:
 
 @given(st.text(max_size=400))
 def test_entities_of_any_text_are_few_short_and_in_lower_case(text: str) -> None:
-    found = entities(text)
-    assert found == entities(text)
+    found = extract_entities(text)
+    assert found == extract_entities(text)
     assert len(found) == len(set(found)) <= MOST
     assert all(one and one == one.lower() and len(one) <= LONGEST for one in found)
 
 
 def test_a_long_run_of_letters_is_data_and_no_entity() -> None:
-    assert entities("x" * 5000 + " token") == ("token",)
+    assert extract_entities("x" * 5000 + " token") == ("token",)
 
 
 def test_a_request_asks_for_what_it_states() -> None:
-    assert gaze(asks("anything at all", ("Orders_DB ", "", "orders_db", "Migration"))) == (
+    assert gaze_of_request(asks("anything at all", ("Orders_DB ", "", "orders_db", "Migration"))) == (
         "orders_db",
         "migration",
     )
-    assert gaze(asks("anything", ())) == ()
+    assert gaze_of_request(asks("anything", ())) == ()
 
 
 def test_a_slug_is_its_words_without_what_is_to_be_done() -> None:
-    found = gaze(asks("implement_hyperbolic_search_with_performance_constraints"))
+    found = gaze_of_request(asks("implement_hyperbolic_search_with_performance_constraints"))
     assert found == ("hyperbolic", "search", "performance", "constraints")
-    assert gaze(asks("Debug the memory leak")) == ("memory", "leak")
-    assert gaze(asks("implementHyperbolicSearch")) == ("hyperbolic", "search")
-    assert gaze(asks("orders_db")) == ("orders_db", "orders", "db")
-    assert gaze(asks("search")) == ("search",)
-    assert gaze(asks("what is it?")) == ()
+    assert gaze_of_request(asks("Debug the memory leak")) == ("memory", "leak")
+    assert gaze_of_request(asks("implementHyperbolicSearch")) == ("hyperbolic", "search")
+    assert gaze_of_request(asks("orders_db")) == ("orders_db", "orders", "db")
+    assert gaze_of_request(asks("search")) == ("search",)
+    assert gaze_of_request(asks("what is it?")) == ()
 
 
 def test_words_that_stand_side_by_side_are_the_name_others_know_them_by() -> None:
     slug = asks("implement_hyperbolic_search_with_performance_constraints")
     known = ("hyperbolic_search", "Performance", "gpu_native", "search_constraints")
-    assert gaze(slug, known=known) == ("hyperbolic_search", "performance", "constraints")
+    assert gaze_of_request(slug, known=known) == ("hyperbolic_search", "performance", "constraints")
     twice = asks("the memory leak, and memory in general")
-    assert gaze(twice, known=("memory_leak",)) == ("memory_leak", "memory", "general")
+    assert gaze_of_request(twice, known=("memory_leak",)) == ("memory_leak", "memory", "general")
     longest = asks("fix the vector index rebuild job")
-    assert gaze(longest, known=("vector_index", "vector-index-rebuild")) == ("vector-index-rebuild", "job")
+    assert gaze_of_request(longest, known=("vector_index", "vector-index-rebuild")) == (
+        "vector-index-rebuild",
+        "job",
+    )
 
 
 def test_the_mark_of_a_redaction_is_about_nothing() -> None:
-    assert entities("ask [REDACTED: email] about Kafka") == entities("ask about Kafka")
+    assert extract_entities("ask [REDACTED: email] about Kafka") == extract_entities("ask about Kafka")

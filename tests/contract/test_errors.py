@@ -362,8 +362,8 @@ async def test_a_rendition_that_ends_within_a_secret_is_left_out() -> None:
 async def test_what_no_longer_fits_without_its_secrets_makes_room_a_few_times_then_everything_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    chosen = Mock(side_effect=admission.select)
-    monkeypatch.setattr(admission, "select", chosen)
+    chosen = Mock(side_effect=admission.select_fragments)
+    monkeypatch.setattr(admission, "select_fragments", chosen)
     found = [item(f"m:{n}", f"orders{n} a{n}@b.co", "orders", relevance=0.9, cost=0) for n in range(9)]
     found.append(item("plain", "The orders move.", "orders", relevance=0.8, cost=0))
     reply = await engine(Source("L2", found)).render(request(privacy="redact", tokens=7))

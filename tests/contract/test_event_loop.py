@@ -21,10 +21,10 @@ from acms import ACMS, ACMSConfig, Privacy, open_storage
 from acms.acs import ACS
 from acms.config import PrivacyConfig
 from acms.privacy import redact_entry
-from acms.privacy.redact_entry import cleared
+from acms.privacy.redact_entry import apply_privacy_mode
 from acms.providers.tokens import default_counter
 from acms.runtime import threads
-from acms.runtime.threads import INLINE, breathe, driven, in_thread
+from acms.runtime.threads import INLINE, drive_generator, in_thread, pause_if_busy
 from tests.support.sources import Source, engine, hang, ids, item, request
 
 MANY = 10_000
@@ -133,9 +133,9 @@ async def test_long_texts_are_searched_for_secrets_beside_the_loop(monkeypatch: 
 
     def note(*arguments: Any) -> Any:
         threads.append(threading.get_ident())
-        return cleared(*arguments)
+        return apply_privacy_mode(*arguments)
 
-    monkeypatch.setattr(redact_entry, "cleared", note)
+    monkeypatch.setattr(redact_entry, "apply_privacy_mode", note)
     config = ACMSConfig(privacy=PrivacyConfig(mode=Privacy.REDACT))
     async with ACMS("u", open_storage("memory://"), config=config) as session:
         for number in range(20):
@@ -159,11 +159,11 @@ async def test_a_generator_is_driven_to_its_end_and_may_fail() -> None:
         return asked
 
     here = threading.get_ident()
-    assert await driven(steps(None), answer, INLINE) == (here, here)
-    asked, ended = await driven(steps(None), answer, INLINE + 1)
+    assert await drive_generator(steps(None), answer, INLINE) == (here, here)
+    asked, ended = await drive_generator(steps(None), answer, INLINE + 1)
     assert here not in (asked, ended)
     with pytest.raises(LookupError):
-        await driven(steps(LookupError()), answer, INLINE + 1)
+        await drive_generator(steps(LookupError()), answer, INLINE + 1)
 
 
 # ── the host is left alone ──────────────────────────────────────────────────────────────────────────────────────────
@@ -280,7 +280,7 @@ async def test_a_pause_is_taken_in_threads_only(monkeypatch: pytest.MonkeyPatch)
     pauses: list[int] = []
     monkeypatch.setattr(threads, "BREATH", -1.0)
     monkeypatch.setattr(threads, "sleep", lambda _: pauses.append(threading.get_ident()))
-    breathe()
+    pause_if_busy()
     assert not pauses
-    ident = await in_thread(lambda: breathe() or threading.get_ident())
+    ident = await in_thread(lambda: pause_if_busy() or threading.get_ident())
     assert pauses == [ident, ident]  # before the work, and within it

@@ -15,7 +15,14 @@ from hypothesis import strategies as st
 import acms
 from acms.contract import Fragment, KVPolicy, Lod
 from acms.contract.caller_cache import KVCache
-from acms.contract.kv_policy import Held, evict_score, known, policy, quoting, resolve
+from acms.contract.kv_policy import (
+    Held,
+    evict_score,
+    find_quoting_keys,
+    parse_cache_keys,
+    policy,
+    resolve_conflicts,
+)
 from acms.errors import ValidationError
 
 SCHEMAS = Path(acms.__file__).parent / "schemas"
@@ -193,7 +200,7 @@ def test_check_30_a_policy_names_known_keys_once_and_never_a_text(seed: int) -> 
         assert not any(one.text[at : at + 20] in wire for at in range(len(one.text) - 19))
     assert "AKIAQ3EGRZXWCNVKB7PT" not in wire
     assert sum(one.cost_tokens for one in case["selected"] if one.id in found.pin) <= case["tokens_max"] / 2
-    assert resolve(found) == (found, ())
+    assert resolve_conflicts(found) == (found, ())
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -231,7 +238,7 @@ def test_a_key_that_is_not_safe_is_in_no_list() -> None:
 )
 def test_keys_that_quote_a_text_are_found_as_a_plain_search_finds_them(text: str, keys: list[str]) -> None:
     plain = {key for key in keys if any(text[at : at + 20] in key for at in range(len(text) - 19))}
-    assert quoting(keys, [text]) == plain
+    assert find_quoting_keys(keys, [text]) == plain
 
 
 # ── what a caller says of its cache ─────────────────────────────────────────────────────────────────────────────────
@@ -240,15 +247,15 @@ def test_keys_that_quote_a_text_are_found_as_a_plain_search_finds_them(text: str
 def test_a_cache_may_be_named_in_several_ways() -> None:
     cache = KVCache()
     cache.put("one", "text", benefit=0.5)
-    assert known(None) == ()
-    assert known(["one", "one", Held("two", cost=3)]) == (Held("one"), Held("two", cost=3))
-    assert known(cache) == (Held("one", Lod.MICRO, 1, 0.5, 1),)
+    assert parse_cache_keys(None) == ()
+    assert parse_cache_keys(["one", "one", Held("two", cost=3)]) == (Held("one"), Held("two", cost=3))
+    assert parse_cache_keys(cache) == (Held("one", Lod.MICRO, 1, 0.5, 1),)
 
 
 @pytest.mark.parametrize("cache", ["one", {"one": 1}, 5, [1]])
 def test_what_is_no_cache_is_refused(cache: object) -> None:
     with pytest.raises(ValidationError) as caught:
-        known(cache)
+        parse_cache_keys(cache)
     assert (caught.value.field or "").startswith("cache")
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from acms import ACMS, open_storage
 from acms.acs import ACS
-from acms.contract.benefit import score
+from acms.contract.benefit import compute_score
 from acms.errors import EntryNotFoundError
 from tests.support.sources import Source, engine, ids, item, request
 
@@ -42,7 +42,7 @@ async def test_every_candidate_is_accounted_for(profile: str) -> None:
     for one in ledger:
         assert one.rule in (("score",) if one.included else ("budget", "irrelevant"))
         assert one.relevance == pytest.approx(sum(one.parts.values()))
-        assert one.score == pytest.approx(score(one.relevance, one.tokens))
+        assert one.score == pytest.approx(compute_score(one.relevance, one.tokens))
 
 
 async def test_why_and_why_not_answer_by_id() -> None:

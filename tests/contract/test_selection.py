@@ -12,7 +12,7 @@ import pytest
 
 from acms.contract import Candidate, Layer, Lod, Purpose, RiskLevel, Variant
 from acms.contract import benefit as formula
-from acms.contract.selection import PROFILES, Profile, Selection, select
+from acms.contract.selection import PROFILES, Profile, Selection, select_fragments
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 HALF = 168 * log(2)
@@ -49,7 +49,9 @@ def offer(
 def choose(
     candidates: list[Candidate], gaze: str = "abcd", tokens: int = 10_000, **more: object
 ) -> Selection:
-    return select(candidates, **{"gaze": gaze, "tokens_max": tokens, "now": NOW, "count": words, **more})
+    return select_fragments(
+        candidates, **{"gaze": gaze, "tokens_max": tokens, "now": NOW, "count": words, **more}
+    )
 
 
 def ids(chosen: Selection) -> str:
@@ -91,10 +93,10 @@ def test_check_07_the_golden_rows_come_out(
 ) -> None:
     one = offer("x", entities, age, cites, cost)
     assert one.timestamp is not None
-    fresh = formula.recency(one.timestamp, NOW)
-    cited = formula.citation(one, RiskLevel.MEDIUM)
+    fresh = formula.recency_of_timestamp(one.timestamp, NOW)
+    cited = formula.score_citations(one, RiskLevel.MEDIUM)
     assert fresh == pytest.approx(recency, abs=1e-9)
-    assert formula.benefit(len(entities) / 4, fresh, cited) == pytest.approx(benefit, abs=1e-9)
+    assert formula.compute_benefit(len(entities) / 4, fresh, cited) == pytest.approx(benefit, abs=1e-9)
     chosen = choose([one], profile="published")
     assert chosen.benefits["x"] == pytest.approx(benefit, abs=1e-9)
     assert chosen.scores["x"] == pytest.approx(score, abs=1.1e-9)
@@ -505,9 +507,9 @@ def test_lazy_choice_by_score_is_the_choice_of_a_full_search() -> None:
 
             def gain(one: Candidate, covered: set[str] = covered) -> float:
                 asked = set(one.entities)
-                static = 0.3 * formula.recency(one.timestamp, NOW) + 0.1 * formula.citation(
-                    one, RiskLevel.MEDIUM
-                )
+                static = 0.3 * formula.recency_of_timestamp(
+                    one.timestamp, NOW
+                ) + 0.1 * formula.score_citations(one, RiskLevel.MEDIUM)
                 return (0.6 * (len(asked) - len(asked & covered) / 2) + static * len(asked)) / 6 / 1.1
 
             assert gain(rest.pop(fragment.id)) >= max(map(gain, rest.values()), default=0.0) - 2e-9

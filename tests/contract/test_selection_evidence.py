@@ -9,8 +9,8 @@ import pytest
 
 from acms import ACMS, open_storage
 from acms.contract import Candidate, Layer, Lod
-from acms.contract.entities import entities
-from acms.contract.selection import PROFILES, select
+from acms.contract.entities import extract_entities
+from acms.contract.selection import PROFILES, select_fragments
 from acms.providers.tokens import default_counter
 from acms_eval import load
 
@@ -40,7 +40,7 @@ async def test_quality_shows_more_evidence_than_published(data_dir: Path, every:
                         source=Layer.L4,
                         lod=Lod.ATOMIC,
                         text=texts[told[item.id]],
-                        entities=entities(texts[told[item.id]]),
+                        entities=extract_entities(texts[told[item.id]]),
                         timestamp=item.created_at,
                         relevance=min(1.0, item.score) if kind == "judged" else None,
                     )
@@ -48,9 +48,9 @@ async def test_quality_shows_more_evidence_than_published(data_dir: Path, every:
                     if item.id in told
                 ]
                 for profile in PROFILES:
-                    chosen = select(
+                    chosen = select_fragments(
                         candidates,
-                        gaze=entities(question.text),
+                        gaze=extract_entities(question.text),
                         tokens_max=BUDGET,
                         now=conversation.said[-1].created_at,
                         count=default_counter().count,

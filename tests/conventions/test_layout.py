@@ -106,7 +106,7 @@ def _queries_of(dialect: str) -> tuple[set[str], set[str]]:
 
 @pytest.mark.parametrize("dialect", _DIALECTS)
 def test_every_query_is_used_and_every_used_one_exists(dialect: str) -> None:
-    written = set(sql.queries(dialect))
+    written = set(sql.load_queries(dialect))
     said, asked = _queries_of(dialect)
     assert not written - said, "nothing uses these"
     assert not asked - written, "these do not exist"
@@ -130,7 +130,7 @@ _OWN = {
 @pytest.mark.parametrize("of", ["", "kv_"], ids=["logs", "key-value memory"])
 def test_dialects_have_the_same_queries(of: str) -> None:
     family = [dialect for dialect in _DIALECTS if dialect.startswith("kv_") == bool(of)]
-    names = {dialect: set(sql.queries(dialect)) for dialect in family}
+    names = {dialect: set(sql.load_queries(dialect)) for dialect in family}
     own = {dialect: _OWN.get(dialect, set()) for dialect in family}
     assert len({frozenset(names[dialect] - own[dialect]) for dialect in family}) == 1
     for dialect in family:

@@ -42,39 +42,34 @@ RETIRED = {
 OTHERWISE = {
     "beside": """
         cli.prompting._beside
-        text.tokenizer._beside
+
     """,
-    "card": "privacy.personal.cards",
+    "card": "privacy.personal.find_card_numbers",
     "ceo": "contract.caller.CEO",
     "certainty": """
         results.Certainty results.certainty
     """,
     "letter": """
-        contract.schema.letters contract.session_source._letters
+        contract.schema.letters
         recall.planner._begins_with_letter
     """,
     "noise": "acms_eval.scenarios.pressure.noise_injection",
-    "reach": "erasure.erase._reach prompt.summaries.reach prompt.summary_coverage.reach",
-    "said": "acms_eval.nouns.Said prompt.steps.said testing.logs.said view.said prompt.selected.said",
-    "shown": "prompt.replay.shown",
+    "reach": "erasure.erase._reach prompt.summaries.reach",
+    "said": "acms_eval.nouns.Said prompt.steps.said view.said prompt.selected.said",
     "stale": "acms_eval.metrics.stale acms_eval.metrics.stale_anywhere",
     "unit": """
-        acms_eval.baselines._units contract.caller_cache.units contract.kv_policy._units
+        acms_eval.baselines._units contract.caller_cache.units
     """,
 }
 #: Names that are still to be changed. This list only shrinks.
 STILL = {
-    "beside": "recall.pipeline.Beside recall.pipeline.beside",
+    "beside": "recall.pipeline.Beside",
     "card": "recall.reindex._cards",
-    "certainty": "recall.confidence.certainty",
-    "lead": "recall.confidence._lead",
-    "offer": "recall.candidates.Offer recall.candidates.offer",
-    "said": "facts.consolidate.Said recall.rerank._said write.retirement._said_in",
-    "shown": "facts.backlog.shown log.in_force.shown_role",
-    "stale": "log.in_force.Stale log.in_force.stale",
-    "standing": "facts.adopt.standing",
+    "offer": "recall.candidates.Offer",
+    "said": "facts.consolidate.Said",
+    "stale": "log.in_force.Stale",
     "succession": "log.facts.Succession",
-    "unit": "log.in_force.Unit log.in_force.Units log.in_force.units recall.candidates.unit_at recall.planner.cut_unit",
+    "unit": "log.in_force.Unit log.in_force.Units",
 }
 
 

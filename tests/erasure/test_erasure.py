@@ -32,7 +32,7 @@ from acms import (
 from acms.branches import export
 from acms.branches.forks import COLLECT_AFTER
 from acms.erasure import erase
-from acms.erasure.erase import collect, expire
+from acms.erasure.erase import collect_deleted_entries, expire_messages
 from acms.errors import ConflictError, StorageBusyError
 from acms.log import policy as policy_levels
 from acms.log.read import PROFILE
@@ -53,7 +53,16 @@ from acms.model import (
 from acms.storage import CachedStorage, MemoryStorage, SQLiteStorage
 from acms.storage.postgres.store import PostgresStorage
 from acms.testing import ManualClock, sound
-from acms.testing.logs import WHEN, fork, new, noted, put, said, summed_up, taken_back
+from acms.testing.logs import (
+    WHEN,
+    append_drafts,
+    create_log,
+    draft_fact,
+    draft_message,
+    draft_retraction,
+    draft_summary,
+    fork_log,
+)
 from acms.text.index_record import SPACE
 from tests.servers.stores import another
 from tests.support.fakes import FakeEmbedder
@@ -73,7 +82,7 @@ async def states(storage: Any, context: Context) -> dict[int, State]:
 
 async def told(storage: Any, context: Context, *drafts: Draft) -> list[str]:
     """Append one by one, so that each may replace the ones before; return the ids."""
-    return [(await put(storage, context, draft)).ids[0] for draft in drafts]
+    return [(await append_drafts(storage, context, draft)).ids[0] for draft in drafts]
 
 
 async def exported(storage: Any) -> list[str]:
@@ -99,11 +108,21 @@ def found_in(folder: Path, *texts: str) -> list[str]:
 
 async def test_an_erased_message_takes_its_edits_with_it_whichever_of_them_is_named(storage: Storage) -> None:
     for which in range(3):
-        context = await new(storage)
-        ids = list((await put(storage, context, said("before"), said(SECRET))).ids[1:])
-        ids += (await put(storage, context, said("edit", replaces=((2, 2),), sources=(ids[0],)))).ids
-        ids += (await put(storage, context, said("again", replaces=((2, 2), (3, 3)), sources=(ids[1],)))).ids
-        erased = await erase.erase(storage, context.id, [ids[which]], verify=True)
+        context = await create_log(storage)
+        ids = list(
+            (await append_drafts(storage, context, draft_message("before"), draft_message(SECRET))).ids[1:]
+        )
+        ids += (
+            await append_drafts(
+                storage, context, draft_message("edit", replaces=((2, 2),), sources=(ids[0],))
+            )
+        ).ids
+        ids += (
+            await append_drafts(
+                storage, context, draft_message("again", replaces=((2, 2), (3, 3)), sources=(ids[1],))
+            )
+        ).ids
+        erased = await erase.erase_entries(storage, context.id, [ids[which]], verify=True)
         assert sorted(erased.ids) == sorted(ids)
         assert (erased.cascaded, erased.contexts, erased.residue) == ((), (context.id,), ())
         assert await states(storage, context) == dict.fromkeys((2, 3, 4), State.ERASED)
@@ -111,14 +130,14 @@ async def test_an_erased_message_takes_its_edits_with_it_whichever_of_them_is_na
 
 
 async def test_summaries_and_facts_made_from_it_go_and_others_stay(storage: Storage) -> None:
-    context = await new(storage)
-    receipt = await put(storage, context, *[said(f"turn {n}") for n in range(1, 7)])
-    (first,) = (await put(storage, context, noted("from 2", sources=(receipt.ids[1],)))).ids
-    await put(storage, context, noted("from 5", sources=(receipt.ids[4],)))
-    await put(storage, context, noted("from a fact", sources=(first,)))
-    await told(storage, context, summed_up(1, 3), summed_up(4, 5))
-    await told(storage, context, summed_up(1, 10, replaces=((1, 3), (10, 10))))
-    erased = await erase.erase(storage, context.id, [receipt.ids[1]], verify=True)
+    context = await create_log(storage)
+    receipt = await append_drafts(storage, context, *[draft_message(f"turn {n}") for n in range(1, 7)])
+    (first,) = (await append_drafts(storage, context, draft_fact("from 2", sources=(receipt.ids[1],)))).ids
+    await append_drafts(storage, context, draft_fact("from 5", sources=(receipt.ids[4],)))
+    await append_drafts(storage, context, draft_fact("from a fact", sources=(first,)))
+    await told(storage, context, draft_summary(1, 3), draft_summary(4, 5))
+    await told(storage, context, draft_summary(1, 10, replaces=((1, 3), (10, 10))))
+    erased = await erase.erase_entries(storage, context.id, [receipt.ids[1]], verify=True)
     assert await states(storage, context) == dict.fromkeys((2, 7, 9, 10, 12), State.ERASED)
     assert len(erased.cascaded) == 4
     assert (erased.verified, erased.residue) == (True, ())
@@ -131,7 +150,7 @@ async def test_an_erased_summary_brings_back_what_it_stood_for_and_a_compaction_
     async with session_on(storage, config=config) as session:
         ids = [await session.ingest("user", text) for text in ("one", SECRET, "three", "four")]
         context = await storage.context("user_123")
-        await told(storage, context, summed_up(1, 3))
+        await told(storage, context, draft_summary(1, 3))
         assert len(await session.window(1000)) == 2
         await session.erase(ids[1])
         assert [item.content for item in await session.window(1000)] == ["one", "three", "four"]
@@ -143,31 +162,35 @@ async def test_an_erased_summary_brings_back_what_it_stood_for_and_a_compaction_
 
 
 async def test_no_compaction_is_asked_for_where_the_policy_or_the_context_says_no(storage: Storage) -> None:
-    context = await new(storage)
-    receipt = await put(storage, context, said("one"), said("two"), said("three"))
-    child = await fork(storage, context)
+    context = await create_log(storage)
+    receipt = await append_drafts(
+        storage, context, draft_message("one"), draft_message("two"), draft_message("three")
+    )
+    child = await fork_log(storage, context)
     for one, first in ((context, 1), (child, 3)):
-        await told(storage, one, summed_up(first, first))
-    await erase.erase(storage, context.id, [receipt.ids[0]])
-    await erase.erase(storage, context.id, [receipt.ids[1]], service=CompactionPolicy(budget=9))
+        await told(storage, one, draft_summary(first, first))
+    await erase.erase_entries(storage, context.id, [receipt.ids[0]])
+    await erase.erase_entries(storage, context.id, [receipt.ids[1]], service=CompactionPolicy(budget=9))
     off = CompactionPolicy(budget=9, enabled=False)
-    await erase.erase(storage, child.id, [receipt.ids[2]], service=off)
+    await erase.erase_entries(storage, child.id, [receipt.ids[2]], service=off)
     assert (await storage.jobs(JobQuery())).items == ()
 
 
 async def test_erasing_through_a_fork_erases_everywhere(storage: Storage) -> None:
-    root = await new(storage)
-    receipt = await put(storage, root, said("one"), said(SECRET), said("three"))
-    child = await fork(storage, root)
-    cousin = await fork(storage, root)
-    hidden = await fork(storage, child)
-    await put(storage, root, said("the root's own four"), said("five"))
-    await told(storage, child, summed_up(1, 3))
-    await put(storage, cousin, noted("the cousin's own four", sources=(receipt.ids[1],)))
-    await told(storage, hidden, summed_up(1, 2), said("edit", replaces=((2, 2),)))
-    await told(storage, root, summed_up(4, 5))
+    root = await create_log(storage)
+    receipt = await append_drafts(
+        storage, root, draft_message("one"), draft_message(SECRET), draft_message("three")
+    )
+    child = await fork_log(storage, root)
+    cousin = await fork_log(storage, root)
+    hidden = await fork_log(storage, child)
+    await append_drafts(storage, root, draft_message("the root's own four"), draft_message("five"))
+    await told(storage, child, draft_summary(1, 3))
+    await append_drafts(storage, cousin, draft_fact("the cousin's own four", sources=(receipt.ids[1],)))
+    await told(storage, hidden, draft_summary(1, 2), draft_message("edit", replaces=((2, 2),)))
+    await told(storage, root, draft_summary(4, 5))
     await storage.settings(hidden.id, {"deleted": True}, rev=0)
-    erased = await erase.erase(storage, child.id, [receipt.ids[1]], verify=True)
+    erased = await erase.erase_entries(storage, child.id, [receipt.ids[1]], verify=True)
     assert await states(storage, root) == {2: State.ERASED}
     assert await states(storage, child) == dict.fromkeys((2, 4), State.ERASED)
     assert await states(storage, cousin) == dict.fromkeys((2, 4), State.ERASED)
@@ -177,13 +200,15 @@ async def test_erasing_through_a_fork_erases_everywhere(storage: Storage) -> Non
 
 
 async def test_facts_of_the_profile_go_too_and_what_was_made_from_them(storage: Storage) -> None:
-    context, profile = await new(storage), await new(storage, PROFILE)
-    receipt = await put(storage, context, said(SECRET))
-    (fact,) = (await put(storage, profile, noted("vault", sources=receipt.ids), noted("other"))).ids[:1]
-    await put(storage, context, noted("twice removed", sources=(fact,)))
-    other = await new(storage, PROFILE, namespace="elsewhere")
-    await put(storage, other, noted("not asked", sources=receipt.ids))
-    erased = await erase.erase(storage, context.id, receipt.ids, verify=True)
+    context, profile = await create_log(storage), await create_log(storage, PROFILE)
+    receipt = await append_drafts(storage, context, draft_message(SECRET))
+    (fact,) = (
+        await append_drafts(storage, profile, draft_fact("vault", sources=receipt.ids), draft_fact("other"))
+    ).ids[:1]
+    await append_drafts(storage, context, draft_fact("twice removed", sources=(fact,)))
+    other = await create_log(storage, PROFILE, namespace="elsewhere")
+    await append_drafts(storage, other, draft_fact("not asked", sources=receipt.ids))
+    erased = await erase.erase_entries(storage, context.id, receipt.ids, verify=True)
     assert await states(storage, profile) == {1: State.ERASED}
     assert await states(storage, context) == dict.fromkeys((1, 2), State.ERASED)
     assert await states(storage, other) == {}
@@ -191,19 +216,21 @@ async def test_facts_of_the_profile_go_too_and_what_was_made_from_them(storage: 
 
 
 async def test_a_fact_and_a_retraction_are_no_citations(storage: Storage) -> None:
-    context = await new(storage)
-    await told(storage, context, said("one"), noted("Paris"), noted("Berlin", replaces=((2, 2),)))
-    await told(storage, context, taken_back(1))
+    context = await create_log(storage)
+    await told(
+        storage, context, draft_message("one"), draft_fact("Paris"), draft_fact("Berlin", replaces=((2, 2),))
+    )
+    await told(storage, context, draft_retraction(1))
     found = await storage.read(context.id)
-    await erase.erase(storage, context.id, [found[0].id, found[1].id])
+    await erase.erase_entries(storage, context.id, [found[0].id, found[1].id])
     assert await states(storage, context) == dict.fromkeys((1, 2), State.ERASED)
 
 
 async def test_what_a_context_does_not_read_cannot_be_erased_through_it(storage: Storage) -> None:
-    context, other = await new(storage), await new(storage)
-    receipt = await put(storage, context, said("one"), said("two"))
-    child = await fork(storage, context, 1)
-    mine = (await put(storage, child, said("the child's own two"))).ids[0]
+    context, other = await create_log(storage), await create_log(storage)
+    receipt = await append_drafts(storage, context, draft_message("one"), draft_message("two"))
+    child = await fork_log(storage, context, 1)
+    mine = (await append_drafts(storage, child, draft_message("the child's own two"))).ids[0]
     before = await exported(storage)
     for reader, id in (
         (other, receipt.ids[0]),
@@ -213,35 +240,35 @@ async def test_what_a_context_does_not_read_cannot_be_erased_through_it(storage:
         (context, "nonsense"),
     ):
         with pytest.raises(EntryNotFoundError):
-            await erase.erase(storage, reader.id, [id])
+            await erase.erase_entries(storage, reader.id, [id])
     with pytest.raises(EntryNotFoundError):
-        await erase.erase(storage, context.id, [receipt.ids[0], mine])
+        await erase.erase_entries(storage, context.id, [receipt.ids[0], mine])
     for ids in ([], "m_1", [""], [None]):
         with pytest.raises(ValidationError, match="ids"):
-            await erase.erase(storage, context.id, ids)  # type: ignore[arg-type]
+            await erase.erase_entries(storage, context.id, ids)  # type: ignore[arg-type]
     with pytest.raises(SessionNotFoundError):
-        await erase.erase(storage, "nobody", [mine])
+        await erase.erase_entries(storage, "nobody", [mine])
     assert await exported(storage) == before
-    await erase.erase(storage, child.id, [mine])
+    await erase.erase_entries(storage, child.id, [mine])
     assert await states(storage, context) == {}
 
 
 async def test_a_hold_on_anyone_who_reads_it_forbids_it(storage: Storage) -> None:
-    context, free = await new(storage, namespace="a"), await new(storage, namespace="b")
-    receipt = await put(storage, context, said("one"), said("two"))
-    other = (await put(storage, free, said("three"))).ids
-    child = await fork(storage, context, 1, namespace="b")
+    context, free = await create_log(storage, namespace="a"), await create_log(storage, namespace="b")
+    receipt = await append_drafts(storage, context, draft_message("one"), draft_message("two"))
+    other = (await append_drafts(storage, free, draft_message("three"))).ids
+    child = await fork_log(storage, context, 1, namespace="b")
     await storage.settings(child.id, {"legal_hold": True}, rev=0)
     before = await exported(storage)
     with pytest.raises(LegalHoldError, match=child.id):
-        await erase.erase(storage, context.id, receipt.ids)
+        await erase.erase_entries(storage, context.id, receipt.ids)
     assert await exported(storage) == before
-    await erase.erase(storage, context.id, receipt.ids[1:])  # the child does not read it
+    await erase.erase_entries(storage, context.id, receipt.ids[1:])  # the child does not read it
     await storage.settings(child.id, {"legal_hold": None}, rev=1)
     await policy_levels.set_hold(storage, "b", True)
     for call in (
-        erase.erase(storage, context.id, receipt.ids),
-        erase.erase(storage, free.id, other),
+        erase.erase_entries(storage, context.id, receipt.ids),
+        erase.erase_entries(storage, free.id, other),
         erase.erase_context(storage, context.id),
         erase.erase_subject(storage, namespace="a"),
         erase.erase_tenant(storage, confirm=storage.tenant),
@@ -249,7 +276,7 @@ async def test_a_hold_on_anyone_who_reads_it_forbids_it(storage: Storage) -> Non
         with pytest.raises(LegalHoldError, match="'b'"):
             await call
     await policy_levels.set_hold(storage, "b", False)
-    await erase.erase(storage, context.id, receipt.ids)
+    await erase.erase_entries(storage, context.id, receipt.ids)
 
 
 async def test_a_message_is_erased_by_the_callers_key_through_a_fork_too(storage: Storage) -> None:
@@ -273,9 +300,9 @@ async def test_a_message_of_a_deleted_session_is_erased_by_its_key(storage: Stor
         id = await session.ingest("user", SECRET, idempotency_key="k")
         context = await session.context_id() or ""
         await session.delete()
-    assert (await erase.erase(storage, context, ["k"])).ids == (id,)
+    assert (await erase.erase_entries(storage, context, ["k"])).ids == (id,)
     with pytest.raises(EntryNotFoundError):
-        await erase.erase(storage, context, ["k"])
+        await erase.erase_entries(storage, context, ["k"])
 
 
 async def test_a_key_that_was_erased_is_free_again(storage: Storage) -> None:
@@ -293,13 +320,19 @@ async def test_a_key_that_was_erased_is_free_again(storage: Storage) -> None:
 
 async def _tangled(storage: Any) -> tuple[Context, str, dict[str, dict[int, State]]]:
     """A message with everything that can be made from it, in three contexts; and what must go."""
-    root = await new(storage)
-    receipt = await put(storage, root, said("one"), said(SECRET, key="k", actor="Ana"), said("three"))
-    child = await fork(storage, root)
-    profile = await new(storage, PROFILE)
-    await told(storage, root, summed_up(1, 3), noted("fact", sources=receipt.ids[1:2]))
-    await told(storage, child, said("edit", replaces=((2, 2),)), summed_up(1, 4))
-    await put(storage, profile, noted("fact", sources=receipt.ids[1:2]))
+    root = await create_log(storage)
+    receipt = await append_drafts(
+        storage,
+        root,
+        draft_message("one"),
+        draft_message(SECRET, key="k", actor="Ana"),
+        draft_message("three"),
+    )
+    child = await fork_log(storage, root)
+    profile = await create_log(storage, PROFILE)
+    await told(storage, root, draft_summary(1, 3), draft_fact("fact", sources=receipt.ids[1:2]))
+    await told(storage, child, draft_message("edit", replaces=((2, 2),)), draft_summary(1, 4))
+    await append_drafts(storage, profile, draft_fact("fact", sources=receipt.ids[1:2]))
     gone: dict[str, dict[int, State]] = {
         root.id: dict.fromkeys((2, 4, 5), State.ERASED),
         child.id: dict.fromkeys((2, 4, 5), State.ERASED),
@@ -322,7 +355,7 @@ async def test_an_interrupted_erasure_is_completed_by_repeating_it(keyed: bool, 
             name = "k" if keyed else id
             storage.fail(method, nth, StorageBusyError("told to"), after=after)
             try:
-                await erase.erase(storage, root.id, [name], service=service)
+                await erase.erase_entries(storage, root.id, [name], service=service)
             except StorageBusyError:
                 pass
             else:
@@ -334,7 +367,7 @@ async def test_an_interrupted_erasure_is_completed_by_repeating_it(keyed: bool, 
                 for context, expected in gone.items():
                     assert await states(storage, await storage.context(context)) == expected
                 name = id
-            erased = await erase.erase(storage, root.id, [name], verify=True, service=service)
+            erased = await erase.erase_entries(storage, root.id, [name], verify=True, service=service)
             assert len(erased.ids) == 6
             assert erased.residue == ()
             for context, expected in gone.items():
@@ -348,9 +381,9 @@ async def test_what_cites_it_goes_before_it_or_with_it(storage: Storage) -> None
         root, id, gone = await _tangled(faulty)
         faulty.fail("blank", nth, StorageBusyError("told to"))
         with pytest.raises(StorageBusyError):
-            await erase.erase(faulty, root.id, [id])
+            await erase.erase_entries(faulty, root.id, [id])
         assert await states(storage, root) == {}
-        await erase.erase(faulty, root.id, [id])
+        await erase.erase_entries(faulty, root.id, [id])
         assert await states(storage, root) == gone[root.id]
 
 
@@ -363,12 +396,18 @@ async def test_a_summary_that_was_committed_meanwhile_is_found(storage: Storage)
         async def blank(self, context: str, *given: Any, **more: Any) -> int:
             if self.late:
                 self.late -= 1
-                await put(self.inner, root, summed_up(1, 3), noted("late", sources=(other,)))
+                await append_drafts(
+                    self.inner, root, draft_summary(1, 3), draft_fact("late", sources=(other,))
+                )
             return await super().blank(context, *given, **more)
 
-    root = await new(storage)
-    other, id, _ = (await put(storage, root, said("one"), said(SECRET), said("three"))).ids
-    erased = await erase.erase(Overtaken(storage), root.id, [id], verify=True)
+    root = await create_log(storage)
+    other, id, _ = (
+        await append_drafts(
+            storage, root, draft_message("one"), draft_message(SECRET), draft_message("three")
+        )
+    ).ids
+    erased = await erase.erase_entries(Overtaken(storage), root.id, [id], verify=True)
     assert erased.residue == ()
     assert len(erased.cascaded) == 2
     entries = await storage.read(root.id)
@@ -378,31 +417,33 @@ async def test_a_summary_that_was_committed_meanwhile_is_found(storage: Storage)
 
 
 async def test_t07_what_arrives_after_an_erasure_or_a_deletion_brings_nothing_back(storage: Storage) -> None:
-    root = await new(storage)
-    receipt = await put(storage, root, said("one"), said(SECRET), said("three"))
-    child = await fork(storage, root)
+    root = await create_log(storage)
+    receipt = await append_drafts(
+        storage, root, draft_message("one"), draft_message(SECRET), draft_message("three")
+    )
+    child = await fork_log(storage, root)
     read = {one.id: (await storage.head(one.id)).rewrites for one in (root, child)}
-    await erase.erase(storage, child.id, [receipt.ids[1]])
+    await erase.erase_entries(storage, child.id, [receipt.ids[1]])
     for one in (root, child):
         with pytest.raises(ConflictError):  # a compaction that had read it
-            await put(storage, one, summed_up(1, 3), expect=Expect(rewrites=read[one.id]))
+            await append_drafts(storage, one, draft_summary(1, 3), expect=Expect(rewrites=read[one.id]))
         for late in (
-            noted(SECRET, sources=(receipt.ids[0], receipt.ids[1])),
-            said(SECRET, replaces=((2, 2),), sources=(receipt.ids[1],)),
-            summed_up(1, 3, sources=(receipt.ids[1],)),
+            draft_fact(SECRET, sources=(receipt.ids[0], receipt.ids[1])),
+            draft_message(SECRET, replaces=((2, 2),), sources=(receipt.ids[1],)),
+            draft_summary(1, 3, sources=(receipt.ids[1],)),
         ):
             with pytest.raises(GoneError):  # a reflection, an edit, an adoption
-                await put(storage, one, late)
+                await append_drafts(storage, one, late)
         rows = [Derived(version=version, space="v", data=b"late") for version in (1, 2)]
         assert await storage.put_derived(one.id, rows) == 1
-    await put(
+    await append_drafts(
         storage, root, Draft(kind=Kind.RETRACTION, created_at=WHEN, sources=receipt.ids, replaces=((2, 2),))
     )
     rev = (await storage.context(child.id)).settings_rev
     await storage.settings(child.id, {"deleted": True}, rev=rev)
     for call in (
-        put(storage, child, said("late")),
-        put(storage, child, summed_up(1, 3)),
+        append_drafts(storage, child, draft_message("late")),
+        append_drafts(storage, child, draft_summary(1, 3)),
         storage.put_derived(child.id, [Derived(version=1, space="v", data=b"late")]),
     ):
         with pytest.raises(SessionNotFoundError):
@@ -447,13 +488,13 @@ async def _spread(storage: Storage) -> tuple[ACMS, str, list[Context]]:
     )  # fmt: skip
     await session.ingest("assistant", "noted")
     root = await storage.context("user_123")
-    forks = [await fork(storage, root, key=f"fork {n}", counter=root.counter) for n in range(3)]
-    await told(storage, root, summed_up(1, 9, content=f"summary: {SECRET}"))
-    await put(storage, forks[0], summed_up(8, 10, content=f"another summary: {SECRET}"))
+    forks = [await fork_log(storage, root, key=f"fork {n}", counter=root.counter) for n in range(3)]
+    await told(storage, root, draft_summary(1, 9, content=f"summary: {SECRET}"))
+    await append_drafts(storage, forks[0], draft_summary(8, 10, content=f"another summary: {SECRET}"))
     for n, one in enumerate((root, root, *forks)):
-        await put(storage, one, noted(f"fact {n}: {SECRET}", sources=(id,)))
+        await append_drafts(storage, one, draft_fact(f"fact {n}: {SECRET}", sources=(id,)))
     payload = {"ids": [id], "text": SECRET}
-    await put(storage, root, jobs=(JobDraft(kind="reflect", dedupe="r", payload=payload),))
+    await append_drafts(storage, root, jobs=(JobDraft(kind="reflect", dedupe="r", payload=payload),))
     for one in forks:
         async with session_on(storage, one.key or "", embedder=FakeEmbedder()) as fork_session:
             assert SECRET in str(list(await fork_session.recall("vault code", token_budget=500)))
@@ -520,10 +561,18 @@ async def test_t38_of_an_erased_message_nothing_is_found_anywhere(storage: Stora
 
 
 async def test_t38_a_text_that_someone_else_still_says_is_no_residue(storage: Storage) -> None:
-    context, other = await new(storage), await new(storage)
-    receipt = await put(storage, context, said(SECRET, metadata={"where": "kitchen table"}))
-    await put(storage, other, said(SECRET.upper()), said(f"she told me: {SECRET}"), noted("kitchen table"))
-    erased = await erase.erase(storage, context.id, receipt.ids, verify=True)
+    context, other = await create_log(storage), await create_log(storage)
+    receipt = await append_drafts(
+        storage, context, draft_message(SECRET, metadata={"where": "kitchen table"})
+    )
+    await append_drafts(
+        storage,
+        other,
+        draft_message(SECRET.upper()),
+        draft_message(f"she told me: {SECRET}"),
+        draft_fact("kitchen table"),
+    )
+    erased = await erase.erase_entries(storage, context.id, receipt.ids, verify=True)
     assert erased.residue == ()
 
 
@@ -531,9 +580,11 @@ async def test_what_an_earlier_release_left_in_free_pages_is_found_and_cleaned(t
     path = tmp_path / "a.db"
     long = " ".join(f"{SECRET} and {n} more" for n in range(400))
     async with SQLiteStorage(path) as storage:
-        context = await new(storage)
-        await put(storage, context, *[said(f"padding {n}") for n in range(200)])
-        receipt = await put(storage, context, said(long), said(SECRET, metadata={"quote": f'"{SECRET}"'}))
+        context = await create_log(storage)
+        await append_drafts(storage, context, *[draft_message(f"padding {n}") for n in range(200)])
+        receipt = await append_drafts(
+            storage, context, draft_message(long), draft_message(SECRET, metadata={"quote": f'"{SECRET}"'})
+        )
     import apsw
 
     careless = apsw.Connection(str(path))
@@ -559,12 +610,12 @@ async def test_a_reader_that_keeps_the_log_is_reported_and_gives_way_later(
 
     path = tmp_path / "a.db"
     async with SQLiteStorage(path, busy_seconds=0.05) as storage:
-        context = await new(storage)
-        receipt = await put(storage, context, said(SECRET))
+        context = await create_log(storage)
+        receipt = await append_drafts(storage, context, draft_message(SECRET))
         reader = apsw.Connection(str(path))
         reader.execute("BEGIN; SELECT content FROM entries").fetchall()
         with caplog.at_level(logging.WARNING, "acms"):
-            erased = await erase.erase(storage, context.id, receipt.ids, verify=True)
+            erased = await erase.erase_entries(storage, context.id, receipt.ids, verify=True)
         assert [record.message for record in caplog.records].count("wal_not_emptied") >= 1
         assert erased.verified
         assert all("a.db" in what and "byte" in what for what in erased.residue)
@@ -573,7 +624,7 @@ async def test_a_reader_that_keeps_the_log_is_reported_and_gives_way_later(
         reader.close()
         monkeypatch.setattr("acms.storage.sqlite.erase.AGAIN", 0.0)
         monkeypatch.setattr(storage._eraser, "_again", 1e-9)
-        await put(storage, context, said("on"))
+        await append_drafts(storage, context, draft_message("on"))
         assert found_in(tmp_path, SECRET) == []
 
 
@@ -582,7 +633,7 @@ async def test_wrappers_have_the_file_behind_them_written_anew_and_a_store_witho
 ) -> None:
     async with MemoryStorage() as memory, SQLiteStorage(tmp_path / "a.db") as file:
         for store in (memory, file):
-            await put(store, await new(store, "a"), said(SECRET))
+            await append_drafts(store, await create_log(store, "a"), draft_message(SECRET))
         with pytest.raises(ConfigurationError, match="MemoryStorage"):
             await erase.erase_context(memory, "a", rewrite=True)
         assert await states(memory, await memory.context("a")) == {}
@@ -595,13 +646,18 @@ async def test_wrappers_have_the_file_behind_them_written_anew_and_a_store_witho
 
 
 async def test_an_erased_context_leaves_tombstones_to_its_forks(storage: Storage) -> None:
-    root = await new(storage, "root")
-    await put(
-        storage, root, said("one"), said("two"), noted("three"), Draft(kind=Kind.EPISODE, created_at=WHEN)
+    root = await create_log(storage, "root")
+    await append_drafts(
+        storage,
+        root,
+        draft_message("one"),
+        draft_message("two"),
+        draft_fact("three"),
+        Draft(kind=Kind.EPISODE, created_at=WHEN),
     )
-    child = await fork(storage, root, 3, key="child")
-    await told(storage, child, said("the child's own"), summed_up(1, 2))
-    await told(storage, root, said("late"), taken_back(1))
+    child = await fork_log(storage, root, 3, key="child")
+    await told(storage, child, draft_message("the child's own"), draft_summary(1, 2))
+    await told(storage, root, draft_message("late"), draft_retraction(1))
     progress: list[tuple[int, int]] = []
     erased = await erase.erase_context(
         storage, "root", verify=True, progress=lambda done, all: progress.append((done, all))
@@ -616,9 +672,9 @@ async def test_an_erased_context_leaves_tombstones_to_its_forks(storage: Storage
 
 
 async def test_a_deleted_context_can_still_be_erased_and_is_verified(storage: Storage) -> None:
-    context = await new(storage, "gone")
+    context = await create_log(storage, "gone")
     for n in range(3):
-        await put(storage, context, *[said(f"{SECRET} {n} {m}") for m in range(300)])
+        await append_drafts(storage, context, *[draft_message(f"{SECRET} {n} {m}") for m in range(300)])
     await storage.settings(context.id, {"deleted": True}, rev=0)
     erased = await erase.erase_context(storage, context.id, verify=True)
     assert (len(erased.ids), erased.residue) == (900, ())
@@ -628,10 +684,18 @@ async def test_a_deleted_context_can_still_be_erased_and_is_verified(storage: St
 async def _people(storage: Any) -> dict[str, list[Context]]:
     people = {}
     for name in "ABCD":
-        one = await new(storage, f"talk of {name}", namespace=name)
-        await put(storage, one, *[said(f"{name} says {n}", actor=name, key=f"{n}") for n in range(5)])
-        two = await fork(storage, one, 3, key=f"fork of {name}", namespace=name)
-        await told(storage, two, said(f"{name} again", actor=name), summed_up(1, 3), noted(f"about {name}"))
+        one = await create_log(storage, f"talk of {name}", namespace=name)
+        await append_drafts(
+            storage, one, *[draft_message(f"{name} says {n}", actor=name, key=f"{n}") for n in range(5)]
+        )
+        two = await fork_log(storage, one, 3, key=f"fork of {name}", namespace=name)
+        await told(
+            storage,
+            two,
+            draft_message(f"{name} again", actor=name),
+            draft_summary(1, 3),
+            draft_fact(f"about {name}"),
+        )
         people[name] = [one, two]
     return people
 
@@ -662,7 +726,7 @@ async def test_t39_a_filter_that_names_nobody_erases_nothing(storage: Storage, e
         ("namespace", lambda: erase.erase_subject(storage)),
         ("confirm", lambda: erase.erase_tenant(storage, confirm=empty)),
         ("id_or_key", lambda: erase.erase_context(storage, empty)),
-        ("ids", lambda: erase.erase(storage, everyone[0].id, empty)),
+        ("ids", lambda: erase.erase_entries(storage, everyone[0].id, empty)),
     ]
     for field, call in calls:
         if field == "id_or_key" and empty == "*":
@@ -688,8 +752,14 @@ async def test_t39_erasing_one_namespace_leaves_the_others_byte_for_byte(storage
 
 async def test_t39_erasing_one_person_leaves_the_others_byte_for_byte(storage: Storage) -> None:
     people = await _people(storage)
-    shared = await new(storage, "shared", namespace="D")
-    await put(storage, shared, said("hello", actor="A"), said("hi A", actor="B"), said("bye", actor="A"))
+    shared = await create_log(storage, "shared", namespace="D")
+    await append_drafts(
+        storage,
+        shared,
+        draft_message("hello", actor="A"),
+        draft_message("hi A", actor="B"),
+        draft_message("bye", actor="A"),
+    )
     others = [one for name, some in people.items() if name != "A" for one in some]
     before = await _everything(storage, others)
     within = await erase.erase_subject(storage, actor="A", namespace="D", verify=True)
@@ -744,7 +814,7 @@ async def clocked(any_url: str) -> AsyncIterator[tuple[Storage, ManualClock]]:
 
 async def _job(storage: Any, context: Context, kind: str, payload: dict[str, Any] | None = None) -> Lease:
     job = JobDraft(kind=kind, dedupe=f"{kind}:{context.id}:{payload}", payload=payload or {})
-    await put(storage, context, jobs=(job,))
+    await append_drafts(storage, context, jobs=(job,))
     (lease,) = await storage.claim([kind], lease=MINUTE)
     return lease
 
@@ -753,25 +823,25 @@ async def test_old_messages_that_a_summary_stands_for_expire_and_the_rest_stays(
     clocked: tuple[Storage, ManualClock],
 ) -> None:
     storage, clock = clocked
-    context = await new(storage)
-    drafts = [said(f"day {n}", created_at=WHEN + timedelta(days=n), key=f"{n}") for n in range(4)]
-    await put(storage, context, *drafts, noted("a fact"), said("recent"))
-    await told(storage, context, summed_up(1, 4, content="the first days", data={"job": "7"}))
+    context = await create_log(storage)
+    drafts = [draft_message(f"day {n}", created_at=WHEN + timedelta(days=n), key=f"{n}") for n in range(4)]
+    await append_drafts(storage, context, *drafts, draft_fact("a fact"), draft_message("recent"))
+    await told(storage, context, draft_summary(1, 4, content="the first days", data={"job": "7"}))
     await storage.put_derived(context.id, [Derived(version=1, space="s", data=b"x")])
     day = 86_400
     lease = await _job(storage, context, "expire", {"job": "7", "seconds": 10 * day})
-    assert await expire(storage, lease, clock=clock) == Retry(
+    assert await expire_messages(storage, lease, clock=clock) == Retry(
         error="some of it is not old enough", not_before=WHEN + timedelta(days=10)
     )
     assert await states(storage, context) == {}
     clock.advance(days=11)
-    assert await expire(storage, lease, clock=clock) == Retry(
+    assert await expire_messages(storage, lease, clock=clock) == Retry(
         error="some of it is not old enough", not_before=WHEN + timedelta(days=12)
     )
     assert await states(storage, context) == dict.fromkeys((1, 2), State.EXPIRED)
     clock.advance(days=365)
-    assert isinstance(await expire(storage, lease, clock=clock), Done)
-    assert isinstance(await expire(storage, lease, clock=clock), Done)
+    assert isinstance(await expire_messages(storage, lease, clock=clock), Done)
+    assert isinstance(await expire_messages(storage, lease, clock=clock), Done)
     assert await states(storage, context) == dict.fromkeys((1, 2, 3, 4), State.EXPIRED)
     entries = await sound(storage, context.id)
     assert [entry.content for entry in entries] == ["", "", "", "", "a fact", "recent", "the first days"]
@@ -783,22 +853,24 @@ async def test_nothing_expires_early_while_a_clock_is_set_back_nor_late_once_it_
     clocked: tuple[Storage, ManualClock],
 ) -> None:
     storage, clock = clocked
-    context = await new(storage)
-    await put(storage, context, *[said(f"day {n}", created_at=WHEN + timedelta(days=n)) for n in range(3)])
-    await told(storage, context, summed_up(1, 3, data={"job": "7"}))
+    context = await create_log(storage)
+    await append_drafts(
+        storage, context, *[draft_message(f"day {n}", created_at=WHEN + timedelta(days=n)) for n in range(3)]
+    )
+    await told(storage, context, draft_summary(1, 3, data={"job": "7"}))
     lease = await _job(storage, context, "expire", {"job": "7", "seconds": 11 * 86_400})
     clock.advance(days=12)
-    assert isinstance(await expire(storage, lease, clock=clock), Retry)
+    assert isinstance(await expire_messages(storage, lease, clock=clock), Retry)
     for back in (400, 4_000):
         clock.advance(days=-back)
-        found = await expire(storage, lease, clock=clock)
+        found = await expire_messages(storage, lease, clock=clock)
         assert isinstance(found, Retry)
         assert found.not_before is not None
         assert timedelta(0) < found.not_before - clock() <= timedelta(days=365)
         assert await states(storage, context) == dict.fromkeys((1, 2), State.EXPIRED)
         clock.advance(days=back)
     clock.advance(days=1)
-    assert isinstance(await expire(storage, lease, clock=clock), Done)
+    assert isinstance(await expire_messages(storage, lease, clock=clock), Done)
     assert await states(storage, context) == dict.fromkeys((1, 2, 3), State.EXPIRED)
 
 
@@ -806,24 +878,24 @@ async def test_nothing_expires_that_a_live_fork_reads_as_it_was_said(
     clocked: tuple[Storage, ManualClock],
 ) -> None:
     storage, clock = clocked
-    root = await new(storage)
-    await put(storage, root, *[said(f"turn {n}") for n in range(1, 5)])
-    early = await fork(storage, root, 2)
-    await told(storage, root, summed_up(1, 4, data={"job": "5"}))
-    late = await fork(storage, root)
+    root = await create_log(storage)
+    await append_drafts(storage, root, *[draft_message(f"turn {n}") for n in range(1, 5)])
+    early = await fork_log(storage, root, 2)
+    await told(storage, root, draft_summary(1, 4, data={"job": "5"}))
+    late = await fork_log(storage, root)
     lease = await _job(storage, root, "expire", {"job": "5", "seconds": 0})
     clock.advance(days=1)
     again = clock() + timedelta(days=1)
-    found = await expire(storage, lease, clock=clock)
+    found = await expire_messages(storage, lease, clock=clock)
     assert isinstance(found, Retry)
     assert found.not_before == again
     assert await states(storage, root) == dict.fromkeys((3, 4), State.EXPIRED)
-    await told(storage, early, summed_up(1, 2))
-    await put(storage, late, taken_back(5))  # the late fork undoes the summary
-    assert isinstance(await expire(storage, lease, clock=clock), Retry)
+    await told(storage, early, draft_summary(1, 2))
+    await append_drafts(storage, late, draft_retraction(5))  # the late fork undoes the summary
+    assert isinstance(await expire_messages(storage, lease, clock=clock), Retry)
     assert await states(storage, early) == {}
     await storage.settings(late.id, {"deleted": True}, rev=0)
-    assert isinstance(await expire(storage, lease, clock=clock), Done)
+    assert isinstance(await expire_messages(storage, lease, clock=clock), Done)
     assert await states(storage, root) == dict.fromkeys((1, 2, 3, 4), State.EXPIRED)
 
 
@@ -833,35 +905,51 @@ async def test_nothing_expires_under_a_summary_that_is_undone_erased_or_none(
     storage, clock = clocked
     clock.advance(days=1)
     for undo in ("undone", "erased", "nothing"):
-        context = await new(storage)
-        await told(storage, context, said("one"), said("two"), summed_up(1, 2, data={"job": "3"}))
+        context = await create_log(storage)
+        await told(
+            storage,
+            context,
+            draft_message("one"),
+            draft_message("two"),
+            draft_summary(1, 2, data={"job": "3"}),
+        )
         writer = "another" if undo == "nothing" else "3"
         if undo == "undone":
-            await told(storage, context, taken_back(3))
+            await told(storage, context, draft_retraction(3))
         if undo == "erased":
             await storage.blank(context.id, [3], to=State.ERASED, audit={})
         lease = await _job(storage, context, "expire", {"job": writer, "seconds": 0})
-        assert isinstance(await expire(storage, lease, clock=clock), Done)
+        assert isinstance(await expire_messages(storage, lease, clock=clock), Done)
         assert State.EXPIRED not in (await states(storage, context)).values()
     lease = await _job(storage, context, "expire", {"job": 7})
-    assert isinstance(await expire(storage, lease, clock=clock), Failed)
+    assert isinstance(await expire_messages(storage, lease, clock=clock), Failed)
 
 
 async def test_a_later_summary_expires_what_an_earlier_one_stood_for(
     clocked: tuple[Storage, ManualClock],
 ) -> None:
     storage, clock = clocked
-    context = await new(storage)
-    await told(storage, context, said("one"), said("two", replaces=((1, 1),)), said("three"))
+    context = await create_log(storage)
     await told(
-        storage, context, summed_up(1, 2, data={"job": "4"}), said("five"), summed_up(1, 5, data={"job": "6"})
+        storage,
+        context,
+        draft_message("one"),
+        draft_message("two", replaces=((1, 1),)),
+        draft_message("three"),
+    )
+    await told(
+        storage,
+        context,
+        draft_summary(1, 2, data={"job": "4"}),
+        draft_message("five"),
+        draft_summary(1, 5, data={"job": "6"}),
     )
     clock.advance(days=1)
     first = await _job(storage, context, "expire", {"job": "4", "seconds": 0})
-    assert isinstance(await expire(storage, first, clock=clock), Done)
+    assert isinstance(await expire_messages(storage, first, clock=clock), Done)
     assert await states(storage, context) == {}
     second = await _job(storage, context, "expire", {"job": "6", "seconds": 0})
-    assert isinstance(await expire(storage, second, clock=clock), Done)
+    assert isinstance(await expire_messages(storage, second, clock=clock), Done)
     assert await states(storage, context) == dict.fromkeys((1, 2, 3, 5), State.EXPIRED)
 
 
@@ -869,18 +957,18 @@ async def test_a_legal_hold_lets_nothing_expire_nor_be_collected(
     clocked: tuple[Storage, ManualClock],
 ) -> None:
     storage, clock = clocked
-    context = await new(storage)
-    await told(storage, context, said("one"), summed_up(1, 1, data={"job": "2"}))
+    context = await create_log(storage)
+    await told(storage, context, draft_message("one"), draft_summary(1, 1, data={"job": "2"}))
     lease = await _job(storage, context, "expire", {"job": "2", "seconds": 0})
     other = await _job(storage, context, "collect")
     await policy_levels.set_hold(storage, "default", True)
     clock.advance(days=1)
-    found = await expire(storage, lease, clock=clock)
+    found = await expire_messages(storage, lease, clock=clock)
     assert isinstance(found, Retry)
     assert found.not_before == clock() + timedelta(days=1)
     await storage.settings(context.id, {"deleted": True}, rev=0)
     clock.advance(days=31)
-    found = await collect(storage, other, clock=clock)
+    found = await collect_deleted_entries(storage, other, clock=clock)
     assert isinstance(found, Retry)
     assert found.not_before == clock() + timedelta(days=1)
     assert await states(storage, context) == {}
@@ -893,28 +981,28 @@ async def test_what_no_live_fork_reads_of_a_deleted_context_is_collected(
     clocked: tuple[Storage, ManualClock],
 ) -> None:
     storage, clock = clocked
-    root, profile = await new(storage, "root"), await new(storage, PROFILE)
-    receipt = await put(storage, root, *[said(f"turn {n}") for n in range(1, 7)])
-    await put(storage, profile, noted("learned", sources=receipt.ids))
-    near, far = await fork(storage, root, 2), await fork(storage, root, 4)
-    await put(storage, far, said("own"))
+    root, profile = await create_log(storage, "root"), await create_log(storage, PROFILE)
+    receipt = await append_drafts(storage, root, *[draft_message(f"turn {n}") for n in range(1, 7)])
+    await append_drafts(storage, profile, draft_fact("learned", sources=receipt.ids))
+    near, far = await fork_log(storage, root, 2), await fork_log(storage, root, 4)
+    await append_drafts(storage, far, draft_message("own"))
     lease = await _job(storage, root, "collect")
-    assert isinstance(await collect(storage, lease, clock=clock), Done)
+    assert isinstance(await collect_deleted_entries(storage, lease, clock=clock), Done)
     await storage.settings(root.id, {"deleted": True}, rev=0)
-    found = await collect(storage, lease, clock=clock)
+    found = await collect_deleted_entries(storage, lease, clock=clock)
     assert isinstance(found, Retry)
     assert found.not_before == clock() + COLLECT_AFTER
     clock.advance(days=30)
-    assert isinstance(await collect(storage, lease, clock=clock), Done)
+    assert isinstance(await collect_deleted_entries(storage, lease, clock=clock), Done)
     assert await states(storage, root) == dict.fromkeys((5, 6), State.ERASED)
     assert await states(storage, far) == {}
     await storage.settings(far.id, {"deleted": True}, rev=0)
-    assert isinstance(await collect(storage, lease, clock=clock), Done)
+    assert isinstance(await collect_deleted_entries(storage, lease, clock=clock), Done)
     assert await states(storage, root) == dict.fromkeys((3, 4, 5, 6), State.ERASED)
     assert await states(storage, far) == dict.fromkeys((3, 4), State.ERASED), "its own can still come back"
     clock.advance(days=30)
     await storage.settings(far.id, {"x": 1}, rev=1)
-    assert isinstance(await collect(storage, lease, clock=clock), Done)
+    assert isinstance(await collect_deleted_entries(storage, lease, clock=clock), Done)
     assert await states(storage, far) == dict.fromkeys((3, 4, 5), State.ERASED)
     assert await states(storage, near) == await states(storage, profile) == {}
     await sound(storage, near.id)
@@ -924,15 +1012,15 @@ async def test_what_no_live_fork_reads_of_a_deleted_context_is_collected(
 @pytest.mark.parametrize("any_url", ["memory", "sqlite"], indirect=True)  # with a clock of their own
 async def test_the_job_of_a_deleted_context_is_still_claimed(clocked: tuple[Storage, ManualClock]) -> None:
     storage, clock = clocked
-    context = await new(storage)
+    context = await create_log(storage)
     due = clock() + COLLECT_AFTER
     job = JobDraft(kind="collect", dedupe=f"collect:{context.id}", not_before=due)
-    await put(storage, context, said("one"), jobs=(job,))
+    await append_drafts(storage, context, draft_message("one"), jobs=(job,))
     await storage.settings(context.id, {"deleted": True}, rev=0)
     assert await storage.claim(["collect"], lease=MINUTE) == []
     clock.advance(days=30)
     (lease,) = await storage.claim(["collect"], lease=MINUTE)
-    assert isinstance(await collect(storage, lease, clock=clock), Done)
+    assert isinstance(await collect_deleted_entries(storage, lease, clock=clock), Done)
     assert await states(storage, context) == {1: State.ERASED}
     await storage.settle(lease, Done())
 
@@ -957,21 +1045,23 @@ class _World:
         word = f"{WORDS[len(self.words) % 10]}-{len(self.words):04d}"
         target = entries[pick % len(entries)] if entries else None
         sources: set[str] = set()
-        draft = said(f"the {word} was said", actor=f"actor {word}", metadata={"note": f"meta {word}"})
+        draft = draft_message(
+            f"the {word} was said", actor=f"actor {word}", metadata={"note": f"meta {word}"}
+        )
         if target is not None and kind == "fact":
             sources = {target.id}
-            draft = noted(f"the {word} is so", sources=(target.id,))
+            draft = draft_fact(f"the {word} is so", sources=(target.id,))
         elif target is not None and kind == "summary":
             last = min(target.version + 3, len(entries))
             sources = {entry.id for entry in entries[target.version - 1 : last]}
-            draft = summed_up(target.version, last, content=f"the {word} was summed up")
+            draft = draft_summary(target.version, last, content=f"the {word} was summed up")
         elif target is not None and kind == "edit" and target.kind is Kind.MESSAGE:
             sources = {target.id}
-            draft = said(
+            draft = draft_message(
                 f"the {word} was meant", replaces=((target.version, target.version),), sources=(target.id,)
             )
         try:
-            receipt = await put(self.storage, context, draft)
+            receipt = await append_drafts(self.storage, context, draft)
         except GoneError:
             assert target is not None
             assert target.state is State.ERASED
@@ -1021,20 +1111,20 @@ async def test_no_text_of_what_was_erased_is_read_anywhere(
         url = "memory://" if kind == "memory" else f"sqlite:///{tmp_path_factory.mktemp('world') / 'a.db'}"
     async with _clocked(url) as (storage, _):
         world = _World(storage)
-        world.contexts.append(await new(storage, "talk 0"))
+        world.contexts.append(await create_log(storage, "talk 0"))
         gone: set[str] = set()
         for what, which, pick in [("say", 0, 0), *steps, ("erase", 1, 3)]:
             context = world.contexts[which % len(world.contexts)]
             if what == "fork":
                 head = await storage.head(context.id)
                 key = f"talk {len(world.contexts)}"
-                world.contexts.append(await fork(storage, context, pick % (head.version + 1), key=key))
+                world.contexts.append(await fork_log(storage, context, pick % (head.version + 1), key=key))
             elif what == "erase":
                 entries = await storage.read(context.id)
                 if entries:
                     id = entries[pick % len(entries)].id
                     expected = world.must_go(id)
-                    erased = await erase.erase(storage, context.id, [id], verify=True)
+                    erased = await erase.erase_entries(storage, context.id, [id], verify=True)
                     assert erased.residue == ()
                     assert set(erased.ids) >= expected
                     gone |= set(erased.ids)

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from acms.errors import ValidationError
-from acms.text.markers import detect
+from acms.text.markers import detect_markers
 from acms_eval import Scenario, carries, corrections
 from acms_eval.topics import phrases
 
@@ -118,12 +118,13 @@ def test_texts_without_a_value_name_none() -> None:
 def test_marked_facts_carry_markers_and_plain_ones_none() -> None:
     for topic in TOPICS:
         for text in (*topic.marked, *topic.corrected):
-            assert detect(text), text
+            assert detect_markers(text), text
         for text in (*topic.plain, *topic.corrected_plain, *topic.noise):
-            assert not detect(text), text
+            assert not detect_markers(text), text
         assert bool(topic.corrected) == bool(topic.corrected_plain)
     assert not any(
-        detect(text) for text in (*PHRASES.bland, *PHRASES.nods, *PHRASES.replies, *PHRASES.acknowledged)
+        detect_markers(text)
+        for text in (*PHRASES.bland, *PHRASES.nods, *PHRASES.replies, *PHRASES.acknowledged)
     )
 
 

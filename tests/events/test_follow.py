@@ -21,13 +21,13 @@ from acms.jobs import requests
 from acms.model import Done, Failed, JobDraft, JobQuery, JobState, Retry, State
 from acms.privacy.stage import OPEN
 from acms.results import LogEvent
-from acms.testing.logs import WHEN, fork, new, put, said
+from acms.testing.logs import WHEN, append_drafts, create_log, draft_message, fork_log
 from tests.support.talk import Storage
 
 
 async def told(storage: Any, context: str, after: str | int = 0, most: int = 10**6) -> list[LogEvent]:
     """Return what is told behind a cursor until the log ends, or until the reader is cut off."""
-    followed = Followed(storage, context, await follow.start(storage, context, after), OPEN)
+    followed = Followed(storage, context, await follow.parse_cursor(storage, context, after), OPEN)
     found: list[LogEvent] = []
     async with aclosing(followed.events(follow=False)) as events:
         async for event in events:
@@ -58,15 +58,15 @@ async def test_a_reader_that_is_cut_off_anywhere_is_told_each_entry_once_and_how
 ) -> None:
     """A story of appends and jobs, read in pieces by readers that keep nothing but the last cursor."""
     async with open_storage("memory://") as storage:
-        context = await new(storage)
+        context = await create_log(storage)
         cursor: str | int = 0
         seen: list[LogEvent] = []
         leases: list[Any] = []
         for step, number in [*steps, ("read", 10**6)]:
             if step == "append":
-                await put(storage, context, *[said(f"{n}") for n in range(number)])
+                await append_drafts(storage, context, *[draft_message(f"{n}") for n in range(number)])
             elif step == "enqueue":
-                await put(storage, context, jobs=(JobDraft(kind="k", dedupe=str(number)),))
+                await append_drafts(storage, context, jobs=(JobDraft(kind="k", dedupe=str(number)),))
             elif step == "claim":
                 leases += await storage.claim(["k"], lease=MINUTE)
             elif step in ("done", "fail", "retry") and leases:
@@ -80,7 +80,7 @@ async def test_a_reader_that_is_cut_off_anywhere_is_told_each_entry_once_and_how
             elif step == "cancel":
                 waiting = (await storage.jobs(JobQuery(states=(JobState.READY,)))).items
                 for job in waiting[:1]:
-                    await requests.cancel(storage, job.id)
+                    await requests.cancel_job_by_id(storage, job.id)
             elif step == "read":
                 found = await told(storage, context.id, cursor, number)
                 seen += found
@@ -100,10 +100,10 @@ async def test_a_reader_that_is_cut_off_anywhere_is_told_each_entry_once_and_how
 async def test_every_kind_of_store_tells_a_fork_what_it_inherited_and_what_is_erased_blank(
     storage: Storage,
 ) -> None:
-    parent = await new(storage)
-    await put(storage, parent, *[said(f"secret {n}") for n in range(40)])
-    child = await fork(storage, parent, at=30)
-    await put(storage, child, said("of the child"))
+    parent = await create_log(storage)
+    await append_drafts(storage, parent, *[draft_message(f"secret {n}") for n in range(40)])
+    child = await fork_log(storage, parent, at=30)
+    await append_drafts(storage, child, draft_message("of the child"))
     first = await told(storage, child.id, most=20)
     await storage.blank(parent.id, [25], to=State.ERASED, audit={})
     rest = await told(storage, child.id, first[-1].cursor)
@@ -118,8 +118,10 @@ async def test_what_is_erased_while_a_slow_reader_holds_the_one_before_it_comes_
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pages, "FRESH", 0.0)
-    context = await new(storage)
-    await put(storage, context, said("first"), said("secret"), said("third"))
+    context = await create_log(storage)
+    await append_drafts(
+        storage, context, draft_message("first"), draft_message("secret"), draft_message("third")
+    )
     followed = Followed(storage, context.id, Cursor(), OPEN)
     async with aclosing(followed.events(follow=False)) as events:
         texts: list[str] = []
@@ -133,12 +135,12 @@ async def test_what_is_erased_while_a_slow_reader_holds_the_one_before_it_comes_
 
 
 async def test_a_job_that_is_done_is_told_after_what_it_appended_on_every_store(storage: Storage) -> None:
-    context = await new(storage)
-    await put(storage, context, said("a"), jobs=(JobDraft(kind="k", dedupe="d"),))
+    context = await create_log(storage)
+    await append_drafts(storage, context, draft_message("a"), jobs=(JobDraft(kind="k", dedupe="d"),))
     first = await told(storage, context.id)
     assert [type(one.job) is type(None) for one in first] == [True, False]
     (lease,) = await storage.claim(["k"], lease=MINUTE)
-    await put(storage, context, said("b"), finish=lease)
+    await append_drafts(storage, context, draft_message("b"), finish=lease)
     second = await told(storage, context.id, first[-1].cursor)
     assert [(one.entry and one.entry.version, one.job and one.job.state) for one in second] == [
         (2, None),
@@ -169,7 +171,7 @@ async def test_what_happens_is_told_as_it_happens_and_the_end_of_the_log_ends_it
             await asyncio.sleep(0.01)
         await session.ingest("user", "card 4111 1111 1111 1111", privacy="redact")
         context = await storage.context("user_123")
-        await put(storage, context, said("of another process"))
+        await append_drafts(storage, context, draft_message("of another process"))
         while len(seen) < 3:
             await asyncio.sleep(0.01)
         assert seen == ["first", "card [REDACTED: credit_card]", "of another process"]
@@ -198,9 +200,9 @@ def test_a_cursor_reads_back_as_it_was_written(version: int, job: int | None, kn
 
 async def test_a_cursor_stays_short_however_many_jobs_wait() -> None:
     async with open_storage("memory://") as storage:
-        context = await new(storage)
+        context = await create_log(storage)
         jobs = tuple([JobDraft(kind="k", dedupe=str(n)) for n in range(3 * FOLLOWED)])
-        await put(storage, context, jobs=jobs)
+        await append_drafts(storage, context, jobs=jobs)
         found = await told(storage, context.id)
         assert len(found) == len(jobs)
         assert len(Cursor.read(found[-1].cursor).unfinished) == FOLLOWED
@@ -208,6 +210,6 @@ async def test_a_cursor_stays_short_however_many_jobs_wait() -> None:
 
 
 async def test_a_cursor_behind_the_end_of_the_log_is_refused(storage: Storage) -> None:
-    context = await new(storage)
+    context = await create_log(storage)
     with pytest.raises(ValidationError, match="ends at version 0"):
         await told(storage, context.id, 1)

@@ -39,7 +39,7 @@ from acms.model import (
 from acms.ports import HasOwnValues
 from acms.storage import MemoryStorage, outbox
 from acms.storage.outbox import JOB, WEBHOOKS
-from acms.testing.logs import fork, new, noted, put, said, summed_up
+from acms.testing.logs import append_drafts, create_log, draft_fact, draft_message, draft_summary, fork_log
 from tests.events.receiver import OK, Receiver, receiving, status
 from tests.support.talk import Storage
 
@@ -83,18 +83,18 @@ async def added(storage: Any, receiver: Receiver, **given: Any) -> tuple[str, st
 async def test_what_is_appended_from_now_on_is_delivered_in_order_signed_and_without_text(
     storage: Storage, receiver: Receiver
 ) -> None:
-    old, quiet = await new(storage, "old"), await new(storage, "quiet")
-    await put(storage, old, *[said(f"before {n}") for n in range(3)])
-    await put(storage, quiet, said("never again"))
+    old, quiet = await create_log(storage, "old"), await create_log(storage, "quiet")
+    await append_drafts(storage, old, *[draft_message(f"before {n}") for n in range(3)])
+    await append_drafts(storage, quiet, draft_message("never again"))
     id, secret = await added(storage, receiver)
     async with ACMS("user_123", storage, None) as session:
         for n in range(5):
             await session.ingest("user", f"secret text {n}")
         context = await storage.context("user_123")
-    await put(storage, old, noted("secret fact"))
-    child = await fork(storage, old)
-    await put(storage, child, said("secret of the child"))
-    await put(storage, old, summed_up(1, 2), said("after"))
+    await append_drafts(storage, old, draft_fact("secret fact"))
+    child = await fork_log(storage, old)
+    await append_drafts(storage, child, draft_message("secret of the child"))
+    await append_drafts(storage, old, draft_summary(1, 2), draft_message("after"))
     await deliver(storage)
     found = receiver.verified(secret)
     assert receiver.versions(context.id) == [1, 2, 3, 4, 5]
@@ -122,17 +122,21 @@ async def test_what_is_appended_from_now_on_is_delivered_in_order_signed_and_wit
 
 async def test_only_the_kinds_that_were_asked_for_are_delivered(storage: Storage, receiver: Receiver) -> None:
     await added(storage, receiver, events=["fact"])
-    context = await new(storage)
-    await put(storage, context, said("a"))
+    context = await create_log(storage)
+    await append_drafts(storage, context, draft_message("a"))
     assert await jobs(storage) == []
-    await put(storage, context, said("b"), noted("c"), said("d"), noted("e"))
+    await append_drafts(
+        storage, context, draft_message("b"), draft_fact("c"), draft_message("d"), draft_fact("e")
+    )
     await deliver(storage)
     assert receiver.versions(context.id) == [3, 5]
 
 
 async def test_what_is_the_services_own_is_nobodys_business(storage: Storage, receiver: Receiver) -> None:
     await added(storage, receiver)
-    await put(storage, await new(storage, "@audit", namespace="@acms"), said("intent"))
+    await append_drafts(
+        storage, await create_log(storage, "@audit", namespace="@acms"), draft_message("intent")
+    )
     assert await jobs(storage) == []
 
 
@@ -141,7 +145,7 @@ async def test_each_tenant_has_webhooks_of_its_own(url: str, receiver: Receiver)
     async with open_storage(url) as one, open_storage(f"{bare}?tenant=other-of-{id(receiver)}") as other:
         await added(one, receiver)
         assert await Webhooks(other).list() == []
-        await put(other, await new(other), said("of another tenant"))
+        await append_drafts(other, await create_log(other), draft_message("of another tenant"))
         assert await jobs(other) == []
         await one.aclose()
         await other.aclose()
@@ -151,14 +155,14 @@ async def test_a_failure_is_tried_again_before_anything_later_is_sent(
     storage: Storage, receiver: Receiver
 ) -> None:
     _, secret = await added(storage, receiver)
-    context = await new(storage)
+    context = await create_log(storage)
     answers = iter([OK, status(500), status(429, **{"retry-after": "0"}), status(404), OK])
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
         next(answers, OK)(handler)
 
     receiver.answer = answer
-    await put(storage, context, *[said(str(n)) for n in range(4)])
+    await append_drafts(storage, context, *[draft_message(str(n)) for n in range(4)])
     await deliver(storage)
     assert receiver.versions(context.id) == [1, 2, 2, 2, 2, 3, 4]
     assert len(receiver.verified(secret)) == 7
@@ -168,15 +172,15 @@ async def test_what_is_given_up_is_listed_and_replayed_from_where_it_stood(
     storage: Storage, receiver: Receiver
 ) -> None:
     id, _ = await added(storage, receiver)
-    context = await new(storage)
+    context = await create_log(storage)
     receiver.answer = status(500)
-    await put(storage, context, said("a"), said("b"))
+    await append_drafts(storage, context, draft_message("a"), draft_message("b"))
     await deliver(storage)
     assert receiver.versions(context.id) == [1] * (len(WAITS) + 1)
     (dead,) = await jobs(storage, JobState.FAILED)
     assert dead.error == "the webhook answered 500"
     assert dead.payload["webhook"] == id
-    await put(storage, context, said("c"))  # one more attempt, and no more
+    await append_drafts(storage, context, draft_message("c"))  # one more attempt, and no more
     await deliver(storage)
     assert receiver.versions(context.id) == [1] * (len(WAITS) + 2)
     receiver.answer = OK
@@ -210,11 +214,11 @@ def huge(handler: BaseHTTPRequestHandler) -> None:
 async def test_addresses_that_answer_badly_cost_little_and_lead_nowhere(
     storage: Storage, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    context = await new(storage)
+    context = await create_log(storage)
     with receiving() as inside:
         await added(storage, receiver)
         receiver.answer = status(302, location=inside.url)
-        await put(storage, context, said("a"))
+        await append_drafts(storage, context, draft_message("a"))
         await asyncio.wait_for(deliver(storage), 60)
         (dead,) = await jobs(storage, JobState.FAILED)
         assert dead.error == "the webhook: answered 302; redirects are not followed"
@@ -223,13 +227,13 @@ async def test_addresses_that_answer_badly_cost_little_and_lead_nowhere(
     monkeypatch.setattr(delivery, "WAITS", ())
     seconds = delivery.SECONDS
     monkeypatch.setattr(delivery, "SECONDS", 0.2)
-    await put(storage, context, said("b"))
+    await append_drafts(storage, context, draft_message("b"))
     await asyncio.wait_for(deliver(storage), 60)
     assert (await jobs(storage, JobState.FAILED))[0].error == "the webhook: no answer within 0.2 s"
     receiver.answer = huge
     monkeypatch.setattr(delivery, "SECONDS", seconds)
     del receiver.requests[:]
-    await put(storage, context, said("c"))
+    await append_drafts(storage, context, draft_message("c"))
     await asyncio.wait_for(deliver(storage), 60)
     assert receiver.versions(context.id) == [1, 2, 3]
 
@@ -239,8 +243,8 @@ async def test_an_address_that_is_not_public_is_not_connected_to(
 ) -> None:
     monkeypatch.setattr(delivery, "WAITS", ())
     await Webhooks(storage).add(receiver.url.replace("http:", "https:").replace("127.0.0.1", "localhost"))
-    context = await new(storage)
-    await put(storage, context, said("a"))
+    context = await create_log(storage)
+    await append_drafts(storage, context, draft_message("a"))
     await deliver(storage)
     (dead,) = await jobs(storage, JobState.FAILED)
     assert "public" in (dead.error or "")
@@ -282,8 +286,8 @@ async def test_what_is_erased_before_its_delivery_is_told_without_its_text(
     storage: Storage, receiver: Receiver
 ) -> None:
     await added(storage, receiver)
-    context = await new(storage)
-    await put(storage, context, said("secret"), said("b"))
+    context = await create_log(storage)
+    await append_drafts(storage, context, draft_message("secret"), draft_message("b"))
     await storage.blank(context.id, [1], to=State.ERASED, audit={})
     await deliver(storage)
     assert receiver.versions(context.id) == [1, 2]
@@ -294,7 +298,7 @@ async def test_a_death_between_a_delivery_and_its_record_delivers_it_again_and_l
     storage: Storage, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await added(storage, receiver)
-    context = await new(storage)
+    context = await create_log(storage)
     kept = Webhooks.keep
     dies = iter([False, False, True])  # the first is where it begins
 
@@ -304,7 +308,7 @@ async def test_a_death_between_a_delivery_and_its_record_delivers_it_again_and_l
         await kept(self, *given)
 
     monkeypatch.setattr(Webhooks, "keep", keep)
-    await put(storage, context, said("a"), said("b"), said("c"))
+    await append_drafts(storage, context, draft_message("a"), draft_message("b"), draft_message("c"))
     await deliver(storage)
     assert receiver.versions(context.id) == [1, 2, 2, 3]
 
@@ -313,17 +317,17 @@ async def test_what_is_appended_while_a_delivery_ends_is_not_forgotten(
     storage: Storage, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await added(storage, receiver)
-    context = await new(storage)
-    before = delivery.ended
-    late = iter([said("late"), said("later")])
+    context = await create_log(storage)
+    before = delivery.try_finish_delivery
+    late = iter([draft_message("late"), draft_message("later")])
 
     async def ends(*given: Any) -> bool:
         if (draft := next(late, None)) is not None:
-            await put(storage, context, draft)  # its job is there already, and runs
+            await append_drafts(storage, context, draft)  # its job is there already, and runs
         return await before(*given)
 
-    monkeypatch.setattr(delivery, "ended", ends)
-    await put(storage, context, said("a"))
+    monkeypatch.setattr(delivery, "try_finish_delivery", ends)
+    await append_drafts(storage, context, draft_message("a"))
     await deliver(storage)
     assert receiver.versions(context.id) == [1, 2, 3]
     assert {job.state for job in await jobs(storage)} == {JobState.DONE}
@@ -331,17 +335,17 @@ async def test_what_is_appended_while_a_delivery_ends_is_not_forgotten(
 
 async def test_a_webhook_that_is_removed_is_told_nothing_more(storage: Storage, receiver: Receiver) -> None:
     id, _ = await added(storage, receiver)
-    context = await new(storage)
-    await put(storage, context, said("a"))
+    context = await create_log(storage)
+    await append_drafts(storage, context, draft_message("a"))
     await deliver(storage)
-    await put(storage, context, said("b"))
+    await append_drafts(storage, context, draft_message("b"))
     await Webhooks(storage).remove(id)
     await deliver(storage)
     assert receiver.versions(context.id) == [1]
     assert isinstance(storage, HasOwnValues)
     left = [entry.key for entry in (await storage.own_values().list("webhooks")).entries]
     assert left == [WEBHOOKS]
-    await put(storage, context, said("c"))
+    await append_drafts(storage, context, draft_message("c"))
     assert not await jobs(storage, JobState.READY)
     with pytest.raises(NotFoundError):
         await Webhooks(storage).remove(id)
@@ -354,9 +358,9 @@ async def test_a_webhook_that_does_not_answer_leaves_other_work_its_places(
     await added(storage, receiver)
     hang_up = threading.Event()
     receiver.answer = lambda handler: hang_up.wait(60)  # and say nothing
-    contexts = [await new(storage) for _ in range(6)]
+    contexts = [await create_log(storage) for _ in range(6)]
     for context in contexts:
-        await put(storage, context, said("a"))
+        await append_drafts(storage, context, draft_message("a"))
     worker = Worker(storage, {WEBHOOK: Delivery()}, concurrency=4)
     working = asyncio.create_task(worker.run())
     while len(receiver.requests) < delivery.PLACES:
@@ -374,8 +378,8 @@ async def test_while_the_store_does_not_say_which_webhooks_there_are_they_are_as
 ) -> None:
     async with open_storage("memory://") as storage:
         await added(storage, receiver)
-        context = await new(storage)
-        await put(storage, context, said("a"))
+        context = await create_log(storage)
+        await append_drafts(storage, context, draft_message("a"))
 
         async def fails(key: str) -> None:
             raise StorageUnavailableError
@@ -383,7 +387,7 @@ async def test_while_the_store_does_not_say_which_webhooks_there_are_they_are_as
         assert isinstance(storage, HasOwnValues)
         with monkeypatch.context() as patch:
             patch.setattr(storage.own_values(), "get", fails)
-            await put(storage, context, said("b"))
+            await append_drafts(storage, context, draft_message("b"))
         assert len(await jobs(storage, JobState.READY)) == 1
         await deliver(storage)
         assert receiver.versions(context.id) == [1, 2]
@@ -392,8 +396,8 @@ async def test_while_the_store_does_not_say_which_webhooks_there_are_they_are_as
 async def test_a_job_that_was_put_off_often_is_run_again_after_its_worker_died(receiver: Receiver) -> None:
     async with open_storage("memory://") as storage:
         await added(storage, receiver)
-        context = await new(storage)
-        await put(storage, context, said("a"))
+        context = await create_log(storage)
+        await append_drafts(storage, context, draft_message("a"))
         for _ in range(9):
             await storage.claim([WEBHOOK], lease=timedelta(0))
         await deliver(storage)
@@ -409,7 +413,7 @@ async def test_a_delivery_of_a_deleted_session_is_cancelled(receiver: Receiver) 
         await deliver(storage)
         assert {job.state for job in await jobs(storage)} == {JobState.CANCELLED}
         assert receiver.requests == []
-        assert await requests.retry(storage, (await jobs(storage))[0].id)
+        assert await requests.retry_job_by_id(storage, (await jobs(storage))[0].id)
 
 
 async def test_appends_at_once_read_the_list_of_webhooks_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -487,15 +491,15 @@ async def test_a_job_is_told_as_it_stands_after_the_entries_it_appended(
     storage: Storage, receiver: Receiver
 ) -> None:
     _, secret = await added(storage, receiver)
-    context = await new(storage)
-    await ask(storage, context, "tidy", said("a"))
+    context = await create_log(storage)
+    await ask(storage, context, "tidy", draft_message("a"))
     await one_look(storage)
     await one_look(storage)
     assert told(receiver) == [("message", "1"), ("tidy", "ready")]
     lease = await taken(storage)
     await one_look(storage)
     assert told(receiver)[2:] == [("tidy", "running")]
-    await storage.append([Append(context=context.id, drafts=(summed_up(1, 1),), finish=lease)])
+    await storage.append([Append(context=context.id, drafts=(draft_summary(1, 1),), finish=lease)])
     await deliver(storage)
     assert told(receiver)[3:] == [("summary", "2"), ("tidy", "done")]
     assert receiver.verified(secret)[-1]["data"]["attempt"] == 1
@@ -507,17 +511,17 @@ async def test_what_becomes_of_a_job_without_an_append_is_told_too(
     storage: Storage, receiver: Receiver
 ) -> None:
     await added(storage, receiver, events=["job"])
-    context = await new(storage)
-    await put(storage, context, said("nobody's business"))
+    context = await create_log(storage)
+    await append_drafts(storage, context, draft_message("nobody's business"))
     await ask(storage, context)
     lease = await taken(storage)
     await one_look(storage)
     await storage.settle(lease, Failed(error="it broke"))
     await deliver(storage)
     assert told(receiver) == [("tidy", "running"), ("tidy", "failed")]
-    again = await requests.retry(storage, lease.job.id)  # nobody follows it any more
+    again = await requests.retry_job_by_id(storage, lease.job.id)  # nobody follows it any more
     await one_look(storage)
-    await requests.cancel(storage, again.id)
+    await requests.cancel_job_by_id(storage, again.id)
     await deliver(storage)
     assert told(receiver)[2:] == [("tidy", "ready"), ("tidy", "cancelled")]
     assert {job.state for job in await jobs(storage)} == {JobState.DONE}
@@ -526,7 +530,7 @@ async def test_what_becomes_of_a_job_without_an_append_is_told_too(
 async def test_a_job_that_ends_before_the_first_look_is_told_and_what_was_there_before_is_not(
     storage: Storage, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    context = await new(storage)
+    context = await create_log(storage)
     await ask(storage, context, "old")
     await did(storage, context, "older")
     await asyncio.sleep(0.05)
@@ -543,7 +547,7 @@ async def test_what_is_asked_for_during_the_last_look_is_not_forgotten(
     storage: Storage, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await added(storage, receiver, events=["job"])
-    context = await new(storage)
+    context = await create_log(storage)
     looked = delivery.changed_jobs
     late = iter([False, True])
 
@@ -564,7 +568,7 @@ async def test_a_death_while_jobs_are_told_tells_the_last_one_again(
     storage: Storage, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await added(storage, receiver, events=["job"])
-    context = await new(storage)
+    context = await create_log(storage)
     kept = Webhooks.keep
     dies = iter([True])
 
@@ -584,7 +588,7 @@ async def test_changes_of_jobs_that_are_given_up_are_replayed_from_where_they_st
     storage: Storage, receiver: Receiver
 ) -> None:
     id, _ = await added(storage, receiver, events=["job"])
-    context = await new(storage)
+    context = await create_log(storage)
     receiver.answer = status(500)
     for kind in ("a", "b"):
         await did(storage, context, kind)
@@ -605,11 +609,11 @@ async def test_a_removed_secret_is_neither_in_the_file_nor_in_its_log(tmp_path: 
     removed: list[bytes] = []
     async with open_storage(f"sqlite:///{file}") as storage:
         hooks = Webhooks(storage)
-        context = await new(storage)
+        context = await create_log(storage)
         kept = await hooks.add("https://example.com/kept")
         for number in range(19):
             made, secret = await hooks.add(f"https://example.com/{number}")
-            await put(storage, context, said(f"message {number} " + "x" * 300))
+            await append_drafts(storage, context, draft_message(f"message {number} " + "x" * 300))
             await hooks.remove(made.id)
             removed.append(secret.encode())
         stored = b"".join([one.read_bytes() for one in tmp_path.iterdir()])
@@ -635,13 +639,13 @@ async def test_no_job_waits_for_receivers_that_never_answer(storage: Storage, re
     for _ in range(2):
         await added(storage, receiver)
     for number in range(2):
-        await put(storage, await new(storage, f"told-{number}"), said("a"))
+        await append_drafts(storage, await create_log(storage, f"told-{number}"), draft_message("a"))
     handlers: Any = {WEBHOOK: Delivery(), "compact": compact}
     worker = Worker(storage, handlers, config=WorkerConfig(poll_seconds=0.02), concurrency=2)
     working = asyncio.ensure_future(worker.run())
     await asyncio.to_thread(lambda: [called.acquire() for _ in range(2)])
-    busy = await new(storage, "busy")
-    await put(storage, busy, said("b"), jobs=(JobDraft(kind="compact", dedupe="d"),))
+    busy = await create_log(storage, "busy")
+    await append_drafts(storage, busy, draft_message("b"), jobs=(JobDraft(kind="compact", dedupe="d"),))
     await done.wait()
     assert len(await jobs(storage, JobState.RUNNING)) == 2, "the receivers have not answered"
     worker.stop(grace=0)

@@ -16,7 +16,7 @@ from acms.log import doubt
 from acms.ports import ReflectionRequest
 from acms.prompt import Prompt
 from acms.providers import OfflineReflector
-from acms.providers.reflection_parser import parse
+from acms.providers.reflection_parser import parse_reflection
 from tests.seeds.test_remembering import CHAIN
 from tests.support.logs import NOON
 from tests.support.reflectors import Scripted, one, says
@@ -70,7 +70,7 @@ WORDS = ["red", "red cat", "cat", "стол", "木", "木村", "村", "é", "a"]
 @given(st.lists(st.lists(st.sampled_from(WORDS), min_size=1, max_size=4), min_size=1, max_size=7))
 def test_a_fact_rests_on_those_whose_values_it_says(values: list[list[str]]) -> None:
     facts = [stated(" ".join(words), version) for version, words in enumerate(values, 1)]
-    for fact in doubt.examined(facts):
+    for fact in doubt.annotate_doubts(facts):
         text = f" thing {fact.version} the thing {fact.version} is {fact.value} {fact.value} "
         said = {
             one.value: ""
@@ -93,13 +93,13 @@ def test_values_are_looked_up_and_not_compared_with_each_fact(monkeypatch: pytes
             compared += 1
             return super().__contains__(key)
 
-    statement = doubt._statement
+    statement = doubt._parse_statement
     monkeypatch.setattr(
-        doubt, "_statement", lambda *given: (own := statement(*given))._replace(text=Text(own.text))
+        doubt, "_parse_statement", lambda *given: (own := statement(*given))._replace(text=Text(own.text))
     )
     facts = [stated(f"colour {version}", version) for version in range(1, 60)]
     facts += [stated(f"цвет {version}", version) for version in range(60, 64)]
-    assert doubt.examined(facts)[-1].depends_on == ()
+    assert doubt.annotate_doubts(facts)[-1].depends_on == ()
     assert compared < len(facts)
 
 
@@ -138,7 +138,7 @@ async def test_a_reflector_says_what_a_fact_follows_from(storage: Storage) -> No
             "value": "SQLAlchemy", "cardinality": "one", "sources": [5], "depends_on": ["F1", "F9"],
         }  # fmt: skip
         text = json.dumps({"proposals": [mapper], "summary": ""})
-        return parse(text, request, provider="scripted")
+        return parse_reflection(text, request, provider="scripted")
 
     reflector = Scripted(
         says(one("backend", "language", "Python")), answer, says(one("backend", "language", "Go"))

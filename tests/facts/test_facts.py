@@ -22,9 +22,9 @@ from acms import (
     open_storage,
 )
 from acms.facts import adopt as late
-from acms.log.read import PROFILE, profile
+from acms.log.read import PROFILE, find_profile
 from acms.model import Append, ContextDraft, Draft, Entry, Expect, Origin, State
-from acms.testing.logs import WHEN, put, taken_back
+from acms.testing.logs import WHEN, append_drafts, draft_retraction
 from tests.support import talk
 from tests.support.factlog import RULES, at, work
 from tests.support.talk import LONG_EPISODES, Storage, contents, fill
@@ -61,9 +61,9 @@ def unkeyed(draft: Draft) -> Draft:
 
 
 async def known_of(storage: Any, context: str) -> list[Fact]:
-    from acms.facts.request import facts
+    from acms.facts.request import read_facts
 
-    return await facts(storage, context, None)
+    return await read_facts(storage, context, None)
 
 
 async def context_of(storage: Any, session: ACMS) -> str:
@@ -276,7 +276,7 @@ async def test_a_fact_made_from_a_message_that_a_summary_stands_for_goes_with_it
     draft = Draft(
         kind=Kind.SUMMARY, content="cities", created_at=WHEN, covers=(1, 5), replaces=((1, 1), (3, 3), (5, 5))
     )
-    await put(storage, context, draft)
+    await append_drafts(storage, context, draft)
     await session.retract(said[2])
     assert await cities(session) == ["Oslo"]
     assert await cities(session, history=True) == ["Rome", "Oslo", "Bern"]
@@ -316,7 +316,7 @@ async def test_the_facts_of_a_namespace_follow_their_sources(storage: Storage) -
     assert await cities(session, scope="namespace") == ["Oslo"]
     with pytest.raises(ValidationError):
         await session.at(1).facts(scope="namespace")
-    found = await profile(storage, NAMESPACE)
+    found = await find_profile(storage, NAMESPACE)
     assert found is not None
     assert found.id == home.id
 
@@ -435,7 +435,9 @@ async def test_an_undo_that_was_cut_short_is_completed_by_doing_it_again(storage
     revoked = (await storage.read(home))[-1]
     back = await session.undo(gone)
     undone = (await storage.read(home))[-1]
-    await put(storage, await storage.context(home), taken_back(undone.version))  # as if it had not followed
+    await append_drafts(
+        storage, await storage.context(home), draft_retraction(undone.version)
+    )  # as if it had not followed
     assert await cities(session, scope="namespace") == []
     assert await session.undo(gone) == back
     assert await cities(session, scope="namespace") == ["Rome"]
@@ -480,7 +482,7 @@ async def test_erasing_the_middle_of_a_chain_leaves_its_end_alone(storage: Stora
 
 async def adopt(storage: Any) -> None:
     for lease in await storage.claim(["adopt"], lease=timedelta(minutes=1), limit=10):
-        outcome = await late.adopt(storage, lease)
+        outcome = await late.handle_adopt_job(storage, lease)
         if outcome is not None:
             await storage.settle(lease, outcome)
 
@@ -557,7 +559,7 @@ async def test_a_fork_adopts_the_marks_of_the_episodes_that_had_ended(storage: S
     await fill(session, "a", "b", close=True)  # v3 closes it
     await fill(session, "c", "d", close=True)  # v6
     context = await storage.context(session.session_id, namespace=NAMESPACE)
-    await put(storage, context, mark(1, 1, 2), mark(2, 4, 5))
+    await append_drafts(storage, context, mark(1, 1, 2), mark(2, 4, 5))
     for fork_at, episodes in ((6, [1, 2]), (5, [1]), (4, [1]), (3, [1]), (2, [])):
         child = await session.fork(at=fork_at)
         await adopt(storage)
@@ -576,7 +578,7 @@ async def test_erasing_takes_marks_along_everywhere(storage: Storage) -> None:
     session = by_hand(storage)
     ids = await fill(session, "a", "b", close=True)
     context = await storage.context(session.session_id, namespace=NAMESPACE)
-    await put(storage, context, mark(1, 1, 2))
+    await append_drafts(storage, context, mark(1, 1, 2))
     child = await session.fork(at=3)
     await adopt(storage)
     await session.erase(ids[0], verify=True)

@@ -28,8 +28,8 @@ from acms import (
     WorkerConfig,
     open_storage,
 )
-from acms.facts.request import facts
-from acms.log.facts import Succession, address
+from acms.facts.request import read_facts
+from acms.log.facts import Succession, normalize_address
 from acms.log.in_force import Cover
 from acms.model import Append, Entry, Expect, Origin, Receipt
 from tests.servers.stores import another
@@ -150,7 +150,9 @@ class FactsStory(RuleBasedStateMachine):
             if most == 100
             else type(RULES)(min_confidence=0.7, max_facts=10, max_tokens=200, max_active=most)
         )
-        made = work(some, await facts(self.store, context, None), log, said[-1:], rules, f"r:{self.number}")
+        made = work(
+            some, await read_facts(self.store, context, None), log, said[-1:], rules, f"r:{self.number}"
+        )
         if not made.drafts:
             return None
         op = Append(context=context, drafts=made.drafts, expect=Expect(rewrites=head.rewrites))
@@ -267,9 +269,11 @@ class FactsStory(RuleBasedStateMachine):
             return
         known: list[Fact] = self.run(self.session.facts())
         for fact in known:
-            where = address(fact.subject, fact.attribute)
+            where = normalize_address(fact.subject, fact.attribute)
             if fact.cardinality == "one" and where[1]:
-                assert [one for one in known if address(one.subject, one.attribute) == where] == [fact]
+                assert [one for one in known if normalize_address(one.subject, one.attribute) == where] == [
+                    fact
+                ]
         replacing = self.run(self.store.read(self.context, replacing=True))
         found = Succession(self.run(self.store.read(self.context, kinds=(Kind.FACT,))), Cover(replacing))
         # Nothing but entries of the log puts a fact out of force: none is merely outshone by a newer one.
@@ -292,7 +296,7 @@ class FactsStory(RuleBasedStateMachine):
     def whoever_reads_anew_knows_the_same(self) -> None:
         if not hasattr(self, "context"):
             return
-        assert self.run(facts(self.store, self.context, None)) == self.run(self.session.facts())
+        assert self.run(read_facts(self.store, self.context, None)) == self.run(self.session.facts())
         if self.kind != "memory" and self.number % 4 == 0:
             assert self.run(self.anew()) == self.run(self.session.facts(history=True))
 

@@ -22,8 +22,8 @@ from acms.errors import (
     StorageError,
 )
 from acms.facts import backlog as reflect
-from acms.facts.job import handler
-from acms.jobs.requests import cancel
+from acms.facts.job import make_reflection_handler
+from acms.jobs.requests import cancel_job_by_id
 from acms.jobs.worker import Worker
 from acms.knowledge import Decision, Fact, Proposal, Reflection
 from acms.log import facts as known
@@ -112,7 +112,7 @@ async def context_of(session: ACMS) -> str:
 
 async def facts_of(storage: StorageBackend, context: str) -> list[Entry]:
     entries = await storage.read(context)
-    return known.in_force(
+    return known.active_facts(
         [one for one in entries if one.kind is Kind.FACT], Cover([one for one in entries if one.replaces])
     )
 
@@ -228,7 +228,9 @@ async def test_one_call_reads_several_episodes_up_to_its_limits(storage: Storage
             await episode(session, f"thing {number} is {number}", "ok")
         await episode(session, "long " * 50, "ok")
         await episode(session, "short", "ok")
-        await Worker(storage, {"reflect:notes/1": handler(session._shared.config, notes, COUNTERS)}).drain()
+        await Worker(
+            storage, {"reflect:notes/1": make_reflection_handler(session._shared.config, notes, COUNTERS)}
+        ).drain()
         assert [len(texts) for texts in notes.read] == [6, 2, 2, 2]
         assert len(await marks(session)) == 6
 
@@ -366,7 +368,7 @@ async def test_what_somebody_cancelled_is_not_asked_for_again(storage: Storage, 
     async with on(storage, notes, worker=BY_HAND) as session:
         await episode(session, "the database is PostgreSQL", "ok")
         (job,) = await jobs(session)
-        await cancel(storage, job.id)
+        await cancel_job_by_id(storage, job.id)
     async with on(storage, notes) as session:
         await session.window(100)
         assert [job.state for job in await jobs(session)] == [JobState.CANCELLED]
@@ -441,7 +443,7 @@ async def test_two_attempts_at_once_say_it_once(storage: Storage, notes: Notes) 
     """A worker that lost its lease while the model thought appends nothing a second time."""
     async with on(storage, notes, worker=BY_HAND) as session:
         await episode(session, "the database is PostgreSQL", "ok")
-        run = handler(session._shared.config, notes, COUNTERS)
+        run = make_reflection_handler(session._shared.config, notes, COUNTERS)
         from datetime import timedelta
 
         notes.gate = asyncio.Event()
@@ -476,7 +478,7 @@ class Meanwhile(WrapperStorage):
 
 
 async def worked_off(session: ACMS, storage: Any, notes: Notes) -> None:
-    run = handler(session._shared.config, notes, COUNTERS)
+    run = make_reflection_handler(session._shared.config, notes, COUNTERS)
     await Worker(storage, {"reflect:notes/1": run}, retry=PATIENT).drain()
 
 
@@ -749,8 +751,8 @@ async def test_an_episode_of_which_nothing_may_be_shown_is_passed_over(
 async def test_facts_in_force_are_shown_those_with_the_same_words_first() -> None:
     turns = [reflect.Turn(speaker="user", text="our printers are blue", version=1)]
     found = [Fact(id=str(n), content=f"number {n}") for n in range(50)] + [Fact(id="p", content="printers")]
-    assert reflect.shown(found[:40], turns) == tuple(found[:40])
-    shown = reflect.shown(found, turns)
+    assert reflect.select_known_facts(found[:40], turns) == tuple(found[:40])
+    shown = reflect.select_known_facts(found, turns)
     assert (len(shown), shown[0].id) == (40, "p")
 
 
@@ -812,21 +814,21 @@ async def test_what_cannot_be_read_of_an_answer_is_passed_over_and_told(
     ],
 )
 def test_a_proposal_that_cannot_be_read_says_why(given: dict[str, Any], why: str) -> None:
-    found = reflect.checked([Proposal(content="a", **given), Proposal(content="b")], {})
+    found = reflect.parse_answer([Proposal(content="a", **given), Proposal(content="b")], {})
     assert [one.content for one in found.proposals] == ["b"]
     assert found.unreadable == (f"proposal 1: {why}",)
 
 
 def test_a_fact_that_cites_no_list_is_no_proposal() -> None:
     listed, alone = Fact(content="a", sources=("m_1", "m_9")), Fact(content="a", sources="m_1")  # type: ignore[arg-type]
-    found = reflect.checked([listed, alone], {"m_1": 3})
+    found = reflect.parse_answer([listed, alone], {"m_1": 3})
     assert [one.sources for one in found.proposals] == [(3,)]
     assert found.unreadable == ("proposal 2: sources are not versions",)
 
 
 def test_of_an_endless_answer_the_first_proposals_are_read() -> None:
     answer = Reflection(proposals=(Proposal(content="a"),) * (reflect.MOST + 3), unreadable=7)  # type: ignore[arg-type]
-    found = reflect.checked(answer, {})
+    found = reflect.parse_answer(answer, {})
     assert len(found.proposals) == reflect.MOST
     assert found.unreadable == ("3 proposals beyond the first 1000",)
 
@@ -1036,4 +1038,4 @@ async def test_a_fork_of_a_log_without_messages_learns_for_itself(storage: Stora
 def test_a_decision_names_the_fact_it_became() -> None:
     made = Decision(proposal=Proposal(content="a"), outcome="added", draft=1)
     kept = Decision(proposal=Proposal(content="b"), outcome="kept", fact_id="f")
-    assert [one.fact_id for one in reflect.resolved([made, kept], ["x", "y"])] == ["y", "f"]
+    assert [one.fact_id for one in reflect.resolve_fact_ids([made, kept], ["x", "y"])] == ["y", "f"]

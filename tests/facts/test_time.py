@@ -17,7 +17,7 @@ from acms.codecs import OpenAIChat
 from acms.log.validity import Period
 from acms.prompt import Prompt
 from acms.providers import OfflineReflector
-from acms.text.moments import ahead, moment, timed
+from acms.text.moments import extract_validity, parse_date_bound, parse_future_period
 from tests.support.talk import LONG_EPISODES
 
 DAY = timedelta(days=1)
@@ -204,7 +204,7 @@ def day(text: str | None) -> Any:
 def test_when_something_is_so_is_taken_from_what_was_said(
     text: str, left: str | None, start: str | None, end: str | None
 ) -> None:
-    found = timed(text, BASE)
+    found = extract_validity(text, BASE)
     assert found.text == (text if left is None else left)
     assert found.period == Period(day(start), day(end))
 
@@ -223,8 +223,8 @@ def test_when_something_is_so_is_taken_from_what_was_said(
     ],
 )
 def test_a_day_to_come_is_counted_from_when_it_was_said(text: str, said: str, start: str, end: str) -> None:
-    assert ahead(text, day(said)) == Period(day(start), day(end))
-    assert ahead(f"{text} or so", day(said)) is None
+    assert parse_future_period(text, day(said)) == Period(day(start), day(end))
+    assert parse_future_period(f"{text} or so", day(said)) is None
 
 
 def test_a_date_that_a_model_gives_in_words_begins_and_ends_where_it_is_meant_to() -> None:
@@ -234,6 +234,6 @@ def test_a_date_that_a_model_gives_in_words_begins_and_ends_where_it_is_meant_to
         ("2026-05-05", "2026-05-05", "2026-05-06"),
         ("end of June", "2026-06-01", "2026-07-01"),
     ):
-        assert moment(text, BASE, end=False) == day(begins)
-        assert moment(text, BASE, end=True) == day(ends)
-    assert moment("when it is done", BASE, end=True) is None
+        assert parse_date_bound(text, BASE, end=False) == day(begins)
+        assert parse_date_bound(text, BASE, end=True) == day(ends)
+    assert parse_date_bound("when it is done", BASE, end=True) is None

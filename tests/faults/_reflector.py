@@ -14,7 +14,7 @@ import signal
 import sys
 
 from acms.config import ACMSConfig, ReflectionConfig, RetryConfig, WorkerConfig
-from acms.facts.job import handler
+from acms.facts.job import make_reflection_handler
 from acms.jobs.worker import Worker
 from acms.knowledge import Proposal, Reflection
 from acms.ports import ReflectionRequest
@@ -69,7 +69,7 @@ async def main(what: str, path: str, lease: str, calls: str) -> None:
     config = ACMSConfig(reflection=CONFIG)
     worker = Worker(
         storage,
-        {"reflect:learner": handler(config, Learner(calls), {"chars": Chars()})},
+        {"reflect:learner": make_reflection_handler(config, Learner(calls), {"chars": Chars()})},
         config=WorkerConfig(lease_seconds=float(lease), max_attempts=10_000, poll_seconds=0.05),
         retry=RetryConfig(base_delay=0.05, max_delay=0.2),
         concurrency=2,

@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from acms.log.encoding import genesis, verify
+from acms.log.encoding import genesis_hash, verify_chain
 from acms.model import Append, Context, ContextDraft, ContextQuery, Draft, Entry, Kind, Receipt
 from acms.ports import Handle, HasIntegrity, StorageBackend
 from acms.storage import open_storage
@@ -83,13 +83,13 @@ async def sound(storage: StorageBackend) -> dict[str, list[Entry]]:
         entries = found[context.id] = await storage.read(context.id)
         head = await storage.head(context.id)
         assert [entry.version for entry in entries] == list(range(1, len(entries) + 1))
-        assert list(verify(entries, head=genesis(context.id), version=0)) == []
+        assert list(verify_chain(entries, head=genesis_hash(context.id), version=0)) == []
         said = [entry for entry in entries if entry.kind is Kind.MESSAGE]
         assert head.version == len(entries)
         assert head.messages == len(said)
         assert head.tokens == sum(entry.tokens for entry in said)
         assert head.last_message == (said[-1].id if said else None)
-        assert head.chain == (entries[-1].chain if entries else genesis(context.id))
+        assert head.chain == (entries[-1].chain if entries else genesis_hash(context.id))
         assert [entry.position for entry in said] == list(range(1, len(said) + 1))
         keys = [entry.key for entry in entries if entry.key is not None]
         assert len(set(keys)) == len(keys)

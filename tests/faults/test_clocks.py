@@ -14,7 +14,7 @@ from acms import ACMS, ACMSConfig, EpisodeBoundaryConfig, open_storage
 from acms.errors import LeaseLostError
 from acms.model import JobDraft, Retry
 from acms.testing import sound
-from acms.testing.logs import WHEN, new, put, said
+from acms.testing.logs import WHEN, append_drafts, create_log, draft_message
 from tests.servers.stores import another
 
 WORDS = ["orders", "ships", "cache", "invoice", "Berlin", "kernel"]
@@ -70,10 +70,12 @@ async def test_a_log_told_under_a_clock_that_goes_back_is_the_log_told_under_one
 async def test_t32_what_a_servers_clock_that_was_ahead_has_written_stalls_no_job(tenant_url: str) -> None:
     """After a failover to a host whose clock is right: enqueued, leased and put off are due, and fenced."""
     async with open_storage(tenant_url) as store:
-        context = await new(store)
+        context = await create_log(store)
         kinds = ("waiting", "leased", "put off")
         for hours in (1, 24 * 365):
-            await put(store, context, jobs=tuple(JobDraft(kind=kind, dedupe=kind) for kind in kinds))
+            await append_drafts(
+                store, context, jobs=tuple(JobDraft(kind=kind, dedupe=kind) for kind in kinds)
+            )
             (held,) = await store.claim(["leased"], lease=timedelta(seconds=30))
             (tried,) = await store.claim(["put off"], lease=timedelta(seconds=30))
             await store.settle(tried, Retry(error="busy", not_before=tried.until + timedelta(minutes=5)))
@@ -85,12 +87,14 @@ async def test_t32_what_a_servers_clock_that_was_ahead_has_written_stalls_no_job
             ]  # fmt: skip
             assert await store.claim(kinds, lease=timedelta(seconds=30), limit=9) == []
             with pytest.raises(LeaseLostError):
-                await put(store, context, said("of the worker that was ahead"), finish=held)
+                await append_drafts(
+                    store, context, draft_message("of the worker that was ahead"), finish=held
+                )
             for lease in found:
-                await put(
+                await append_drafts(
                     store,
                     context,
-                    said(lease.job.kind),
+                    draft_message(lease.job.kind),
                     finish=await store.extend(lease, by=timedelta(minutes=1)),
                 )
         assert [entry.content for entry in await sound(store, context.id)].count("leased") == 2

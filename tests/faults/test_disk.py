@@ -14,11 +14,11 @@ from typing import Any, cast
 import apsw
 import pytest
 
-from acms.erasure.erase import erase, erase_context
+from acms.erasure.erase import erase_context, erase_entries
 from acms.errors import ACMSError, ConflictError, StorageBusyError, StorageError, StorageFullError
 from acms.model import Append, ContextDraft, Expect, Receipt
 from acms.storage.sqlite.store import SQLiteStorage
-from acms.testing.logs import put, said
+from acms.testing.logs import append_drafts, draft_message
 
 from ._vfs import FaultyVFS, checkpoint_every, failing
 from ._work import NOW, add, contexts, draft, op, sound, sound_file
@@ -283,7 +283,7 @@ async def test_T19_a_full_disk_inside_a_vacuum_names_the_file_and_leaves_nothing
     secret = "the vault code is seven-four-one-nine"
     async with SQLiteStorage(path) as storage:
         (context,) = await contexts(storage, 1)
-        receipt = await put(storage, await storage.context(context), said(secret))
+        receipt = await append_drafts(storage, await storage.context(context), draft_message(secret))
         await many(storage, context, [str(n) for n in range(250)])
     careless = apsw.Connection(str(path))  # what an earlier release left in free pages
     careless.pragma("secure_delete", False)
@@ -293,19 +293,19 @@ async def test_T19_a_full_disk_inside_a_vacuum_names_the_file_and_leaves_nothing
         size = path.stat().st_size
         ballast.write_bytes(bytes(shutil.disk_usage(small_disk).free - 300_000))
         if verify:
-            erased = await erase(storage, context, receipt.ids, verify=True)
+            erased = await erase_entries(storage, context, receipt.ids, verify=True)
             assert any(f"{path} could not be written anew" in what for what in erased.residue)
             assert any("at byte" in what for what in erased.residue)
         else:
             with pytest.raises(StorageFullError, match=f"{path} could not be written anew") as told:
-                await erase(storage, context, receipt.ids, rewrite=True)
+                await erase_entries(storage, context, receipt.ids, rewrite=True)
             assert told.value.retryable
         left = {file.name: file.stat().st_size for file in small_disk.iterdir()}
         assert (left["a.db"], left["a.db-wal"], len(left)) == (size, 0, 4), "of the new file nothing is left"
         assert await storage.integrity() == []
         assert (await storage.read(context))[0].content == "", "erased all the same"
         ballast.unlink()
-        again = await erase(storage, context, receipt.ids, verify=True, rewrite=True)
+        again = await erase_entries(storage, context, receipt.ids, verify=True, rewrite=True)
         assert (again.residue, again.rewritten) == ((), ("a.db",))
         assert path.stat().st_size < size
         assert secret.encode() not in path.read_bytes()

@@ -25,7 +25,7 @@ from acms.model import Append, Context, Done, Failed, JobDraft, Receipt
 from acms.ports import StorageBackend
 from acms.results import LogEvent
 from acms.sync import Client
-from acms.testing.logs import new, put, said
+from acms.testing.logs import append_drafts, create_log, draft_message
 from tests.events.receiver import OK, Receiver, receiving
 
 from ._process import finish, python
@@ -111,13 +111,13 @@ async def delivering(url: str, receiver: Receiver, kills: int, count: int) -> No
     rng = random.Random(kills)
     async with open_storage(url) as storage:
         _, secret = await Webhooks(storage).add(receiver.url, private=True)
-        ids = [await new(storage) for _ in range(3)]
+        ids = [await create_log(storage) for _ in range(3)]
         receiver.answer = slowly(rng)
         worker = python("-m", "acms.cli", "worker", "--db", url, "--concurrency", "2")
         try:
             for n in range(count):
                 for context in ids:
-                    await put(storage, context, said(str(n)))
+                    await append_drafts(storage, context, draft_message(str(n)))
                 if n % (count // kills) == 0:
                     seen = len(receiver.requests)
                     while len(receiver.requests) < seen + 2:  # in the middle of it
@@ -172,14 +172,14 @@ class Jobs:
     async def one(self, number: int) -> None:
         """Ask for a job and end it."""
         context = self._contexts[number % len(self._contexts)].id
-        drafts = (said(str(number)),) if number % 2 else ()
+        drafts = (draft_message(str(number)),) if number % 2 else ()
         await self._storage.append(
             [Append(context=context, drafts=drafts, jobs=(JobDraft(kind="tidy", dedupe=str(number)),))]
         )
         (lease,) = await self._storage.claim(["tidy"], lease=timedelta(minutes=5))
         if number % 3 == 0:
             (done,) = await self._storage.append(
-                [Append(context=context, drafts=(said("of a job"),), finish=lease)]
+                [Append(context=context, drafts=(draft_message("of a job"),), finish=lease)]
             )
             assert isinstance(done, Receipt)
             self.ended[lease.job.id] = ("done", done.head.version)
@@ -226,7 +226,7 @@ async def telling(url: str, receiver: Receiver, kills: int, count: int) -> None:
     worker = ("-m", "acms.cli", "worker", "--db", url, "--concurrency", "2", "--kinds", "webhook")
     async with open_storage(url) as storage:
         _, secret = await Webhooks(storage).add(receiver.url, private=True)
-        jobs = Jobs(storage, [await new(storage) for _ in range(2)])
+        jobs = Jobs(storage, [await create_log(storage) for _ in range(2)])
         receiver.answer = slowly(rng)
         process = python(*worker)
         try:

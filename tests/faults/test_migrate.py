@@ -19,13 +19,13 @@ import pytest
 
 from acms.branches import export
 from acms.errors import ACMSError, SchemaVersionError, StorageFullError
-from acms.log.encoding import micros
+from acms.log.encoding import to_microseconds
 from acms.model import Context, ContextQuery, Derived, Entry, Job, JobDraft, JobQuery, State
-from acms.storage.sql import migrations
+from acms.storage.sql import load_migrations
 from acms.storage.sqlite import schema as sqlite_schema
 from acms.storage.sqlite.store import SQLiteStorage
 from acms.testing import sound
-from acms.testing.logs import fork, new, put, said
+from acms.testing.logs import append_drafts, create_log, draft_message, fork_log
 from tests.storage.suite.logs import mixed
 
 from ._process import finish, python
@@ -33,7 +33,7 @@ from ._work import add, content, contexts
 
 OPENERS = 8
 NOW = datetime(2026, 2, 1, tzinfo=UTC)
-KNOWN = migrations("sqlite")
+KNOWN = load_migrations("sqlite")
 
 
 @dataclass
@@ -53,11 +53,18 @@ async def _write(path: Path) -> Written:
     """Fill a file of this release: a tree of forks, a log apart, an erasure, derived rows, a job, a deleted fork."""
     async with SQLiteStorage(path) as store:
         root, child = await mixed(store)
-        grandchild = await fork(store, child, 10, key="grandchild")
-        await put(store, grandchild, said("eleven", key="k"), said("twelve", tokens=7))
-        hidden = await fork(store, root, 4, key="hidden")
-        apart = await new(store, "apart")
-        await put(store, apart, said("alone"), jobs=(JobDraft(kind="compact", dedupe="c", payload={"n": 1}),))
+        grandchild = await fork_log(store, child, 10, key="grandchild")
+        await append_drafts(
+            store, grandchild, draft_message("eleven", key="k"), draft_message("twelve", tokens=7)
+        )
+        hidden = await fork_log(store, root, 4, key="hidden")
+        apart = await create_log(store, "apart")
+        await append_drafts(
+            store,
+            apart,
+            draft_message("alone"),
+            jobs=(JobDraft(kind="compact", dedupe="c", payload={"n": 1}),),
+        )
         await store.blank(child.id, [2], to=State.ERASED, audit={"by": "test"})
         for context, versions in (
             (root, (1, 6, 9)),
@@ -114,7 +121,7 @@ def _make_earlier(source: Path, path: Path) -> dict[str, int]:
             "UPDATE contexts SET derived = (SELECT count(*) FROM derived d WHERE d.ref = contexts.ref)"
         ).fetchall()
         earlier.execute(
-            "INSERT INTO migrations VALUES (?, ?, ?)", (version, checksum, micros(NOW))
+            "INSERT INTO migrations VALUES (?, ?, ?)", (version, checksum, to_microseconds(NOW))
         ).fetchall()
         earlier.pragma("application_id", sqlite_schema.APPLICATION_ID)
         earlier.pragma("user_version", 1)
@@ -155,7 +162,7 @@ async def upgraded(path: Path, written: Written) -> None:
                 await sound(store, context.id)
         context = next(one for one in found.contexts if one.key == "grandchild")
         before = found.newest[context.id]
-        await put(store, context, said("after the upgrade"))
+        await append_drafts(store, context, draft_message("after the upgrade"))
         await store.put_derived(context.id, [Derived(version=13, space="s", data=b"new")])
         (row,) = await store.derived(context.id, "s", after=before)
         assert (row.version, row.seq) == (13, before + 1), "a new row is behind what a reader has seen"
@@ -176,8 +183,8 @@ async def begun(path: Path) -> None:
     """Open a file that was new; assert that it has the newest schema and takes a message."""
     async with SQLiteStorage(path) as store:
         assert await store.integrity() == []
-        context = await new(store, "first")
-        await put(store, context, said("one"))
+        context = await create_log(store, "first")
+        await append_drafts(store, context, draft_message("one"))
         await sound(store, context.id)
     assert schema(path)[0] == len(KNOWN)
 
@@ -372,7 +379,7 @@ async def test_t46_an_earlier_release_refuses_a_file_of_a_later_one(
     shutil.copy(earlier[0], path)
     async with SQLiteStorage(path):
         pass
-    monkeypatch.setattr(sqlite_schema, "migrations", lambda _dialect: KNOWN[:1])
+    monkeypatch.setattr(sqlite_schema, "load_migrations", lambda _dialect: KNOWN[:1])
     await _refused(path, f"has schema {len(KNOWN)}, this release knows up to 1", read_only=read_only)
     monkeypatch.undo()
     await upgraded(path, earlier[1])

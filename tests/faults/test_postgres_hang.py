@@ -19,7 +19,7 @@ from acms.model import Append, Context, ContextDraft, ContextQuery, Derived, Job
 from acms.storage.postgres.pool import UnknownOutcomeError
 from acms.storage.postgres.store import PostgresStorage
 from acms.testing import sound
-from acms.testing.logs import WHEN, new, put, said
+from acms.testing.logs import WHEN, append_drafts, create_log, draft_message
 from tests.servers.postgres import Databases, Server
 
 HASTY: dict[str, Any] = {"statement_seconds": 0.2, "retry_seconds": 0.5, "pool_size": 4}
@@ -173,8 +173,8 @@ def verbs(store: PostgresStorage, place: Context) -> dict[str, Any]:
         "claim": store.claim(["k"], lease=timedelta(minutes=1)),
         "jobs": store.jobs(JobQuery()),
         "feed": store.feed(),
-        "append": put(store, place, said("bare")),
-        "keyed": put(store, place, said("keyed", key="k")),
+        "append": append_drafts(store, place, draft_message("bare")),
+        "keyed": append_drafts(store, place, draft_message("keyed", key="k")),
     }
 
 
@@ -182,8 +182,8 @@ async def test_t17_every_call_on_a_server_that_hangs_ends_with_a_retryable_error
     server: Server, url: str
 ) -> None:
     async with warm(url) as store:
-        context = await new(store, "key")
-        await put(store, context, said("first"))
+        context = await create_log(store, "key")
+        await append_drafts(store, context, draft_message("first"))
         with hanging(server):
             calls = verbs(store, context)
             async with asyncio.timeout(120):
@@ -194,7 +194,7 @@ async def test_t17_every_call_on_a_server_that_hangs_ends_with_a_retryable_error
                 assert isinstance(error, StorageUnavailableError | StorageBusyError), name
                 assert error.retryable, name
                 assert error.options, name
-        await put(store, context, said("keyed", key="k"))
+        await append_drafts(store, context, draft_message("keyed", key="k"))
         stored = [entry.content for entry in await sound(store, context.id)]
         assert stored.count("keyed") == 1
         assert stored.count("bare") <= 1
@@ -219,9 +219,9 @@ async def test_t17_a_handle_on_a_server_that_hangs_is_not_opened_for_ever(server
 async def test_t17_many_appends_that_wait_are_told_together(server: Server, url: str) -> None:
     """Each would have to wait until patience ends; a hundred of them do not wait one after the other."""
     async with warm(url) as store:
-        contexts = [await new(store) for _ in range(3)]
+        contexts = [await create_log(store) for _ in range(3)]
         with hanging(server):
-            ops = [Append(context=contexts[n % 3].id, drafts=(said(str(n)),)) for n in range(100)]
+            ops = [Append(context=contexts[n % 3].id, drafts=(draft_message(str(n)),)) for n in range(100)]
             async with asyncio.timeout(300):
                 results = [result for (result,) in await asyncio.gather(*(store.append([op]) for op in ops))]
             assert all(isinstance(result, StorageUnavailableError | StorageBusyError) for result in results)
@@ -240,19 +240,19 @@ async def test_t17_what_a_connection_swallows_is_sent_again_on_another(
     server: Server, url: str, hole: Hole, side: str
 ) -> None:
     async with warm(hole.url(url), retry_seconds=20) as store:
-        context = await new(store, "key")
-        await put(store, context, said("first"))
+        context = await create_log(store, "key")
+        await append_drafts(store, context, draft_message("first"))
         head = await store.head(context.id)
         hole.swallow(side)
         assert await store.head(context.id) == head
         hole.swallow(side)
-        receipt = await put(store, context, said("keyed", key="k"))
+        receipt = await append_drafts(store, context, draft_message("keyed", key="k"))
         assert receipt.versions == (2, 2)
         hole.swallow(side)
         assert (await store.settings(context.id, {"a": 1}, rev=0)).settings_rev == 1
-        await put(store, context, said("seen"))  # reads, too, which webhooks there are
+        await append_drafts(store, context, draft_message("seen"))  # reads, too, which webhooks there are
         hole.swallow(side)
-        (result,) = await store.append([Append(context=context.id, drafts=(said("bare"),))])
+        (result,) = await store.append([Append(context=context.id, drafts=(draft_message("bare"),))])
         assert isinstance(result, Receipt if side == "server" else UnknownOutcomeError)
         stored = [entry.content for entry in await sound(store, context.id)]
         assert stored == ["first", "keyed", "seen", *(["bare"] if side == "server" else [])]
@@ -261,7 +261,7 @@ async def test_t17_what_a_connection_swallows_is_sent_again_on_another(
 async def test_t17_whoever_stops_waiting_is_let_go_at_once(server: Server, url: str, hole: Hole) -> None:
     """Nobody is kept until a server that hangs has heard that it may stop: no further connection asks it to."""
     async with warm(hole.url(url), statement_seconds=600) as store, store.kv() as values:
-        context = await new(store, "key")
+        context = await create_log(store, "key")
         await values.set("a", 1)
         calls = (
             lambda: store.head(context.id),

@@ -14,7 +14,7 @@ from acms.errors import ConflictError
 from acms.model import Append, Expect, JobDraft, JobQuery, Receipt
 from acms.storage.postgres.store import PostgresStorage
 from acms.testing import ManualClock, run_story, sound
-from acms.testing.logs import WHEN, fork, new, put, said, summed_up
+from acms.testing.logs import WHEN, append_drafts, create_log, draft_message, draft_summary, fork_log
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.stores import another
 from tests.storage.suite import StorageBackendTests
@@ -31,14 +31,16 @@ async def stores(postgres_home: str) -> AsyncIterator[list[PostgresStorage]]:
 
 
 async def crowd(stores: list[PostgresStorage], writers: int, appends: int) -> None:
-    context = await new(stores[0])
+    context = await create_log(stores[0])
     acked: dict[int, tuple[str, str]] = {}
 
     async def write(writer: int) -> None:
         store = stores[writer % HANDLES]
         for n in range(appends // writers):
             text = f"writer {writer}, message {n}"
-            receipt = await put(store, context, said(text, key=text if n % 3 == 0 else None))
+            receipt = await append_drafts(
+                store, context, draft_message(text, key=text if n % 3 == 0 else None)
+            )
             assert receipt.versions[0] not in acked
             acked[receipt.versions[0]] = (receipt.ids[0], text)
 
@@ -60,12 +62,12 @@ async def test_t01_32_writers_on_four_handles_append_ten_thousand(stores: list[P
 async def test_t03_of_many_appends_on_one_head_from_four_handles_one_is_written(
     stores: list[PostgresStorage],
 ) -> None:
-    context = await new(stores[0])
+    context = await create_log(stores[0])
     head = await stores[0].head(context.id)
     for turn in range(10):
         expects = (Expect(version=head.version), Expect(last_message=head.last_message))
         ops = [
-            Append(context=context.id, drafts=(said(f"{turn}.{n}"),), expect=expects[n % 2])
+            Append(context=context.id, drafts=(draft_message(f"{turn}.{n}"),), expect=expects[n % 2])
             for n in range(16)
         ]
         results = [
@@ -83,23 +85,23 @@ async def test_t03_of_many_appends_on_one_head_from_four_handles_one_is_written(
 async def test_t12_a_fork_while_other_handles_append_and_compact_is_a_snapshot(
     stores: list[PostgresStorage],
 ) -> None:
-    parent = await new(stores[0])
-    await put(stores[0], parent, said("first"))
+    parent = await create_log(stores[0])
+    await append_drafts(stores[0], parent, draft_message("first"))
     done = asyncio.Event()
 
     async def appending(store: PostgresStorage) -> None:
         for n in range(60):
-            receipt = await put(store, parent, said(f"m{n}"))
+            receipt = await append_drafts(store, parent, draft_message(f"m{n}"))
             if n % 10 == 9:
                 first = receipt.versions[0] - 5
-                await put(store, parent, summed_up(max(1, first), receipt.versions[0]))
+                await append_drafts(store, parent, draft_summary(max(1, first), receipt.versions[0]))
         done.set()
 
     async def forking(store: PostgresStorage) -> list[str]:
         found: list[str] = []
         while not done.is_set():
             head = await store.head(parent.id)
-            child = await fork(store, parent)
+            child = await fork_log(store, parent)
             assert child.fork is not None
             assert child.fork >= head.version
             found.append(child.id)
@@ -115,7 +117,7 @@ async def test_t12_a_fork_while_other_handles_append_and_compact_is_a_snapshot(
         assert inherited == whole[: context.fork]
         head = await stores[1].head(id)
         assert head.rewrites == sum(bool(entry.replaces) for entry in inherited)
-        receipt = await put(stores[3], context, said("own"))
+        receipt = await append_drafts(stores[3], context, draft_message("own"))
         assert receipt.versions == (len(inherited) + 1,) * 2
 
 
@@ -130,18 +132,18 @@ async def test_t32_the_clocks_of_hosts_order_nothing_and_end_no_lease(
         PostgresStorage(place, tenant=tenant, clock=here) as one,
         PostgresStorage(place, tenant=tenant, clock=there) as two,
     ):
-        context = await new(one)
+        context = await create_log(one)
         for n in range(6):
             store, when = ((one, WHEN), (two, WHEN + shift))[n % 2]
-            await put(store, context, said(f"m{n}", created_at=when))
+            await append_drafts(store, context, draft_message(f"m{n}", created_at=when))
         entries = await sound(one, context.id)
         assert [entry.content for entry in entries] == [f"m{n}" for n in range(6)]
-        await put(one, context, jobs=(JobDraft(kind="k", dedupe="d"),))
+        await append_drafts(one, context, jobs=(JobDraft(kind="k", dedupe="d"),))
         (lease,) = await one.claim(["k"], lease=timedelta(minutes=1))
         assert await two.claim(["k"], lease=timedelta(minutes=1)) == [], "the database says what time it is"
         longer = await two.extend(lease, by=timedelta(minutes=2))
         assert timedelta(0) < longer.until - lease.until < timedelta(minutes=2)
-        await put(two, context, said("effect"), finish=lease)
+        await append_drafts(two, context, draft_message("effect"), finish=lease)
         assert [job.attempt for job in (await one.jobs(JobQuery())).items] == [1]
 
 
@@ -189,9 +191,9 @@ async def test_t33_tenants_behind_a_pooler_never_get_each_others_setting(
         ]
 
         async def talk(store: PostgresStorage) -> None:
-            context = await new(store, "talk")
+            context = await create_log(store, "talk")
             for n in range(5):
-                await put(store, context, said(f"{store.tenant} {n}"))
+                await append_drafts(store, context, draft_message(f"{store.tenant} {n}"))
             assert [entry.content for entry in await sound(store, context.id)] == [
                 f"{store.tenant} {n}" for n in range(5)
             ]

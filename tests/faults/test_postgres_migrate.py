@@ -19,11 +19,11 @@ from acms.errors import (
     StorageUnavailableError,
 )
 from acms.storage.postgres import migrate as postgres_migrate
-from acms.storage.postgres.migrate import known, migrate, status
+from acms.storage.postgres.migrate import apply_migrations, list_known_migrations, read_migration_status
 from acms.storage.postgres.pool import Pool
 from acms.storage.postgres.store import PostgresStorage
 from acms.testing import sound
-from acms.testing.logs import new, put, said
+from acms.testing.logs import append_drafts, create_log, draft_message
 from tests.servers.postgres import Databases
 from tests.servers.stores import inside
 
@@ -49,8 +49,8 @@ def schema(url: str) -> list[tuple[object, ...]]:
 
 async def works(url: str) -> None:
     async with PostgresStorage(url) as store:
-        context = await new(store)
-        await put(store, context, said("one", key="1"))
+        context = await create_log(store)
+        await append_drafts(store, context, draft_message("one", key="1"))
         assert len(await sound(store, context.id)) == 1
 
 
@@ -144,7 +144,7 @@ async def test_t46_of_many_that_open_an_empty_database_one_makes_the_schema_and_
         await asyncio.gather(*(works(url) for url in chosen for _ in range(3)))
         for url in urls:
             applied = inside(url, "SELECT version FROM acms.migrations")
-            wanted = [(number,) for number, *_ in known()]
+            wanted = [(number,) for number, *_ in list_known_migrations()]
             assert applied == wanted
     finally:
         for url in urls:
@@ -156,13 +156,13 @@ async def test_t46_of_many_that_open_an_empty_database_one_makes_the_schema_and_
 @pytest.fixture
 def release(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Become a release that knows more migrations: (needs, script) of each."""
-    real = known()
+    real = list_known_migrations()
 
     def become(*more: tuple[int, str]) -> None:
         found = list(real)
         for needs, script in more:
             found.append((len(found) + 1, needs, f"checksum of {script}", script))
-        monkeypatch.setattr(postgres_migrate, "known", lambda: found)
+        monkeypatch.setattr(postgres_migrate, "list_known_migrations", lambda: found)
 
     return become
 
@@ -170,7 +170,7 @@ def release(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 async def upgrade(url: str) -> list[int]:
     pool = Pool(url, size=1, patience=30, statement_seconds=30)
     try:
-        return [step.version for step in await migrate(pool)]
+        return [step.version for step in await apply_migrations(pool)]
     finally:
         await pool.close()
 
@@ -179,7 +179,7 @@ async def test_t46_an_older_schema_is_refused_until_it_is_migrated(
     postgres_url: str, release: Callable[..., None]
 ) -> None:
     await works(postgres_url)
-    last = len(known())
+    last = len(list_known_migrations())
     release((last, "CREATE TABLE acms.later (x int)"))
     with pytest.raises(SchemaVersionError) as caught:
         await works(postgres_url)
@@ -192,7 +192,7 @@ async def test_t46_an_older_schema_is_refused_until_it_is_migrated(
 async def test_t46_a_newer_schema_is_accepted_when_it_says_so_and_else_refused(
     postgres_url: str, release: Callable[..., None]
 ) -> None:
-    last = len(known())
+    last = len(list_known_migrations())
     release((last, "CREATE TABLE acms.later (x int)"))
     await works(postgres_url)
     release()
@@ -227,7 +227,7 @@ async def test_t46_a_migration_that_fails_changes_nothing_and_can_be_repeated(
 ) -> None:
     await works(postgres_url)
     before = schema(postgres_url)
-    last = len(known())
+    last = len(list_known_migrations())
     release((last, "CREATE TABLE acms.later (x int); SELECT 1 / 0"))
     with pytest.raises(ACMSError, match=f"migration {last + 1} failed"):
         await upgrade(postgres_url)
@@ -241,10 +241,12 @@ async def test_t46_a_migration_that_fails_changes_nothing_and_can_be_repeated(
 async def test_t46_the_state_of_a_database_can_be_asked_for(postgres_url: str) -> None:
     pool = Pool(postgres_url, size=1, patience=30, statement_seconds=30)
     try:
-        before = await pool.retry(status, again=True)
-        assert [(step.version, step.applied) for step in before] == [(n, False) for n, *_ in known()]
-        await migrate(pool, partitions=2)
-        after = await pool.retry(status, again=True)
+        before = await pool.retry(read_migration_status, again=True)
+        assert [(step.version, step.applied) for step in before] == [
+            (n, False) for n, *_ in list_known_migrations()
+        ]
+        await apply_migrations(pool, partitions=2)
+        after = await pool.retry(read_migration_status, again=True)
         assert all(step.applied for step in after)
     finally:
         await pool.close()

@@ -21,7 +21,7 @@ from acms.model import Append, Expect, JobDraft, Receipt
 from acms.storage.postgres.pool import UnknownOutcomeError
 from acms.storage.postgres.store import PostgresStorage
 from acms.testing import sound
-from acms.testing.logs import new, noted, put, said
+from acms.testing.logs import append_drafts, create_log, draft_fact, draft_message
 from tests.servers.postgres import Server, Standby
 
 KINDS = [
@@ -90,31 +90,33 @@ async def told(store: PostgresStorage, *ops: Append) -> list[Receipt | ACMSError
 
 async def operations(store: PostgresStorage, kind: str) -> list[Append]:
     """Return what to append so that a lost commit is looked for in a certain way."""
-    context = await new(store)
-    first = await put(store, context, said("first"), jobs=(JobDraft(kind="k", dedupe=context.id),))
+    context = await create_log(store)
+    first = await append_drafts(
+        store, context, draft_message("first"), jobs=(JobDraft(kind="k", dedupe=context.id),)
+    )
     if kind == "together":
-        return [Append(context=context.id, drafts=(said(key, key=key),), tail={}) for key in "abc"]
+        return [Append(context=context.id, drafts=(draft_message(key, key=key),), tail={}) for key in "abc"]
     if kind == "keyed":
-        return [Append(context=context.id, drafts=(said("x", key="k"),))]
+        return [Append(context=context.id, drafts=(draft_message("x", key="k"),))]
     if kind == "expecting":
-        return [Append(context=context.id, drafts=(said("x"),), expect=Expect(version=1))]
+        return [Append(context=context.id, drafts=(draft_message("x"),), expect=Expect(version=1))]
     if kind == "bare":
-        return [Append(context=context.id, drafts=(said("x"),))]
+        return [Append(context=context.id, drafts=(draft_message("x"),))]
     if kind == "citing":
-        return [Append(context=context.id, drafts=(noted("x", sources=first.ids, key="k"),))]
+        return [Append(context=context.id, drafts=(draft_fact("x", sources=first.ids, key="k"),))]
     (lease,) = await store.claim(["k"], lease=timedelta(minutes=1))
-    drafts = () if kind == "finishing without a word" else (noted("x"),)
+    drafts = () if kind == "finishing without a word" else (draft_fact("x"),)
     return [Append(context=context.id, drafts=drafts, finish=lease)]
 
 
 async def test_a_record_waits_for_no_standby(pair: Pair, url: str) -> None:
     async with PostgresStorage(url, durability="quorum") as store:
-        context = await new(store)
+        context = await create_log(store)
         with pair.standby.deaf():
             for rev in range(2):
                 record = await asyncio.wait_for(store.put_record(context.id, "a", {"n": rev}, rev=rev), 60)
             assert await store.record(context.id, "a") == record
-        assert (await put(store, context, said("x"))).durability == "quorum"
+        assert (await append_drafts(store, context, draft_message("x"))).durability == "quorum"
 
 
 @pytest.mark.parametrize("end", ["terminate", pytest.param("cancel", marks=pytest.mark.faults)])
@@ -198,10 +200,10 @@ async def test_t14_a_repetition_is_acknowledged_with_what_it_survives(pair: Pair
     """Whoever wrote it did not wait for a standby; whoever repeats it does."""
     async with PostgresStorage(url, durability="disk") as local, PostgresStorage(url) as store:
         assert store.durability == "quorum"
-        context = await new(store)
+        context = await create_log(store)
         ops = [
-            Append(context=context.id, drafts=(said("x", key="k"),)),
-            Append(context=context.id, drafts=(noted("y", sources=("m_0_0_x",), key="l"),)),
+            Append(context=context.id, drafts=(draft_message("x", key="k"),)),
+            Append(context=context.id, drafts=(draft_fact("y", sources=("m_0_0_x",), key="l"),)),
         ]
         with pair.standby.deaf():
             for op in ops:
@@ -224,18 +226,18 @@ async def test_t14_a_repetition_is_acknowledged_with_what_it_survives(pair: Pair
 async def test_t14_standbys_that_are_given_up_are_not_promised(pair: Pair, url: str) -> None:
     """A commit that waits is released without a word when nobody is named any more."""
     async with PostgresStorage(url) as store:
-        context = await new(store)
-        assert (await put(store, context, said("on both"))).durability == "quorum"
+        context = await create_log(store)
+        assert (await append_drafts(store, context, draft_message("on both"))).durability == "quorum"
         try:
             with pair.standby.deaf():
-                task = asyncio.ensure_future(put(store, context, said("waits")))
+                task = asyncio.ensure_future(append_drafts(store, context, draft_message("waits")))
                 await pair.waits(task)
                 pair.name("")
                 assert (await task).durability == "disk"
-                assert (await put(store, context, said("on one"))).durability == "disk"
+                assert (await append_drafts(store, context, draft_message("on one"))).durability == "disk"
         finally:
             pair.name("ANY 1 (standby)")
-        assert (await put(store, context, said("on both again"))).durability == "quorum"
+        assert (await append_drafts(store, context, draft_message("on both again"))).durability == "quorum"
 
 
 @pytest.mark.faults
@@ -248,10 +250,12 @@ async def test_t14_a_failover_loses_nothing_acknowledged(end: str) -> None:
         ports = f"127.0.0.1:{old.port},127.0.0.1:{young.port}"
         both = f"postgresql://postgres@{ports}/{database}?target_session_attrs=read-write"
         async with PostgresStorage(both, durability="quorum", retry_seconds=120) as store:
-            context = await new(store)
-            assert (await put(store, context, said("first", key="0"))).durability == "quorum"
+            context = await create_log(store)
+            assert (
+                await append_drafts(store, context, draft_message("first", key="0"))
+            ).durability == "quorum"
             with young.deaf():
-                task = asyncio.ensure_future(put(store, context, said("second", key="1")))
+                task = asyncio.ensure_future(append_drafts(store, context, draft_message("second", key="1")))
                 first = await pair.waits(task)
                 if end == "terminate":
                     old.execute(f"SELECT pg_terminate_backend({first})")

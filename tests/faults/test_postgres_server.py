@@ -26,7 +26,7 @@ from acms.model import Append, ContextDraft, Expect, JobDraft, JobQuery, JobStat
 from acms.storage.postgres.pool import UnknownOutcomeError
 from acms.storage.postgres.store import PostgresStorage
 from acms.testing import sound
-from acms.testing.logs import WHEN, new, put, said
+from acms.testing.logs import WHEN, append_drafts, create_log, draft_message
 from tests.servers.postgres import Databases, Server
 
 MINUTE = timedelta(minutes=1)
@@ -70,7 +70,8 @@ async def writing(
             for part in range(rng.choice((1, 3)))
         ]
         drafts = tuple(
-            said(text, key=f"{who}/{n}/{i}" if kind == "key" else None) for i, text in enumerate(texts)
+            draft_message(text, key=f"{who}/{n}/{i}" if kind == "key" else None)
+            for i, text in enumerate(texts)
         )
         expect = Expect()
         if kind == "expectation":  # the only writer of its log
@@ -91,8 +92,8 @@ async def killed_under_load(server: Server, url: str, kills: int) -> None:
         PostgresStorage(url, retry_seconds=120) as store,
         PostgresStorage(url, retry_seconds=120) as other,
     ):
-        shared = [(await new(store, f"shared-{n}")).id for n in range(2)]
-        own = [(await new(store, f"own-{n}")).id for n in range(9)]
+        shared = [(await create_log(store, f"shared-{n}")).id for n in range(2)]
+        own = [(await create_log(store, f"own-{n}")).id for n in range(9)]
         tasks = [
             asyncio.ensure_future(
                 writing(
@@ -143,14 +144,16 @@ async def test_t08_a_hundred_sigkills_of_the_server_lose_nothing_acknowledged(
 async def test_t18_a_restart_between_two_calls_is_not_noticed(mortal: Server, mortal_url: str) -> None:
     """Not even by an append that nobody could know again: a connection that hung up is not used."""
     async with PostgresStorage(mortal_url) as store:
-        context = await new(store)
+        context = await create_log(store)
         await asyncio.gather(
             *(store.head(context.id) for _ in range(20))
         )  # so that there are several connections
         for end in (mortal.stop, mortal.kill):
             await asyncio.to_thread(end)
             await asyncio.to_thread(mortal.start)
-            receipts = await asyncio.gather(*(put(store, context, said(f"m{n}")) for n in range(8)))
+            receipts = await asyncio.gather(
+                *(append_drafts(store, context, draft_message(f"m{n}")) for n in range(8))
+            )
             assert len({receipt.versions for receipt in receipts}) == 8
         assert len(await sound(store, context.id)) == 16
 
@@ -159,11 +162,13 @@ async def test_t18_a_server_that_is_away_is_a_retryable_error_once_the_patience_
     mortal: Server, mortal_url: str
 ) -> None:
     async with PostgresStorage(mortal_url, retry_seconds=0.3) as store:
-        context = await new(store)
+        context = await create_log(store)
         await asyncio.to_thread(mortal.stop)
         try:
             for key in ("k", None):
-                (result,) = await store.append([Append(context=context.id, drafts=(said("x", key=key),))])
+                (result,) = await store.append(
+                    [Append(context=context.id, drafts=(draft_message("x", key=key),))]
+                )
                 assert isinstance(result, StorageBusyError | StorageUnavailableError)
                 assert result.retryable
                 assert not isinstance(result, UnknownOutcomeError), "nothing was sent"
@@ -172,16 +177,16 @@ async def test_t18_a_server_that_is_away_is_a_retryable_error_once_the_patience_
             assert "postgres@" not in str(caught.value)
         finally:
             await asyncio.to_thread(mortal.start)
-        assert (await put(store, context, said("x", key="k"))).versions == (1, 1)
+        assert (await append_drafts(store, context, draft_message("x", key="k"))).versions == (1, 1)
 
 
 async def test_t18_a_call_outlives_a_restart(mortal: Server, mortal_url: str) -> None:
     async with PostgresStorage(mortal_url, retry_seconds=120) as store:
-        context = await new(store)
+        context = await create_log(store)
         await asyncio.to_thread(mortal.stop)
         waiting = [
-            asyncio.ensure_future(put(store, context, said("keyed", key="k"))),
-            asyncio.ensure_future(put(store, context, said("bare"))),
+            asyncio.ensure_future(append_drafts(store, context, draft_message("keyed", key="k"))),
+            asyncio.ensure_future(append_drafts(store, context, draft_message("bare"))),
             asyncio.ensure_future(store.head(context.id)),
         ]
         await asyncio.sleep(0.05)
@@ -212,9 +217,9 @@ async def waits_for_a_lock(server: Databases, count: int = 1) -> None:
 
 async def test_t18_a_deadlock_is_tried_again(mortal: Server, mortal_url: str) -> None:
     async with PostgresStorage(mortal_url) as store:
-        ids = sorted([(await new(store)).id for _ in range(2)])
+        ids = sorted([(await create_log(store)).id for _ in range(2)])
         async with holding(mortal_url, locking(ids[1])) as other:
-            ops = [Append(context=id, drafts=(said("from us", key=id),)) for id in ids]
+            ops = [Append(context=id, drafts=(draft_message("from us", key=id),)) for id in ids]
             task = asyncio.ensure_future(store.append(ops))
             await waits_for_a_lock(mortal)
             # The statement has the first one, or asks for it next: now each waits for the other.
@@ -234,9 +239,12 @@ async def test_t18_a_serialisation_failure_is_tried_again(mortal: Server, mortal
     mortal.execute(f"ALTER DATABASE {name} SET default_transaction_isolation = 'repeatable read'")
     async with AsyncExitStack() as stack:
         stores = [await stack.enter_async_context(PostgresStorage(mortal_url)) for _ in range(3)]
-        context = await new(stores[0])
+        context = await create_log(stores[0])
         await asyncio.gather(
-            *(put(stores[n % 3], context, said(f"m{n}", key=str(n) if n % 2 else None)) for n in range(60))
+            *(
+                append_drafts(stores[n % 3], context, draft_message(f"m{n}", key=str(n) if n % 2 else None))
+                for n in range(60)
+            )
         )
         assert len(await sound(stores[1], context.id)) == 60
     conflicts = mortal.execute(f"SELECT xact_rollback FROM pg_stat_database WHERE datname = '{name}'")[0][0]  # noqa: S608
@@ -247,27 +255,31 @@ async def test_t18_a_statement_that_takes_too_long_leaves_nothing_and_works_late
     mortal: Server, mortal_url: str
 ) -> None:
     async with PostgresStorage(mortal_url, statement_seconds=0.1, retry_seconds=0.4) as store:
-        context, free = await new(store), await new(store)
+        context, free = await create_log(store), await create_log(store)
         async with holding(mortal_url, locking(context.id)):
             for key in ("k", None):
-                (result,) = await store.append([Append(context=context.id, drafts=(said("x", key=key),))])
+                (result,) = await store.append(
+                    [Append(context=context.id, drafts=(draft_message("x", key=key),))]
+                )
                 assert isinstance(result, StorageBusyError | StorageUnavailableError)
                 assert result.retryable
                 assert not isinstance(result, UnknownOutcomeError)
             with pytest.raises((StorageBusyError, StorageUnavailableError)):
-                await put(store, context, said("y"), jobs=(JobDraft(kind="k", dedupe="d"),))
+                await append_drafts(
+                    store, context, draft_message("y"), jobs=(JobDraft(kind="k", dedupe="d"),)
+                )
             assert await store.read(context.id) == []
-            await put(store, free, said("z"))
+            await append_drafts(store, free, draft_message("z"))
         assert (await store.jobs(JobQuery())).items == ()
-        assert (await put(store, context, said("x", key="k"))).versions == (1, 1)
+        assert (await append_drafts(store, context, draft_message("x", key="k"))).versions == (1, 1)
         assert len(await sound(store, context.id)) == 1
 
 
 async def test_t18_a_lock_that_is_let_go_in_time_costs_only_time(mortal: Server, mortal_url: str) -> None:
     async with PostgresStorage(mortal_url, statement_seconds=0.1, retry_seconds=60) as store:
-        context = await new(store)
+        context = await create_log(store)
         async with holding(mortal_url, locking(context.id)):
-            task = asyncio.ensure_future(put(store, context, said("x")))
+            task = asyncio.ensure_future(append_drafts(store, context, draft_message("x")))
             await asyncio.sleep(0.25)
             assert not task.done()
         assert (await task).versions == (1, 1)
@@ -278,7 +290,7 @@ async def test_t18_too_many_connections_are_waited_for() -> None:
     with Server(settings=settings) as small:
         url = small.create_database()
         async with PostgresStorage(url, retry_seconds=60) as patient:
-            context = await new(patient)
+            context = await create_log(patient)
             await patient._db.pool.close()
             with ExitStack() as stack:
                 taken: list[psycopg.Connection] = []
@@ -291,7 +303,10 @@ async def test_t18_too_many_connections_are_waited_for() -> None:
                 with pytest.raises((StorageBusyError, StorageUnavailableError)) as caught:
                     await hasty.head(context.id)
                 assert caught.value.retryable
-                tasks = [asyncio.ensure_future(put(patient, context, said(f"m{n}"))) for n in range(20)]
+                tasks = [
+                    asyncio.ensure_future(append_drafts(patient, context, draft_message(f"m{n}")))
+                    for n in range(20)
+                ]
                 await asyncio.sleep(0.2)
                 assert not any(task.done() for task in tasks)
                 taken[0].close()
@@ -304,7 +319,7 @@ async def test_t18_backends_that_an_administrator_ends_cost_nothing(mortal: Serv
     name = mortal_url.rpartition("/")[2]
     end = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"  # noqa: S608
     async with PostgresStorage(mortal_url) as store:
-        context = await new(store)
+        context = await create_log(store)
         stop = asyncio.Event()
 
         async def ending() -> None:
@@ -312,7 +327,7 @@ async def test_t18_backends_that_an_administrator_ends_cost_nothing(mortal: Serv
                 await asyncio.to_thread(mortal.execute, end)
 
         task = asyncio.ensure_future(ending())
-        receipts = [await put(store, context, said(f"m{n}", key=str(n))) for n in range(4)]
+        receipts = [await append_drafts(store, context, draft_message(f"m{n}", key=str(n))) for n in range(4)]
         stop.set()
         await task
         entries = await sound(store, context.id)
@@ -364,22 +379,26 @@ async def test_t17_nothing_is_written_to_an_old_primary_and_the_pool_finds_the_n
         read_only(young, True)
         async with PostgresStorage(both, retry_seconds=0.3) as store:
             await asyncio.gather(*(store.head(context.id) for _ in range(10)))
-            assert (await put(store, context, said("to the old one"))).versions == (1, 1)
+            assert (await append_drafts(store, context, draft_message("to the old one"))).versions == (1, 1)
             assert len(store._db.pool.bind().idle) > 1
             read_only(old, True)
             while writable(old):
                 await asyncio.sleep(0.01)
             for key in ("k", None):
-                (result,) = await store.append([Append(context=context.id, drafts=(said("x", key=key),))])
+                (result,) = await store.append(
+                    [Append(context=context.id, drafts=(draft_message("x", key=key),))]
+                )
                 assert isinstance(result, StorageReadOnlyError | StorageBusyError | StorageUnavailableError)
                 assert result.retryable
                 assert not isinstance(result, UnknownOutcomeError)
             read_only(young, False)
             while not writable(young):
                 await asyncio.sleep(0.01)
-            receipt = await put(store, context, said("to the new one", key="k"))
+            receipt = await append_drafts(store, context, draft_message("to the new one", key="k"))
             assert receipt.versions == (1, 1), "it never saw the message of the old one"
-            receipts = await asyncio.gather(*(put(store, context, said(f"m{n}")) for n in range(20)))
+            receipts = await asyncio.gather(
+                *(append_drafts(store, context, draft_message(f"m{n}")) for n in range(20))
+            )
             assert len(receipts) == 20
         async with PostgresStorage(f"{old.url()}?target_session_attrs=any") as one:
             assert [entry.content for entry in await one.read(context.id)] == ["to the old one"]
@@ -393,12 +412,14 @@ async def test_t17_nothing_is_written_to_an_old_primary_and_the_pool_finds_the_n
 @pytest.mark.faults
 async def test_t18_a_job_is_neither_lost_nor_done_twice_by_a_restart(mortal: Server, mortal_url: str) -> None:
     async with PostgresStorage(mortal_url, retry_seconds=120) as store:
-        context = await new(store)
-        await put(store, context, jobs=tuple(JobDraft(kind="k", dedupe=str(n)) for n in range(10)))
+        context = await create_log(store)
+        await append_drafts(store, context, jobs=tuple(JobDraft(kind="k", dedupe=str(n)) for n in range(10)))
         leases = await store.claim(["k"], lease=MINUTE, limit=10)
         await asyncio.to_thread(mortal.kill)
         finishing = [
-            asyncio.ensure_future(put(store, context, said(lease.job.dedupe), finish=lease))
+            asyncio.ensure_future(
+                append_drafts(store, context, draft_message(lease.job.dedupe), finish=lease)
+            )
             for lease in leases
         ]
         await asyncio.to_thread(mortal.start)

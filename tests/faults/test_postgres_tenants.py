@@ -34,7 +34,7 @@ from acms.model import (
 from acms.observability.logging import JSONFormatter
 from acms.storage.postgres.store import PostgresStorage
 from acms.testing import sound
-from acms.testing.logs import fork, new, noted, put, said
+from acms.testing.logs import append_drafts, create_log, draft_fact, draft_message, fork_log
 from tests.servers.postgres import Databases
 from tests.servers.stores import inside
 
@@ -67,16 +67,18 @@ async def pair(home: str) -> AsyncIterator[tuple[PostgresStorage, PostgresStorag
 async def anything(store: PostgresStorage, word: str, rng: random.Random) -> list[Any]:
     """Do one random thing with names that every tenant uses; return whatever was answered."""
     key = f"talk-{rng.randrange(4)}"
-    context = await new(store, key)
+    context = await create_log(store, key)
     version = (await store.head(context.id)).version
     dice = rng.randrange(13)
     try:
         if dice < 4:
-            draft = rng.choice((said, noted))(f"{word} said it", key=f"k{rng.randrange(40)}", actor=word)
+            draft = rng.choice((draft_message, draft_fact))(
+                f"{word} said it", key=f"k{rng.randrange(40)}", actor=word
+            )
             return [await store.append([Append(context=context.id, drafts=(draft,), tail={"who": word})])]
         if dice == 4:
             draft = JobDraft(kind="k", dedupe=f"{key}:{rng.randrange(9)}", payload={"who": word})
-            return [await put(store, context, jobs=(draft,))]
+            return [await append_drafts(store, context, jobs=(draft,))]
         if dice == 5:
             leases = await store.claim(["k"], lease=MINUTE, limit=3)
             settled = [
@@ -99,7 +101,7 @@ async def anything(store: PostgresStorage, word: str, rng: random.Random) -> lis
                 await store.blank(context.id, [rng.randint(1, version)], to=State.ERASED, audit={"who": word})
             ]
         if dice == 11:
-            return [await fork(store, context, key=f"fork-{rng.randrange(3)}")]
+            return [await fork_log(store, context, key=f"fork-{rng.randrange(3)}")]
         rev = (await store.context(context.id)).settings_rev
         return [await store.settings(context.id, {"who": word}, rev=rev), await store.read(context.id)]
     except ACMSError as error:
@@ -152,8 +154,8 @@ async def nothing_of(store: PostgresStorage, context: Context) -> None:
         lambda: store.missing("s", context=context.id, limit=5),
         lambda: store.settings(context.id, {"x": 1}, rev=context.settings_rev),
         lambda: store.blank(context.id, [1], to=State.ERASED, audit={}),
-        lambda: put(store, context, said("intruder")),
-        lambda: fork(store, context),
+        lambda: append_drafts(store, context, draft_message("intruder")),
+        lambda: fork_log(store, context),
         lambda: store.put_derived(context.id, [Derived(version=1, space="s", data=b"x")]),
     ]
     for call in calls:
@@ -167,9 +169,13 @@ async def test_t33_without_the_predicates_of_the_queries_row_level_security_show
 ) -> None:
     """The net under every query: the tenant is taken out of all of them, and still nothing of the other is there."""
     one, two = pair
-    context = await new(one, "talk")
-    await put(
-        one, context, said("zanzibar", key="k"), noted("zanzibar"), jobs=(JobDraft(kind="k", dedupe="d"),)
+    context = await create_log(one, "talk")
+    await append_drafts(
+        one,
+        context,
+        draft_message("zanzibar", key="k"),
+        draft_fact("zanzibar"),
+        jobs=(JobDraft(kind="k", dedupe="d"),),
     )
     await one.put_derived(context.id, [Derived(version=1, space="s", data=b"zanzibar")])
     await one.blank(context.id, [2], to=State.EXPIRED, audit={"who": "zanzibar"})
@@ -199,11 +205,11 @@ async def test_t33_no_row_can_be_written_for_another_tenant(
 ) -> None:
     """The policy also checks what is written."""
     one, two = pair
-    await new(one, "talk")
+    await create_log(one, "talk")
     theirs = f"'{one.tenant}'"
     two._db._sql = {name: text.replace("%(tenant)s", theirs) for name, text in two._db._sql.items()}
     with pytest.raises((StorageError, ACMSError)):
-        await new(two, "another")
+        await create_log(two, "another")
     assert [context.key for context in (await one.contexts(ContextQuery())).items] == ["talk"]
 
 
@@ -212,8 +218,10 @@ async def test_t33_naming_another_tenant_to_a_search_finds_nothing(
 ) -> None:
     """Also where a function looks into an index that no policy guards."""
     one, two = pair
-    context = await new(one, "talk")
-    receipt = await put(one, context, noted("zanzibar is warm"), *(noted(f"padding {n}") for n in range(5)))
+    context = await create_log(one, "talk")
+    receipt = await append_drafts(
+        one, context, draft_fact("zanzibar is warm"), *(draft_fact(f"padding {n}") for n in range(5))
+    )
     space = "m/4/f32/p"
     vector = struct.pack("<4f", 1, 0, 0, 0)
     await one.put_derived(context.id, [Derived(version=receipt.versions[0], space=space, data=vector)])
@@ -241,7 +249,7 @@ async def test_t33_neither_the_role_nor_the_owner_of_the_tables_is_above_the_pol
     postgres.execute(f"GRANT CREATE ON DATABASE {name} TO {owner}")
     try:
         async with PostgresStorage(postgres_url.replace("postgres@", f"{owner}@"), tenant="alpha") as store:
-            await put(store, await new(store, "talk"), said("zanzibar"))
+            await append_drafts(store, await create_log(store, "talk"), draft_message("zanzibar"))
         tables = ("contexts", "entries", "derived", "jobs", "audit", "entries_0")
         with psycopg.connect(postgres_url.replace("postgres@", f"{owner}@"), autocommit=True) as connection:
             for table in tables[:5]:  # as the owner, without a tenant and with another one
@@ -294,7 +302,7 @@ async def test_t34_after_an_exception_in_a_transaction_nothing_of_it_is_left(
     pair: tuple[PostgresStorage, PostgresStorage],
 ) -> None:
     one, two = pair
-    context = await new(one, "talk")
+    context = await create_log(one, "talk")
 
     class Own(Exception):
         pass
@@ -310,8 +318,8 @@ async def test_t34_after_an_exception_in_a_transaction_nothing_of_it_is_left(
         with pytest.raises(error):
             await one._db.within(work)
         assert set(await state_of(one)) <= {CLEAN}
-        assert await two.read((await new(two, "talk")).id) == []
-        await put(one, context, said("goes on"))  # no lock is left
+        assert await two.read((await create_log(two, "talk")).id) == []
+        await append_drafts(one, context, draft_message("goes on"))  # no lock is left
     assert set(await state_of(one)) <= {CLEAN}
 
 
@@ -319,8 +327,8 @@ async def test_t34_cancelled_at_any_moment_a_call_leaves_no_connection_busy(
     pair: tuple[PostgresStorage, PostgresStorage], postgres: Databases
 ) -> None:
     one, two = pair
-    context = await new(one, "talk")
-    source = (await put(one, context, said("first"))).ids[0]
+    context = await create_log(one, "talk")
+    source = (await append_drafts(one, context, draft_message("first"))).ids[0]
     rng = random.Random(34)
 
     async def lease() -> Any:
@@ -328,8 +336,8 @@ async def test_t34_cancelled_at_any_moment_a_call_leaves_no_connection_busy(
         return found
 
     calls: list[Callable[[int], Awaitable[Any]]] = [
-        lambda n: put(one, context, said(f"m{n}")),
-        lambda n: put(one, context, noted(f"f{n}", sources=(source,))),
+        lambda n: append_drafts(one, context, draft_message(f"m{n}")),
+        lambda n: append_drafts(one, context, draft_fact(f"f{n}", sources=(source,))),
         lambda n: one.blank(context.id, [2], to=State.ERASED, audit={}),
         lambda n: one.read(context.id),
         lambda n: one.put_derived(context.id, [Derived(version=1, space="s", data=b"x")]),
@@ -357,7 +365,7 @@ async def test_t34_cancelled_at_any_moment_a_call_leaves_no_connection_busy(
     of_clients = f"datname = '{name}' AND backend_type = 'client backend'"  # not autovacuum
     busy = f"SELECT state, query FROM pg_stat_activity WHERE {of_clients} AND state <> 'idle'"  # noqa: S608
     assert postgres.execute(busy) == []
-    assert await two.read((await new(two, "talk")).id) == []
+    assert await two.read((await create_log(two, "talk")).id) == []
     await sound(one, context.id)
 
 
@@ -365,8 +373,10 @@ async def test_t34_a_handle_that_is_closed_while_calls_run_leaves_no_connection(
     url = postgres.create_database()
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(PostgresStorage(url, retry_seconds=5))
-        context = await new(store)
-        calls = [asyncio.ensure_future(put(store, context, said(f"m{n}"))) for n in range(20)]
+        context = await create_log(store)
+        calls = [
+            asyncio.ensure_future(append_drafts(store, context, draft_message(f"m{n}"))) for n in range(20)
+        ]
         await asyncio.sleep(0)
         await store.aclose()
         results = await asyncio.gather(*calls, return_exceptions=True)

@@ -29,7 +29,7 @@ from acms.model import (
 )
 from acms.storage.postgres.store import PostgresStorage
 from acms.testing import sound
-from acms.testing.logs import WHEN, new, noted, put, said
+from acms.testing.logs import WHEN, append_drafts, create_log, draft_fact, draft_message
 from tests.servers.postgres import Databases
 from tests.servers.stores import another
 
@@ -109,8 +109,8 @@ async def check(line: Line, context: Context, result: Receipt, contents: list[st
 async def test_t06_an_append_that_can_be_known_again_is_written_exactly_once(
     line: Line, kind: str, step: int
 ) -> None:
-    context = await new(line.direct)
-    head = (await put(line.direct, context, said("first"))).head
+    context = await create_log(line.direct)
+    head = (await append_drafts(line.direct, context, draft_message("first"))).head
 
     async def once(name: str) -> str:
         nonlocal head
@@ -121,7 +121,7 @@ async def test_t06_an_append_that_can_be_known_again_is_written_exactly_once(
             "expecting a version": Expect(version=head.version),
         }[kind]
         keys = (f"{name}/a", f"{name}/b") if kind == "keyed" else (None, None)
-        drafts = tuple(said(text, key=key) for text, key in zip(contents, keys, strict=True))
+        drafts = tuple(draft_message(text, key=key) for text, key in zip(contents, keys, strict=True))
         result = await told(line, Append(context=context.id, drafts=drafts, expect=expect))
         assert isinstance(result, Receipt)
         await check(line, context, result, contents)
@@ -135,12 +135,12 @@ async def test_t06_an_append_that_can_be_known_again_is_written_exactly_once(
 @pytest.mark.parametrize("step", STEPS)
 async def test_t06_a_fact_that_expects_a_message_is_not_written_twice(line: Line, step: int) -> None:
     """The newest message is the same after it: the expectation does not tell a second try from the first."""
-    context = await new(line.direct)
-    message = (await put(line.direct, context, said("first"))).head.last_message
+    context = await create_log(line.direct)
+    message = (await append_drafts(line.direct, context, draft_message("first"))).head.last_message
 
     async def once(name: str) -> str:
         expect = Expect(last_message=message)
-        result = await told(line, Append(context=context.id, drafts=(noted(name),), expect=expect))
+        result = await told(line, Append(context=context.id, drafts=(draft_fact(name),), expect=expect))
         stored = [entry.content for entry in await sound(line.direct, context.id)].count(name)
         if isinstance(result, Receipt):
             assert stored == 1
@@ -156,10 +156,10 @@ async def test_t06_a_fact_that_expects_a_message_is_not_written_twice(line: Line
 async def test_t06_an_append_that_cannot_be_known_again_is_written_once_or_told_to_be_unknown(
     line: Line, step: int
 ) -> None:
-    context = await new(line.direct)
+    context = await create_log(line.direct)
 
     async def once(name: str) -> str:
-        result = await told(line, Append(context=context.id, drafts=(said(name),)))
+        result = await told(line, Append(context=context.id, drafts=(draft_message(name),)))
         stored = [entry.content for entry in await sound(line.direct, context.id)].count(name)
         if isinstance(result, Receipt):
             assert stored == 1
@@ -178,20 +178,20 @@ async def test_t06_an_unknown_append_stays_unknown_while_nobody_can_look(
     line: Line, postgres_home: str
 ) -> None:
     """A wire that stays cut does not make it look as if nothing had been sent: a caller would send it again."""
-    context = await new(line.direct)
+    context = await create_log(line.direct)
     place = line.wire.url(postgres_home)
     async with PostgresStorage(place, tenant=line.store.tenant, retry_seconds=0.2) as hasty:
-        await put(hasty, context, said("before"))  # reads, too, which webhooks there are
+        await append_drafts(hasty, context, draft_message("before"))  # reads, too, which webhooks there are
         line.wire.arm("client", 1, forwarded=True)
         line.wire.open = False
-        (result,) = await hasty.append([Append(context=context.id, drafts=(said("one"),))])
+        (result,) = await hasty.append([Append(context=context.id, drafts=(draft_message("one"),))])
     assert isinstance(result, StorageBusyError | StorageUnavailableError)
     assert "not known" in str(result)
 
 
 @pytest.mark.parametrize("step", STEPS)
 async def test_t06_appends_that_share_a_statement_keep_their_promises_each(line: Line, step: int) -> None:
-    places = [await new(line.direct) for _ in range(5)]
+    places = [await create_log(line.direct) for _ in range(5)]
     versions = {place.id: 0 for place in places}
 
     async def once(name: str) -> str:
@@ -199,7 +199,7 @@ async def test_t06_appends_that_share_a_statement_keep_their_promises_each(line:
         ops = [
             Append(
                 context=place.id,
-                drafts=(said(f"{name} {n}", key=name if kind == "keyed" else None),),
+                drafts=(draft_message(f"{name} {n}", key=name if kind == "keyed" else None),),
                 expect=Expect(version=versions[place.id]) if kind == "expecting" else Expect(),
             )
             for n, (place, kind) in enumerate(zip(places, kinds, strict=True))
@@ -224,13 +224,13 @@ async def test_t06_appends_that_share_a_statement_keep_their_promises_each(line:
 @pytest.mark.parametrize("step", STEPS)
 async def test_t06_an_effect_of_a_job_is_written_exactly_once(line: Line, step: int) -> None:
     """The effect has no key: its lease keeps it from being there twice. The sources make it several statements."""
-    context = await new(line.direct)
-    source = (await put(line.direct, context, said("first"))).ids[0]
+    context = await create_log(line.direct)
+    source = (await append_drafts(line.direct, context, draft_message("first"))).ids[0]
 
     async def once(name: str) -> str:
-        await put(line.direct, context, jobs=(JobDraft(kind="k", dedupe=name),))
+        await append_drafts(line.direct, context, jobs=(JobDraft(kind="k", dedupe=name),))
         (lease,) = await line.direct.claim(["k"], lease=MINUTE)
-        draft = noted(name, sources=(source,))
+        draft = draft_fact(name, sources=(source,))
         result = await told(line, Append(context=context.id, drafts=(draft,), finish=lease))
         assert isinstance(result, Receipt)
         await check(line, context, result, [name])
@@ -246,7 +246,7 @@ async def test_t06_an_effect_of_a_job_is_written_exactly_once(line: Line, step: 
 
 @pytest.mark.parametrize("step", STEPS)
 async def test_t06_other_verbs_have_their_effect_once(line: Line, step: int) -> None:
-    context = await new(line.direct)
+    context = await create_log(line.direct)
 
     async def create(name: str) -> str:
         draft = ContextDraft(key=name, counter="words", created_at=WHEN)
@@ -263,14 +263,14 @@ async def test_t06_other_verbs_have_their_effect_once(line: Line, step: int) -> 
         return "set"
 
     async def blank(name: str) -> str:
-        version = (await put(line.direct, context, said(name))).versions[0]
+        version = (await append_drafts(line.direct, context, draft_message(name))).versions[0]
         assert await line.store.blank(context.id, [version], to=State.ERASED, audit={"why": name}) == 1
         (entry,) = await line.direct.read(context.id, after=version - 1, limit=1)
         assert entry.state is State.ERASED
         return "blank"
 
     async def derived(name: str) -> str:
-        version = (await put(line.direct, context, said(name))).versions[0]
+        version = (await append_drafts(line.direct, context, draft_message(name))).versions[0]
         row = Derived(version=version, space="s", data=name.encode())
         assert await line.store.put_derived(context.id, [row]) == 1
         rows = await line.direct.derived(context.id, "s", at=None)
@@ -278,7 +278,7 @@ async def test_t06_other_verbs_have_their_effect_once(line: Line, step: int) -> 
         return "derived"
 
     async def settle(name: str) -> str:
-        await put(line.direct, context, jobs=(JobDraft(kind="k", dedupe=name),))
+        await append_drafts(line.direct, context, jobs=(JobDraft(kind="k", dedupe=name),))
         (lease,) = await line.direct.claim(["k"], lease=MINUTE)
         outcome = Failed(error=name) if "server" in name else Done()
         job = await line.store.settle(lease, outcome)
@@ -287,7 +287,7 @@ async def test_t06_other_verbs_have_their_effect_once(line: Line, step: int) -> 
 
     async def claim(name: str) -> str:
         """Nothing is lost: a claim of which nobody heard runs out."""
-        await put(line.direct, context, jobs=(JobDraft(kind="c", dedupe=name),))
+        await append_drafts(line.direct, context, jobs=(JobDraft(kind="c", dedupe=name),))
         leases = await line.store.claim(["c"], lease=timedelta(milliseconds=1))
         while not leases:
             leases = await line.direct.claim(["c"], lease=MINUTE)
@@ -319,8 +319,8 @@ def _audits(store: PostgresStorage) -> int:
 
 @pytest.mark.parametrize("step", STEPS)
 async def test_t06_a_log_is_restored_whole_whenever_the_wire_is_cut(line: Line, step: int) -> None:
-    source = await new(line.direct, "source")
-    await put(line.direct, source, *[said(f"message {n}", key=str(n)) for n in range(20)])
+    source = await create_log(line.direct, "source")
+    await append_drafts(line.direct, source, *[draft_message(f"message {n}", key=str(n)) for n in range(20)])
     entries = await line.direct.read(source.id)
     assert {entry.kind for entry in entries} == {Kind.MESSAGE}
 

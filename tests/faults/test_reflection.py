@@ -59,7 +59,7 @@ async def checked(storage: StorageBackend, context: str, name: str, episodes: in
     facts = [entry for entry in entries if entry.kind is Kind.FACT]
     assert [fact.content for fact in facts] == [f"{name} thing {n % 5} is {n}" for n in range(episodes)]
     cover = Cover([entry for entry in entries if entry.replaces])
-    assert [fact.content for fact in known.in_force(facts, cover)] == [
+    assert [fact.content for fact in known.active_facts(facts, cover)] == [
         f"{name} thing {n % 5} is {n}" for n in range(max(0, episodes - 5), episodes)
     ]
     marks = [entry for entry in entries if entry.kind is Kind.SUMMARY and reflect.is_mark(entry)]

@@ -35,7 +35,7 @@ from acms.model import Search
 from acms.pins import create_pin_registry
 from acms.prompt.manifest import Manifest
 from acms.server import ServerConfig, create_app, wire
-from acms.server.dispatch import pairs
+from acms.server.dispatch import parse_query_pairs
 from acms.server.routes.table import OPERATIONS
 from acms.storage import MemoryStorage, open_storage
 from acms.storage.kv_home import InMemoryKV
@@ -77,7 +77,7 @@ def allowed(run: Callable[[], object]) -> None:
     try:
         run()
     except ACMSError as error:
-        problem_details.problem(error, request_id="fuzz")
+        problem_details.serialize_problem(error, request_id="fuzz")
 
 
 def _dumped(*values: Any) -> tuple[bytes, ...]:
@@ -222,7 +222,7 @@ def body() -> Target:
 
     def run(data: bytes) -> None:
         operation = taking[(data or b"\0")[0] % len(taking)]
-        allowed(lambda: wire.body(operation, data[1:]))
+        allowed(lambda: wire.parse_request_body(operation, data[1:]))
 
     examples = [bytes([index]) + _dumped(one.example or {})[0] for index, one in enumerate(taking)]
     return Target(examples=tuple(examples), run=run)
@@ -235,7 +235,7 @@ def parameters() -> Target:
 
     def run(data: bytes) -> None:
         operation = taking[(data or b"\0")[0] % len(taking)]
-        allowed(lambda: wire.parameters(operation, pairs(data[1:])))
+        allowed(lambda: wire.parse_query_parameters(operation, parse_query_pairs(data[1:])))
 
     examples = [
         bytes([index])
@@ -402,7 +402,7 @@ def reply() -> Target:
         for index, verb in enumerate(verbs)
         for nth, (code, content) in enumerate(answers[verb])
     ]
-    problem = json.dumps(problem_details.problem(ACMSError("no"), request_id="x")).encode()
+    problem = json.dumps(problem_details.serialize_problem(ACMSError("no"), request_id="x")).encode()
     return Target(examples=(*examples, b"\0\0\5" + problem), run=lambda data: _await(believed(data)))
 
 

@@ -16,7 +16,7 @@ from playwright.sync_api import expect
 from typer.testing import CliRunner
 
 from acms.cli.commands import app
-from acms.inspector.views import place
+from acms.inspector.views import format_entry_version
 from acms.server import ServerConfig
 from tests.conftest import ROOT
 from tests.inspector.conftest import Watched, aside, inspecting
@@ -162,7 +162,9 @@ def test_which_turn_broke_the_cache(tab: Watched, ids: dict[str, str]) -> None:
     assert broke == {f"v{one['version']}": f"{one['lost']:,}" for one in logged if one["lost"]}
     assert broke
     cited = page.get_by_label("Cited entries").locator("tbody tr")
-    assert [row.locator("td").all_inner_texts()[:2] for row in cited.all()] == [[place(ids["old"]), "1"]]
+    assert [row.locator("td").all_inner_texts()[:2] for row in cited.all()] == [
+        [format_entry_version(ids["old"]), "1"]
+    ]
     breaks.first.get_by_role("link").click()
     verdict = page.get_by_role("status")
     assert "The cache broke" in verdict.inner_text()

@@ -24,7 +24,7 @@ import pytest
 from acms import ACMS, BPETokenCounter
 from acms.erasure import erase_subject
 from acms.model import ToolCall
-from acms.text.chat_messages import NO_RESULT, RECALLED, tokens
+from acms.text.chat_messages import NO_RESULT, RECALLED, count_message_tokens
 
 ROOT = Path(__file__).parents[2]
 TURNS = 200
@@ -115,7 +115,7 @@ def check(
             assert not waiting, f"{waiting} have no answer"
             waiting = [call["id"] for call in message.get("tool_calls") or ()]
     assert not waiting, f"{waiting} have no answer"
-    cost = sum(map(_uncounted, messages)) + tokens(
+    cost = sum(map(_uncounted, messages)) + count_message_tokens(
         [{**one, "content": text_of(one)} for one in messages], COUNTER
     )
     assert cost <= (BUDGET if budget is None else budget)

@@ -34,7 +34,7 @@ from acms import ACMS, FitError, TokenBudgetExceededError, ValidationError, open
 from acms.codecs import OpenAIChat
 from acms.integrations.google_adk import ACMSMemoryService, ACMSPlugin, ACMSSessionService
 from acms.integrations.google_adk.events import EventDialect, namespace_of
-from acms.integrations.google_adk.visible import visible
+from acms.integrations.google_adk.visible import find_visible_events
 from acms.integrations.model_input import Request, model_input
 from acms.kv import open_kv
 from tests.integrations import agent as script
@@ -281,8 +281,8 @@ def test_what_adk_compacted_is_for_the_log_to_show() -> None:
     compaction = EventCompaction(start_timestamp=0.0, end_timestamp=1.0, compacted_content=summary)
     events.append(Event(author="user", actions=EventActions(compaction=compaction)))
     contents = [summary, *(event.content for event in events[2:4] if event.content)]
-    assert visible(contents, events, "keeper") == (frozenset(), [])
-    assert visible(contents[:2], events, "keeper") == (frozenset({"e3"}), [])
+    assert find_visible_events(contents, events, "keeper") == (frozenset(), [])
+    assert find_visible_events(contents[:2], events, "keeper") == (frozenset({"e3"}), [])
 
 
 class Disk(BaseModel):

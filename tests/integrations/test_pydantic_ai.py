@@ -29,7 +29,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from acms import ACMS, ACMSConfig, FitError, PrivacyConfig, TokenBudgetExceededError, open_storage
 from acms.codecs import OpenAIChat
-from acms.integrations.model_input import Request, model_input, original
+from acms.integrations.model_input import Request, model_input, original_of_entry
 from acms.integrations.pydantic_ai import ACMSHistory, history
 from acms.integrations.pydantic_ai.history import DIALECT
 from tests.integrations import agent as script
@@ -134,7 +134,7 @@ class Driver(script.Driver):
         return result.output
 
     async def kept(self) -> list[Any]:
-        found = [original(entry, DIALECT) for entry in await self.session.entries()]
+        found = [original_of_entry(entry, DIALECT) for entry in await self.session.entries()]
         return _alone([piece.message for piece in found if piece])
 
     async def aclose(self) -> None:
@@ -195,7 +195,9 @@ async def test_a_correction_is_not_taken_back_by_a_history_that_is_passed() -> N
 async def test_a_message_of_a_history_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[ModelMessage] = []
     monkeypatch.setattr(
-        history, "_key", lambda message, key=history._key: read.append(message) or key(message)
+        history,
+        "_key_of_message",
+        lambda message, key=history._key_of_message: read.append(message) or key(message),
     )
     model = Model()
     async with ACMS("s", "memory://", None) as session:
@@ -268,7 +270,7 @@ async def test_what_no_store_can_keep_ends_no_run() -> None:
         ModelRequest([ToolReturnPart("disk", odd, "c1")]),
     ]
     async with ACMS("s", "memory://", None) as session:
-        await session.sync([DIALECT.write(piece) for piece in history.pieces(given)])
+        await session.sync([DIALECT.write(piece) for piece in history.split_into_pieces(given)])
         await agent(session, Model()).run(["half\0 a word"])
         said = [entry.content for entry in await session.entries()]
         assert said[0] == "\ufffd"
@@ -330,11 +332,11 @@ def test_any_conversation_is_stored_and_shown_as_a_valid_request(seed: int) -> N
     async def run() -> None:
         messages = messages_of(transcripts.conversation(Random(seed)))
         async with ACMS("s", "memory://", None) as session:
-            await session.sync([DIALECT.write(piece) for piece in history.pieces(messages)])
+            await session.sync([DIALECT.write(piece) for piece in history.split_into_pieces(messages)])
             for budget in transcripts.BUDGETS:
                 request = Request(codec=CODEC, budget=budget, query="crane", instructions="Be brief.")
                 with suppress(FitError, TokenBudgetExceededError):
-                    known = {piece.key: piece for piece in history.pieces(messages)}
+                    known = {piece.key: piece for piece in history.split_into_pieces(messages)}
                     shown = await model_input(session, request, DIALECT, known)
                     transcripts.check(chat([piece.message for piece in shown]), budget, "Be brief.")
 

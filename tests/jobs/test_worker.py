@@ -28,14 +28,14 @@ from acms.errors import (
     StorageReadOnlyError,
     ValidationError,
 )
-from acms.jobs.worker import Background, Handler, Worker, background
+from acms.jobs.worker import Background, Handler, Worker, get_background_worker
 from acms.model import Append, Context, Done, Failed, Job, JobDraft, JobQuery, JobState, Lease, Retry
 from acms.observability.events import Event, JobFailed, JobFinished
 from acms.ports import Handle, StorageBackend
 from acms.storage import MemoryStorage, SQLiteStorage
 from acms.storage.wrapper import WrapperStorage
 from acms.testing import ManualClock
-from acms.testing.logs import new, put, said, sound
+from acms.testing.logs import append_drafts, create_log, draft_message, sound
 from tests.support.faulty import FaultyStorage
 from tests.support.talk import Storage
 
@@ -46,12 +46,14 @@ DAY = timedelta(days=1)
 
 async def ask(store: StorageBackend, context: Context, *names: str, kind: str = "k", **fields: Any) -> None:
     """Enqueue jobs of one kind."""
-    await put(store, context, jobs=tuple(JobDraft(kind=kind, dedupe=name, **fields) for name in names))
+    await append_drafts(
+        store, context, jobs=tuple(JobDraft(kind=kind, dedupe=name, **fields) for name in names)
+    )
 
 
 async def effect(store: StorageBackend, lease: Lease) -> None:
     """Append one entry that says which job it is the effect of."""
-    op = Append(context=lease.job.context, drafts=(said(lease.job.dedupe),), finish=lease)
+    op = Append(context=lease.job.context, drafts=(draft_message(lease.job.dedupe),), finish=lease)
     (result,) = await store.append([op])
     if isinstance(result, ACMSError):
         raise result
@@ -104,7 +106,7 @@ def raising(*errors: BaseException) -> tuple[list[int], Handler]:
 
 
 async def test_draining_works_off_everything_that_is_due(storage: Storage) -> None:
-    context = await new(storage)
+    context = await create_log(storage)
     await ask(storage, context, *"abcd")
     await ask(storage, context, "later", not_before=datetime.now(UTC) + DAY)
     await ask(storage, context, "unknown", kind="nobody knows")
@@ -119,20 +121,20 @@ async def test_draining_works_off_everything_that_is_due(storage: Storage) -> No
 
 
 async def test_a_job_that_enqueues_its_successor_is_drained_too(storage: Storage) -> None:
-    context = await new(storage)
+    context = await create_log(storage)
     await ask(storage, context, "3")
 
     async def count(store: StorageBackend, lease: Lease) -> None:
         left = int(lease.job.dedupe)
         more = (JobDraft(kind="k", dedupe=str(left - 1)),) if left else ()
-        await put(store, context, said(str(left)), jobs=more, finish=lease)
+        await append_drafts(store, context, draft_message(str(left)), jobs=more, finish=lease)
 
     await Worker(storage, {"k": count}).drain()
     assert await effects(storage, context) == ["3", "2", "1", "0"]
 
 
 async def test_what_a_handler_returns_is_settled(storage: Storage) -> None:
-    context = await new(storage)
+    context = await create_log(storage)
     due = datetime.now(UTC) + DAY
     outcomes: dict[str, Done | Retry | Failed] = {
         "done": Done(),
@@ -155,7 +157,7 @@ async def test_what_a_handler_returns_is_settled(storage: Storage) -> None:
 
 
 async def test_a_handler_that_returns_none_and_finished_nothing_has_failed(storage: Storage) -> None:
-    context = await new(storage)
+    context = await create_log(storage)
     await ask(storage, context, "d")
 
     async def nothing(store: StorageBackend, lease: Lease) -> None:
@@ -179,7 +181,7 @@ async def test_a_handler_that_returns_none_and_finished_nothing_has_failed(stora
     ids=lambda error: type(error).__name__,
 )
 async def test_what_may_pass_is_tried_again(storage: Storage, error: BaseException) -> None:
-    context = await new(storage)
+    context = await create_log(storage)
     await ask(storage, context, "d")
     attempts, handler = raising(error, error)
     events: list[Event] = []
@@ -205,7 +207,7 @@ async def test_what_may_pass_is_tried_again(storage: Storage, error: BaseExcepti
 async def test_what_can_never_succeed_ends_at_once(
     storage: Storage, error: ACMSError, state: JobState, kept: str
 ) -> None:
-    context = await new(storage)
+    context = await create_log(storage)
     await ask(storage, context, "d")
     attempts, handler = raising(error)
     await Worker(storage, {"k": handler}, retry=AT_ONCE).drain()
@@ -214,7 +216,7 @@ async def test_what_can_never_succeed_ends_at_once(
 
 
 async def test_t07_the_job_of_a_deleted_context_ends_cancelled(storage: Storage) -> None:
-    context = await new(storage)
+    context = await create_log(storage)
     await ask(storage, context, "d")
     await storage.settings(context.id, {"deleted": True}, rev=0)
     await Worker(storage, {"k": effect}).drain()
@@ -225,7 +227,7 @@ async def test_t07_the_job_of_a_deleted_context_ends_cancelled(storage: Storage)
 
 
 async def test_a_job_that_never_succeeds_becomes_a_dead_letter(storage: Storage) -> None:
-    context = await new(storage)
+    context = await create_log(storage)
     await ask(storage, context, "bad")
     await ask(storage, context, "good", kind="g")
     attempts, handler = raising(*[RuntimeError("the user's secret words")] * 9)
@@ -240,7 +242,7 @@ async def test_a_job_that_never_succeeds_becomes_a_dead_letter(storage: Storage)
 
 
 async def test_attempts_are_spread_out_more_and_more(storage: Storage) -> None:
-    context = await new(storage)
+    context = await create_log(storage)
     await ask(storage, context, "d")
     now = datetime.now(UTC)
     _, handler = raising(*[RuntimeError()] * 9)
@@ -258,7 +260,7 @@ async def test_attempts_are_spread_out_more_and_more(storage: Storage) -> None:
 
 
 async def test_a_job_retried_by_hand_after_its_last_attempt_has_one_more(storage: Storage) -> None:
-    context = await new(storage)
+    context = await create_log(storage)
     await ask(storage, context, "d")
     attempts, handler = raising(*[RuntimeError()] * 4)
     for more in range(3):
@@ -274,7 +276,7 @@ async def test_a_job_retried_by_hand_after_its_last_attempt_has_one_more(storage
 
 
 async def test_t30_a_job_that_silenced_too_many_workers_is_not_run_again(storage: Storage) -> None:
-    context = await new(storage)
+    context = await create_log(storage)
     await ask(storage, context, "poison", "good")
     for _ in range(SHORT.max_attempts):  # each of these workers was killed
         (lease,) = await storage.claim(["k"], lease=timedelta(0))
@@ -288,7 +290,7 @@ async def test_t30_a_job_that_silenced_too_many_workers_is_not_run_again(storage
 
 async def test_t30_a_job_whose_last_attempt_fell_silent_runs_alone(storage: Storage) -> None:
     """If it kills its worker once more, no other job has a silent attempt because of it."""
-    context = await new(storage)
+    context = await create_log(storage)
     await ask(storage, context, "beside")
     hall = Hall()
     now: list[str] = []
@@ -315,7 +317,7 @@ async def test_t30_a_job_whose_last_attempt_fell_silent_runs_alone(storage: Stor
 async def test_what_a_listener_raises_changes_nothing(
     storage: Storage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    context = await new(storage)
+    context = await create_log(storage)
     await ask(storage, context, "a", "b")
 
     def deaf(event: Event) -> None:
@@ -345,7 +347,7 @@ async def test_a_worker_with_nothing_to_do_knows_when_what_others_hold_is_due(
     """With a clock of its own, which is some seconds ahead of that of the store."""
     clock = ManualClock()
     store = MemoryStorage(clock=clock)
-    context = await new(store)
+    context = await create_log(store)
     worker = Worker(store, {"k": effect}, clock=lambda: clock.now + timedelta(seconds=ahead))
     await worker.drain(retries=True)
     assert worker.again is None
@@ -362,7 +364,7 @@ async def test_a_worker_with_nothing_to_do_knows_when_what_others_hold_is_due(
 
 async def test_among_very_many_jobs_it_looks_again_after_a_lease() -> None:
     store = MemoryStorage()
-    context = await new(store)
+    context = await create_log(store)
     await ask(store, context, "hidden", not_before=datetime.now(UTC) + timedelta(seconds=20))
     await ask(store, context, *map(str, range(500)), kind="other")
     worker = Worker(store, {"k": effect}, config=SHORT)
@@ -374,7 +376,7 @@ async def test_among_very_many_jobs_it_looks_again_after_a_lease() -> None:
 
 
 async def test_a_lease_is_prolonged_while_its_handler_runs(storage: Storage) -> None:
-    context = await new(storage)
+    context = await create_log(storage)
     await ask(storage, context, "d")
     hall = Hall()
     extended = asyncio.Event()
@@ -400,7 +402,7 @@ async def test_a_lease_is_prolonged_while_its_handler_runs(storage: Storage) -> 
 async def test_a_worker_that_lost_its_lease_stops_and_says_nothing() -> None:
     clock = ManualClock()
     store = MemoryStorage(clock=clock)
-    context = await new(store)
+    context = await create_log(store)
     await ask(store, context, "d")
     hall = Hall()
     events: list[Event] = []
@@ -417,7 +419,7 @@ async def test_a_worker_that_lost_its_lease_stops_and_says_nothing() -> None:
 
 
 async def test_a_zombie_is_fenced_when_it_wakes(storage: Storage) -> None:
-    context = await new(storage)
+    context = await create_log(storage)
     await ask(storage, context, "d")
     refused: list[str] = []
 
@@ -445,7 +447,7 @@ async def test_a_zombie_is_fenced_when_it_wakes(storage: Storage) -> None:
 
 
 async def test_a_handler_that_tidies_up_after_its_effect_is_left_alone(storage: Storage) -> None:
-    context = await new(storage)
+    context = await create_log(storage)
     await ask(storage, context, "d")
     looked = asyncio.Event()
     tidied: list[bool] = []
@@ -470,7 +472,7 @@ async def test_a_handler_that_tidies_up_after_its_effect_is_left_alone(storage: 
 
 
 async def test_a_cancelled_job_stops_its_handler(storage: Storage) -> None:
-    context = await new(storage)
+    context = await create_log(storage)
     await ask(storage, context, "d")
     hall = Hall()
     events: list[Event] = []
@@ -491,7 +493,7 @@ async def test_t32_a_clock_that_jumps_leaves_one_effect_of_each_job(tmp_path: Pa
     clock = ManualClock()
     for store in (MemoryStorage(clock=clock), SQLiteStorage(tmp_path / "a.db", clock=clock)):
         async with store:
-            context = await new(store)
+            context = await create_log(store)
             _, failing = raising(RuntimeError())
             hall = Hall()
             await ask(store, context, "running")
@@ -517,7 +519,7 @@ async def test_t32_a_clock_that_jumps_leaves_one_effect_of_each_job(tmp_path: Pa
 
 
 async def test_a_worker_runs_until_it_is_stopped(storage: Storage) -> None:
-    context = await new(storage)
+    context = await create_log(storage)
     done = asyncio.Event()
     worker = Worker(
         storage, {"k": effect}, config=WorkerConfig(poll_seconds=9999), on_event=lambda _: done.set()
@@ -535,7 +537,7 @@ async def test_a_worker_runs_until_it_is_stopped(storage: Storage) -> None:
 
 
 async def test_a_worker_finds_by_itself_what_others_asked_for(storage: Storage) -> None:
-    context = await new(storage)
+    context = await create_log(storage)
     done = asyncio.Event()
     worker = Worker(
         storage, {"k": effect}, config=WorkerConfig(poll_seconds=0.01), on_event=lambda _: done.set()
@@ -550,7 +552,7 @@ async def test_a_worker_finds_by_itself_what_others_asked_for(storage: Storage) 
 
 
 async def test_what_runs_may_finish_when_a_worker_is_stopped(storage: Storage) -> None:
-    context = await new(storage)
+    context = await create_log(storage)
     await ask(storage, context, "a", "b")
     hall = Hall()
     worker = Worker(storage, {"k": hall})
@@ -565,7 +567,7 @@ async def test_what_runs_may_finish_when_a_worker_is_stopped(storage: Storage) -
 
 @pytest.mark.parametrize("how", ["stop", "stop twice", "cancel"])
 async def test_what_does_not_finish_in_time_is_handed_back(storage: Storage, how: str) -> None:
-    context = await new(storage)
+    context = await create_log(storage)
     await ask(storage, context, "a")
     hall = Hall()
     worker = Worker(storage, {"k": hall})
@@ -590,7 +592,7 @@ async def test_what_does_not_finish_in_time_is_handed_back(storage: Storage, how
 async def test_a_worker_that_is_cancelled_at_any_point_leaves_no_job_behind() -> None:
     for steps in range(40):
         store = MemoryStorage()
-        context = await new(store)
+        context = await create_log(store)
         await ask(store, context, *"abc")
         handler = effect if steps % 2 else Hall()  # which never leaves
         running = asyncio.create_task(Worker(store, {"k": handler}, concurrency=2).run())
@@ -605,7 +607,7 @@ async def test_a_worker_that_is_cancelled_at_any_point_leaves_no_job_behind() ->
 
 
 async def test_what_is_claimed_while_a_worker_is_told_to_stop_is_handed_back(storage: Storage) -> None:
-    context = await new(storage)
+    context = await create_log(storage)
     await ask(storage, context, "a", "b")
     hall = Hall()
 
@@ -628,7 +630,7 @@ def test_an_event_loop_that_ends_hands_its_jobs_back(url: str) -> None:
     storage = open_storage(url)
 
     async def begin() -> None:
-        context = await new(storage)
+        context = await create_log(storage)
         await ask(storage, context, "a")
         hall = Hall()
         running = asyncio.create_task(Worker(storage, {"k": hall}).run())
@@ -649,7 +651,7 @@ def test_an_event_loop_that_ends_hands_its_jobs_back(url: str) -> None:
 
 async def test_a_busy_store_is_asked_again() -> None:
     store = FaultyStorage(MemoryStorage())
-    context = await new(store)
+    context = await create_log(store)
     await ask(store, context, "a")
     store.fail("claim", 1, StorageBusyError())
     store.fail("settle", 1, StorageBusyError())
@@ -665,7 +667,7 @@ async def test_an_outcome_that_cannot_be_stored_is_left_to_the_next_attempt(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     store = FaultyStorage(MemoryStorage())
-    context = await new(store)
+    context = await create_log(store)
     await ask(store, context, "a")
     store.fail("settle", 1, StorageReadOnlyError())
     attempts: list[int] = []
@@ -682,7 +684,7 @@ async def test_an_outcome_that_cannot_be_stored_is_left_to_the_next_attempt(
 
 
 async def test_a_store_that_cannot_prolong_a_lease_for_a_while_stops_nobody(storage: Storage) -> None:
-    context = await new(storage)
+    context = await create_log(storage)
     await ask(storage, context, "a")
     store = FaultyStorage(storage)
     hall = Hall()
@@ -710,7 +712,7 @@ async def test_a_store_that_stays_broken_ends_the_worker() -> None:
 async def test_several_workers_share_the_jobs_out(any_url: str) -> None:
     shared = any_url == "memory://"
     stores = [open_storage(any_url)] * 3 if shared else [open_storage(any_url) for _ in range(3)]
-    context = await new(stores[0])
+    context = await create_log(stores[0])
     names = [str(n) for n in range(60)]
     await ask(stores[0], context, *names)
     most = running = 0
@@ -733,7 +735,7 @@ async def test_several_workers_share_the_jobs_out(any_url: str) -> None:
 
 
 async def test_as_many_run_at_a_time_as_was_said(storage: Storage) -> None:
-    context = await new(storage)
+    context = await create_log(storage)
     await ask(storage, context, *"abcde")
     hall = Hall()
     working = asyncio.create_task(Worker(storage, {"k": hall}, concurrency=3).drain())
@@ -828,7 +830,7 @@ async def test_the_background_comes_back_for_a_retry(handle: Handle) -> None:
 
 
 async def test_a_poke_that_comes_while_it_ends_is_not_lost(handle: Handle) -> None:
-    context = await new(handle)
+    context = await create_log(handle)
     heard = Heard()
     own = Background(handle, WorkerConfig(), RetryConfig(), heard)
     own.serve("k", effect)
@@ -911,7 +913,7 @@ async def test_a_session_that_comes_while_the_background_stops_keeps_the_handle(
 
 
 async def test_what_the_background_cannot_finish_in_time_is_handed_back(handle: Handle) -> None:
-    context = await new(handle)
+    context = await create_log(handle)
     hall = Hall()
     own = Background(handle, WorkerConfig(), RetryConfig())
     own.serve("k", hall)
@@ -925,7 +927,7 @@ async def test_what_the_background_cannot_finish_in_time_is_handed_back(handle: 
 
 
 async def test_what_a_dead_worker_held_is_taken_over_when_its_lease_ends(handle: Handle) -> None:
-    context = await new(handle)
+    context = await create_log(handle)
     heard = Heard()
     own = Background(handle, WorkerConfig(), RetryConfig(), heard)
     own.serve("k", effect)
@@ -944,7 +946,7 @@ async def test_what_a_dead_worker_held_is_taken_over_when_its_lease_ends(handle:
 
 
 async def test_what_a_dead_worker_had_put_off_is_done_when_it_is_due(handle: Handle) -> None:
-    context = await new(handle)
+    context = await create_log(handle)
     heard = Heard()
     own = Background(handle, WorkerConfig(), RetryConfig(), heard)
     own.serve("k", effect)
@@ -961,7 +963,7 @@ async def test_what_a_dead_worker_had_put_off_is_done_when_it_is_due(handle: Han
 
 
 async def test_a_lease_that_is_prolonged_elsewhere_is_left_alone(handle: Handle) -> None:
-    context = await new(handle)
+    context = await create_log(handle)
     own = Background(handle, WorkerConfig(), RetryConfig())
     own.serve("k", effect)
     await ask(handle, context, "d")
@@ -997,9 +999,9 @@ async def test_a_handle_that_is_closed_is_not_opened_again_for_what_others_hold(
 
 async def test_what_others_hold_keeps_no_store_that_nobody_has(caplog: pytest.LogCaptureFixture) -> None:
     store = MemoryStorage()
-    await ask(store, await new(store), "d")
+    await ask(store, await create_log(store), "d")
     await store.claim(["k"], lease=DAY)
-    own = background(store, store, WorkerConfig(), RetryConfig())
+    own = get_background_worker(store, store, WorkerConfig(), RetryConfig())
     own.serve("k", effect)
     own.poke()
     await own.settled()
@@ -1066,14 +1068,14 @@ async def test_waiting_for_what_is_pending_ends_when_the_store_refuses(handle: H
 async def test_a_background_that_is_switched_off_does_nothing_until_a_session_allows_it(
     handle: Handle,
 ) -> None:
-    context = await new(handle)
+    context = await create_log(handle)
     heard = Heard()
-    off = background(handle, handle, WorkerConfig(enabled=False), RetryConfig(), heard)
+    off = get_background_worker(handle, handle, WorkerConfig(enabled=False), RetryConfig(), heard)
     off.serve("k", effect)
     await ask(handle, context, "d")
     off.poke()
     assert tasks() == []
-    on = background(handle, handle, WorkerConfig(), RetryConfig())
+    on = get_background_worker(handle, handle, WorkerConfig(), RetryConfig())
     assert on is off
     on.poke()
     await heard.wait(1)
@@ -1121,8 +1123,8 @@ def test_a_background_starts_again_on_the_next_event_loop(url: str) -> None:
 
     async def once(name: str, close: bool) -> None:
         heard = Heard()
-        context = await new(storage, "a")
-        own = background(storage, storage, WorkerConfig(), RetryConfig())
+        context = await create_log(storage, "a")
+        own = get_background_worker(storage, storage, WorkerConfig(), RetryConfig())
         own._on_event = heard
         own.serve("k", effect)
         await ask(storage, context, name)

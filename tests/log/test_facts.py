@@ -6,8 +6,17 @@ from typing import Any
 
 import pytest
 
-from acms.log.facts import address, appended, as_fact, collision, facts, has_address, in_force, revoked
-from acms.log.in_force import Cover, stale
+from acms.log.facts import (
+    active_facts,
+    as_fact,
+    collect_facts,
+    find_collision,
+    find_revoked_facts,
+    has_address,
+    normalize_address,
+    simulate_append,
+)
+from acms.log.in_force import Cover, find_demotions
 from acms.model import Draft, Entry, Kind, Origin, State
 from tests.support.factlog import FactLog, at
 from tests.support.logs import NOON, entry
@@ -41,7 +50,7 @@ def cover_of(*entries: Entry) -> Cover:
 
 
 def versions(*entries: Entry) -> list[int]:
-    return [one.version for one in in_force(entries, cover_of(*entries))]
+    return [one.version for one in active_facts(entries, cover_of(*entries))]
 
 
 # ── addresses ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -57,7 +66,7 @@ def versions(*entries: Entry) -> list[int]:
     ],
 )  # fmt: skip
 def test_one_address_has_many_spellings(one: str, other: str) -> None:
-    assert address("", one) == address("", other)
+    assert normalize_address("", one) == normalize_address("", other)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +81,7 @@ def test_one_address_has_many_spellings(one: str, other: str) -> None:
     ],
 )
 def test_two_things_are_two_addresses(one: str, other: str) -> None:
-    assert address("", one) != address("", other)
+    assert normalize_address("", one) != normalize_address("", other)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +94,7 @@ def test_two_things_are_two_addresses(one: str, other: str) -> None:
     ],
 )  # fmt: skip
 def test_two_subjects_are_two_addresses(one: str, other: str) -> None:
-    assert address(one, "") != address(other, "")
+    assert normalize_address(one, "") != normalize_address(other, "")
 
 
 @pytest.mark.parametrize(
@@ -98,12 +107,12 @@ def test_two_subjects_are_two_addresses(one: str, other: str) -> None:
     ],
 )  # fmt: skip
 def test_one_subject_has_many_spellings(one: str, other: str) -> None:
-    assert address(one, "") == address(other, "")
+    assert normalize_address(one, "") == normalize_address(other, "")
 
 
 def test_an_attribute_makes_an_address_and_a_subject_alone_does_not() -> None:
-    assert has_address(address("", "city"))
-    assert not has_address(address("user", " - "))
+    assert has_address(normalize_address("", "city"))
+    assert not has_address(normalize_address("user", " - "))
 
 
 # ── chains ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -135,7 +144,7 @@ def test_an_erased_fact_is_as_if_it_were_never_learned_unless_a_newer_one_stands
 def test_where_two_fill_one_address_the_newest_counts() -> None:
     both = [fact(1, "Rome"), fact(2, "Oslo")]
     assert versions(*both) == [2]
-    old, new = facts(both, Cover(()), ())
+    old, new = collect_facts(both, Cover(()), ())
     assert new.replaces == (old.id,)
     assert old.retired is not None
     assert (old.retired.reason, old.retired.by) == ("updated", new.id)
@@ -145,7 +154,7 @@ def test_where_two_fill_one_address_the_newest_counts() -> None:
 
 def test_a_fact_tells_what_retired_it_and_all_it_stands_in_for() -> None:
     log = [fact(1), fact(2, over=(1,)), fact(3, over=(2,)), retraction(4, 1, 2, 3, reason="removed")]
-    one, two, three = facts(log[:3], cover_of(*log), log)
+    one, two, three = collect_facts(log[:3], cover_of(*log), log)
     assert [one.retired, two.retired, three.retired].count(None) == 0
     assert [f.retired.reason for f in (one, two, three) if f.retired] == ["updated", "updated", "removed"]
     assert [f.retired.version for f in (one, two, three) if f.retired] == [2, 3, 4]
@@ -167,12 +176,17 @@ def test_a_fact_that_would_come_back_to_a_filled_address_is_found() -> None:
     log = [fact(1, "Rome"), retraction(2, 1, reason="removed"), fact(3, "Oslo")]
     back = Draft(kind=Kind.RETRACTION, created_at=NOON, replaces=((2, 2),))
     replacing = [one for one in log if one.replaces]
-    found = collision([log[0], log[2]], Cover(replacing), Cover(replacing).then(appended([back], 3)))
+    found = find_collision(
+        [log[0], log[2]], Cover(replacing), Cover(replacing).then(simulate_append([back], 3))
+    )
     assert found is not None
     assert [one.version for one in found] == [1, 3]
     elsewhere = fact(3, "Oslo", data={"attribute": "office"})
     assert (
-        collision([log[0], elsewhere], Cover(replacing), Cover(replacing).then(appended([back], 3))) is None
+        find_collision(
+            [log[0], elsewhere], Cover(replacing), Cover(replacing).then(simulate_append([back], 3))
+        )
+        is None
     )
 
 
@@ -183,7 +197,7 @@ def test_revoking_takes_what_cites_a_message_and_what_would_come_back_with_it() 
     ]  # fmt: skip
 
     def taken(*gone: str) -> list[int]:
-        return [one.version for one in revoked(chain, cover_of(*chain), frozenset(gone))]
+        return [one.version for one in find_revoked_facts(chain, cover_of(*chain), frozenset(gone))]
 
     assert taken("m_2") == [3, 2]
     assert taken("m_1") == []
@@ -197,7 +211,7 @@ def test_what_comes_back_to_an_address_that_is_filled_is_revoked_too() -> None:
         fact(2, "x", over=(1,), data={"attribute": "office"}, sources=("m_1",)),
         fact(3, "Oslo"),
     ]
-    assert [one.version for one in revoked(moved, cover_of(*moved), frozenset(["m_1"]))] == [2, 1]
+    assert [one.version for one in find_revoked_facts(moved, cover_of(*moved), frozenset(["m_1"]))] == [2, 1]
 
 
 # ── demotion ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -207,10 +221,10 @@ def test_what_two_entries_demote_is_good_where_both_say_so() -> None:
     first, second = entry(1), entry(2)
     one = retraction(4, 3, reason="removed", demotes=[[first.id, [[0, 10], [20, 30]]], [second.id, []]])
     other = retraction(6, 5, reason="removed", demotes=[[first.id, [[5, 25]]]])
-    found = stale(Cover([one, other]))
+    found = find_demotions(Cover([one, other]))
     assert found.of([first]) == ("v6", 6, ((5, 10), (20, 25)))
     assert found.of([second]) == ("v4", 4, ())
-    assert not stale(Cover([one, retraction(7, 4)]))
+    assert not find_demotions(Cover([one, retraction(7, 4)]))
 
 
 def test_undo_of_an_update_brings_back_what_was_said() -> None:

@@ -18,7 +18,7 @@ from acms.log import foreign
 from acms.log.encoding import entry_to_json
 from acms.model import Entry
 from acms.prompt import Prompt
-from acms.prompt.steps import atoms, of_entry, sealed, uncovered
+from acms.prompt.steps import build_atoms, find_sealed_compaction, message_of_entry, substitute_summary
 from acms.storage import MemoryStorage
 from acms.text import chat_messages
 from tests.support.typed import BYTES, Values
@@ -65,7 +65,7 @@ def made(kind: Any, seed: int) -> dict[str, Any]:
 
 async def talk(session: ACMS, message: dict[str, Any]) -> list[Entry]:
     """Store a message in a conversation that its provider takes, and return the entries it became."""
-    turns = foreign.read(message, keep=keep)
+    turns = foreign.parse_provider_message(message, keep=keep)
     parts = [part for turn in turns for part in turn.get("parts", ())]
     calls = [part.call_id for part in parts if isinstance(part, ToolCall)]
     answered = [part.call_id for part in parts if isinstance(part, ToolResult)]
@@ -102,9 +102,9 @@ async def none_is_lost(name: str, seeds: range) -> None:
             assert not absent(leaves(message), stored), (name, seed, message)
             assert BYTES not in stored
             gathered = await session.said()
-            own = sealed(session, gathered.cover, codec.vendors)
-            units = gathered.units if own is None else uncovered(gathered.units, own)
-            prompt = [one for atom in atoms(units, "", codec.vendors) for one in atom.messages]
+            own = find_sealed_compaction(session, gathered.cover, codec.vendors)
+            units = gathered.units if own is None else substitute_summary(gathered.units, own)
+            prompt = [one for atom in build_atoms(units, "", codec.vendors) for one in atom.messages]
             payload = codec.render(prompt)
             codec.check(payload)
             emitted = await session.messages("", budget=1_000_000)
@@ -202,13 +202,13 @@ async def there_and_back(name: str, seeds: range) -> None:
         async with ACMS(f"s{seed}", MemoryStorage(), None) as session:
             for message in messages:
                 await session.ingest(message)
-            payload = codec.render([of_entry(entry, "") for entry in await session.entries()])
+            payload = codec.render([message_of_entry(entry, "") for entry in await session.entries()])
             written = payload["input"] if name == "responses" else payload["messages"]
             missing = absent([one for message in messages for one in leaves(message)], json.dumps(written))
             assert not missing, (seed, missing, written)
         async with ACMS(f"s{seed}", MemoryStorage(), None) as session:
             await session.ingest_many(written)
-            again = codec.render([of_entry(entry, "") for entry in await session.entries()])
+            again = codec.render([message_of_entry(entry, "") for entry in await session.entries()])
             assert again == payload
 
 
@@ -231,7 +231,7 @@ async def test_what_messages_emits_is_accepted_unchanged() -> None:
 
 
 def read(message: dict[str, Any], **given: Any) -> list[foreign.Turn]:
-    return foreign.read(message, **given)
+    return foreign.parse_provider_message(message, **given)
 
 
 def test_several_results_are_several_messages() -> None:
@@ -389,7 +389,7 @@ async def test_media_cost_what_they_state() -> None:
         await session.ingest("user", "look", parts=[plain])
         emitted = await session.messages("", budget=1_600)
         assert 0 < len(emitted) < 11
-        assert chat_messages.tokens(emitted[-1:], session.counter) > chat_messages.PER_MEDIUM
+        assert chat_messages.count_message_tokens(emitted[-1:], session.counter) > chat_messages.PER_MEDIUM
 
 
 @pytest.mark.parametrize(

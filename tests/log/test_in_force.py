@@ -12,12 +12,12 @@ from acms.log.in_force import (
     LONG_RUN,
     NO_CALL,
     Cover,
-    anchor,
-    effective,
+    anchor_version,
+    effective_sequence,
+    fold_atomic_groups,
     group_spans,
-    preview,
-    shown_role,
-    units,
+    preview_text,
+    rendered_role,
 )
 from acms.model import Draft, Entry, Kind, Raw, Role, State, ToolCall
 from tests.support.logs import NOON, Log, entry, versions_of
@@ -50,7 +50,7 @@ def test_an_edit_is_read_at_the_old_place() -> None:
         log.say("user", word)
     edit = log.edit(1, "A")
     assert [one.content for one in log.sequence()] == ["A", "b", "c"]
-    assert anchor(edit) == 1
+    assert anchor_version(edit) == 1
 
 
 def test_an_edit_of_an_edit_shows_only_the_newest_at_the_first_place() -> None:
@@ -160,7 +160,7 @@ def test_facts_and_episode_ends_are_never_part_of_the_sequence() -> None:
         entry(4, "b"),
         entry(5, "newer fact", kind=Kind.FACT, replaces=((2, 2),)),
     ]
-    assert [one.version for one in effective(entries, Cover([entries[4]]))] == [1, 4]
+    assert [one.version for one in effective_sequence(entries, Cover([entries[4]]))] == [1, 4]
 
 
 def test_a_sequence_that_starts_late_leaves_out_what_stands_before_it() -> None:
@@ -169,7 +169,7 @@ def test_a_sequence_that_starts_late_leaves_out_what_stands_before_it() -> None:
         log.say("user", word)
     log.edit(2, "B")
     log.edit(5, "E")
-    tail = effective(log.entries[3:], log.cover(), after=3)
+    tail = effective_sequence(log.entries[3:], log.cover(), after=3)
     assert [one.content for one in tail] == ["d", "E", "f"]
 
 
@@ -240,7 +240,7 @@ def test_an_interrupted_group_stays_where_its_newest_answer_stands() -> None:
     log.say("assistant", calls=["c1", "c2"])
     log.say("tool", "one of two", answers="c1")
     log.say("user", "never mind")
-    folded = units(log.sequence(), whole=True)
+    folded = fold_atomic_groups(log.sequence(), whole=True)
     assert versions_of(folded.units) == [(1, 2), (3,)]
     assert [unit.complete for unit in folded.units] == [False, True]
     assert folded.hidden == []
@@ -251,7 +251,7 @@ def test_a_result_without_a_call_has_no_group_and_is_shown_as_text_of_the_user()
     orphan = log.say("tool", "nobody asked", answers="c9")
     assert orphan.group is None
     assert log.shown() == [(1,)]
-    assert shown_role(orphan) is Role.USER
+    assert rendered_role(orphan) is Role.USER
 
 
 def test_a_second_answer_to_the_same_call_has_no_group() -> None:
@@ -278,7 +278,7 @@ def test_answers_whose_call_was_retracted_are_hidden() -> None:
     log.say("tool", "one", answers="c1")
     log.retract(1, 2)
     log.say("tool", "two", answers="c2")
-    folded = units(log.sequence(), whole=True)
+    folded = fold_atomic_groups(log.sequence(), whole=True)
     assert folded.units == []
     assert [(one.version, reason) for one, reason in folded.hidden] == [(4, "its tool call is not in force")]
 
@@ -299,13 +299,13 @@ def test_an_answer_to_a_call_that_a_summary_took_is_shown_alone(between: int, me
     last = log.say("user", "b")
     cover = log.cover()
     read = [log.entries[v - 1] for first, end in cover.stretches(log.version) for v in range(first, end + 1)]
-    folded = units(effective(read, cover), whole=True)
+    folded = fold_atomic_groups(effective_sequence(read, cover), whole=True)
     assert versions_of(folded.units) == [(summary.version,), (late.version,), (last.version,)]
     assert folded.hidden == []
     (shown,) = folded.units[1].entries
-    assert (shown.group, shown_role(shown)) == (None, Role.USER)
-    part = effective(log.entries[late.version - 1 :], cover, after=late.version - 1)
-    assert units(part, whole=False).unresolved == [late]
+    assert (shown.group, rendered_role(shown)) == (None, Role.USER)
+    part = effective_sequence(log.entries[late.version - 1 :], cover, after=late.version - 1)
+    assert fold_atomic_groups(part, whole=False).unresolved == [late]
 
 
 @pytest.mark.parametrize("between", [3, 2 * LONG_RUN])
@@ -320,7 +320,7 @@ def test_an_answer_to_a_call_that_was_cleared_is_hidden_also_behind_a_summary(be
     late = log.say("tool", "one", answers="c1")
     cover = log.cover()
     read = [log.entries[v - 1] for first, end in cover.stretches(log.version) for v in range(first, end + 1)]
-    folded = units(effective(read, cover), whole=True)
+    folded = fold_atomic_groups(effective_sequence(read, cover), whole=True)
     assert versions_of(folded.units) == [(summary.version,)]
     assert folded.hidden == [(late, NO_CALL)]
 
@@ -331,7 +331,7 @@ def test_answers_whose_call_lies_before_the_sequence_ask_for_more() -> None:
     log.say("assistant", calls=["c1"])
     log.say("tool", "one", answers="c1")
     log.say("user", "b")
-    folded = units(effective(log.entries[2:], log.cover(), after=2), whole=False)
+    folded = fold_atomic_groups(effective_sequence(log.entries[2:], log.cover(), after=2), whole=False)
     assert versions_of(folded.units) == [(4,)]
     assert [one.version for one in folded.unresolved] == [3]
     assert folded.hidden == []
@@ -366,9 +366,9 @@ def test_a_retraction_of_a_group_takes_what_its_edits_replaced() -> None:
 
 
 def test_a_preview_is_one_line_of_about_a_hundred_characters() -> None:
-    assert preview("one\n  two\tthree") == "one two three"
-    assert preview("") == ""
-    long = preview("word " * 400)
+    assert preview_text("one\n  two\tthree") == "one two three"
+    assert preview_text("") == ""
+    long = preview_text("word " * 400)
     assert len(long) <= 100
     assert long.endswith("…")
 
@@ -486,7 +486,7 @@ def test_a_cover_that_newer_entries_follow_is_what_all_of_them_make(
 def test_units_are_exactly_the_whole_groups_and_nothing_is_lost(log: Log) -> None:
     for at in range(log.version + 1):
         sequence = log.sequence(at)
-        folded = units(sequence, whole=True)
+        folded = fold_atomic_groups(sequence, whole=True)
         assert set(versions_of(folded.units)) == naive_units(sequence)
         newest = [unit.entries[-1].version for unit in folded.units]
         order = [one.version for one in sequence]
@@ -499,7 +499,9 @@ def test_units_are_exactly_the_whole_groups_and_nothing_is_lost(log: Log) -> Non
 @given(logs(), st.integers(0, 14))
 def test_reading_only_the_end_of_a_log_gives_the_end_of_its_units(log: Log, after: int) -> None:
     after = min(after, log.version)
-    part = units(effective(log.entries[after:], log.cover(), after=after), whole=after == 0)
+    part = fold_atomic_groups(
+        effective_sequence(log.entries[after:], log.cover(), after=after), whole=after == 0
+    )
     if not part.unresolved:
         whole = log.shown()
         assert versions_of(part.units) == whole[len(whole) - len(part.units) :]

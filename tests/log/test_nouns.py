@@ -30,7 +30,15 @@ from acms.model import (
     ToolCall,
     ToolResult,
 )
-from acms.nouns import PARTS, camel, members, read, snake, spelled, write
+from acms.nouns import (
+    PARTS,
+    declare_wire_names,
+    decode_noun,
+    encode_noun,
+    list_json_members,
+    to_camel_case,
+    to_snake_case,
+)
 from acms.privacy.modes import Cleared
 from acms.results import Branch, Certainty, Change, Compaction, ContextItem, Delta, Diff, Lost
 
@@ -95,14 +103,14 @@ BRANCH = Branch(context_id="c_1", session_id="c_1", version=3, created_at=NOON)
     ids=lambda one: type(one),
 )
 def test_what_was_written_reads_back(noun: Any) -> None:
-    written = json.loads(json.dumps(write(noun)))
+    written = json.loads(json.dumps(encode_noun(noun)))
     assert not [name for name in written if "_" in name]
-    assert read(type(noun), written) == noun
-    assert read(type(noun), {**written, "of a newer release": 1}) == noun
+    assert decode_noun(type(noun), written) == noun
+    assert decode_noun(type(noun), {**written, "of a newer release": 1}) == noun
 
 
 def test_names_times_and_bytes_are_those_of_the_wire() -> None:
-    written = write(ENTRY)
+    written = encode_noun(ENTRY)
     assert written["contextId"] == "c_0123456789abcdef"
     assert written["tokenCount"] == 3
     assert written["createdAt"] == "2026-11-24T12:00:00Z"
@@ -112,17 +120,17 @@ def test_names_times_and_bytes_are_those_of_the_wire() -> None:
     assert written["episodeId"] == "ep_0123456789abcdef_2"
     assert "episode" not in written
     assert written["parts"][3] == {"type": "tool_result", "callId": "c1", "output": "done", "isError": True}
-    assert write(JOB).keys().isdisjoint({"dedupe", "payload", "leaseUntil"})
-    assert write(ITEM)["redaction"] == {"mode": "redact", "kinds": {"email": 2, "phone": 1}}
-    assert write(BRANCH)["key"] is None
+    assert encode_noun(JOB).keys().isdisjoint({"dedupe", "payload", "leaseUntil"})
+    assert encode_noun(ITEM)["redaction"] == {"mode": "redact", "kinds": {"email": 2, "phone": 1}}
+    assert encode_noun(BRANCH)["key"] is None
 
 
 def test_what_is_somebody_elses_is_left_as_it_is() -> None:
-    written = write(ENTRY)
+    written = encode_noun(ENTRY)
     assert written["data"] == {"some_name": {"inner_name": 1}}
     assert written["metadata"] == {"toolName": "run", "snake_name": 2}
-    assert write(COMPACTION)["policy"] == {"summaryTokens": 400}
-    assert write(POLICY)["levels"] == {"summaryTokens": "service"}
+    assert encode_noun(COMPACTION)["policy"] == {"summaryTokens": 400}
+    assert encode_noun(POLICY)["levels"] == {"summaryTokens": "service"}
 
 
 def test_an_entry_keeps_its_salt_to_itself_also_when_it_is_shown_redacted() -> None:
@@ -130,10 +138,10 @@ def test_an_entry_keeps_its_salt_to_itself_also_when_it_is_shown_redacted() -> N
     salted = replace(ENTRY, salt=b"salt")
     values = {name: getattr(salted, name) for name in Entry.__dataclass_fields__}
     cleared = Cleared(**values, redaction=Redaction(Privacy.REDACT, (("email", 1),)))
-    for written in (write(cleared, Entry), write(salted)):
+    for written in (encode_noun(cleared, Entry), encode_noun(salted)):
         assert written["salt"] is None
         assert written["digest"] == ENTRY.digest.hex()
-    assert write(cleared, Entry).keys() == write(ENTRY).keys()
+    assert encode_noun(cleared, Entry).keys() == encode_noun(ENTRY).keys()
 
 
 @pytest.mark.parametrize(
@@ -156,16 +164,16 @@ def test_an_entry_keeps_its_salt_to_itself_also_when_it_is_shown_redacted() -> N
 )
 def test_what_is_of_another_type_is_refused_by_its_name(name: str, value: Any, said: str) -> None:
     with pytest.raises((KeyError, TypeError, ValueError), match=said):
-        read(ContextItem, {**write(ITEM), name: value})
+        decode_noun(ContextItem, {**encode_noun(ITEM), name: value})
 
 
 def test_what_is_missing_is_named() -> None:
-    written = write(ITEM)
+    written = encode_noun(ITEM)
     del written["tokenCount"]
     with pytest.raises(KeyError, match="tokenCount"):
-        read(ContextItem, written)
+        decode_noun(ContextItem, written)
     with pytest.raises(TypeError, match="str where an object belongs"):
-        read(ContextItem, "m_1")
+        decode_noun(ContextItem, "m_1")
 
 
 def test_what_a_store_keeps_has_the_names_of_the_fields() -> None:
@@ -173,16 +181,16 @@ def test_what_a_store_keeps_has_the_names_of_the_fields() -> None:
     context = Context(
         id="c_1", root="c_1", lineage=(("c_0", 3),), counter="quarters", created_at=NOON.astimezone(zone)
     )
-    written = write(context, wire=False)
+    written = encode_noun(context, wire=False)
     assert written["lineage"] == [["c_0", 3]]
     assert written["created_at"] == "2026-11-24T14:00:00+02:00"
-    assert read(Context, json.loads(json.dumps(written)), wire=False) == context
-    assert write(ENTRY, wire=False)["parts"][2] == {
+    assert decode_noun(Context, json.loads(json.dumps(written)), wire=False) == context
+    assert encode_noun(ENTRY, wire=False)["parts"][2] == {
         "type": "tool_call", "call_id": "c1", "name": "run", "arguments": '{"a_b": 1}',
     }  # fmt: skip
 
 
-@spelled(detail=None)
+@declare_wire_names(detail=None)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outline(Job):
     """A job in a list."""
@@ -192,8 +200,8 @@ class Outline(Job):
 
 
 def test_a_class_may_leave_out_fields_and_add_some() -> None:
-    names = {one.name for one in members(Outline)}
-    assert names == {one.name for one in members(Job)} | {"atOnce"}
+    names = {one.name for one in list_json_members(Outline)}
+    assert names == {one.name for one in list_json_members(Job)} | {"atOnce"}
 
 
 def test_every_part_has_a_name_and_names_go_both_ways() -> None:
@@ -206,7 +214,7 @@ def test_every_part_has_a_name_and_names_go_both_ways() -> None:
         "Raw",
     }
     for name in ("token_count", "id", "created_at"):
-        assert snake(camel(name)) == name
+        assert to_snake_case(to_camel_case(name)) == name
     assert isinstance(ENTRY.data, Mapping)
     assert ENTRY.kind is Kind.MESSAGE
     assert ENTRY.origin is Origin.USER

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from acms.log.encoding import digest, genesis, locate, verify
-from acms.log.provenance import copied, copy_of, renamed
+from acms.log.encoding import digest_draft, genesis_hash, parse_entry_id, verify_chain
+from acms.log.provenance import copy_batch, copy_of, id_in_copy
 from acms.model import Entry, State
 from acms.storage import MemoryStorage
-from acms.testing.logs import new, noted, put, said
+from acms.testing.logs import append_drafts, create_log, draft_fact, draft_message
 from tests.storage.suite.logs import mixed
 
 COPY = copy_of("c_original", 3, "default name", 0)
@@ -17,9 +17,9 @@ COPY = copy_of("c_original", 3, "default name", 0)
 async def logs() -> tuple[list[Entry], list[tuple[str, int, int]]]:
     store = MemoryStorage()
     parent, child = await mixed(store)
-    stranger = await put(store, await new(store, "stranger"), said("elsewhere"))
+    stranger = await append_drafts(store, await create_log(store, "stranger"), draft_message("elsewhere"))
     (first, *_) = await store.read(child.id)
-    await put(store, child, noted("cites", sources=(first.id, stranger.ids[0], "nothing")))
+    await append_drafts(store, child, draft_fact("cites", sources=(first.id, stranger.ids[0], "nothing")))
     await store.blank(parent.id, [2], to=State.ERASED, audit={})
     assert child.fork is not None
     return await store.read(child.id), [(parent.id, 1, child.fork), (child.id, child.fork + 1, 99)]
@@ -27,9 +27,9 @@ async def logs() -> tuple[list[Entry], list[tuple[str, int, int]]]:
 
 def whole(entries: list[Entry], runs: list[tuple[str, int, int]], copy: str = COPY) -> list[Entry]:
     made: list[Entry] = []
-    chain = genesis(copy)
+    chain = genesis_hash(copy)
     for batch in dict.fromkeys(entry.batch for entry in entries):
-        made += copied([entry for entry in entries if entry.batch == batch], chain, copy, runs)
+        made += copy_batch([entry for entry in entries if entry.batch == batch], chain, copy, runs)
         chain = made[-1].chain
     return made
 
@@ -37,9 +37,9 @@ def whole(entries: list[Entry], runs: list[tuple[str, int, int]], copy: str = CO
 async def test_a_copied_log_verifies_and_says_the_same() -> None:
     entries, runs = await logs()
     made = whole(entries, runs)
-    assert list(verify(made, head=genesis(COPY), version=0)) == []
+    assert list(verify_chain(made, head=genesis_hash(COPY), version=0)) == []
     for old, one in zip(entries, made, strict=True):
-        assert locate(one.id) == (COPY, old.version)
+        assert parse_entry_id(one.id) == (COPY, old.version)
         kept = {name: getattr(old, name) for name in ("id", "context", "salt", "digest", "chain", "sources")}
         assert replace(one, **kept) == old
         assert (one.salt is None) == (old.salt is None)
@@ -61,15 +61,15 @@ async def test_the_same_original_gives_the_same_copy_and_another_copy_shares_not
 async def test_what_is_not_copied_keeps_its_name() -> None:
     entries, runs = await logs()
     beyond = [(runs[0][0], 1, 3)]
-    assert renamed(entries[5].id, COPY, beyond) == entries[5].id
-    assert renamed(entries[2].id, COPY, beyond) != entries[2].id
-    assert [renamed(id, COPY, runs) for id in ("", "x", "m_a_!_b")] == ["", "x", "m_a_!_b"]
+    assert id_in_copy(entries[5].id, COPY, beyond) == entries[5].id
+    assert id_in_copy(entries[2].id, COPY, beyond) != entries[2].id
+    assert [id_in_copy(id, COPY, runs) for id in ("", "x", "m_a_!_b")] == ["", "x", "m_a_!_b"]
 
 
 async def test_without_the_salt_of_the_original_no_content_can_be_confirmed() -> None:
     entries, runs = await logs()
-    (one,) = copied(entries[:1], genesis(COPY), COPY, runs)
-    (guess,) = copied([replace(entries[0], salt=bytes(16))], genesis(COPY), COPY, runs)
+    (one,) = copy_batch(entries[:1], genesis_hash(COPY), COPY, runs)
+    (guess,) = copy_batch([replace(entries[0], salt=bytes(16))], genesis_hash(COPY), COPY, runs)
     assert one.salt is not None
     assert guess.digest != one.digest
-    assert digest(one, one.id.rsplit("_", 1)[-1], one.salt) == one.digest
+    assert digest_draft(one, one.id.rsplit("_", 1)[-1], one.salt) == one.digest

@@ -6,7 +6,15 @@ import json
 
 import pytest
 
-from acms.log.summary_levels import LEVELS, Level, at_level, fitting, of, shorter, to_json
+from acms.log.summary_levels import (
+    LEVELS,
+    Level,
+    at_level,
+    choose_level,
+    levels_of_summary,
+    read_shorter_levels,
+    to_json,
+)
 from acms.model import Kind
 from tests.support.logs import entry
 
@@ -24,20 +32,23 @@ SUMMARY = entry(
     [(5000, 1000), (1000, 1000), (999, 200), (200, 200), (199, 40), (40, 40), (39, 40), (0, 40)],
 )
 def test_the_longest_text_that_fits_is_shown_and_the_shortest_where_none_does(room: int, wanted: int) -> None:
-    assert fitting(SUMMARY, room).tokens == wanted
+    assert choose_level(SUMMARY, room).tokens == wanted
 
 
 def test_a_summary_without_levels_has_its_content_alone() -> None:
     old = entry(9, "all of it", kind=Kind.SUMMARY, tokens=1000)
-    assert of(old) == [Level("all of it", 1000)]
-    assert at_level(old, fitting(old, 10)) is old
+    assert levels_of_summary(old) == [Level("all of it", 1000)]
+    assert at_level(old, choose_level(old, 10)) is old
 
 
 def test_levels_are_stored_as_json_the_shortest_first() -> None:
     stored = to_json([Level("longer", 9), Level("short", 4)])
-    assert shorter({LEVELS: json.loads(json.dumps(stored))}) == [Level("short", 4), Level("longer", 9)]
+    assert read_shorter_levels({LEVELS: json.loads(json.dumps(stored))}) == [
+        Level("short", 4),
+        Level("longer", 9),
+    ]
 
 
 def test_a_summary_is_shown_under_its_own_id() -> None:
-    found = at_level(SUMMARY, fitting(SUMMARY, 50))
+    found = at_level(SUMMARY, choose_level(SUMMARY, 50))
     assert (found.id, found.content, found.tokens) == (SUMMARY.id, "least", 40)

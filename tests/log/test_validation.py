@@ -32,32 +32,32 @@ def refused(call: Callable[[], Any], field: str) -> ValidationError:
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")))
 def test_any_text_without_nul_and_surrogates_passes_unchanged(text: str) -> None:
-    assert validation.text(text, "content") == text
+    assert validation.validate_text(text, "content") == text
 
 
 @pytest.mark.parametrize("value", ["a\0b", "\0", "\ud800", "ok \udfff", None, 5, b"bytes", ["x"]])
 def test_a_text_no_backend_could_store_is_refused(value: Any) -> None:
-    refused(lambda: validation.text(value, "content"), "content")
+    refused(lambda: validation.validate_text(value, "content"), "content")
 
 
 def test_a_text_is_measured_in_bytes() -> None:
-    assert validation.text("x" * validation.MESSAGE_BYTES, "content")
-    assert validation.text("é" * (validation.MESSAGE_BYTES // 2), "content")
+    assert validation.validate_text("x" * validation.MESSAGE_BYTES, "content")
+    assert validation.validate_text("é" * (validation.MESSAGE_BYTES // 2), "content")
     error = refused(
-        lambda: validation.text("é" * (validation.MESSAGE_BYTES // 2) + "x", "content"), "content"
+        lambda: validation.validate_text("é" * (validation.MESSAGE_BYTES // 2) + "x", "content"), "content"
     )
     assert str(validation.MESSAGE_BYTES) in str(error)
 
 
 def test_a_name_is_measured_in_characters() -> None:
-    assert validation.name("名" * validation.NAME_CHARS, "session_id")
-    refused(lambda: validation.name("n" * (validation.NAME_CHARS + 1), "session_id"), "session_id")
-    refused(lambda: validation.name("n" * MANY, "session_id"), "session_id")
+    assert validation.validate_name("名" * validation.NAME_CHARS, "session_id")
+    refused(lambda: validation.validate_name("n" * (validation.NAME_CHARS + 1), "session_id"), "session_id")
+    refused(lambda: validation.validate_name("n" * MANY, "session_id"), "session_id")
 
 
 @pytest.mark.parametrize("value", ["", "  ", "\n", "a\0", "\ud800", None, 7])
 def test_an_empty_or_unwritable_name_is_refused(value: Any) -> None:
-    refused(lambda: validation.name(value, "session_id"), "session_id")
+    refused(lambda: validation.validate_name(value, "session_id"), "session_id")
 
 
 def test_a_name_may_be_missing_where_it_is_optional() -> None:
@@ -71,26 +71,26 @@ def test_a_name_may_be_missing_where_it_is_optional() -> None:
 
 @pytest.mark.parametrize("role", list(Role))
 def test_a_role_is_matched_without_regard_to_case(role: Role) -> None:
-    assert validation.choice(role, Role, "role") is role
-    assert validation.choice(role.value.upper(), Role, "role") is role
+    assert validation.parse_choice(role, Role, "role") is role
+    assert validation.parse_choice(role.value.upper(), Role, "role") is role
 
 
 @pytest.mark.parametrize("value", ["bot", "", " user", None, 1, ["user"], Origin.EXTERNAL])
 def test_an_unknown_word_is_refused_and_the_known_ones_are_named(value: Any) -> None:
-    error = refused(lambda: validation.choice(value, Role, "role"), "role")
+    error = refused(lambda: validation.parse_choice(value, Role, "role"), "role")
     assert "system, developer, user, assistant, tool" in str(error)
 
 
 def test_privacy_and_origin_are_closed_too() -> None:
-    assert validation.choice("redact", Privacy, "privacy") is Privacy.REDACT
-    refused(lambda: validation.choice("derived!", Origin, "origin"), "origin")
+    assert validation.parse_choice("redact", Privacy, "privacy") is Privacy.REDACT
+    refused(lambda: validation.parse_choice("derived!", Origin, "origin"), "origin")
 
 
 def test_markers_are_kept_once_in_order() -> None:
-    assert validation.markers(None) is None
-    assert validation.markers([]) == ()
-    assert validation.markers(["goal", "custom:x", "goal"]) == ("goal", "custom:x")
-    assert validation.markers([f"custom:{n}" for n in range(validation.MARKERS)]) is not None
+    assert validation.validate_markers(None) is None
+    assert validation.validate_markers([]) == ()
+    assert validation.validate_markers(["goal", "custom:x", "goal"]) == ("goal", "custom:x")
+    assert validation.validate_markers([f"custom:{n}" for n in range(validation.MARKERS)]) is not None
 
 
 @pytest.mark.parametrize(
@@ -108,11 +108,13 @@ def test_markers_are_kept_once_in_order() -> None:
     ],
 )
 def test_markers_that_make_no_sense_are_refused(value: Any) -> None:
-    refused(lambda: validation.markers(value), "markers")
+    refused(lambda: validation.validate_markers(value), "markers")
 
 
 def test_markers_have_a_limit() -> None:
-    refused(lambda: validation.markers([f"custom:{n}" for n in range(validation.MARKERS + 1)]), "markers")
+    refused(
+        lambda: validation.validate_markers([f"custom:{n}" for n in range(validation.MARKERS + 1)]), "markers"
+    )
 
 
 # ── numbers ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -120,8 +122,8 @@ def test_markers_have_a_limit() -> None:
 
 @pytest.mark.parametrize(("value", "expected"), [(0, 0), (4000, 4000), (100.0, 100), (10**8, 10**8)])
 def test_a_budget_is_a_whole_number_of_zero_or_more(value: float, expected: int) -> None:
-    assert validation.budget(value) == expected
-    assert isinstance(validation.budget(value), int)
+    assert validation.validate_budget(value) == expected
+    assert isinstance(validation.validate_budget(value), int)
 
 
 @pytest.mark.parametrize(
@@ -143,20 +145,20 @@ def test_a_budget_is_a_whole_number_of_zero_or_more(value: float, expected: int)
     ],
 )
 def test_a_budget_that_makes_no_sense_is_refused(value: Any) -> None:
-    refused(lambda: validation.budget(value), "token_budget")
+    refused(lambda: validation.validate_budget(value), "token_budget")
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.1, float("nan"), float("inf"), True, "0.5", None])
 def test_a_fraction_lies_between_zero_and_one(value: Any) -> None:
-    refused(lambda: validation.fraction(value, "min_relevance"), "min_relevance")
-    assert validation.fraction(0, "x") == 0.0
-    assert validation.fraction(1, "x") == 1.0
+    refused(lambda: validation.validate_fraction(value, "min_relevance"), "min_relevance")
+    assert validation.validate_fraction(0, "x") == 0.0
+    assert validation.validate_fraction(1, "x") == 1.0
 
 
 @pytest.mark.parametrize("value", [-1, 11, 2.0, True, "3", None, 2**63])
 def test_a_whole_number_lies_within_its_bounds(value: Any) -> None:
-    refused(lambda: validation.whole(value, "limit", most=10), "limit")
-    assert validation.whole(10, "limit", most=10) == 10
+    refused(lambda: validation.validate_integer(value, "limit", most=10), "limit")
+    assert validation.validate_integer(10, "limit", most=10) == 10
 
 
 # ── times ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -173,7 +175,7 @@ def test_a_whole_number_lies_within_its_bounds(value: Any) -> None:
     ],
 )
 def test_an_aware_time_becomes_utc(value: Any) -> None:
-    found = validation.moment(value)
+    found = validation.parse_moment(value)
     assert found == datetime(2026, 3, 14, 12, tzinfo=UTC)
     assert found.tzinfo is UTC
 
@@ -193,7 +195,7 @@ def test_an_aware_time_becomes_utc(value: Any) -> None:
     ],
 )
 def test_a_time_without_a_zone_or_sense_is_refused(value: Any) -> None:
-    refused(lambda: validation.moment(value), "created_at")
+    refused(lambda: validation.parse_moment(value), "created_at")
 
 
 # ── metadata ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -201,7 +203,7 @@ def test_a_time_without_a_zone_or_sense_is_refused(value: Any) -> None:
 
 def test_metadata_is_copied_plain() -> None:
     given = OrderedDict(run=12, tags=("a", "b"), deep={"x": [None, True, 1.5, {"y": "z"}]}, role=Role.USER)
-    copy = validation.metadata(given)
+    copy = validation.validate_metadata(given)
     assert copy == {
         "run": 12,
         "tags": ["a", "b"],
@@ -210,12 +212,12 @@ def test_metadata_is_copied_plain() -> None:
     }
     given["deep"]["x"].append("later")  # type: ignore[index]
     assert copy["deep"]["x"][-1] == {"y": "z"}
-    assert validation.metadata(MappingProxyType({"a": 1})) == {"a": 1}
+    assert validation.validate_metadata(MappingProxyType({"a": 1})) == {"a": 1}
 
 
 @pytest.mark.parametrize("value", [None, {}, MappingProxyType({})])
 def test_no_metadata_is_fine(value: Any) -> None:
-    assert validation.metadata(value) == {}
+    assert validation.validate_metadata(value) == {}
 
 
 def nested(depth: int) -> Any:
@@ -261,29 +263,29 @@ def looped() -> Any:
     ],
 )
 def test_metadata_that_is_no_small_json_object_is_refused(value: Any, field: str) -> None:
-    refused(lambda: validation.metadata(value), field)
+    refused(lambda: validation.validate_metadata(value), field)
 
 
 @pytest.mark.parametrize("value", [nested(9), nested(10_000), looped(), {"a": [[[[[[[[1]]]]]]]]}])
 def test_metadata_nested_too_deep_is_refused(value: Any) -> None:
     with pytest.raises(ValidationError) as caught:
-        validation.metadata(value)
+        validation.validate_metadata(value)
     assert caught.value.field.startswith("metadata.a")
 
 
 def test_metadata_up_to_every_limit_is_fine() -> None:
-    assert validation.metadata(nested(validation.METADATA_DEPTH))
-    assert validation.metadata({f"k{n}": n for n in range(validation.METADATA_KEYS)})
-    assert validation.metadata({"a": "x" * (validation.METADATA_BYTES - 9)})
-    refused(lambda: validation.metadata({"a": "x" * (validation.METADATA_BYTES - 8)}), "metadata")
-    assert validation.metadata({"a": 2**63 - 1, "b": -(2**63)})
+    assert validation.validate_metadata(nested(validation.METADATA_DEPTH))
+    assert validation.validate_metadata({f"k{n}": n for n in range(validation.METADATA_KEYS)})
+    assert validation.validate_metadata({"a": "x" * (validation.METADATA_BYTES - 9)})
+    refused(lambda: validation.validate_metadata({"a": "x" * (validation.METADATA_BYTES - 8)}), "metadata")
+    assert validation.validate_metadata({"a": 2**63 - 1, "b": -(2**63)})
 
 
 # ── parts ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def parts(role: Role = Role.ASSISTANT, content: str = "", **given: Any) -> tuple[tuple[Any, ...], str]:
-    return validation.parts(
+    return validation.build_message_parts(
         role, content, given.get("parts"), given.get("tool_calls"), given.get("tool_call_id")
     )
 

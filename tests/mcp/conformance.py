@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from acms.mcp import mounted
-from acms.mcp.http import mount
+from acms.mcp.http import mount_mcp_server
 from tests.mcp.fixture import fixture
 from tests.server.serving import serving
 
@@ -48,7 +48,7 @@ def node() -> str | None:
 def servers() -> Iterator[tuple[str, str]]:
     """Serve the fixture and ACMS until the block ends; yield their addresses."""
     with ExitStack() as stack:
-        one = stack.enter_context(serving("memory://", around=lambda app: mount(app, fixture())))
+        one = stack.enter_context(serving("memory://", around=lambda app: mount_mcp_server(app, fixture())))
         other = stack.enter_context(serving("memory://", around=mounted, embedder=None))
         yield f"{one.url}/mcp/conformance", f"{other.url}/mcp/conformance"
 

@@ -24,7 +24,7 @@ from acms.config import ACMSConfig, RenderLogConfig
 from acms.mcp import mounted
 from acms.mcp import server as mcp_server
 from acms.server import App, ServerConfig
-from acms.server.audit import trail
+from acms.server.audit import read_audit_trail
 from acms.server.operation import Scope
 from tests.mcp.conftest import REQUEST, failed, text_of
 from tests.server.guarded import GUARDED, Guarded, guarded
@@ -306,7 +306,7 @@ async def test_an_erasure_is_in_the_audit_trail_with_its_key(service: Guarded, t
     async with connected(service, tenant, "/mcp/team/one") as client:
         made = await asked(client, "remember", text="Ada lives in Lyon.")
         await asked(client, "forget", id=made["id"], forever=True)
-    noted = await trail(await service.app.stores.of(tenant))
+    noted = await read_audit_trail(await service.app.stores.of(tenant))
     assert "eraseEntry" in [one.operation for one in noted]
 
 

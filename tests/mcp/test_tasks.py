@@ -19,7 +19,7 @@ from acms import ACMS, ACMSConfig, WorkerConfig
 from acms.jobs import requests
 from acms.mcp import mounted
 from acms.mcp.memory import Local
-from acms.mcp.server import build
+from acms.mcp.server import build_mcp_server
 from acms.mcp.tasks import EXTENSION
 from acms.model import JobState
 from acms.ports import StorageBackend
@@ -84,7 +84,7 @@ async def session() -> AsyncIterator[ACMS]:
 
 
 def local(session: ACMS, *extensions: Any, mode: str = "auto") -> Client:
-    return Client(build(lambda _: Local(session)), mode=mode, extensions=extensions)
+    return Client(build_mcp_server(lambda _: Local(session)), mode=mode, extensions=extensions)
 
 
 async def test_a_reflection_is_a_task_and_its_facts_are_there_when_it_has_ended(session: ACMS) -> None:
@@ -134,7 +134,7 @@ async def test_a_task_that_is_given_up_or_fails_says_so(
         )
         assert (await ask(client.session, "get", job.id)).status == "completed"
         assert (await ask(client.session, "update", job.id)).status is None
-        monkeypatch.setattr("acms.compaction.job.current", current)
+        monkeypatch.setattr("acms.compaction.job.read_current_job", current)
         found = replace(job, state=JobState.CANCELLED, error="cancelled by hand")
         assert (await ask(client.session, "get", job.id)).status == "cancelled"
         found = replace(job, state=JobState.FAILED, error="the model is down")
@@ -151,7 +151,7 @@ async def test_a_task_that_waits_is_given_up(storage: StorageBackend) -> None:
         async with local(session, Tasks()) as client:
             assert (await ask(client.session, "get", job.id)).status == "working"
             await ask(client.session, "cancel", job.id)
-            assert (await requests.job(session.storage, job.id)).state is JobState.CANCELLED
+            assert (await requests.get_job_by_id(session.storage, job.id)).state is JobState.CANCELLED
             assert (await ask(client.session, "get", job.id)).status == "cancelled"
 
 
@@ -174,7 +174,7 @@ async def test_a_client_without_the_extension_is_told_of_the_job(session: ACMS) 
             made = (await client.call_tool("remember", said)).structured_content
             assert made["job"]["kind"] == "reflect"
             assert (
-                await requests.job(session.storage, made["job"]["id"])
+                await requests.get_job_by_id(session.storage, made["job"]["id"])
             ).context == await session.context_id()
             with pytest.raises(MCPError) as refused:
                 await ask(client.session, "get", made["job"]["id"])

@@ -15,7 +15,7 @@ from acms import ACMS
 from acms.config import ACMSConfig
 from acms.mcp import server as mcp_server
 from acms.mcp.memory import Local
-from acms.mcp.server import build
+from acms.mcp.server import build_mcp_server
 from acms.mcp.tools import TOOLS
 from tests.mcp.conftest import REQUEST, failed, text_of
 from tests.server.slow import Slow
@@ -40,7 +40,7 @@ async def session() -> AsyncIterator[ACMS]:
 async def client(session: ACMS, request: pytest.FixtureRequest) -> AsyncIterator[Client]:
     """A client of the newest revision of the protocol, and of the one before."""
     memory = Local(session)
-    async with Client(build(lambda _: memory), mode=request.param) as made:
+    async with Client(build_mcp_server(lambda _: memory), mode=request.param) as made:
         yield made
 
 
@@ -62,7 +62,7 @@ async def asked(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:
 async def test_the_newest_revision_and_the_one_before_are_spoken(session: ACMS) -> None:
     spoken = []
     for mode in ("auto", "legacy"):
-        async with Client(build(lambda _: Local(session)), mode=mode) as client:
+        async with Client(build_mcp_server(lambda _: Local(session)), mode=mode) as client:
             spoken.append(client.protocol_version)
             assert client.server_info is not None
             assert client.server_info.name == "acms"
@@ -242,7 +242,7 @@ async def test_render_speaks_the_contract(client: Client) -> None:
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 async def test_hostile_texts_come_back_as_they_were(session: ACMS, text: str) -> None:
     memory = Local(session)
-    async with Client(build(lambda _: memory), mode="legacy") as client:
+    async with Client(build_mcp_server(lambda _: memory), mode="legacy") as client:
         await told(client, text=text, origin="external")
         found = await asked(client, "recall", query="forget lines quotes bidi", budget=60_000)
         assert [one["text"] for one in found["items"]] == [text]
@@ -270,7 +270,7 @@ async def test_hostile_texts_come_back_as_they_were(session: ACMS, text: str) ->
 async def test_wrong_arguments_are_named(
     session: ACMS, tool: str, arguments: dict[str, Any], argument: str
 ) -> None:
-    async with Client(build(lambda _: Local(session))) as client:
+    async with Client(build_mcp_server(lambda _: Local(session))) as client:
         error = failed(await client.call_tool(tool, arguments), "VALIDATION")
     assert error["argument"].partition(".")[0] == argument
     assert await session.context_id() is None, "nothing was stored"
@@ -292,7 +292,10 @@ async def test_an_unknown_tool_resource_or_prompt_is_an_error_of_the_protocol(cl
 
 
 async def test_the_scope_of_the_namespace_needs_a_named_one() -> None:
-    async with ACMS("one", "memory://", None) as session, Client(build(lambda _: Local(session))) as client:
+    async with (
+        ACMS("one", "memory://", None) as session,
+        Client(build_mcp_server(lambda _: Local(session))) as client,
+    ):
         for tool, given in (("recall", {"query": "x"}), ("facts", {})):
             error = failed(await client.call_tool(tool, {**given, "scope": "namespace"}), "VALIDATION")
             assert error["options"] == [
@@ -305,7 +308,7 @@ async def test_resources_show_the_session_its_entries_and_what_was_sent() -> Non
     config = ACMSConfig.from_env({"ACMS_RENDERS_ENABLED": "1"})
     async with (
         ACMS("one", "memory://", None, config=config, namespace="team") as session,
-        Client(build(lambda _: Local(session))) as client,
+        Client(build_mcp_server(lambda _: Local(session))) as client,
     ):
         made = await told(client, text="Ada lives in Lyon.")
         await session.messages("Where does Ada live?", budget=500)

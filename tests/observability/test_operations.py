@@ -216,8 +216,8 @@ def test_no_verb_of_a_session_goes_unrecorded() -> None:
 
 
 def test_nobody_listens_before_a_provider_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert operations.listening() is None
+    assert operations.find_instruments() is None
     monkeypatch.setattr(trace, "get_tracer_provider", TracerProvider)
-    assert operations.listening() is not None
+    assert operations.find_instruments() is not None
     monkeypatch.setitem(sys.modules, "opentelemetry.trace", None)
-    assert operations.listening() is None
+    assert operations.find_instruments() is None

@@ -12,9 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acms.model import Role
-from acms.plan.prefix_cache import LINES, SLACK, Prices, best, cost, distance, epoch, start, step
+from acms.plan.prefix_cache import (
+    LINES,
+    SLACK,
+    Prices,
+    best_slack,
+    cost_per_turn,
+    epoch_length,
+    epoch_start,
+    find_start,
+    grid_step,
+)
 from acms.ports import Codec
-from acms.prompt.cache_forecast import confirm, hoisted, predict
+from acms.prompt.cache_forecast import describe_cache_mismatch, find_hoisted_roles, predict_cache
 from acms.prompt.manifest import Manifest, Sent
 from acms.prompt_types import CacheMark, PromptMessage, Tool, Usage
 
@@ -32,7 +42,7 @@ def log(tokens: list[int]) -> tuple[list[int], list[int]]:
 def starts(tokens: list[int], room: int, length: int, scale: int = 0) -> list[int]:
     """Return the start of every prompt while a log grows message by message."""
     befores, costs = log(tokens)
-    return [start(befores[:end], costs[:end], room, length, scale) for end in range(1, len(tokens) + 1)]
+    return [find_start(befores[:end], costs[:end], room, length, scale) for end in range(1, len(tokens) + 1)]
 
 
 def moves(found: list[int]) -> list[int]:
@@ -63,7 +73,7 @@ def test_a_start_moves_when_an_epoch_begins_or_what_follows_no_longer_fits(
     befores, costs = log(tokens)
     found = starts(tokens, room, length)
     for end in moves(found):
-        begins = epoch(befores[end], length) != epoch(befores[end - 1], length)
+        begins = epoch_start(befores[end], length) != epoch_start(befores[end - 1], length)
         assert begins or sum(costs[found[end - 1] : end + 1]) > room
 
 
@@ -72,7 +82,11 @@ def test_prompts_with_less_room_move_their_starts_at_the_same_times(
     tokens: list[int], room: int, length: int, less: int
 ) -> None:
     befores = log(tokens)[0]
-    edges = {n for n in range(1, len(tokens)) if epoch(befores[n], length) != epoch(befores[n - 1], length)}
+    edges = {
+        n
+        for n in range(1, len(tokens))
+        if epoch_start(befores[n], length) != epoch_start(befores[n - 1], length)
+    }
     one, other = (moves(starts(tokens, size, length, 9000)) for size in (room, room - less))
     # Beside those there are moves of a line where an epoch was dearer than foreseen.
     for found in (one, other):
@@ -84,9 +98,9 @@ def test_after_a_move_what_is_left_of_the_room_is_what_an_epoch_takes(tokens: li
     befores, costs = log(tokens)
     found = starts(tokens, room, 1000, 9000)
     for end in moves(found):
-        if epoch(befores[end], 1000) != epoch(befores[end - 1], 1000):
+        if epoch_start(befores[end], 1000) != epoch_start(befores[end - 1], 1000):
             shown = sum(costs[found[end] : end + 1])
-            assert shown > room - 1000 * 1.05 * 1.15 - step(9000, LINES) * 1.15 - 2 * 164
+            assert shown > room - 1000 * 1.05 * 1.15 - grid_step(9000, LINES) * 1.15 - 2 * 164
             assert shown <= room - 1000 + 2 * 164
 
 
@@ -95,10 +109,10 @@ def test_a_start_needs_only_the_part_of_the_log_that_does_not_fit(
     tokens: list[int], skipped: int, room: int, length: int
 ) -> None:
     befores, costs = log(tokens)
-    whole = start(befores, costs, room, length)
+    whole = find_start(befores, costs, room, length)
     reach = next((n for n in range(len(costs), -1, -1) if sum(costs[n:]) > room), 0)
     cut = min(skipped, reach)
-    assert cut + start(befores[cut:], costs[cut:], room, length) == whole
+    assert cut + find_start(befores[cut:], costs[cut:], room, length) == whole
 
 
 @given(EVEN, st.integers(4000, 9000), st.integers(1, 200))
@@ -110,41 +124,43 @@ def test_a_room_that_varies_less_than_a_line_changes_a_start_by_one_line(
         starts(tokens, room, 1000, 9000), starts(tokens, room - less, 1000, 9000), strict=True
     ):
         if one:
-            assert 0 <= befores[other] - befores[one] <= 2 * step(9000, LINES) + 160
+            assert 0 <= befores[other] - befores[one] <= 2 * grid_step(9000, LINES) + 160
 
 
 def test_a_room_for_everything_shows_everything() -> None:
-    assert start((), (), 100, 50) == 0
-    assert start([0, 10], [10, 10], 20, 5) == 0
-    assert start([0], [500], 20, 5) == 0
+    assert find_start((), (), 100, 50) == 0
+    assert find_start([0, 10], [10, 10], 20, 5) == 0
+    assert find_start([0], [500], 20, 5) == 0
 
 
 def test_an_epoch_is_half_as_long_where_messages_are_short() -> None:
-    assert distance(8000, 0.5, tokens=50_000, messages=200) == step(8000, 0.5)
-    assert distance(8000, 0.5, tokens=20_000, messages=200) == step(8000, 0.5) // 2
-    assert distance(8000, 0.0, tokens=20_000, messages=200) == 0
+    assert epoch_length(8000, 0.5, tokens=50_000, messages=200) == grid_step(8000, 0.5)
+    assert epoch_length(8000, 0.5, tokens=20_000, messages=200) == grid_step(8000, 0.5) // 2
+    assert epoch_length(8000, 0.0, tokens=20_000, messages=200) == 0
 
 
 def test_steps_are_the_same_for_budgets_that_are_nearly_the_same() -> None:
-    assert step(8000, 0.5) == step(8192, 0.5) - 512 == 3584
-    assert step(7200, 0.5) == step(8100, 0.5)
-    assert step(1, 0.1) == 1
-    assert all(0.8 * 0.3 * scale <= step(scale, 0.3) <= 0.3 * scale for scale in range(200, 9000, 7))
+    assert grid_step(8000, 0.5) == grid_step(8192, 0.5) - 512 == 3584
+    assert grid_step(7200, 0.5) == grid_step(8100, 0.5)
+    assert grid_step(1, 0.1) == 1
+    assert all(0.8 * 0.3 * scale <= grid_step(scale, 0.3) <= 0.3 * scale for scale in range(200, 9000, 7))
 
 
 def test_the_best_slack_is_where_the_cost_is_least() -> None:
     for prices in (Prices(), Prices(write=1.25), Prices(read=0.5)):
         for turn in (80, 300, 900):
-            found = best(turn, 8000, prices)
-            least = cost(found, turn, 8000, prices)
-            assert all(least <= cost(other / 100, turn, 8000, prices) + 1e-9 for other in range(5, 101))
+            found = best_slack(turn, 8000, prices)
+            least = cost_per_turn(found, turn, 8000, prices)
+            assert all(
+                least <= cost_per_turn(other / 100, turn, 8000, prices) + 1e-9 for other in range(5, 101)
+            )
 
 
 def test_the_default_slack_is_near_the_best_for_turns_of_many_sizes() -> None:
     for prices in (Prices(), Prices(write=1.25)):
         for turn in (0.025, 0.05, 0.1, 0.2, 0.3):
-            least = cost(best(turn, 1, prices), turn, 1, prices)
-            assert cost(SLACK, turn, 1, prices) <= 1.25 * least
+            least = cost_per_turn(best_slack(turn, 1, prices), turn, 1, prices)
+            assert cost_per_turn(SLACK, turn, 1, prices) <= 1.25 * least
 
 
 # ── what two prompts share ──────────────────────────────────────────────────────────────────────────────────────────
@@ -198,23 +214,25 @@ def recalled(text: str) -> Sent:
 
 
 def test_without_an_earlier_prompt_nothing_is_predicted() -> None:
-    found = predict(manifest(RULES), None, PLAIN, key="k")
+    found = predict_cache(manifest(RULES), None, PLAIN, key="k")
     assert (found.predicted_tokens, found.first_change, found.key) == (0, None, "k")
     assert found.reason == "there is no earlier prompt to compare with"
 
 
 def test_a_prompt_that_only_grew_is_read_from_the_cache_as_far_as_it_went() -> None:
-    found = predict(manifest(RULES, *said(1, 4)), manifest(RULES, *said(1, 3)), PLAIN)
+    found = predict_cache(manifest(RULES, *said(1, 4)), manifest(RULES, *said(1, 3)), PLAIN)
     assert (found.predicted_tokens, found.shared_tokens, found.first_change) == (38, 38, None)
     assert found.reason == "the earlier prompt is the beginning of this one, one message more"
-    assert predict(manifest(RULES), manifest(RULES), PLAIN).reason == "nothing changed"
-    assert predict(manifest(RULES), manifest(RULES), PLAIN).predicted_tokens == 0  # 17 tokens are too few
-    assert predict(manifest(RULES), manifest(RULES), PLAIN).shared_tokens == 17
+    assert predict_cache(manifest(RULES), manifest(RULES), PLAIN).reason == "nothing changed"
+    assert (
+        predict_cache(manifest(RULES), manifest(RULES), PLAIN).predicted_tokens == 0
+    )  # 17 tokens are too few
+    assert predict_cache(manifest(RULES), manifest(RULES), PLAIN).shared_tokens == 17
 
 
 def test_what_was_recalled_changes_every_turn_and_nothing_before_it_does() -> None:
     old = manifest(RULES, *said(1, 3), recalled("old"))
-    found = predict(manifest(RULES, *said(1, 4), recalled("new")), old, PLAIN)
+    found = predict_cache(manifest(RULES, *said(1, 4), recalled("new")), old, PLAIN)
     assert found.predicted_tokens == 38
     assert found.first_change is not None
     assert (found.first_change.index, found.first_change.role) == (4, Role.USER)
@@ -225,36 +243,38 @@ def test_a_provider_that_reads_up_to_marks_reads_no_further() -> None:
     marking = cast("Codec", Plain(marks_only=True))
     old = replace(manifest(RULES, *said(1, 3), recalled("old")), marks=(CacheMark(messages=4),))
     now = replace(manifest(RULES, *said(1, 5), recalled("new")), marks=(CacheMark(messages=6),))
-    assert predict(now, old, marking).predicted_tokens == 38
+    assert predict_cache(now, old, marking).predicted_tokens == 38
     early = replace(old, marks=(CacheMark(messages=2), CacheMark(messages=5)))
-    found = predict(now, early, marking)  # the second mark ends behind what was recalled
+    found = predict_cache(now, early, marking)  # the second mark ends behind what was recalled
     assert (found.predicted_tokens, found.shared_tokens) == (24, 38)
     for unmarked in (
-        predict(now, replace(old, marks=()), marking),
-        predict(replace(now, marks=()), old, marking),
+        predict_cache(now, replace(old, marks=()), marking),
+        predict_cache(replace(now, marks=()), old, marking),
     ):
         assert unmarked.predicted_tokens == 0
         assert unmarked.reason.endswith("give a cache hint")
 
 
 def test_a_reason_names_what_left_a_window() -> None:
-    found = predict(manifest(RULES, *said(20, 31)), manifest(RULES, *said(12, 30)), PLAIN)
+    found = predict_cache(manifest(RULES, *said(20, 31)), manifest(RULES, *said(12, 30)), PLAIN)
     assert found.shared_tokens == 17
     assert found.reason == "the start of prompt/history moved: v12 to v19 left"
-    back = predict(manifest(RULES, *said(10, 31)), manifest(RULES, *said(12, 30)), PLAIN)
+    back = predict_cache(manifest(RULES, *said(10, 31)), manifest(RULES, *said(12, 30)), PLAIN)
     assert back.reason == "prompt/history: v10 to v11 came in before v12"
 
 
 def test_a_reason_names_a_summary_and_what_it_stands_for() -> None:
     summary = sent("in short", first=51, last=51)
-    found = predict(manifest(RULES, summary, *said(41, 50)), manifest(RULES, *said(1, 50)), PLAIN)
+    found = predict_cache(manifest(RULES, summary, *said(41, 50)), manifest(RULES, *said(1, 50)), PLAIN)
     assert found.reason == "prompt/history: a summary, v51, stands for v1 to v40"
     made = sent("in short", rendition="summary")
-    assert predict(manifest(made, *said(41, 50)), manifest(*said(1, 50)), PLAIN).reason == (
+    assert predict_cache(manifest(made, *said(41, 50)), manifest(*said(1, 50)), PLAIN).reason == (
         "prompt/history: a summary stands for what began here"
     )
     other = sent("shorter", rendition="summary")
-    assert predict(manifest(other), manifest(made), PLAIN).reason == "prompt/history: the summary changed"
+    assert (
+        predict_cache(manifest(other), manifest(made), PLAIN).reason == "prompt/history: the summary changed"
+    )
 
 
 def test_a_reason_names_pins() -> None:
@@ -262,11 +282,13 @@ def test_a_reason_names_pins() -> None:
         return manifest(sent(text, "prompt/pins", rendition="pieces", pieces=keys), *said(1, 3))
 
     assert (
-        predict(pins("b", "a", "b"), pins("a", "a", "c"), PLAIN).reason == "prompt/pins: b is new, c is gone"
+        predict_cache(pins("b", "a", "b"), pins("a", "a", "c"), PLAIN).reason
+        == "prompt/pins: b is new, c is gone"
     )
-    assert predict(pins("b", "a"), pins("a", "a"), PLAIN).reason == "prompt/pins: the text of a changed"
+    assert predict_cache(pins("b", "a"), pins("a", "a"), PLAIN).reason == "prompt/pins: the text of a changed"
     assert (
-        predict(pins("b", "b", "a"), pins("a", "a", "b"), PLAIN).reason == "prompt/pins: their order changed"
+        predict_cache(pins("b", "b", "a"), pins("a", "a", "b"), PLAIN).reason
+        == "prompt/pins: their order changed"
     )
 
 
@@ -274,34 +296,36 @@ def test_a_reason_names_edits_cuts_scopes_and_ends() -> None:
     old = manifest(RULES, *said(1, 3))
     edited = sent("other", first=1, last=1)
     cut = sent("oth", first=1, last=1, rendition="cut")
-    assert predict(manifest(RULES, edited), old, PLAIN).reason == "prompt/history: v1 changed"
-    assert predict(manifest(RULES, cut), old, PLAIN).reason == "prompt/history: v1 changed and is now cut"
-    assert predict(manifest(RULES, sent("x", first=9, last=9)), old, PLAIN).reason == (
+    assert predict_cache(manifest(RULES, edited), old, PLAIN).reason == "prompt/history: v1 changed"
+    assert (
+        predict_cache(manifest(RULES, cut), old, PLAIN).reason == "prompt/history: v1 changed and is now cut"
+    )
+    assert predict_cache(manifest(RULES, sent("x", first=9, last=9)), old, PLAIN).reason == (
         "prompt/history: v9 stands where v1 was"
     )
-    assert predict(manifest(*said(1, 3)), old, PLAIN).reason == "prompt/system is gone"
-    assert predict(manifest(sent("x", "prompt/user"), *said(1, 3)), old, PLAIN).reason == (
+    assert predict_cache(manifest(*said(1, 3)), old, PLAIN).reason == "prompt/system is gone"
+    assert predict_cache(manifest(sent("x", "prompt/user"), *said(1, 3)), old, PLAIN).reason == (
         "prompt/user stands where prompt/system was"
     )
-    ended = predict(manifest(RULES), old, PLAIN)
+    ended = predict_cache(manifest(RULES), old, PLAIN)
     assert ended.reason == "this prompt ends where the earlier one went on with prompt/history"
     assert ended.first_change is not None
     assert (ended.first_change.index, ended.first_change.role) == (1, None)
-    said_twice = predict(manifest(sent("b", "prompt/user")), manifest(sent("a", "prompt/user")), PLAIN)
+    said_twice = predict_cache(manifest(sent("b", "prompt/user")), manifest(sent("a", "prompt/user")), PLAIN)
     assert said_twice.reason == "prompt/user: the text changed"
 
 
 def test_nothing_is_shared_by_other_tools_or_another_model() -> None:
     old, tool = manifest(RULES, *said(1, 3)), Tool(name="disk")
-    found = predict(replace(old, tools=(tool,)), old, PLAIN)
+    found = predict_cache(replace(old, tools=(tool,)), old, PLAIN)
     assert (found.predicted_tokens, found.shared_tokens) == (0, 0)
     assert found.first_change is not None
     assert found.first_change.index == 0
     assert found.reason == "tools come first, and disk is new"
     changed = replace(old, tools=(Tool(name="disk", description="now with words"),))
-    assert predict(changed, replace(old, tools=(tool,)), PLAIN).reason.endswith("disk changed")
-    assert predict(old, changed, PLAIN).reason.endswith("disk is gone")
-    swapped = predict(replace(old, model="two"), old, PLAIN)
+    assert predict_cache(changed, replace(old, tools=(tool,)), PLAIN).reason.endswith("disk changed")
+    assert predict_cache(old, changed, PLAIN).reason.endswith("disk is gone")
+    swapped = predict_cache(replace(old, model="two"), old, PLAIN)
     assert swapped.reason == "it was sent to one by plain, this one goes to two by plain"
     assert swapped.predicted_tokens == 0
 
@@ -309,22 +333,24 @@ def test_nothing_is_shared_by_other_tools_or_another_model() -> None:
 def test_messages_are_compared_in_the_order_in_which_the_provider_reads_them() -> None:
     late = sent("Now be brief.", "prompt/system-2", role=Role.SYSTEM)
     old, new = manifest(RULES, *said(1, 3)), manifest(RULES, *said(1, 3), late)
-    assert predict(new, old, PLAIN).first_change is None
-    found = predict(new, old, FRONT)
+    assert predict_cache(new, old, PLAIN).first_change is None
+    found = predict_cache(new, old, FRONT)
     assert found.shared_tokens == 17
     assert found.first_change is not None
     assert (found.first_change.index, found.first_change.role) == (4, Role.SYSTEM)
     assert found.reason == "prompt/system-2 stands where prompt/history was"
-    assert hoisted(FRONT.normal) == {Role.SYSTEM}
-    assert hoisted(PLAIN.normal) == frozenset()
+    assert find_hoisted_roles(FRONT.normal) == {Role.SYSTEM}
+    assert find_hoisted_roles(PLAIN.normal) == frozenset()
 
 
 def test_a_prediction_is_held_against_what_the_provider_reports() -> None:
-    found = predict(manifest(RULES, *said(1, 4)), manifest(RULES, *said(1, 3)), PLAIN)
-    assert confirm(found, Usage(input_tokens=45, cached_tokens=38)) == ""
-    assert confirm(found, Usage(input_tokens=45, cached_tokens=40)) == ""
-    assert confirm(found, Usage(input_tokens=45, cached_tokens=20)).startswith("20 of the 38 tokens")
-    assert "expired" in confirm(found, Usage(input_tokens=45))
+    found = predict_cache(manifest(RULES, *said(1, 4)), manifest(RULES, *said(1, 3)), PLAIN)
+    assert describe_cache_mismatch(found, Usage(input_tokens=45, cached_tokens=38)) == ""
+    assert describe_cache_mismatch(found, Usage(input_tokens=45, cached_tokens=40)) == ""
+    assert describe_cache_mismatch(found, Usage(input_tokens=45, cached_tokens=20)).startswith(
+        "20 of the 38 tokens"
+    )
+    assert "expired" in describe_cache_mismatch(found, Usage(input_tokens=45))
 
 
 @given(
@@ -339,7 +365,7 @@ def test_what_is_shared_is_the_longest_common_beginning(old: list[int], new: lis
     def read(numbers: list[int]) -> list[int]:
         return sorted(numbers, key=lambda n: n != 3) if codec is FRONT else numbers
 
-    found = predict(made(new), made(old), codec)
+    found = predict_cache(made(new), made(old), codec)
     same = 0
     for one, other in zip(read(old), read(new), strict=False):
         if one != other:

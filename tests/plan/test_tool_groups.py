@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from acms.model import Reasoning, Role, Text, ToolCall, ToolResult
 from acms.plan.nodes import Atom, Composed, Piece, Scope
-from acms.plan.tool_groups import atoms, joined, paired
+from acms.plan.tool_groups import group_messages, join_answers, pair_tool_calls
 from acms.prompt_types import PromptMessage
-from acms.text.chat_messages import NO_RESULT, ORPHAN, wrap
+from acms.text.chat_messages import NO_RESULT, ORPHAN, wrap_text
 from tests.providers.prompts import conversations
 from tests.support.toy import said
 
@@ -50,54 +50,58 @@ def told(units: Sequence[Atom]) -> list[list[str]]:
 
 
 def test_a_call_with_its_answers_is_one_unit_in_the_order_of_the_calls() -> None:
-    found = atoms([said("hi"), call("a", "b"), answer("b", "two"), answer("a", "one"), said("thanks")])
+    found = group_messages(
+        [said("hi"), call("a", "b"), answer("b", "two"), answer("a", "one"), said("thanks")]
+    )
     assert told(found) == [["hi"], ["a b", "=one", "=two"], ["thanks"]]
 
 
 def test_late_and_interleaved_answers_move_behind_their_call() -> None:
-    found = atoms([call("a"), said("wait"), call("b"), answer("a", "one"), said("still"), answer("b", "two")])
+    found = group_messages(
+        [call("a"), said("wait"), call("b"), answer("a", "one"), said("still"), answer("b", "two")]
+    )
     assert told(found) == [["a", "=one"], ["wait"], ["b", "=two"], ["still"]]
 
 
 def test_a_call_without_an_answer_gets_a_placeholder() -> None:
-    (one,) = atoms([call("a", "b"), answer("a", "one")])
+    (one,) = group_messages([call("a", "b"), answer("a", "one")])
     assert told([one]) == [["a b", "=one", f"={NO_RESULT}"]]
     assert one.messages[2].sources == ()
 
 
 def test_an_answer_to_no_call_becomes_text_of_the_user_in_marks() -> None:
-    (one,) = atoms([answer("a", "lost")])
+    (one,) = group_messages([answer("a", "lost")])
     (message,) = one.messages
     assert message.role is Role.USER
-    assert message.text == wrap("lost", ORPHAN)
+    assert message.text == wrap_text("lost", ORPHAN)
     assert message.sources == ("lost",)
 
 
 def test_a_message_of_a_tool_without_any_answer_is_an_orphan_too() -> None:
-    (one,) = atoms([said("lost", Role.TOOL, tokens=3, counter="words")])
-    assert one.messages[0] == said(wrap("lost", ORPHAN))
+    (one,) = group_messages([said("lost", Role.TOOL, tokens=3, counter="words")])
+    assert one.messages[0] == said(wrap_text("lost", ORPHAN))
 
 
 def test_a_second_answer_to_a_call_becomes_text() -> None:
-    found = atoms([call("a"), answer("a", "one"), answer("a", "again")])
-    assert told(found) == [["a", "=one"], [wrap("again", ORPHAN)]]
+    found = group_messages([call("a"), answer("a", "one"), answer("a", "again")])
+    assert told(found) == [["a", "=one"], [wrap_text("again", ORPHAN)]]
 
 
 def test_an_answer_goes_to_the_nearest_open_call_with_its_id() -> None:
-    found = atoms([call("a"), call("a"), answer("a", "near"), answer("a", "far")])
+    found = group_messages([call("a"), call("a"), answer("a", "near"), answer("a", "far")])
     assert told(found) == [["a", "=far"], ["a", "=near"]]
 
 
 def test_groups_tell_calls_with_the_same_id_apart() -> None:
-    found = atoms([call("a", group="g1"), call("a", group="g2"), answer("a", "first", "g1")])
+    found = group_messages([call("a", group="g1"), call("a", group="g2"), answer("a", "first", "g1")])
     assert told(found) == [["a", "=first"], ["a", f"={NO_RESULT}"]]
-    found = atoms([call("a", group="g1"), answer("a", "stray", "g2")])
-    assert told(found) == [["a", f"={NO_RESULT}"], [wrap("stray", ORPHAN)]]
+    found = group_messages([call("a", group="g1"), answer("a", "stray", "g2")])
+    assert told(found) == [["a", f"={NO_RESULT}"], [wrap_text("stray", ORPHAN)]]
 
 
 def test_reasoning_stays_with_the_call_it_led_to() -> None:
     thought = PromptMessage(role=Role.ASSISTANT, parts=(Reasoning("hm", "sig"), ToolCall("a", "look")))
-    assert told(atoms([thought, said("x"), answer("a", "one")])) == [["hm a", "=one"], ["x"]]
+    assert told(group_messages([thought, said("x"), answer("a", "one")])) == [["hm a", "=one"], ["x"]]
 
 
 def test_a_message_with_several_answers_is_taken_apart() -> None:
@@ -107,7 +111,7 @@ def test_a_message_with_several_answers_is_taken_apart() -> None:
         tokens=9,
         counter="c",
     )
-    found = atoms([call("a", "b"), both])
+    found = group_messages([call("a", "b"), both])
     assert told(found) == [["a b", "=one", "=two"], ["and now?"]]
     assert [message.role for message in found[0].messages[1:]] == [Role.TOOL, Role.TOOL]
     assert found[1].messages[0].tokens is None  # it is another text now
@@ -115,10 +119,10 @@ def test_a_message_with_several_answers_is_taken_apart() -> None:
 
 def test_an_untouched_message_stays_the_same_object() -> None:
     messages = [said("hi"), call("a"), answer("a", "one")]
-    found = [message for one in atoms(messages) for message in one.messages]
+    found = [message for one in group_messages(messages) for message in one.messages]
     assert all(new is old for new, old in zip(found, messages, strict=True))
     units = [Atom((message,), 1, 1) for message in messages]
-    assert joined(units)[0] is units[0]
+    assert join_answers(units)[0] is units[0]
 
 
 def test_units_that_join_span_the_versions_of_both() -> None:
@@ -127,7 +131,7 @@ def test_units_that_join_span_the_versions_of_both() -> None:
         Atom((said("x"),), 5, 5, before=20),
         Atom((answer("a", "one"),), 6, 6, before=30, mandatory=True),
     ]
-    assert joined(units)[0] == Atom((call("a"), answer("a", "one")), 4, 6, 10, True)
+    assert join_answers(units)[0] == Atom((call("a"), answer("a", "one")), 4, 6, 10, True)
 
 
 def scope(id: str, *children: Scope | Atom | Composed) -> Scope:
@@ -138,36 +142,36 @@ def test_an_answer_in_another_scope_joins_the_scope_of_its_call() -> None:
     history = scope("history", Atom((said("hi"),), 1, 1), Atom((call("a"),), 2, 2))
     pins = Composed(Role.DEVELOPER, (Piece("p", "p"),))
     tree = scope("prompt", history, pins, scope("now", Atom((answer("a", "one"),)), Atom((said("go"),))))
-    found = paired(tree)
+    found = pair_tool_calls(tree)
     assert found == scope(
         "prompt",
         scope("history", Atom((said("hi"),), 1, 1), Atom((call("a"), answer("a", "one")), 2, 2, 0, True)),
         pins,
         scope("now", Atom((said("go"),))),
     )
-    assert paired(found) is found
+    assert pair_tool_calls(found) is found
 
 
 def test_a_placeholder_gives_way_to_the_answer_the_caller_wrote() -> None:
-    (open_call,) = atoms([call("a")])
-    found = paired(scope("prompt", scope("history", open_call), Atom((answer("a", "late"),))))
+    (open_call,) = group_messages([call("a")])
+    found = pair_tool_calls(scope("prompt", scope("history", open_call), Atom((answer("a", "late"),))))
     assert found == scope("prompt", scope("history", Atom((call("a"), answer("a", "late")))))
 
 
 def test_a_call_with_all_its_answers_is_left_as_it_is_and_takes_no_other() -> None:
-    (whole,) = atoms([call("a", "b"), answer("a", "one"), answer("b", "two")])
+    (whole,) = group_messages([call("a", "b"), answer("a", "one"), answer("b", "two")])
     tree = scope("prompt", whole, Atom((answer("a", "again"),)))
-    assert paired(scope("prompt", whole)) == scope("prompt", whole)
-    found = paired(tree)
+    assert pair_tool_calls(scope("prompt", whole)) == scope("prompt", whole)
+    found = pair_tool_calls(tree)
     assert found.children[0] is whole
     stray = found.children[1]
     assert isinstance(stray, Atom)
-    assert told([stray]) == [[wrap("again", ORPHAN)]]
+    assert told([stray]) == [[wrap_text("again", ORPHAN)]]
 
 
 def test_the_same_unit_twice_is_shown_twice() -> None:
     open_call = Atom((call("a"),))
-    found = paired(scope("prompt", open_call, scope("now", open_call, Atom((answer("a", "one"),)))))
+    found = pair_tool_calls(scope("prompt", open_call, scope("now", open_call, Atom((answer("a", "one"),)))))
     placeholder = f"={NO_RESULT}"
     first, now = found.children
     assert isinstance(first, Atom)
@@ -178,13 +182,13 @@ def test_the_same_unit_twice_is_shown_twice() -> None:
 
 def test_a_tree_without_tools_is_returned_as_it_is() -> None:
     tree = scope("prompt", Atom((said("hi"),)), scope("in", Atom((said("ho"),))))
-    assert paired(tree) is tree
+    assert pair_tool_calls(tree) is tree
 
 
 @given(conversations())
 def test_conversations_are_paired_once_and_for_all(messages: list[PromptMessage]) -> None:
-    units = atoms(messages)
-    assert joined(units) == units
+    units = group_messages(messages)
+    assert join_answers(units) == units
     assert [one.messages[0].role for one in units].count(Role.TOOL) == 0
 
 
@@ -202,8 +206,8 @@ def test_every_call_is_followed_by_its_answers_and_nothing_is_lost(scopes: list[
         "prompt",
         *(scope(str(place), *(Atom((one,)) for one in messages)) for place, messages in enumerate(scopes)),
     )
-    found = paired(tree)
-    assert paired(found) == found
+    found = pair_tool_calls(tree)
+    assert pair_tool_calls(found) == found
     units = [one for child in found.children for one in (child.children if isinstance(child, Scope) else ())]
     outputs: list[str] = []
     for one in units:
@@ -234,14 +238,14 @@ def test_every_call_is_followed_by_its_answers_and_nothing_is_lost(scopes: list[
 def test_calls_that_were_made_side_by_side_stay_side_by_side() -> None:
     made = [call("a"), call("b"), answer("a", "one"), answer("b", "two"), said("thanks")]
     units = [Atom((message,), at, at) for at, message in enumerate(made, 1)]
-    found = joined(units)
+    found = join_answers(units)
     assert told(found) == [["a", "b", "=one", "=two"], ["thanks"]]
-    assert joined(found) == found
+    assert join_answers(found) == found
     ours = [Atom((made[0], made[2]), 1, 3), Atom((made[1], made[3]), 2, 4), Atom((made[4],), 5, 5)]
-    assert list(paired(Scope(id="t", children=tuple(ours))).children) == found
+    assert list(pair_tool_calls(Scope(id="t", children=tuple(ours))).children) == found
 
 
 def test_a_call_that_was_made_after_an_answer_stays_behind_it() -> None:
     made = [call("a"), answer("a", "one"), call("b"), answer("b", "two")]
     units = [Atom((message,), at, at) for at, message in enumerate(made, 1)]
-    assert told(joined(units)) == [["a", "=one"], ["b", "=two"]]
+    assert told(join_answers(units)) == [["a", "=one"], ["b", "=two"]]

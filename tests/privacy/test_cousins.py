@@ -10,7 +10,7 @@ import re
 import string
 
 from acms.model import Privacy
-from acms.privacy.detect import redact, spans
+from acms.privacy.detect import find_sensitive_spans, redact_text
 
 #: What is sensitive stands between « and ».
 POSITIVE = r"""
@@ -888,22 +888,22 @@ IDS = [
 
 
 def test_tokens_that_say_who_gave_them_out_are_found() -> None:
-    told = {token: redact(f"it was {token} then", Privacy.ALLOW).text for token in TOKENS}
+    told = {token: redact_text(f"it was {token} then", Privacy.ALLOW).text for token in TOKENS}
     assert told == dict.fromkeys(TOKENS, "it was [REDACTED: api_key] then")
 
 
 def test_ids_and_keys_that_are_published_are_none() -> None:
-    assert [text for text in IDS if spans(f"it was {text} then")] == []
+    assert [text for text in IDS if find_sensitive_spans(f"it was {text} then")] == []
 
 
 def test_cousins_of_secrets_that_were_missed_are_found_whole() -> None:
     marked = [row.replace("¶", "\n") for row in POSITIVE]
     texts = [re.sub("[«»]", "", row) for row in marked]
-    found = [[text[one.start : one.end] for one in spans(text)] for text in texts]
+    found = [[text[one.start : one.end] for one in find_sensitive_spans(text)] for text in texts]
     wanted = [re.findall("«(.*?)»", row) for row in marked]
     assert [row for row in zip(texts, found, wanted, strict=True) if row[1] != row[2]] == []
 
 
 def test_cousins_of_false_alarms_are_left_alone() -> None:
     texts = [row.replace("¶", "\n") for row in NEGATIVE]
-    assert [text for text in texts if redact(text, Privacy.REDACT).text != text] == []
+    assert [text for text in texts if redact_text(text, Privacy.REDACT).text != text] == []

@@ -15,9 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acms.model import Privacy
-from acms.privacy.detect import KINDS, effective, mark, redact, safe_key, spans
-from acms.privacy.named import lower
-from acms.privacy.rules import rows
+from acms.privacy.detect import (
+    KINDS,
+    find_sensitive_spans,
+    redact_text,
+    redaction_mark,
+    safe_key,
+    strictest_mode,
+)
+from acms.privacy.named import lower_keeping_offsets
+from acms.privacy.rules import load_table_rows
 
 ALNUM = string.ascii_letters + string.digits
 HEX = string.digits + "abcdef"
@@ -136,33 +143,33 @@ secret: projects/123456/secrets/db-pass/versions/3, PASSWORD_FILE: /run/secrets/
 @pytest.mark.parametrize(("kind", "before", "value", "after"), PLANTED, ids=lambda part: str(part)[:24])
 def test_each_kind_is_found_where_it_stands(kind: str, before: str, value: str, after: str) -> None:
     text = before + value + after
-    (found,) = spans(text)
+    (found,) = find_sensitive_spans(text)
     assert (text[found.start : found.end], found.kind) == (value, kind)
     assert found.clear == (kind not in ("email", "phone"))
 
 
 def test_what_only_looks_sensitive_is_left_alone() -> None:
-    assert [text for text in NEGATIVE if redact(text, Privacy.REDACT).text != text] == []
+    assert [text for text in NEGATIVE if redact_text(text, Privacy.REDACT).text != text] == []
 
 
 def test_check_33_email_address_connection_string_and_key_are_absent_and_marked() -> None:
     key = f"sk-{made(40)}"
     text = f"write to bob@example.com about postgresql://u:p@h/db and {key}."
-    out = redact(text, Privacy.REDACT).text
+    out = redact_text(text, Privacy.REDACT).text
     assert out == "write to [REDACTED: email] about [REDACTED: connection_string] and [REDACTED: api_key]."
-    out = redact(text, Privacy.ALLOW).text
+    out = redact_text(text, Privacy.ALLOW).text
     assert out == "write to bob@example.com about [REDACTED: connection_string] and [REDACTED: api_key]."
 
 
 def test_check_32_under_block_no_text_is_left() -> None:
-    assert redact("anything at all", Privacy.BLOCK) == ("", ())
+    assert redact_text("anything at all", Privacy.BLOCK) == ("", ())
 
 
 def test_check_35_the_strictest_mode_is_in_effect() -> None:
     allow, hide, block = Privacy.ALLOW, Privacy.REDACT, Privacy.BLOCK
-    assert effective(allow, block) is block
-    assert effective(hide, allow, allow) is hide
-    assert effective(allow) is effective() is allow
+    assert strictest_mode(allow, block) is block
+    assert strictest_mode(hide, allow, allow) is hide
+    assert strictest_mode(allow) is strictest_mode() is allow
 
 
 def test_two_hundred_planted_secrets_leave_in_no_mode() -> None:
@@ -171,37 +178,41 @@ def test_two_hundred_planted_secrets_leave_in_no_mode() -> None:
     for mode in Privacy:
         for _, before, value, after in picked:
             text = f"Notes of the {MADE.choice(['first', 'second'])} day.\n{before}{value}{after}"
-            assert value not in redact(text, mode).text
+            assert value not in redact_text(text, mode).text
 
 
 def test_overlapping_finds_are_one_of_the_most_specific_kind() -> None:
     text = f"curl -H 'Authorization: Bearer {JWT}' amqp://bob:{made(9)}@mail.example.com/x"
-    assert [one.kind for one in spans(text)] == ["jwt", "connection_string"]
+    assert [one.kind for one in find_sensitive_spans(text)] == ["jwt", "connection_string"]
 
 
 def test_a_fact_about_offsets_the_text_outside_the_spans_is_untouched() -> None:
     text = "\n".join(before + value + after for _, before, value, after in PLANTED)
-    out, found = redact(text, Privacy.REDACT)
+    out, found = redact_text(text, Privacy.REDACT)
     assert all(one.end <= other.start for one, other in pairwise(found))
     at, parts = 0, []
     for one in found:
-        parts += [text[at : one.start], mark(one.kind)]
+        parts += [text[at : one.start], redaction_mark(one.kind)]
         at = one.end
     assert out == "".join([*parts, text[at:]])
 
 
 def test_marks_are_no_secrets_and_divide_what_stands_beside_them() -> None:
     for kind in KINDS:
-        for text in (mark(kind), f"password: {mark(kind)} = {mark(kind)}", f"{kind}: {mark(kind)}"):
-            assert spans(text) == []
-    assert redact(f"{mark('password')} mail bob@example.com", Privacy.REDACT).text == (
+        for text in (
+            redaction_mark(kind),
+            f"password: {redaction_mark(kind)} = {redaction_mark(kind)}",
+            f"{kind}: {redaction_mark(kind)}",
+        ):
+            assert find_sensitive_spans(text) == []
+    assert redact_text(f"{redaction_mark('password')} mail bob@example.com", Privacy.REDACT).text == (
         "[REDACTED: password] mail [REDACTED: email]"
     )
 
 
 _PIECES = st.sampled_from(
     [part for row in PLANTED for part in row[1:]]
-    + [*NEGATIVE[:8], *(mark(kind) for kind in KINDS)]
+    + [*NEGATIVE[:8], *(redaction_mark(kind) for kind in KINDS)]
     + [
         "password",
         "token=",
@@ -229,15 +240,15 @@ _PIECES = st.sampled_from(
 
 @given(st.lists(_PIECES | st.text(max_size=6), max_size=8).map("".join), st.sampled_from(list(Privacy)))
 def test_redacting_again_changes_nothing(text: str, mode: Privacy) -> None:
-    once = redact(text, mode).text
-    assert redact(once, mode) == (once, ())
+    once = redact_text(text, mode).text
+    assert redact_text(once, mode) == (once, ())
 
 
 def test_a_text_made_to_need_many_rounds_loses_what_is_left_and_stays_redacted() -> None:
     text = "+491234567890" * 40
-    once = redact(text, Privacy.REDACT).text
+    once = redact_text(text, Privacy.REDACT).text
     assert not re.search(r"\d{6}", once)
-    assert redact(once, Privacy.REDACT).text == once
+    assert redact_text(once, Privacy.REDACT).text == once
 
 
 def test_keys_with_something_sensitive_are_not_safe_to_show() -> None:
@@ -249,24 +260,26 @@ def test_keys_with_something_sensitive_are_not_safe_to_show() -> None:
 
 def test_a_short_name_holds_no_secret_and_the_shortest_that_does_is_found() -> None:
     names = ["rootpw12", "password", "psk12345", "AKIAIOSF", "DE891234", "token", "a1", "", "İiİiİ"]
-    assert [name for name in names if spans(name)] == []
-    (found,) = spans("rootpwx1y")
+    assert [name for name in names if find_sensitive_spans(name)] == []
+    (found,) = find_sensitive_spans("rootpwx1y")
     assert (found.start, found.kind) == (6, "password")
-    assert [one.kind for one in spans("01701234")] == [one.kind for one in spans("01701234 ")]
+    assert [one.kind for one in find_sensitive_spans("01701234")] == [
+        one.kind for one in find_sensitive_spans("01701234 ")
+    ]
 
 
 def test_lower_case_keeps_offsets_for_every_character() -> None:
     text = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x11000)]))
-    low = lower(text)
+    low = lower_keeping_offsets(text)
     assert len(low) == len(text)
     assert all(char.lower() == other for char, other in zip(text, low, strict=True) if char != "İ")
 
 
 def test_every_format_says_where_it_is_from_and_how_often_it_repeats_at_most() -> None:
-    for row in (*rows("tokens"), *rows("numbers")):
+    for row in (*load_table_rows("tokens"), *load_table_rows("numbers")):
         assert row["source"], row
         assert row["licence"] in ("MIT", "documented format"), row
-    for row in (*rows("tokens"), *rows("numbers"), *rows("commands")):
+    for row in (*load_table_rows("tokens"), *load_table_rows("numbers"), *load_table_rows("commands")):
         plain = re.sub(r"\\.|\[(?:\\.|[^\]])+\]", "c", re.compile(row["shape"]).pattern)
         assert not re.search(r"\*|\{\d+,\}|(?<!\})\+", plain), row
 
@@ -274,4 +287,4 @@ def test_every_format_says_where_it_is_from_and_how_often_it_repeats_at_most() -
 @pytest.mark.parametrize("rest", ["proj-", "", "test-"])
 def test_keys_of_letters_in_order_are_keys_too(rest: str) -> None:
     key = f"sk-{rest}" + "".join(map(chr, range(ord("a"), ord("z") + 1))) + "1234567890"
-    assert redact(f"use {key} here", Privacy.ALLOW).text == "use [REDACTED: api_key] here"
+    assert redact_text(f"use {key} here", Privacy.ALLOW).text == "use [REDACTED: api_key] here"

@@ -8,8 +8,8 @@ import string
 import pytest
 
 from acms.model import Privacy
-from acms.privacy.detect import redact, spans
-from acms.privacy.looks import entropy
+from acms.privacy.detect import find_sensitive_spans, redact_text
+from acms.privacy.looks import shannon_entropy
 
 MADE = random.Random(47)
 ALNUM = string.ascii_letters + string.digits
@@ -245,29 +245,29 @@ def test_what_does_not_look_like_a_secret_is_found() -> None:
         before, _, rest = marked.partition("«")
         value, _, after = rest.partition("»")
         text = before + value + after
-        if (value, kind) not in [(text[one.start : one.end], one.kind) for one in spans(text)]:
+        if (value, kind) not in [(text[one.start : one.end], one.kind) for one in find_sensitive_spans(text)]:
             missed.append(row)
     assert missed == []
 
 
 def test_what_looks_like_a_secret_is_left_alone() -> None:
     texts = [row.replace("¶", "\n") for row in NEGATIVE]
-    assert [text for text in texts if redact(text, Privacy.REDACT).text != text] == []
+    assert [text for text in texts if redact_text(text, Privacy.REDACT).text != text] == []
 
 
 def test_a_long_text_is_searched_to_its_ends_and_stays_redacted() -> None:
     key = f"ghp_{made(34)}"
     plain = "the migration of the orders took longer than planned. " * 6000
     text = f"{key} {plain} {key} mail bob@example.com, {plain} password: Kestrel12 {key}"
-    once = redact(text, Privacy.REDACT)
+    once = redact_text(text, Privacy.REDACT)
     assert [one.kind for one in once.spans] == ["api_key", "api_key", "email", "password", "api_key"]
-    assert redact(once.text, Privacy.REDACT) == (once.text, ())
+    assert redact_text(once.text, Privacy.REDACT) == (once.text, ())
 
 
 def test_what_one_find_uncovers_in_the_middle_of_a_long_text_is_found() -> None:
     plain = "the migration of the orders took longer than planned. " * 6000
     text = f"{plain}ann@example.com+49 30 1234567 {plain}"
-    found = [text[one.start : one.end] for one in spans(text)]
+    found = [text[one.start : one.end] for one in find_sensitive_spans(text)]
     assert found == [
         "ann@example.com",
         "+49 30 1234567",
@@ -276,10 +276,10 @@ def test_what_one_find_uncovers_in_the_middle_of_a_long_text_is_found() -> None:
 
 def test_values_of_any_length_are_measured_alike() -> None:
     for size in (3, 128, 129, 300):
-        assert entropy("ab" * size) == pytest.approx(1.0)
+        assert shannon_entropy("ab" * size) == pytest.approx(1.0)
 
 
 def test_lists_of_the_same_secret_are_taken_out_whole() -> None:
     text = "4111 1111 1111 1111, bob@example.com; " * 500
-    out = redact(text, Privacy.REDACT).text
+    out = redact_text(text, Privacy.REDACT).text
     assert out == "[REDACTED: credit_card], [REDACTED: email]; " * 500

@@ -17,7 +17,7 @@ from acms.model import Kind, Media, Raw, Reasoning, Text, ToolCall, ToolResult
 from acms.ports import Handle
 from acms.privacy.detect import KINDS, RULES
 from acms.privacy.scan import Finding, scan
-from acms.testing.logs import new, noted, put, said, summed_up
+from acms.testing.logs import append_drafts, create_log, draft_fact, draft_message, draft_summary
 
 MADE = random.Random(11)
 
@@ -42,11 +42,11 @@ def where(findings: tuple[Finding, ...]) -> list[tuple[int, str, str]]:
 
 
 async def test_every_field_of_every_kind_of_entry_is_looked_into(store: Handle) -> None:
-    context = await new(store, "user_123")
-    await put(
+    context = await create_log(store, "user_123")
+    await append_drafts(
         store,
         context,
-        said(
+        draft_message(
             SECRETS["text"],
             parts=(
                 Text(SECRETS["text"]),
@@ -66,10 +66,10 @@ async def test_every_field_of_every_kind_of_entry_is_looked_into(store: Handle) 
                 "ok": None,
             },
         ),
-        noted(f"the token is {SECRETS['fact']}"),
-        said("nothing here"),
+        draft_fact(f"the token is {SECRETS['fact']}"),
+        draft_message("nothing here"),
     )
-    await put(store, context, summed_up(1, 1, content=f"they said {SECRETS['summary']}"))
+    await append_drafts(store, context, draft_summary(1, 1, content=f"they said {SECRETS['summary']}"))
     done = await scan(store)
     assert where(done.findings) == [
         (1, "content", "api_key"),
@@ -100,23 +100,27 @@ async def test_every_field_of_every_kind_of_entry_is_looked_into(store: Handle) 
 
 
 async def test_the_value_of_a_fact_is_read_with_its_attribute(store: Handle) -> None:
-    context = await new(store, "user_123")
+    context = await create_log(store, "user_123")
     data = {"subject": "user", "attribute": "wifi password", "value": "Sonnenblume"}
-    await put(store, context, noted("user: Sonnenblume", data=data))
+    await append_drafts(store, context, draft_fact("user: Sonnenblume", data=data))
     assert where((await scan(store)).findings) == [(1, "data.value", "password")]
 
 
 async def test_offsets_are_those_of_the_field(store: Handle) -> None:
-    context = await new(store, "user_123")
-    await put(store, context, said("write to ann@example.com", metadata={"password": "swordfish"}))
+    context = await create_log(store, "user_123")
+    await append_drafts(
+        store, context, draft_message("write to ann@example.com", metadata={"password": "swordfish"})
+    )
     first, second = (await scan(store)).findings
     assert "write to ann@example.com"[first.start : first.end] == "ann@example.com"
     assert "swordfish"[second.start : second.end] == "swordfish"
 
 
 async def test_logs_are_read_a_page_at_a_time_and_counted_to_the_end(store: Handle) -> None:
-    context = await new(store, "user_123")
-    await put(store, context, *(said(f"number {n}, mail user{n}@example.com") for n in range(250)))
+    context = await create_log(store, "user_123")
+    await append_drafts(
+        store, context, *(draft_message(f"number {n}, mail user{n}@example.com") for n in range(250))
+    )
     told: list[tuple[int, int]] = []
 
     def tell(done: int, total: int) -> None:
@@ -144,32 +148,34 @@ async def test_what_a_fork_inherited_is_found_once_or_with_the_fork_alone(store:
 
 async def test_a_namespace_and_kinds_narrow_a_scan(store: Handle) -> None:
     for namespace in ("default", "work"):
-        context = await new(store, "user_123", namespace=namespace)
-        await put(store, context, said("mail ann@example.com, password: swordfish"))
+        context = await create_log(store, "user_123", namespace=namespace)
+        await append_drafts(store, context, draft_message("mail ann@example.com, password: swordfish"))
     assert (await scan(store)).found == 4
     done = await scan(store, namespace="work", kinds=["password"])
     assert [(one.namespace, one.kind, one.clear) for one in done.findings] == [("work", "password", True)]
 
 
 async def test_names_that_are_sensitive_are_not_told(store: Handle) -> None:
-    context = await new(store, "ann@example.com", namespace="bob@example.com")
-    await put(store, context, said("mail carl@example.com"))
+    context = await create_log(store, "ann@example.com", namespace="bob@example.com")
+    await append_drafts(store, context, draft_message("mail carl@example.com"))
     (one,) = (await scan(store)).findings
     assert (one.session, one.namespace) == (context.id, "[REDACTED: email]")
 
 
 async def test_deleted_sessions_are_read_and_what_was_erased_is_not_found(store: Handle) -> None:
-    context = await new(store, "user_123")
-    await put(store, context, said("mail ann@example.com"), said("mail bob@example.com"))
+    context = await create_log(store, "user_123")
+    await append_drafts(
+        store, context, draft_message("mail ann@example.com"), draft_message("mail bob@example.com")
+    )
     await store.settings(context.id, {"deleted": True}, rev=context.settings_rev)
     first, second = (await scan(store)).findings
     assert first.session == context.id
-    await erase.erase(store, first.session, [first.entry])
+    await erase.erase_entries(store, first.session, [first.entry])
     assert (await scan(store)).findings == (second,)
 
 
 async def test_wrong_arguments_are_named(store: Handle) -> None:
-    context = await new(store, "user_123")
+    context = await create_log(store, "user_123")
     with pytest.raises(ValidationError, match="not passwords") as wrong:
         await scan(store, kinds=["passwords"])
     assert wrong.value.field == "kinds"
@@ -178,9 +184,9 @@ async def test_wrong_arguments_are_named(store: Handle) -> None:
 
 
 async def test_facts_and_summaries_are_named_as_what_they_are(store: Handle) -> None:
-    context = await new(store, "user_123")
-    await put(store, context, said("hello"), noted("mail ann@example.com", data={}))
-    await put(store, context, summed_up(1, 1, content="the mail is bob@example.com"))
+    context = await create_log(store, "user_123")
+    await append_drafts(store, context, draft_message("hello"), draft_fact("mail ann@example.com", data={}))
+    await append_drafts(store, context, draft_summary(1, 1, content="the mail is bob@example.com"))
     assert [one.entry_kind for one in (await scan(store)).findings] == [Kind.FACT, Kind.SUMMARY]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from acms.model import Privacy
-from acms.privacy.detect import redact, spans
+from acms.privacy.detect import find_sensitive_spans, redact_text
 
 #: What is sensitive stands between « and »; an address of mail beside it may be found, too.
 POSITIVE = r"""
@@ -173,13 +173,15 @@ def test_secrets_apart_from_their_names_are_found_whole() -> None:
     for row in POSITIVE:
         marked = row.replace("¶", "\n")
         text = re.sub("[«»]", "", marked)
-        left = set(re.findall("«([^»]+)»", marked)) - {text[one.start : one.end] for one in spans(text)}
-        once = redact(text, Privacy.REDACT).text
-        if left or redact(once, Privacy.REDACT).text != once:
+        left = set(re.findall("«([^»]+)»", marked)) - {
+            text[one.start : one.end] for one in find_sensitive_spans(text)
+        }
+        once = redact_text(text, Privacy.REDACT).text
+        if left or redact_text(once, Privacy.REDACT).text != once:
             missed.append((text, left))
     assert missed == []
 
 
 def test_what_only_looks_like_sign_in_details_is_left_alone() -> None:
     texts = [row.replace("¶", "\n") for row in NEGATIVE]
-    assert [text for text in texts if any(one.kind != "email" for one in spans(text))] == []
+    assert [text for text in texts if any(one.kind != "email" for one in find_sensitive_spans(text))] == []

@@ -64,7 +64,7 @@ from acms.prompt.manifest import Manifest
 from acms.prompt.replay import replay
 from acms.prompt.summaries import Summaries
 from acms.providers import OfflineReflector
-from acms.recall.planner import trimmed
+from acms.recall.planner import trim_entry
 from acms.storage import MemoryStorage
 from acms.text import chat_messages
 from tests.providers import validators
@@ -281,7 +281,7 @@ async def test_no_canary_comes_out_of_any_sink(
                 assert session.counter.count(items.text()) <= items.budget
             asked = await session.messages(query, budget=3000)
             sink.take("messages", asked)
-            assert chat_messages.tokens(asked, session.counter) <= 3000
+            assert chat_messages.count_message_tokens(asked, session.counter) <= 3000
         for budget in (10, 100, 1000, 100_000):
             window = await session.window(budget)
             sink.take("window", window.text(), *map(repr, window))
@@ -649,13 +649,13 @@ async def test_what_replaced_a_part_of_a_message_is_left_out_of_the_redacted_one
     said = f"The key is {KEY} now. We pay with Stripe. We ship from Berlin."
     start = said.index("We ship")
     entry = await stored(said, "redact")
-    left = redact_entry.cleared(entry, Privacy.REDACT, len)
-    assert trimmed(left, [(start, len(said))]).content == "[…] We ship from Berlin."
-    assert trimmed(left, [(0, said.index(" now"))]).content == "The key is [REDACTED: api_key] […]"
+    left = redact_entry.apply_privacy_mode(entry, Privacy.REDACT, len)
+    assert trim_entry(left, [(start, len(said))]).content == "[…] We ship from Berlin."
+    assert trim_entry(left, [(0, said.index(" now"))]).content == "The key is [REDACTED: api_key] […]"
     inside = said.index(KEY) + 5  # the middle of what is hidden: the mark is shown whole
-    assert trimmed(left, [(inside, said.index(" We pay"))]).content == "[…] [REDACTED: api_key] now. […]"
-    blocked = redact_entry.cleared(entry, Privacy.BLOCK, len)
-    assert trimmed(blocked, [(0, 3)]) is blocked
+    assert trim_entry(left, [(inside, said.index(" We pay"))]).content == "[…] [REDACTED: api_key] now. […]"
+    blocked = redact_entry.apply_privacy_mode(entry, Privacy.BLOCK, len)
+    assert trim_entry(blocked, [(0, 3)]) is blocked
 
 
 async def stored(content: str, privacy: str, **said: Any) -> Entry:
@@ -705,7 +705,7 @@ def test_ids_of_a_vendors_item_stay_and_reasoning_goes_whole() -> None:
         Media("image/png", f"https://bob:{KEY[4:20]}@h/x.png", tokens=5),
         Media("image/png", f"data:{KEY}"),
     ]
-    said = redact_entry.redacted("", parts, Privacy.REDACT)
+    said = redact_entry.redact_message("", parts, Privacy.REDACT)
     thought, raw, link, data = said.parts
     assert thought == parts[1]
     assert isinstance(raw, Raw)
@@ -813,7 +813,9 @@ def test_what_is_redacted_never_takes_more_than_the_budget(
                 assert session.counter.count(items.text()) <= budget
             with suppress(TokenBudgetExceededError):
                 assert (
-                    chat_messages.tokens(await session.messages("orders", budget=budget), session.counter)
+                    chat_messages.count_message_tokens(
+                        await session.messages("orders", budget=budget), session.counter
+                    )
                     <= budget
                 )
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from acms.privacy import apart, detect, identity, looks, named, personal, rules, tokens
-from acms.privacy.detect import spans
+from acms.privacy.detect import find_sensitive_spans
 from acms.privacy.found import Exhausted, Work
 
 MODULES = (apart, detect, identity, looks, named, personal, tokens)
@@ -58,14 +58,18 @@ def _pieces(shape: str) -> str:
 _ROWS = [
     *(
         f"{head}a1 "
-        for row in rules.rows("tokens")
+        for row in rules.load_table_rows("tokens")
         for head in (*row.get("heads", ()), row.get("inside", "ey"))
     ),
-    *(f"{_pieces(row['shape'])} " for name in ("tokens", "numbers") for row in rules.rows(name)),
-    *(f"{literal} {_pieces(row['shape'])} a1" for row in rules.rows("commands") for literal in row["has"]),
-    *(f"{name} 123-45-6789 " for row in rules.rows("numbers") for name in row["names"]),
-    *(f"{name}: a1 " for some in rules.words()["names"].values() for name in some),
-    *(f"{name} C01X00T47 " for name in rules.words()["passport"]),
+    *(f"{_pieces(row['shape'])} " for name in ("tokens", "numbers") for row in rules.load_table_rows(name)),
+    *(
+        f"{literal} {_pieces(row['shape'])} a1"
+        for row in rules.load_table_rows("commands")
+        for literal in row["has"]
+    ),
+    *(f"{name} 123-45-6789 " for row in rules.load_table_rows("numbers") for name in row["names"]),
+    *(f"{name}: a1 " for some in rules.load_word_lists()["names"].values() for name in some),
+    *(f"{name} C01X00T47 " for name in rules.load_word_lists()["passport"]),
 ]
 
 
@@ -128,21 +132,27 @@ def test_a_line_that_is_no_line_of_a_table_is_not_read_in_every_way() -> None:
         TABLE + "\t \t,password|!",
         "password" + ", \t" * 60 + "!",
     ):
-        assert spans(f"{line}\n1,2\n") == []
-    found = spans(f"{TABLE},password\n" + "1," * 8 + "Xk9fPq27,\n")
+        assert find_sensitive_spans(f"{line}\n1,2\n") == []
+    found = find_sensitive_spans(f"{TABLE},password\n" + "1," * 8 + "Xk9fPq27,\n")
     assert not found, "a row has as many cells as the line of names"
-    assert [one.kind for one in spans(f"{TABLE},password\n" + "1," * 8 + "Xk9fPq27\n")] == ["password"]
+    assert [one.kind for one in find_sensitive_spans(f"{TABLE},password\n" + "1," * 8 + "Xk9fPq27\n")] == [
+        "password"
+    ]
 
 
 def test_a_long_value_is_taken_to_its_end_though_its_beginning_is_judged() -> None:
     value = "Xk9fPq27Zw4mTb8s" * 500
-    assert [(one.start, one.end) for one in spans(f"my key: {value} ")] == [(8, 8 + len(value))]
-    assert [(one.start, one.end) for one in spans(f"api key: {value} ")] == [(9, 9 + len(value))]
+    assert [(one.start, one.end) for one in find_sensitive_spans(f"my key: {value} ")] == [
+        (8, 8 + len(value))
+    ]
+    assert [(one.start, one.end) for one in find_sensitive_spans(f"api key: {value} ")] == [
+        (9, 9 + len(value))
+    ]
 
 
 def test_brackets_without_a_number_are_none() -> None:
-    assert spans("((((((((((  1234567") == []
-    assert [one.kind for one in spans("((((((( call +49 30 1234567")] == ["phone"]
+    assert find_sensitive_spans("((((((((((  1234567") == []
+    assert [one.kind for one in find_sensitive_spans("((((((( call +49 30 1234567")] == ["phone"]
 
 
 @pytest.fixture
@@ -152,12 +162,12 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> None:
             if isinstance(value, re.Pattern):
                 monkeypatch.setattr(module, name, _Counted(value))
         if hasattr(module, "compiled"):
-            monkeypatch.setattr(module, "compiled", lambda *shape: _Counted(rules.compiled(*shape)))
+            monkeypatch.setattr(module, "compiled", lambda *shape: _Counted(rules.compile_pattern(*shape)))
 
 
 def _read(text: str) -> int:
     _Counted.read = 0
-    spans(text)
+    find_sensitive_spans(text)
     return _Counted.read
 
 
@@ -182,12 +192,12 @@ def test_a_text_that_takes_too_much_work_is_stopped_and_taken_out_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     text = "the password is, " * 2_000
-    assert spans(text) == []
+    assert find_sensitive_spans(text) == []
     monkeypatch.setattr(Work, "AT_LEAST", 10_000)
     monkeypatch.setattr(Work, "PER_CHARACTER", 1)
-    assert spans(text) == [(0, len(text), "secret", True)]
+    assert find_sensitive_spans(text) == [(0, len(text), "secret", True)]
     with pytest.raises(Exhausted):
-        list(named.names(text, text, Work(0)))
+        list(named.find_secret_names(text, text, Work(0)))
 
 
 def _seconds(text: str, runs: int) -> float:
@@ -195,7 +205,7 @@ def _seconds(text: str, runs: int) -> float:
     times: list[float] = []
     for _ in range(runs):
         began = process_time()
-        spans(text)
+        find_sensitive_spans(text)
         times.append(process_time() - began)
     return min(times)
 

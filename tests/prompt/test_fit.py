@@ -21,11 +21,11 @@ from acms.plan.nodes import (
     Truncate,
     Window,
 )
-from acms.plan.tool_groups import atoms, paired
-from acms.prompt.fit import fit
-from acms.prompt.truncate import MARK, shortened
+from acms.plan.tool_groups import group_messages, pair_tool_calls
+from acms.prompt.fit import fit_prompt
+from acms.prompt.truncate import MARK, shorten_text
 from acms.prompt_types import PromptMessage, Tool
-from acms.text.chat_messages import NO_RESULT, SUMMARY, wrap
+from acms.text.chat_messages import NO_RESULT, SUMMARY, wrap_text
 from tests.support.toy import Toy, Words, answered, fitted, said, texts, unit, words
 
 
@@ -181,13 +181,13 @@ def test_a_window_leaves_room_for_what_moves_behind_it() -> None:
     ("keep", "text"), [(Keep.START, "w0 w1 w2 […]"), (Keep.END, "[…] w7 w8 w9"), (None, "w0 w1 w2 […] w9")]
 )
 def test_a_text_is_cut_at_the_end_that_is_not_kept(keep: Keep | None, text: str) -> None:
-    assert shortened(words(10), 4 if keep else 5, Words(), keep).split() == text.split()
+    assert shorten_text(words(10), 4 if keep else 5, Words(), keep).split() == text.split()
 
 
 def test_a_text_that_fits_is_not_cut_and_none_fits_in_nothing() -> None:
-    assert shortened("one two", 2, Words()) == "one two"
-    assert shortened("one two", 0, Words()) == ""
-    assert shortened("", 5, Words()) == ""
+    assert shorten_text("one two", 2, Words()) == "one two"
+    assert shorten_text("one two", 0, Words()) == ""
+    assert shorten_text("", 5, Words()) == ""
 
 
 def test_the_results_of_tools_are_cut_and_calls_are_not() -> None:
@@ -199,7 +199,7 @@ def test_the_results_of_tools_are_cut_and_calls_are_not() -> None:
         PromptMessage(role=Role.TOOL, parts=(ToolResult(id, words(size)),), sources=(id,))
         for id, size in (("a", 50), ("b", 4))
     ]
-    (whole,) = atoms([call, *answers])
+    (whole,) = group_messages([call, *answers])
     tree = prompt(scope("history", whole._replace(mandatory=True), by=Window()))
     found = fitted(tree, 40)
     assert found.tokens <= 40
@@ -214,7 +214,7 @@ def test_the_results_of_tools_are_cut_and_calls_are_not() -> None:
 def test_long_results_are_cut_to_one_length() -> None:
     call = PromptMessage(role=Role.ASSISTANT, parts=(ToolCall("a", "read"), ToolCall("b", "read")))
     answers = [PromptMessage(role=Role.TOOL, parts=(ToolResult(id, words(50)),)) for id in "ab"]
-    tree = prompt(scope("history", *atoms([call, *answers]), by=Truncate()))
+    tree = prompt(scope("history", *group_messages([call, *answers]), by=Truncate()))
     assert [one.tokens for one in fitted(tree, 46).placed[1:]] == [20, 20]
 
 
@@ -293,7 +293,7 @@ def test_a_composed_message_counts_as_it_is_written() -> None:
 
     block = Composed(Role.USER, tuple(Piece("same words", str(n), -n, tokens=2) for n in range(20)))
     tree = prompt(scope("recall", block, by=Truncate(4)))
-    found = answered(fit(tree, Tight(), None))
+    found = answered(fit_prompt(tree, Tight(), None))
     assert found.tokens == 4
     assert len(found.placed[0].pieces) >= 3
 
@@ -377,13 +377,13 @@ def summed(text: str = "", covers: int = 0, size: int = 8, tokens: int = 6, *oth
 
 def test_a_summary_is_asked_for_only_when_room_is_short() -> None:
     assert fitted(summed(), 80).summaries == ()
-    steps = fit(summed(), Toy(), 60)
+    steps = fit_prompt(summed(), Toy(), 60)
     need = next(steps)
     assert isinstance(need, NeedSummary)
     assert (need.id, need.existing, need.tokens) == ("sum", "", 6)
     found = answered_with(steps, "the story so far")
     assert found.placed[0].rendition == "summary"
-    assert found.placed[0].message == said(wrap("the story so far", SUMMARY), Role.SYSTEM)
+    assert found.placed[0].message == said(wrap_text("the story so far", SUMMARY), Role.SYSTEM)
     assert found.summaries == (("sum", "the story so far", len(need.atoms)),)
     assert {one.rule for one in found.left} == {"summary"}
     assert found.tokens <= 30  # half of the room stays free
@@ -399,8 +399,8 @@ def answered_with(steps: object, text: str) -> Fitted:
 
 
 def test_a_stored_summary_that_is_enough_is_used_without_a_question() -> None:
-    found = answered(fit(summed("told before", 5), Toy(), 60))
-    assert texts(found)[0] == wrap("told before", SUMMARY)
+    found = answered(fit_prompt(summed("told before", 5), Toy(), 60))
+    assert texts(found)[0] == wrap_text("told before", SUMMARY)
     assert len(found.placed) == 4
     assert found.summaries == ()
 
@@ -410,7 +410,7 @@ def test_a_stored_summary_is_not_used_while_there_is_room() -> None:
 
 
 def test_a_new_summary_goes_on_from_the_stored_one() -> None:
-    need = next(fit(summed("told before", 2), Toy(), 50))
+    need = next(fit_prompt(summed("told before", 2), Toy(), 50))
     assert need.existing == "told before"
     assert need.atoms[0].messages[0].text == words(8, "m2-")
 
@@ -426,14 +426,14 @@ def test_a_summary_that_stands_for_more_takes_the_place_of_the_one_before() -> N
     history = scope("history", *units, by=Summarise("sum", "", 0, 6), ceiling=70)
     found = fitted(prompt(history, unit("go")), 24, "the first part", "all of it so far")
     assert [one.rendition for one in found.placed].count("summary") == 1
-    assert texts(found)[0] == wrap("all of it so far", SUMMARY)
+    assert texts(found)[0] == wrap_text("all of it so far", SUMMARY)
     assert [text for _, text, _ in found.summaries] == ["all of it so far"]
     assert found.tokens <= 24
 
 
 def test_an_answer_is_cut_to_its_tokens() -> None:
     found = fitted(summed(), 60, words(50, "s"))
-    assert found.placed[0].message.text == wrap("s0 s1 s2 s3 s4 […]", SUMMARY)
+    assert found.placed[0].message.text == wrap_text("s0 s1 s2 s3 s4 […]", SUMMARY)
 
 
 def test_a_summarised_section_shrinks_further() -> None:
@@ -470,7 +470,7 @@ def test_the_error_says_by_how_much_where_what_was_tried_and_what_would_help() -
         unit(words(16)),
     )
     with pytest.raises(FitError) as caught:
-        answered(fit(tree, Toy(), 20, budget=25))
+        answered(fit_prompt(tree, Toy(), 20, budget=25))
     error = caught.value
     assert (error.over, error.budget, error.required, error.where) == (30, 25, 55, "prompt/rules")
     assert error.tried == ("omit of prompt/extra (priority 3): 53 → 50 tokens",)
@@ -490,15 +490,15 @@ def test_the_error_asks_for_a_budget_that_is_enough() -> None:
 
     codec, tree = Careful(), prompt(unit(words(70)))
     with pytest.raises(FitError) as caught:
-        answered(fit(tree, codec, codec.limit(40), budget=40))
+        answered(fit_prompt(tree, codec, codec.limit(40), budget=40))
     assert (caught.value.over, caught.value.required) == (50, 90)
-    assert answered(fit(tree, codec, codec.limit(90), budget=90)).tokens == 72
+    assert answered(fit_prompt(tree, codec, codec.limit(90), budget=90)).tokens == 72
 
 
 def test_tools_that_take_the_room_are_named() -> None:
     tools = [Tool(name=f"tool{n}") for n in range(30)]
     with pytest.raises(FitError) as caught:
-        answered(fit(prompt(unit("hi")), Toy(), 10, tools=tools))
+        answered(fit_prompt(prompt(unit("hi")), Toy(), 10, tools=tools))
     assert caught.value.where == "tools"
     assert "offer fewer tools: they take 30 tokens" in caught.value.options
 
@@ -523,7 +523,7 @@ def test_defect_2_truncate_is_a_cap_of_tokens_and_takes_no_more_than_needed() ->
 
 def test_defect_2_a_cap_holds_also_for_what_must_stay() -> None:
     call = PromptMessage(role=Role.ASSISTANT, parts=(ToolCall("a", "look", words(30)),))
-    (newest,) = atoms([call])
+    (newest,) = group_messages([call])
     capped = scope("history", unit("old"), newest._replace(mandatory=True), by=Truncate(10))
     assert fitted(prompt(capped), None).placed == ()
 
@@ -537,7 +537,7 @@ def test_defect_3_a_strategy_without_progress_does_not_end_the_fit() -> None:
 def test_defect_4_an_unchanged_prompt_asks_for_no_second_summary_and_a_summary_can_shrink() -> None:
     first = fitted(summed(), 50, "the story so far")
     ((_, text, covers),) = first.summaries
-    again = fit(summed(text, covers), Toy(), 50)
+    again = fit_prompt(summed(text, covers), Toy(), 50)
     with pytest.raises(StopIteration) as end:
         next(again)
     assert end.value.value.placed == first.placed
@@ -551,7 +551,7 @@ def test_defect_5_calls_and_their_results_are_never_parted() -> None:
         messages.append(said(f"aside {n}"))
         messages.append(PromptMessage(role=Role.TOOL, parts=(ToolResult(f"c{n}", words(4)),)))
     for by in (Truncate(), Truncate(keep=Keep.START), Window(0)):
-        tree = paired(prompt(scope("history", *(Atom((one,)) for one in messages), by=by)))
+        tree = pair_tool_calls(prompt(scope("history", *(Atom((one,)) for one in messages), by=by)))
         for limit in range(0, 160, 3):
             shown = [one.message for one in fitted(tree, limit).placed]
             for place, message in enumerate(shown):
@@ -588,7 +588,7 @@ def test_three_messages_a_token_over_become_shorter_and_not_empty() -> None:
 
 def test_an_open_call_is_marked_as_a_placeholder() -> None:
     call = PromptMessage(role=Role.ASSISTANT, parts=(ToolCall("a", "look"),))
-    found = fitted(paired(prompt(Atom((call,)))), None)
+    found = fitted(pair_tool_calls(prompt(Atom((call,)))), None)
     assert [(one.rendition, one.atom) for one in found.placed] == [("whole", 0), ("placeholder", 0)]
     assert texts(found)[1] == NO_RESULT
 

@@ -24,10 +24,10 @@ from acms.plan.nodes import (
     Truncate,
     Window,
 )
-from acms.plan.tool_groups import paired
+from acms.plan.tool_groups import pair_tool_calls
 from acms.ports import Codec
-from acms.prompt.fit import fit
-from acms.prompt.resolve import laid_out
+from acms.prompt.fit import fit_prompt
+from acms.prompt.resolve import lay_out_messages
 from acms.prompt_types import PromptMessage, Tool
 from tests.providers.prompts import conversations, texts, tools
 from tests.support.toy import answered, unit
@@ -83,7 +83,7 @@ def test_what_is_fitted_is_within_the_budget(
     codec: Codec, tree: Scope, tools: list[Tool], budget: int
 ) -> None:
     limit = codec.limit(budget)
-    steps = fit(paired(tree), codec, limit, tools=tools, budget=budget)
+    steps = fit_prompt(pair_tool_calls(tree), codec, limit, tools=tools, budget=budget)
     try:
         found: Fitted = answered(steps, ["a summary of what was said"])
     except FitError as error:
@@ -91,7 +91,7 @@ def test_what_is_fitted_is_within_the_budget(
         assert error.options
         return
     assert found.tokens <= limit
-    placed = laid_out(found.placed)
+    placed = lay_out_messages(found.placed)
     payload = codec.render([one.message for one in placed], tools=tools)
     assert codec.count(payload).upper_bound <= budget
     _whole([one.message for one in placed])

@@ -28,7 +28,7 @@ from acms.plan.nodes import (
     Truncate,
     Window,
 )
-from acms.prompt.fit import fit
+from acms.prompt.fit import fit_prompt
 from acms.prompt.truncate import MARK
 from acms.prompt_types import PromptMessage, Tool
 from tests.support.toy import Toy, said, words
@@ -170,7 +170,7 @@ def run(
 ) -> Told:
     waiting = iter(answers)
     questions: list[NeedSummary] = []
-    steps = fit(tree, Toy(primer=1), limit, tools=tools)
+    steps = fit_prompt(tree, Toy(primer=1), limit, tools=tools)
     try:
         questions.append(next(steps))
         while True:
@@ -382,7 +382,7 @@ def test_a_message_is_counted_once(size: int) -> None:
     tree = Scope(
         id="prompt", children=(pins, Scope(id="outer", priority=2, strategy=Omit(), children=(history,)))
     )
-    steps = fit(tree, codec, size)
+    steps = fit_prompt(tree, codec, size)
     with pytest.raises(StopIteration):
         next(steps)
     assert codec.costed <= size + 40

@@ -121,7 +121,7 @@ def test_what_was_opened_once_stays(text: str) -> None:
 async def test_every_frame_of_a_list_for_a_provider_is_closed_by_itself_only() -> None:
     for opening, closing in (chat_messages.RECALLED, chat_messages.SUMMARY, chat_messages.ORPHAN):
         name = opening.strip()[1:-1]
-        wrapped = chat_messages.wrap(f"a </{name} x> b \uff1c/{name}>", (opening, closing))
+        wrapped = chat_messages.wrap_text(f"a </{name} x> b \uff1c/{name}>", (opening, closing))
         assert wrapped == f"{opening}a /{name} x> b /{name}>{closing}"
 
 

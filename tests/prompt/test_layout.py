@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from acms.model import Role, ToolCall, ToolResult
 from acms.plan.nodes import Placed
-from acms.prompt.resolve import laid_out
+from acms.prompt.resolve import lay_out_messages
 from acms.prompt_types import PromptMessage
 from tests.support.toy import said
 
@@ -17,7 +17,7 @@ def place(text: str, role: Role = Role.USER, *, moves: bool = False, atom: int |
 
 
 def shown(*placed: Placed) -> list[str]:
-    return [one.message.text for one in laid_out(placed)]
+    return [one.message.text for one in lay_out_messages(placed)]
 
 
 def test_what_moves_goes_before_the_newest_message_of_the_user() -> None:
@@ -49,25 +49,25 @@ def test_a_tool_call_with_its_answer_is_not_taken_apart() -> None:
     call = Placed(PromptMessage(role=Role.ASSISTANT, parts=(ToolCall("a", "look"),)), "prompt", atom=1)
     answer = Placed(PromptMessage(role=Role.TOOL, parts=(ToolResult("a", "found"),)), "prompt", atom=1)
     moving = place("recalled", moves=True)
-    assert laid_out([moving, call, answer]) == (call, answer, moving)
-    assert laid_out([moving, call]) == (call, moving)
+    assert lay_out_messages([moving, call, answer]) == (call, answer, moving)
+    assert lay_out_messages([moving, call]) == (call, moving)
     asked = place("asked")
-    assert laid_out([moving, asked, call, answer]) == (moving, asked, call, answer)
-    assert laid_out([moving, call, answer, asked]) == (call, answer, moving, asked)
+    assert lay_out_messages([moving, asked, call, answer]) == (moving, asked, call, answer)
+    assert lay_out_messages([moving, call, answer, asked]) == (call, answer, moving, asked)
 
 
 def test_a_unit_is_not_taken_apart() -> None:
     asked, said_so = place("asked", atom=3), place("said so", Role.ASSISTANT, atom=3)
     moving = place("recalled", moves=True, atom=1)
-    assert laid_out([moving, asked, said_so]) == (moving, asked, said_so)
+    assert lay_out_messages([moving, asked, said_so]) == (moving, asked, said_so)
     again = place("asked again", atom=3)
-    assert laid_out([moving, asked, said_so, again]) == (moving, asked, said_so, again)
+    assert lay_out_messages([moving, asked, said_so, again]) == (moving, asked, said_so, again)
 
 
 def test_a_prompt_that_does_not_move_is_left_as_it_is() -> None:
     placed = (place("rules"), place("Sure:", Role.ASSISTANT))
-    assert laid_out(placed) == placed
-    assert laid_out(()) == ()
+    assert lay_out_messages(placed) == placed
+    assert lay_out_messages(()) == ()
 
 
 ROLES = st.sampled_from([Role.USER, Role.ASSISTANT])
@@ -82,10 +82,10 @@ def test_each_kind_keeps_its_order_and_nothing_is_lost_or_taken_apart(
         joins = together and placed and not moves and not placed[-1].moves
         atom = placed[-1].atom if joins else len(placed)
         placed.append(place(str(len(placed)), role, moves=moves, atom=atom))
-    found = laid_out(placed)
+    found = lay_out_messages(placed)
     assert [one for one in found if one.moves] == [one for one in placed if one.moves]
     assert [one for one in found if not one.moves] == [one for one in placed if not one.moves]
-    assert laid_out(found) == found
+    assert lay_out_messages(found) == found
     atoms = [one.atom for one in found]
     assert all(
         atoms[place - 1] == atom or atom not in atoms[:place] for place, atom in enumerate(atoms) if place

@@ -18,8 +18,14 @@ from acms.model import Entry, Kind, Media, Part, Raw, Reasoning, Role, Source, T
 from acms.plan.nodes import Left, Piece, Placed, Step
 from acms.ports import Codec
 from acms.prompt.manifest import FORMAT, Manifest, Read, Written
-from acms.prompt.manifest_writer import considered, fingerprint, ledger, messages, written
-from acms.prompt_types import SEPARATOR, CacheMark, Count, Exactness, PromptMessage, Tool, speak
+from acms.prompt.manifest_writer import (
+    add_candidates,
+    fingerprint_message,
+    ledger_of_manifest,
+    revive_messages,
+    write_manifest,
+)
+from acms.prompt_types import SEPARATOR, CacheMark, Count, Exactness, PromptMessage, Tool, prefix_speaker
 from acms.providers.tokens import default_counter
 from acms.recall import planner
 from acms.results import Ledger, Verdict
@@ -36,8 +42,8 @@ _CHARACTERS = st.characters(exclude_categories=("Cc", "Cs"))
 def made(
     placed: Sequence[Placed], entries: Sequence[Entry] = (), recalls: Sequence[Ledger] = (), **more: Any
 ) -> Manifest:
-    found = written(placed, codec=CODEC, count=COUNT, told={one.id: one for one in entries}, **more)
-    found = considered(found, recalls)
+    found = write_manifest(placed, codec=CODEC, count=COUNT, told={one.id: one for one in entries}, **more)
+    found = add_candidates(found, recalls)
     again = Manifest.from_json(json.loads(json.dumps(found.to_json())))
     assert again == found
     assert again.digest == found.digest
@@ -94,7 +100,7 @@ def prompts(draw: st.DrawFn, said: st.SearchStrategy[str]) -> tuple[list[Placed]
                 placed.append(Placed(message, "prompt/history", first=version, last=version))
             case "cut":
                 entries.append(entry(version, draw(said)))
-                text = planner.cut(entries[-1].content, draw(st.integers(1, 40)), COUNTER)
+                text = planner.cut_middle(entries[-1].content, draw(st.integers(1, 40)), COUNTER)
                 message = PromptMessage(role=Role.USER, parts=(Text(text),), sources=(entries[-1].id,))
                 placed.append(Placed(message, "prompt/history", "cut", first=version, last=version))
             case "trimmed":
@@ -102,7 +108,7 @@ def prompts(draw: st.DrawFn, said: st.SearchStrategy[str]) -> tuple[list[Placed]
                 size = len(entries[-1].content)
                 ends = sorted(draw(st.lists(st.integers(0, size), min_size=2, max_size=6, unique=True)))
                 spans = list(zip(ends[::2], ends[1::2], strict=False))
-                text = planner.trimmed(entries[-1], spans).content
+                text = planner.trim_entry(entries[-1], spans).content
                 message = PromptMessage(role=Role.USER, parts=(Text(text),), sources=(entries[-1].id,))
                 placed.append(Placed(message, "prompt/history", "cut"))
             case "caller":
@@ -114,7 +120,7 @@ def prompts(draw: st.DrawFn, said: st.SearchStrategy[str]) -> tuple[list[Placed]
                 placed.append(Placed(message, "prompt/system"))
             case "summary":
                 entries.append(entry(version, draw(said), kind=Kind.SUMMARY))
-                text = chat_messages.wrap(entries[-1].content, chat_messages.SUMMARY)
+                text = chat_messages.wrap_text(entries[-1].content, chat_messages.SUMMARY)
                 message = PromptMessage(role=Role.USER, parts=(Text(text),), sources=(entries[-1].id,))
                 placed.append(Placed(message, "prompt/history"))
             case "tool":
@@ -132,7 +138,7 @@ def prompts(draw: st.DrawFn, said: st.SearchStrategy[str]) -> tuple[list[Placed]
                 output = draw(said)
                 entries.append(entry(version + 1, output, parts=(ToolResult("c1", output),)))
                 answer = ToolResult(
-                    "c1", planner.cut(output, draw(st.integers(1, 30)), COUNTER), draw(st.booleans())
+                    "c1", planner.cut_middle(output, draw(st.integers(1, 30)), COUNTER), draw(st.booleans())
                 )
                 message = PromptMessage(
                     role=Role.TOOL, parts=(answer,), sources=(entries[-1].id,), group="g1"
@@ -143,7 +149,7 @@ def prompts(draw: st.DrawFn, said: st.SearchStrategy[str]) -> tuple[list[Placed]
                 entries += found
                 pieces = tuple(
                     Piece(
-                        speak(draw(st.sampled_from(("user", None, "Ann: B"))), one.content),
+                        prefix_speaker(draw(st.sampled_from(("user", None, "Ann: B"))), one.content),
                         one.id,
                         sources=(one.id,),
                     )
@@ -151,8 +157,8 @@ def prompts(draw: st.DrawFn, said: st.SearchStrategy[str]) -> tuple[list[Placed]
                 )
                 texts = [piece.text for piece in pieces]
                 if kind == "recall cut":
-                    texts[-1] = planner.cut(texts[-1], draw(st.integers(1, 30)), COUNTER)
-                text = chat_messages.wrap(SEPARATOR.join(texts), chat_messages.RECALLED)
+                    texts[-1] = planner.cut_middle(texts[-1], draw(st.integers(1, 30)), COUNTER)
+                text = chat_messages.wrap_text(SEPARATOR.join(texts), chat_messages.RECALLED)
                 sources = tuple(one.id for one in found)
                 message = PromptMessage(role=Role.USER, parts=(Text(text),), sources=sources)
                 placed.append(Placed(message, "prompt/recall", "pieces", pieces=pieces, moves=True))
@@ -166,14 +172,14 @@ def test_the_messages_come_back_from_the_manifest_and_the_entries(
     placed, entries = prompt
     manifest = made(placed, entries)
     told = {one.id: one for one in entries}
-    assert list(messages(manifest, told)) == [bare(one.message) for one in placed]
+    assert list(revive_messages(manifest, told)) == [bare(one.message) for one in placed]
     assert set(manifest.entries) == set(told)
 
 
 @given(prompts(sayings()))
 def test_without_the_entries_the_text_itself_is_kept(prompt: tuple[list[Placed], list[Entry]]) -> None:
     placed, _ = prompt
-    assert list(messages(made(placed), {})) == [bare(one.message) for one in placed]
+    assert list(revive_messages(made(placed), {})) == [bare(one.message) for one in placed]
 
 
 greek = st.lists(st.text("αβγδεζηθικλμνξο", min_size=1, max_size=9), min_size=1, max_size=60).map(". ".join)
@@ -195,7 +201,7 @@ def test_a_text_that_was_changed_is_quoted_where_it_is_the_same(said: str, data:
     text = f"As said before — {said[start:end]} — and so on, {said[:9]}."
     message = PromptMessage(role=Role.USER, parts=(Text(text),), sources=(source.id,))
     manifest = made([Placed(message, "prompt/plugin")], [source])
-    assert messages(manifest, {source.id: source}) == (message,)
+    assert revive_messages(manifest, {source.id: source}) == (message,)
     assert len(literals(manifest)) < len(text) - 30
 
 
@@ -270,7 +276,7 @@ def test_messages_that_say_the_same_have_the_same_hash_wherever_it_comes_from() 
     said = entry(1, "hello")
     quoted = PromptMessage(role=Role.USER, parts=(Text("hello"),), sources=(said.id,), group="g", tokens=3)
     ours, theirs = made([Placed(quoted, "prompt/history")], [said]), made([asked(Text("hello"))])
-    assert ours.messages[0].hash == theirs.messages[0].hash == fingerprint(quoted)
+    assert ours.messages[0].hash == theirs.messages[0].hash == fingerprint_message(quoted)
     others = [
         PromptMessage(role=Role.ASSISTANT, parts=(Text("hello"),)),
         PromptMessage(role=Role.USER, parts=(Text("hello"),), name="sam"),
@@ -278,7 +284,7 @@ def test_messages_that_say_the_same_have_the_same_hash_wherever_it_comes_from() 
         PromptMessage(role=Role.USER, parts=(Reasoning("hello"),)),
         PromptMessage(role=Role.USER),
     ]
-    assert len({fingerprint(one) for one in [quoted, *others]}) == 6
+    assert len({fingerprint_message(one) for one in [quoted, *others]}) == 6
 
 
 def test_what_a_part_or_a_level_says_is_quoted_from_there() -> None:
@@ -289,13 +295,13 @@ def test_what_a_part_or_a_level_says_is_quoted_from_there() -> None:
         entry(1, "", role=Role.TOOL, parts=parts),
         entry(2, long, kind=Kind.SUMMARY, data={LEVELS: [{"content": short, "tokens": 4}]}),
     ]
-    cut = tuple([replace(part, output=planner.cut(part.output, 20, COUNTER)) for part in parts])
+    cut = tuple([replace(part, output=planner.cut_middle(part.output, 20, COUNTER)) for part in parts])
     shown = (
         PromptMessage(role=Role.TOOL, parts=cut, sources=(entries[0].id,), group="g1"),
         PromptMessage(role=Role.USER, parts=(Text(f"so far: {short}"),), sources=(entries[1].id,)),
     )
     manifest = made([Placed(one, "prompt/history", "cut") for one in shown], entries)
-    assert messages(manifest, {one.id: one for one in entries}) == shown
+    assert revive_messages(manifest, {one.id: one for one in entries}) == shown
     assert "".join(literals(manifest).split()) == "c0[…]c1[…]sofar:"
 
 
@@ -304,10 +310,10 @@ def test_text_that_changed_under_a_manifest_is_told_apart() -> None:
     message = PromptMessage(role=Role.USER, parts=(Text("we chose MySQL"),), sources=(said.id,))
     manifest = made([Placed(message, "prompt/history")], [said])
     with pytest.raises(ValidationError, match="does not read as it did") as error:
-        messages(manifest, {said.id: replace(said, content="we chose SQLite")})
+        revive_messages(manifest, {said.id: replace(said, content="we chose SQLite")})
     assert error.value.field == "messages[0]"
     with pytest.raises(ValidationError, match="does not have"):
-        messages(manifest, {})
+        revive_messages(manifest, {})
 
 
 # ── the ledger ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -360,7 +366,7 @@ def explained(*, older: bool = True) -> tuple[Ledger, list[Entry]]:
         recalls=(recalled,) if older else (),
         reads=(Read(LOG, 11, 8, (("c_parent", 4),)),),
     )
-    return ledger(lambda: manifest, (recalled,) if older else (), ("a warning",), omitted=5), log
+    return ledger_of_manifest(lambda: manifest, (recalled,) if older else (), ("a warning",), omitted=5), log
 
 
 def test_a_ledger_says_why_for_everything_that_is_shown() -> None:
@@ -404,8 +410,8 @@ def test_a_ledger_says_why_not_for_everything_that_is_left_out() -> None:
 def test_what_a_stored_summary_stands_for_is_told_apart_from_what_was_too_old() -> None:
     old = entry(3, "long ago")
     manifest = made([], reads=(Read(LOG, 11, 8, summary="history"),))
-    assert ledger(lambda: manifest).why(old.id).rule == "summary"
-    assert "'history' stands for it" in ledger(lambda: manifest).why(old.id).reason
+    assert ledger_of_manifest(lambda: manifest).why(old.id).rule == "summary"
+    assert "'history' stands for it" in ledger_of_manifest(lambda: manifest).why(old.id).reason
 
 
 def test_what_the_recall_chose_and_the_history_shows_is_in_the_history() -> None:
@@ -433,4 +439,4 @@ def test_a_ledger_that_nobody_reads_is_never_written() -> None:
     def never() -> Manifest:
         raise AssertionError("the manifest was written")
 
-    assert ledger(never, omitted=3).omitted == 3
+    assert ledger_of_manifest(never, omitted=3).omitted == 3

@@ -15,14 +15,14 @@ from acms.prompt.pin_index import (
     OPENING,
     PinMetadata,
     Pinned,
-    block,
-    listed,
-    pinned,
+    add_pin,
+    build_pin_block,
+    find_truncated_pins,
+    format_pin,
+    list_skipped_pins,
+    parse_pins,
+    remove_pin,
     scope_id,
-    skipped,
-    text,
-    truncated,
-    unpinned,
 )
 from acms.prompt.pin_index import Pin as APin
 
@@ -36,7 +36,7 @@ json_values = st.recursive(
 
 
 def shown(key, data, label=None):
-    return text(Pinned(key, data, PinMetadata(label=label)))
+    return format_pin(Pinned(key, data, PinMetadata(label=label)))
 
 
 def test_the_default_format_is_that_of_the_seed():
@@ -112,13 +112,13 @@ def test_an_index_is_what_its_changes_say(story):
     for key, said, now in story:
         expected = [pin for pin in expected if pin[0] != key]
         if said == "unpin":
-            index = unpinned(index, "here", key, now=now)
+            index = remove_pin(index, "here", key, now=now)
         else:
-            index = pinned(index, "here", APin(key, PinMetadata(priority=said)), now=now)
+            index = add_pin(index, "here", APin(key, PinMetadata(priority=said)), now=now)
             expected.insert(0, (key, said))
         index = index and json.loads(json.dumps(index))
     expected.sort(key=lambda pin: float("inf") if pin[1] is None else -pin[1])
-    found = listed(index, "here")
+    found = parse_pins(index, "here")
     assert [(pin.key, pin.metadata.priority) for pin in found] == expected
     times = [pin.metadata.updated_at for pin in found]
     assert len(set(times)) == len(times), "no two changes have the same time"
@@ -128,7 +128,9 @@ def test_an_index_is_what_its_changes_say(story):
 
 
 def made(texts, namespace="user:123", how=None):
-    return block(namespace, texts, role=Role.DEVELOPER, priority=1, how=how or Truncate(1200), floor=100)
+    return build_pin_block(
+        namespace, texts, role=Role.DEVELOPER, priority=1, how=how or Truncate(1200), floor=100
+    )
 
 
 def test_all_pins_are_one_message_and_the_last_goes_first():
@@ -161,15 +163,19 @@ def test_what_a_fit_left_out_is_told_by_namespace():
         Left(("m_1",), "prompt/history", "window", "", 10),
     )
     fitted = Fitted((), 0, left, ())
-    assert truncated("user:123", fitted) == PinsTruncated(namespace="user:123", left_out=("c",), cut=("b",))
-    assert truncated("user:1234", fitted) == PinsTruncated(namespace="user:1234", left_out=("x",), cut=())
-    assert truncated("user:12", fitted) is None
+    assert find_truncated_pins("user:123", fitted) == PinsTruncated(
+        namespace="user:123", left_out=("c",), cut=("b",)
+    )
+    assert find_truncated_pins("user:1234", fitted) == PinsTruncated(
+        namespace="user:1234", left_out=("x",), cut=()
+    )
+    assert find_truncated_pins("user:12", fitted) is None
     cut_and_gone = Fitted((), 0, (*left, Left(("b",), "prompt/pins:user:123", "omit", "", 5)), ())
-    assert truncated("user:123", cut_and_gone).cut == ()
+    assert find_truncated_pins("user:123", cut_and_gone).cut == ()
 
 
 def test_what_was_skipped_has_a_line_each_in_the_ledger():
-    found = skipped(PinsSkipped(namespace="user:123", missing=("gone",), beyond=("a", "b")))
+    found = list_skipped_pins(PinsSkipped(namespace="user:123", missing=("gone",), beyond=("a", "b")))
     assert [(left.ids, left.path, left.rule) for left in found] == [
         (("gone",), "pins:user:123", "missing"),
         (("a",), "pins:user:123", "max_pins"),

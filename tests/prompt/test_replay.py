@@ -19,8 +19,8 @@ from acms.pins import create_pin_registry
 from acms.ports import Codec
 from acms.prompt import Prompt, Rendered
 from acms.prompt.manifest import Manifest, Quote, Written
-from acms.prompt.manifest_writer import address
-from acms.prompt.replay import BATCH, replay, shown
+from acms.prompt.manifest_writer import hash_payload
+from acms.prompt.replay import BATCH, replay, replay_messages
 from acms.prompt_types import Tool
 from acms.providers import OfflineReflector
 from tests.support.talk import Storage, session_on
@@ -84,8 +84,10 @@ async def again(rendered: Rendered, session: ACMS, codec: Codec) -> Manifest:
     assert manifest.digest == rendered.manifest.digest
     payload = await replay(manifest, session.storage, codec)
     assert json.dumps(payload) == json.dumps(rendered.payload)
-    assert manifest.payload == address(payload)
-    assert codec.normal(await shown(manifest, session.storage)) == rendered.messages or codec.parse(payload)
+    assert manifest.payload == hash_payload(payload)
+    assert codec.normal(await replay_messages(manifest, session.storage)) == rendered.messages or codec.parse(
+        payload
+    )
     return manifest
 
 

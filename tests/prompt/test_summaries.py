@@ -27,9 +27,9 @@ from acms.model import Json, Role, ToolCall, ToolResult
 from acms.pins import create_pin_registry
 from acms.plan.nodes import Atom, Fitted, Omit, Scope
 from acms.ports import KVMemory, SummaryRequest
-from acms.prompt.fit import fit
+from acms.prompt.fit import fit_prompt
 from acms.prompt.summaries import Summaries, SummaryRun
-from acms.prompt.summary_coverage import FIELD, watermark
+from acms.prompt.summary_coverage import FIELD, parse_watermark
 from acms.providers import Endpoint, HTTPSummarizer
 from tests.providers.server import Behave, ModelServer
 from tests.support.toy import Toy, said, texts, unit, words
@@ -85,7 +85,7 @@ async def rendered(
     loaded = await run.load(atoms)
     assert loaded is not None
     scope = Scope(id="summary", children=loaded.atoms, priority=3, strategy=loaded.strategy)
-    steps = fit(Scope(id="prompt", children=(*beside, scope)), codec, limit)
+    steps = fit_prompt(Scope(id="prompt", children=(*beside, scope)), codec, limit)
     answer: str | None = None
     while True:
         try:
@@ -135,7 +135,7 @@ async def test_over_budget_a_summary_stands_for_the_oldest_messages(
     entry = await store.get(ID)
     assert entry is not None
     assert entry.data == "summary number 1"  # a plain text under the id itself, so that it can be pinned
-    mark = watermark(entry.metadata)
+    mark = parse_watermark(entry.metadata)
     assert mark is not None
     assert mark.atoms == len(scribe.requests[0].turns) == 20 - (len(fitted.placed) - 1)
     assert run.warnings == []
@@ -399,7 +399,7 @@ async def test_nothing_is_torn_when_many_store_at_once(tmp_path: Any) -> None:
         await asyncio.gather(*(run.commit(one) for run, one in zip(runs, made, strict=True)))
         entry = await kv.get(ID)
     assert entry is not None
-    mark = watermark(entry.metadata)
+    mark = parse_watermark(entry.metadata)
     assert mark is not None
     assert (entry.data, mark.atoms) == ("of 12", 12)
     assert not any(run.warnings for run in runs)
@@ -420,7 +420,7 @@ async def test_a_store_without_compare_and_set_will_do(scribe: Scribe) -> None:
     await asyncio.gather(*(rendered(summaries, history(count), 100) for count in (20, 40, 30)))
     entry = await kv.get(ID)
     assert entry is not None
-    mark = watermark(entry.metadata)
+    mark = parse_watermark(entry.metadata)
     assert mark is not None
     assert mark.atoms > 30
 

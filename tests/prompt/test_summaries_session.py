@@ -13,7 +13,7 @@ from acms.kv import InMemoryKV
 from acms.pins import create_pin_registry
 from acms.prompt import Prompt, Rendered
 from acms.prompt.summaries import Summaries
-from acms.prompt.summary_coverage import watermark
+from acms.prompt.summary_coverage import parse_watermark
 from acms.storage import MemoryStorage
 from tests.prompt.test_summaries import ID, Scribe, name
 from tests.support.talk import Storage, session_on, tool_turn
@@ -147,7 +147,7 @@ async def test_what_is_rewritten_behind_it_costs_one_look_at_the_whole(
         after = await store.get(ID)
         assert before is not None
         assert after is not None
-        old, new = watermark(before.metadata), watermark(after.metadata)
+        old, new = parse_watermark(before.metadata), parse_watermark(after.metadata)
         assert old is not None
         assert new is not None
         assert (after.data, new.atoms, new.chain) == (before.data, old.atoms, old.chain)

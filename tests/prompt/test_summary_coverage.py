@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 
 from acms.model import Privacy, Role, Text, ToolCall, ToolResult
 from acms.plan.nodes import Atom
-from acms.prompt.summary_coverage import FIELD, Watermark, chain, marked, match, reach, turns, watermark, wins
+from acms.prompt.summary_coverage import (
+    FIELD,
+    Watermark,
+    build_watermark,
+    chain_digests,
+    covers_more_atoms,
+    find_resume_offset,
+    match_watermark,
+    parse_watermark,
+    turns_of_atoms,
+)
 from acms.prompt_types import PromptMessage
 from acms.text.chat_messages import NO_RESULT
 from tests.support.logs import entry
@@ -36,7 +46,7 @@ def logged(count: int, *, start: int = 1) -> list[Atom]:
 
 
 def made(atoms: list[Atom], covers: int, stamp: str = "") -> Watermark:
-    return marked(None, 0, atoms, covers, model=MODEL, stamp=stamp)
+    return build_watermark(None, 0, atoms, covers, model=MODEL, stamp=stamp)
 
 
 texts = st.lists(st.text(max_size=3), max_size=6)
@@ -48,7 +58,7 @@ def test_a_summary_stands_for_equal_leading_messages_and_for_nothing_else(
 ) -> None:
     if not 0 < covers <= len(old):
         return
-    found = match(made(said(*old), covers), said(*new), model=MODEL)
+    found = match_watermark(made(said(*old), covers), said(*new), model=MODEL)
     assert found.covers == (covers if new[:covers] == old[:covers] else 0)
     assert bool(found.reason) != bool(found.covers)
 
@@ -60,7 +70,7 @@ def test_a_watermark_grows_to_the_one_that_is_made_at_once(
     atoms = said(*given_texts)
     first = data.draw(st.integers(1, len(atoms)))
     then = data.draw(st.integers(first, len(atoms)))
-    grown = marked(made(atoms, first), first, atoms, then, model=MODEL)
+    grown = build_watermark(made(atoms, first), first, atoms, then, model=MODEL)
     assert grown == made(atoms, then)
 
 
@@ -70,22 +80,22 @@ def test_the_end_of_a_log_goes_on_from_a_summary_of_its_beginning(size: int, dat
     covers = data.draw(st.integers(1, size - 1))
     mark = made(whole, covers, "s1")
     start = data.draw(st.integers(0, size - 1))
-    found = match(mark, whole[start:], model=MODEL, stamp="s1", whole=start == 0)
+    found = match_watermark(mark, whole[start:], model=MODEL, stamp="s1", whole=start == 0)
     assert found.covers == max(0, covers - start)
     if found.covers:
         to = data.draw(st.integers(covers, size))
-        grown = marked(mark, found.covers, whole[start:], to - start, model=MODEL, stamp="s1")
+        grown = build_watermark(mark, found.covers, whole[start:], to - start, model=MODEL, stamp="s1")
         assert grown == made(whole, to, "s1")
 
 
 def test_of_a_log_that_was_rewritten_the_end_says_nothing() -> None:
     whole = logged(6)
     mark = made(whole, 4, "s1")
-    assert match(mark, whole[2:], model=MODEL, stamp="s1", whole=False).covers == 2
-    found = match(mark, whole[2:], model=MODEL, stamp="s2", whole=False)
+    assert match_watermark(mark, whole[2:], model=MODEL, stamp="s1", whole=False).covers == 2
+    found = match_watermark(mark, whole[2:], model=MODEL, stamp="s2", whole=False)
     assert found.covers == 0
     assert "rewritten" in found.reason
-    assert match(mark, whole, model=MODEL, stamp="s2").covers == 4  # read whole it is as it was
+    assert match_watermark(mark, whole, model=MODEL, stamp="s2").covers == 4  # read whole it is as it was
 
 
 def test_an_answer_that_came_late_is_not_in_the_summary_of_its_call() -> None:
@@ -95,10 +105,10 @@ def test_an_answer_that_came_late_is_not_in_the_summary_of_its_call() -> None:
     before = [Atom((call, waits), 1, 1, 0), *logged(3, start=2)]
     mark = made(before, 2, "s1")
     assert mark.entry == "e2"
-    assert match(mark, before, model=MODEL, stamp="s1").covers == 2
+    assert match_watermark(mark, before, model=MODEL, stamp="s1").covers == 2
     after = [Atom((call, answer), 1, 9, 0), *before[1:]]
-    assert match(mark, after, model=MODEL, stamp="s1").covers == 0
-    assert match(mark, after[:3], model=MODEL, stamp="s1", whole=False).covers == 0
+    assert match_watermark(mark, after, model=MODEL, stamp="s1").covers == 0
+    assert match_watermark(mark, after[:3], model=MODEL, stamp="s1", whole=False).covers == 0
 
 
 def test_what_the_caller_wrote_is_compared_whatever_the_log_says() -> None:
@@ -106,19 +116,19 @@ def test_what_the_caller_wrote_is_compared_whatever_the_log_says() -> None:
     mixed = [*said("by hand"), *logged(3)]
     mark = made(mixed, 2, "s1")
     assert mark.stamp == mark.entry == ""
-    assert match(mark, mixed, model=MODEL, stamp="s1").covers == 2
-    assert match(mark, [*said("by another hand"), *logged(3)], model=MODEL, stamp="s1").covers == 0
+    assert match_watermark(mark, mixed, model=MODEL, stamp="s1").covers == 2
+    assert match_watermark(mark, [*said("by another hand"), *logged(3)], model=MODEL, stamp="s1").covers == 0
     between = [*logged(2), *said("by hand"), *logged(1, start=3)]
     other = [*logged(2), *said("by another hand"), *logged(1, start=3)]
     mark = made(between, 4, "s1")
-    assert match(mark, other, model=MODEL, stamp="s1").covers == 0
+    assert match_watermark(mark, other, model=MODEL, stamp="s1").covers == 0
 
 
 def test_another_writer_and_fewer_messages_do_not_match() -> None:
     mark = made(said("a", "b", "c"), 2)
-    assert "written by m1" in match(mark, said("a", "b"), model="m2").reason
-    assert "stands for 2 messages, there are 1" in match(mark, said("a"), model=MODEL).reason
-    assert match(None, said("a"), model=MODEL).reason
+    assert "written by m1" in match_watermark(mark, said("a", "b"), model="m2").reason
+    assert "stands for 2 messages, there are 1" in match_watermark(mark, said("a"), model=MODEL).reason
+    assert match_watermark(None, said("a"), model=MODEL).reason
 
 
 def test_who_says_what_is_compared_too() -> None:
@@ -131,17 +141,26 @@ def test_who_says_what_is_compared_too() -> None:
         replace(message, parts=(Text("a"), Text(""))),
         replace(message, parts=(ToolCall("a", "a", "a"),)),
     ):
-        assert match(mark, [Atom((other,))], model=MODEL).covers == 0
-    assert match(mark, [Atom((replace(message, sources=("e1",), group="g"),))], model=MODEL).covers == 1
-    assert chain([Atom((message, message))]) != chain([one, one])
+        assert match_watermark(mark, [Atom((other,))], model=MODEL).covers == 0
+    assert (
+        match_watermark(mark, [Atom((replace(message, sources=("e1",), group="g"),))], model=MODEL).covers
+        == 1
+    )
+    assert chain_digests([Atom((message, message))]) != chain_digests([one, one])
 
 
 def test_a_log_is_read_back_to_where_its_summary_ends() -> None:
     mark = made(logged(6), 4, "s1")
-    assert reach(mark, model=MODEL, stamp="s1") == 30
-    assert reach(mark, model=MODEL, stamp="s2") == reach(mark, model="m2", stamp="s1") == 0
+    assert find_resume_offset(mark, model=MODEL, stamp="s1") == 30
     assert (
-        reach(made(said("a"), 1, "s1"), model=MODEL, stamp="s1") == reach(None, model=MODEL, stamp="s1") == 0
+        find_resume_offset(mark, model=MODEL, stamp="s2")
+        == find_resume_offset(mark, model="m2", stamp="s1")
+        == 0
+    )
+    assert (
+        find_resume_offset(made(said("a"), 1, "s1"), model=MODEL, stamp="s1")
+        == find_resume_offset(None, model=MODEL, stamp="s1")
+        == 0
     )
 
 
@@ -154,21 +173,21 @@ def test_a_log_is_read_back_to_where_its_summary_ends() -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_watermark_is_read_as_none(stored: object) -> None:
-    assert watermark({} if stored is None else {FIELD: stored}) is None
+    assert parse_watermark({} if stored is None else {FIELD: stored}) is None
 
 
 @given(st.integers(1, 9), st.integers(0, 9), st.sampled_from(["", "s1"]))
 def test_a_watermark_reads_back_as_it_was_written(atoms: int, before: int, stamp: str) -> None:
     mark = Watermark(atoms=atoms, chain="x", model="m", stamp=stamp, before=before)
-    assert watermark({FIELD: {**mark.to_json(), "later": 1}}) == mark
+    assert parse_watermark({FIELD: {**mark.to_json(), "later": 1}}) == mark
 
 
 def test_of_two_the_one_that_stands_for_more_stays() -> None:
     two, three = made(said("a", "b", "c"), 2), made(said("a", "b", "c"), 3)
-    assert wins(three, two)
-    assert not wins(two, three)
-    assert not wins(two, two)
-    assert wins(two, None)
+    assert covers_more_atoms(three, two)
+    assert not covers_more_atoms(two, three)
+    assert not covers_more_atoms(two, two)
+    assert covers_more_atoms(two, None)
 
 
 def test_entries_are_read_with_their_markers_and_without_what_is_blocked() -> None:
@@ -177,7 +196,7 @@ def test_entries_are_read_with_their_markers_and_without_what_is_blocked() -> No
         "e1": entry(1, "text 1", markers=("decision",)),
         "e2": entry(2, "text 2", privacy=Privacy.BLOCK),
     }
-    found = turns(atoms, "before", entries)
+    found = turns_of_atoms(atoms, "before", entries)
     assert [(turn.speaker, turn.text, turn.markers, turn.summary) for turn in found] == [
         ("summary", "before", (), True),
         ("user", "text 1", ("decision",), False),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.prompt_types import CacheMark, Count, Exactness, PromptMessage, Tool
 from acms.providers.tokens import default_counter
-from acms.text.chat_messages import passage
+from acms.text.chat_messages import wrap_passage
 
 _CHARACTERS = st.characters(exclude_categories=("Cc", "Cs"))
 _WORDS = (
@@ -157,7 +157,9 @@ def conversations(draw: st.DrawFn, max_steps: int = 8) -> list[PromptMessage]:
             found.append(PromptMessage(role=Role.USER, parts=shown))
         elif kind == "past":
             said = draw(st.lists(texts, min_size=1, max_size=3))
-            recalled = "\n".join([passage(draw(st.sampled_from(("m_1", "m_1 m_2"))), one) for one in said])
+            recalled = "\n".join(
+                [wrap_passage(draw(st.sampled_from(("m_1", "m_1 m_2"))), one) for one in said]
+            )
             found.append(PromptMessage(role=Role.USER, parts=(Text(recalled),)))
         elif kind == "think":
             thought = draw(st.one_of(reasoning, raws))

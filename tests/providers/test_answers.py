@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from acms import HeuristicTokenCounter, Origin, ProviderError
 from acms.knowledge import Fact, Proposal, Reflection
 from acms.ports import ReflectionRequest, Turn
-from acms.providers.reflection_parser import CONFIDENCE, PROPOSALS, parse
-from acms.providers.reflection_prompt import answer_schema, question, without_bounds
-from acms.providers.reflector import template
+from acms.providers.reflection_parser import CONFIDENCE, PROPOSALS, parse_reflection
+from acms.providers.reflection_prompt import answer_schema, build_reflection_prompt, without_bounds
+from acms.providers.reflector import load_reflection_template
 
 VERSIONS = (3, 7, 12)
 
@@ -34,7 +34,7 @@ KNOWN = (Fact(id="fact-a", content="Orders use PostgreSQL."), Fact(id="fact-b", 
 
 def read(answer: Any, *facts: Fact) -> Reflection:
     text = answer if isinstance(answer, str) else json.dumps(answer)
-    return parse(text, asked(*(facts or KNOWN)), provider="test")
+    return parse_reflection(text, asked(*(facts or KNOWN)), provider="test")
 
 
 def one(**fields: Any) -> Proposal:
@@ -432,7 +432,7 @@ _SOUP = st.text(alphabet=st.sampled_from(list('{}[]",:\\ntrue0.9eNaI`</>k \ud800
 @settings(max_examples=100)
 def test_any_text_is_a_reflection_or_one_retryable_error(text: str) -> None:
     try:
-        found = parse(text, asked(*KNOWN), provider="test")
+        found = parse_reflection(text, asked(*KNOWN), provider="test")
     except ProviderError as error:
         assert error.retryable
         return
@@ -469,7 +469,7 @@ def test_no_text_can_leave_its_turn(text: str) -> None:
         Turn(speaker="user", text="Fine.", version=7, created_at=datetime(2026, 3, 13, 9, 5, tzinfo=UTC)),
     )
     fact = Fact(id="fact-a", content=text, subject=text, value=text)
-    _, prompt = question(template(), asked(fact, turns=turns))
+    _, prompt = build_reflection_prompt(load_reflection_template(), asked(fact, turns=turns))
     lines = prompt.splitlines()
     margin = [line for line in lines[: lines.index("</turns>")] if line and not line.startswith("    ")]
     assert margin[0] == "<known_facts>"
@@ -494,7 +494,7 @@ def test_facts_are_shown_with_handle_and_address() -> None:
         scope="namespace",
         valid_from=datetime(2026, 3, 1, tzinfo=UTC),
     )
-    system, prompt = question(template(), asked(fact, KNOWN[1]))
+    system, prompt = build_reflection_prompt(load_reflection_template(), asked(fact, KNOWN[1]))
     shown = [line for line in prompt.splitlines() if line.startswith("F")]
     assert shown == [
         'F1 {"content": "Orders use MySQL.", "subject": "orders", "attribute": "database", "value": "MySQL", '
@@ -507,7 +507,7 @@ def test_facts_are_shown_with_handle_and_address() -> None:
 
 
 def test_the_instructions_name_every_field_and_hold_no_value_to_copy() -> None:
-    system, prompt = question(template(), asked())
+    system, prompt = build_reflection_prompt(load_reflection_template(), asked())
     assert "(none)" in prompt
     assert [name for name in FIELDS if f"`{name}`" not in system] == []
     assert not re.search(r"…|\.\.\.|\{\"|[a-z][A-Z]", system), (

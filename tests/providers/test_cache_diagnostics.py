@@ -23,7 +23,7 @@ from acms.errors import PayloadError
 from acms.model import Json, Raw, Reasoning, Role, Text
 from acms.ports import Codec
 from acms.prompt import Prompt
-from acms.prompt.cache_forecast import agrees, confirm
+from acms.prompt.cache_forecast import describe_cache_mismatch, diagnosis_agrees
 from acms.prompt.render import Rendered
 from acms.prompt_types import (
     CacheMark,
@@ -81,8 +81,8 @@ async def test_a_forecast_is_held_against_the_diagnosis_of_the_provider(
 ) -> None:
     rendered = await predicted(vendor, case)
     report = rendered.report(case["answer"])
-    assert agrees(rendered.cache, report.usage, asked=True) is case["found"]
-    said = confirm(rendered.cache, report.usage, asked=True)
+    assert diagnosis_agrees(rendered.cache, report.usage, asked=True) is case["found"]
+    said = describe_cache_mismatch(rendered.cache, report.usage, asked=True)
     assert bool(said) is case["missed"]
     diagnosis = report.usage.diagnosis
     if case["found"] is False:
@@ -96,7 +96,7 @@ async def test_forecast_and_diagnoses_agree() -> None:
         found: list[bool] = []
         for case in cases:
             rendered = await predicted(vendor, case)
-            agreed = agrees(rendered.cache, rendered.codec.usage(case["answer"]), asked=True)
+            agreed = diagnosis_agrees(rendered.cache, rendered.codec.usage(case["answer"]), asked=True)
             if agreed is not None:
                 found.append(agreed)
         assert len(cases) >= 20
@@ -193,8 +193,8 @@ async def test_silence_is_an_answer_only_to_those_who_asked() -> None:
     case = next(one for one in RECORDED["anthropic"] if one["name"] == "one turn more")
     rendered = await predicted("anthropic", case)
     usage = rendered.codec.usage(case["answer"])
-    assert agrees(rendered.cache, usage, asked=True) is True
-    assert agrees(rendered.cache, usage) is None
+    assert diagnosis_agrees(rendered.cache, usage, asked=True) is True
+    assert diagnosis_agrees(rendered.cache, usage) is None
 
 
 def test_another_reason_is_told_also_where_no_token_was_missed() -> None:
@@ -202,11 +202,14 @@ def test_another_reason_is_told_also_where_no_token_was_missed() -> None:
         predicted_tokens=5_000, compared=True, changed=Changed.TOOLS, reason="other tools"
     )
     told = Diagnosis(outcome=Outcome.MISS, changed=Changed.MESSAGES, reason="messages_changed")
-    assert confirm(forecast, Usage(input_tokens=6_000, cached_tokens=5_000, diagnosis=told)) == (
-        "the provider says messages_changed, the forecast 'other tools'"
-    )
+    assert describe_cache_mismatch(
+        forecast, Usage(input_tokens=6_000, cached_tokens=5_000, diagnosis=told)
+    ) == ("the provider says messages_changed, the forecast 'other tools'")
     agreed = replace(told, changed=Changed.TOOLS)
-    assert confirm(forecast, Usage(input_tokens=6_000, cached_tokens=5_000, diagnosis=agreed)) == ""
+    assert (
+        describe_cache_mismatch(forecast, Usage(input_tokens=6_000, cached_tokens=5_000, diagnosis=agreed))
+        == ""
+    )
 
 
 # ── what was edited ─────────────────────────────────────────────────────────────────────────────────────────────────

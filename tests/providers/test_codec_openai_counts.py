@@ -21,7 +21,7 @@ from acms.plan.tool_groups import is_placeholder
 from acms.prompt_types import PromptMessage
 from acms.providers.codecs import openai_base
 from acms.providers.codecs.calibration import Calibration
-from acms.providers.codecs.framing import published
+from acms.providers.codecs.framing import find_published_traits
 from acms.providers.tokens import EstimatingTokenCounter, default_counter
 from tests.providers import prompts
 from tests.providers.prompts import counted
@@ -121,7 +121,7 @@ def test_messages_of_text_count_what_tiktoken_does(
     written = codec.render(messages)
     count = codec.count(written)
     assert count.exactness is Exactness.EXACT
-    assert count.tokens == recipe(written["messages"], reference[published(model).counter])
+    assert count.tokens == recipe(written["messages"], reference[find_published_traits(model).counter])
     assert count.tokens == codec.base() + sum(map(codec.cost, messages))
 
 
@@ -267,11 +267,16 @@ class TestVocabularies:
         self, model: str, encoding: str
     ) -> None:
         assert tiktoken.encoding_name_for_model(model) == encoding
-        assert (published(model).counter, published(model).vocabulary) == (encoding, True)
+        assert (find_published_traits(model).counter, find_published_traits(model).vocabulary) == (
+            encoding,
+            True,
+        )
 
     def test_a_fine_tuned_model_is_like_its_base(self) -> None:
-        assert published("ft:gpt-4o:acme::abc123") == published("gpt-4o")
-        assert published("ft:gpt-3.5-turbo-0125:acme::x") == published("gpt-3.5-turbo-0125")
+        assert find_published_traits("ft:gpt-4o:acme::abc123") == find_published_traits("gpt-4o")
+        assert find_published_traits("ft:gpt-3.5-turbo-0125:acme::x") == find_published_traits(
+            "gpt-3.5-turbo-0125"
+        )
 
     def test_an_unknown_model_gets_the_newest_public_one_and_a_wide_bound(self) -> None:
         codec = OpenAIChat("gpt-6-sol")

@@ -124,7 +124,7 @@ def test_a_payload_has_no_more_tokens_than_its_messages_apart(
     draw: st.DataObject,
 ) -> None:
     # As a prompt has them: every call with its answers, or with what stands for one that was not given.
-    messages = [message for unit in tool_groups.atoms(messages) for message in unit.messages]
+    messages = [message for unit in tool_groups.group_messages(messages) for message in unit.messages]
     payload = rendered(codec, messages, tools=offered, marks=draw.draw(marks(len(messages))))
     if payload is None:
         return

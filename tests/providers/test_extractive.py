@@ -9,7 +9,7 @@ import threading
 from acms.ports import Summarizer, SummaryRequest, Turn
 from acms.providers import ExtractiveSummarizer
 from acms.providers.tokens import default_counter
-from acms.text.extract import extract
+from acms.text.extract import extract_summary
 from tests.support.agentlog import agent_log
 from tests.support.counters import Counting
 
@@ -32,7 +32,7 @@ async def test_the_same_turns_give_the_same_text() -> None:
     turns, _ = agent_log(random.Random(2), style="mixed", turns=300)
     summarizer = ExtractiveSummarizer()
     texts = await asyncio.gather(*(summarizer.summarize(request(turns, 900)) for _ in range(3)))
-    assert set(texts) == {extract(turns, 900, default_counter().count)}
+    assert set(texts) == {extract_summary(turns, 900, default_counter().count)}
 
 
 async def test_a_long_stretch_is_read_in_another_thread() -> None:

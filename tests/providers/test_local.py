@@ -78,17 +78,17 @@ async def test_vectors_are_those_of_the_reference() -> None:
 
 @pytest.mark.parametrize("text", PIECES)
 def test_word_pieces_are_those_of_the_reference(text: str) -> None:
-    assert local._model()[0].split(text, 256) == PIECES[text]
+    assert local._get_model()[0].split(text, 256) == PIECES[text]
 
 
 def test_control_tokens_in_a_text_are_text() -> None:
-    ids = local._model()[0].split("[CLS] a [SEP]", 256)
+    ids = local._get_model()[0].split("[CLS] a [SEP]", 256)
     assert (ids.count(101), ids.count(102)) == (1, 1)
 
 
 @pytest.mark.parametrize("text", ["word " * 1000, "a" * 1_000_000, "é " * 100_000, "x-" * 300])
 def test_long_texts_are_cut(text: str) -> None:
-    ids = local._model()[0].split(text, 256)
+    ids = local._get_model()[0].split(text, 256)
     assert len(ids) <= 256
     assert ids[-1] == 102
 
@@ -162,13 +162,13 @@ def test_a_product_that_depends_on_its_size_is_noticed(monkeypatch: pytest.Monke
 
 
 async def test_the_event_loop_is_free_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    go, forward = threading.Event(), local._forward
+    go, forward = threading.Event(), local._embed_batch
 
     def wait(batch: list[list[int]]) -> minilm.Array:
         assert go.wait(60)
         return forward(batch)
 
-    monkeypatch.setattr(local, "_forward", wait)
+    monkeypatch.setattr(local, "_embed_batch", wait)
     task = asyncio.create_task(LocalEmbedder().embed(["a", "b"]))
     asyncio.get_running_loop().call_soon(go.set)
     assert (await task).shape == (2, 384)
@@ -200,7 +200,7 @@ async def test_a_cancelled_call_stops_after_the_batch_in_hand(monkeypatch: pytes
         assert go.wait(60)
         return np.zeros((len(batch), 384), np.float32)
 
-    monkeypatch.setattr(local, "_forward", wait)
+    monkeypatch.setattr(local, "_embed_batch", wait)
     task = asyncio.create_task(LocalEmbedder().embed(["word " * n for n in range(200)]))
     await started.wait()
     task.cancel()

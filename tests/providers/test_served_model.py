@@ -16,7 +16,6 @@ import pytest
 
 from acms import ACMS, FitError, Prompt, RetryConfig, open_storage
 from acms.codecs import OpenAIChat
-from acms.config import ACMSConfig, WorkerConfig
 from acms.errors import ProviderError
 from acms.providers import Endpoint, HTTPEmbedder, HTTPReflector, HTTPSummarizer, ServerTokenCounter
 from acms_eval.agent_days import load_days, run_day
@@ -26,7 +25,6 @@ pytestmark = pytest.mark.model
 
 PATIENT = 1_800.0
 """Seconds of one call: a small machine reads a few tokens a second."""
-CONFIG = ACMSConfig(worker=WorkerConfig(call_seconds=PATIENT))
 SAID = (
     ("user", "Decision: the orders service uses PostgreSQL 16."),
     ("assistant", "Noted, PostgreSQL 16."),
@@ -70,7 +68,7 @@ async def test_an_agent_with_tools_is_served_within_its_budget(endpoint: Endpoin
 
 async def test_reflection_stores_facts_of_what_was_said(endpoint: Endpoint, model: str) -> None:
     reflector = HTTPReflector(endpoint, model, max_tokens=512)
-    async with ACMS("s", open_storage("memory://"), None, reflector=reflector, config=CONFIG) as session:
+    async with ACMS("s", open_storage("memory://"), None, reflector=reflector) as session:
         ids = await tell_all(session)
         await session.close_episode()
         await session.wait(await session.reflect(), timeout=PATIENT)
@@ -82,7 +80,7 @@ async def test_reflection_stores_facts_of_what_was_said(endpoint: Endpoint, mode
 
 async def test_a_summary_is_text_within_its_tokens(endpoint: Endpoint, model: str) -> None:
     summarizer = HTTPSummarizer(endpoint, model)
-    async with ACMS("s", open_storage("memory://"), None, summarizer=summarizer, config=CONFIG) as session:
+    async with ACMS("s", open_storage("memory://"), None, summarizer=summarizer) as session:
         for _ in range(8):
             await tell_all(session)
         job = await session.compact(preserve_recent_count=4, summary_tokens=100)

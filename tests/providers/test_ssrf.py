@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from acms import ConfigurationError, ProviderError, RetryConfig
 from acms.providers import Endpoint, HTTPEmbedder
-from acms.providers.addresses import Guard, is_public, resolve
+from acms.providers.addresses import Guard, is_public, resolve_host
 from tests.providers.server import Behave, ModelServer
 
 # Made for these tests, valid for a hundred years, trusted by nobody else:
@@ -119,7 +119,7 @@ def test_an_ipv4_address_inside_of_an_ipv6_one_is_refused(address: Any) -> None:
     ],
 )
 async def test_t36_loopback_is_refused_in_every_spelling(server: ModelServer, host: str) -> None:
-    async with endpoint(server, resolve, host=host) as found:
+    async with endpoint(server, resolve_host, host=host) as found:
         with pytest.raises(ProviderError) as raised:
             await ask(found)
     assert not raised.value.retryable or "cannot be resolved" in str(raised.value)

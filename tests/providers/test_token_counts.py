@@ -29,7 +29,7 @@ from acms.providers.tokens import (
     BPETokenCounter,
     EstimatingTokenCounter,
     HeuristicTokenCounter,
-    batches,
+    build_batch_counter,
     default_counter,
     token_counter,
 )
@@ -214,13 +214,13 @@ def test_many_texts_at_once_count_as_one_by_one(name: str) -> None:
     rng = random.Random(7)
     texts = ["", *FRAGMENTS, *("".join(rng.choices(FRAGMENTS, k=9)) for _ in range(600))]
     counter = token_counter(name)
-    assert list(batches(counter)(texts)) == [counter.count(text) for text in texts]
-    assert list(batches(counter)([])) == []
+    assert list(build_batch_counter(counter)(texts)) == [counter.count(text) for text in texts]
+    assert list(build_batch_counter(counter)([])) == []
 
 
 def test_a_lone_surrogate_among_many_texts_is_refused_with_its_place() -> None:
     with pytest.raises(ValidationError, match="character 1") as refused:
-        list(batches(default_counter())(["a", "b\ud800"]))
+        list(build_batch_counter(default_counter())(["a", "b\ud800"]))
     assert refused.value.field == "text"
 
 

@@ -412,13 +412,13 @@ async def test_a_killed_process_loses_no_message_and_the_next_one_finds_by_meani
 @pytest.mark.parametrize("threads", [1, 2])
 async def test_many_calls_share_the_threads(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: set[str] = set()
-    forward = local._forward
+    forward = local._embed_batch
 
     def watched(batch: list[list[int]]) -> Any:
         seen.add(threading.current_thread().name)
         return forward(batch)
 
-    monkeypatch.setattr(local, "_forward", watched)
+    monkeypatch.setattr(local, "_embed_batch", watched)
     embedder = LocalEmbedder(threads)
     await asyncio.gather(*(embedder.embed([f"text {n} {m}" for m in range(4)]) for n in range(12)))
     assert 1 <= len(seen) <= threads

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from acms.config import EpisodeBoundaryConfig
 from acms.errors import EntryNotFoundError
-from acms.log.facts import facts as facts_of
+from acms.log.facts import collect_facts as facts_of
 from acms.log.facts import valid_times
-from acms.log.in_force import Stale, stale
+from acms.log.in_force import Stale, find_demotions
 from acms.model import Entry, Kind, Role, Source, State
 from acms.ports import TokenCounter
-from acms.recall.candidates import Offer, Rest, Terms, newest, offer
+from acms.recall.candidates import Offer, Rest, Terms, collect_candidates, find_newest_group
 from acms.recall.companions import add_companions
 from acms.recall.corpus import Field
 from acms.recall.fact_candidates import Known, When, measure_rarities
@@ -39,7 +39,7 @@ FRAME = TextFrame(BYTES)
 def offered(log: Log, query: str = "orders", size: int = 256, **given: Any) -> Offer:
     field = field_of(log.entries)
     given.setdefault("budget", 10_000)
-    return offer(field, rank(field, query, size), Terms(**given), FRAME)
+    return collect_candidates(field, rank(field, query, size), Terms(**given), FRAME)
 
 
 def versions(found: Any) -> list[int]:
@@ -57,7 +57,7 @@ def recalled(
     field = field or field_of(log.entries)
     asked = Recall(query=query, budget=budget, weights=WEIGHTS, **given)
     rows: dict[str, Entry] = {entry.id: entry for entry in log.entries}
-    unit = newest(field)
+    unit = find_newest_group(field)
     latest = rows[unit.entries[-1].id] if unit is not None else None
     if latest is not None and latest.role is not Role.USER:
         latest = None
@@ -75,7 +75,7 @@ def recalled(
 
 
 def stale_in(log: Log) -> Stale:
-    return stale(log.cover())
+    return find_demotions(log.cover())
 
 
 def facts_beside(found: Ranked, log: Log) -> Beside:

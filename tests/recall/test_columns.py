@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 
 from acms.recall import vector_score
-from acms.recall.index import Floats, widened
-from acms.recall.vector_score import cosines, find_cosines
+from acms.recall.index import Floats, widen_halves
+from acms.recall.vector_score import compute_cosines, find_cosines
 from tests.support.indexes import Row, field_of, half, unit
 from tests.support.logs import entry
 from tests.support.stories import embedded, randoms, told
@@ -41,7 +41,7 @@ def test_meaning_is_the_best_of_the_vectors_of_an_entry(random: Random) -> None:
     query = unit(np.random.default_rng(random.getrandbits(32)).normal(size=DIMENSION))
     held = by_version(rows)
     places = np.array(random.sample(range(len(field)), len(field)), np.int64)
-    exact = cosines(field, "s", query, places)
+    exact = compute_cosines(field, "s", query, places)
     for index, place in enumerate(places.tolist()):
         vectors = held.get(field.document(place) + 1)
         products = np.array([np.nan]) if vectors is None else np.array([one @ query for one in vectors])
@@ -78,5 +78,5 @@ def test_every_finite_half_is_widened_exactly() -> None:
     halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
     halves = halves[np.isfinite(halves)]
     found = np.empty((1, len(halves)), np.float32)
-    widened(halves.view(np.int16)[None], found)
+    widen_halves(halves.view(np.int16)[None], found)
     assert found.tobytes() == halves.astype(np.float32).tobytes()

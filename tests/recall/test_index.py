@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from acms.log.in_force import Cover
 from acms.model import Entry, State
-from acms.recall.candidates import newest, unit_at
+from acms.recall.candidates import find_newest_group, group_at_index
 from acms.recall.companions import add_companions
 from acms.recall.corpus import Field
 from acms.recall.index import Segment, Snapshot
@@ -23,7 +23,7 @@ from acms.recall.ranking import Ranking
 from acms.recall.request import Ranked, Recall
 from acms.results import ContextItems
 from acms.text.markers import WEIGHTS
-from acms.text.tokenizer import terms, words
+from acms.text.tokenizer import content_terms, split_words
 from tests.recall.test_planner import BYTES
 from tests.support.indexes import Row, appended, ask, built, cover_of, lineage, packed, rank, snapshot, unit
 from tests.support.logs import CONTEXT, Log
@@ -108,7 +108,7 @@ def recalled(field: Field, question: Query, query: str, asks: bool) -> ContextIt
     """A recall of budget 0: what is decided does not hang on a rounding, and no text is needed."""
     asked = Recall(query=query, budget=0, weights=WEIGHTS)
     found = Ranked(CONTEXT, field.snapshot.count, field, Ranking(field, question))
-    unit = newest(field)
+    unit = find_newest_group(field)
     latest = None
     if unit is not None and asks:
         latest = Log().say("user", query or "x")
@@ -147,7 +147,7 @@ def check(log: Log, version: int, random: Random, rows: Sequence[Row], question:
         ]
         for number in {
             *(one for word in question.words for one in word.terms),
-            *terms(words("march sam 2026")),
+            *content_terms(split_words("march sam 2026")),
         }:
             left, right = field.snapshot.postings(number), expected.snapshot.postings(number)
             assert left.tolist() == right.tolist()
@@ -211,11 +211,11 @@ def test_units_are_those_of_the_log(random: Random, steps: int) -> None:
     field = Field(snapshot(built(packed(log.entries))), log.cover())
     shown = []
     for place in range(len(field)):
-        found, reason = unit_at(field, place)
+        found, reason = group_at_index(field, place)
         if not reason and found.entries[-1].version == field.document(place) + 1:
             shown.append(tuple(entry.version for entry in found.entries))
     assert shown == log.shown()
-    last = newest(field)
+    last = find_newest_group(field)
     assert (None if last is None else tuple(one.version for one in last.entries)) == (shown or [None])[-1]
 
 
@@ -247,7 +247,7 @@ def test_what_is_found_to_be_gone_is_out_of_the_next_field() -> None:
     assert (len(before), len(after)) == (3, 2)
     assert [len(places) for places in rank(before, "database").scores.holders] == [1]
     assert [len(places) for places in rank(after, "database").scores.holders] == [0]
-    assert after.postings(terms(["database"])[0])[0].tolist() == []
+    assert after.postings(content_terms(["database"])[0])[0].tolist() == []
 
 
 # ── growing under a reader ──────────────────────────────────────────────────────────────────────────────────────────
@@ -286,7 +286,9 @@ def test_a_segment_grows_beyond_its_first_room() -> None:
         log.say("user", f"note{number}")
     segment = appended(packed(log.entries))
     assert segment.count == 200
-    assert all(segment.postings(terms([f"note{n}"])[0], 200).tolist() == [n << 8 | 1] for n in range(200))
+    assert all(
+        segment.postings(content_terms([f"note{n}"])[0], 200).tolist() == [n << 8 | 1] for n in range(200)
+    )
     assert segment.bytes > 200 * 30
 
 
@@ -302,7 +304,7 @@ def test_a_log_of_nothing_but_what_is_gone_is_empty() -> None:
     for found in ([None], [None] * 20):
         field = Field(snapshot(built(found)), Cover([]))
         assert len(field) == 0
-        assert newest(field) is None
+        assert find_newest_group(field) is None
         assert rank(field, "orders").places.tolist() == []
 
 

@@ -504,13 +504,13 @@ async def test_a_reopened_file_ranks_the_same_and_writes_no_card_again(
         before = await answers(session)
         assert session.index.healed == 0
     written: list[int] = []
-    write = cards.write
+    write = cards.encode_index_record
 
     def counted(draft: Any, nonce: str) -> bytes:
         written.append(1)
         return write(draft, nonce)
 
-    monkeypatch.setattr(cards, "write", counted)
+    monkeypatch.setattr(cards, "encode_index_record", counted)
     async with session_on(open_storage(url), config=config) as again:
         assert await answers(again) == before
         assert (again.index.healed, len(written)) == (0, 0)
@@ -525,8 +525,10 @@ async def test_the_words_of_old_messages_are_not_read_again_by_a_recall(
     async with session_on(storage, config=config) as session:
         await session.ingest_many(told(0, 300))
         written: list[int] = []
-        write = cards.write
-        monkeypatch.setattr(cards, "write", lambda draft, nonce: written.append(1) or write(draft, nonce))
+        write = cards.encode_index_record
+        monkeypatch.setattr(
+            cards, "encode_index_record", lambda draft, nonce: written.append(1) or write(draft, nonce)
+        )
         await answers(session)
         assert len(written) <= 300
         written.clear()

@@ -20,16 +20,16 @@ from acms.recall.planner import (
     Candidate,
     Choice,
     TextFrame,
-    candidate,
-    cut,
-    finished,
-    fit,
-    ledger,
+    build_candidate,
+    build_choice_ledger,
+    choose_newest_suffix,
+    cut_middle,
+    finish_plan,
+    fit_to_budget,
     media_tokens,
-    present,
-    suffix,
+    render_choice,
 )
-from acms.recall.selection import share
+from acms.recall.selection import divide_budget
 from acms.results import ContextItem, ContextItems
 from acms.text.condense import MARK
 from tests.support.counters import COUNTERS, NAMES, Counting
@@ -98,7 +98,9 @@ class Made:
 
     def __post_init__(self) -> None:
         self.frame = TextFrame(self.counter)
-        self.items, self.choices = finished(fit(self.choose, self.budget, self.counter, self.frame))
+        self.items, self.choices = finish_plan(
+            fit_to_budget(self.choose, self.budget, self.counter, self.frame)
+        )
 
 
 @st.composite
@@ -109,21 +111,23 @@ def plans(draw: st.DrawFn) -> Made:
     ranked: list[Candidate] = []
     for unit in log.units():
         relevance = draw(st.sampled_from([0.0, 0.2, 0.5, 0.9]))
-        one = candidate(unit, Source.SIMILAR, frame)
+        one = build_candidate(unit, Source.SIMILAR, frame)
         ranked.append(one._replace(relevance=relevance, score=relevance))
     budget = draw(st.integers(0, 120) | st.integers(0, 8000))
     if draw(st.booleans()):
-        return Made(counter, budget, ranked, lambda limit: suffix(ranked, limit), True)
+        return Made(counter, budget, ranked, lambda limit: choose_newest_suffix(ranked, limit), True)
     start = draw(st.integers(0, len(ranked)))
     floor = draw(st.sampled_from([0.0, 0.4, 1.0]))
     past, current = ranked[:start], ranked[start:]
     return Made(
-        counter, budget, ranked, lambda limit: share(past, current, limit, floor, 0.25), bool(current)
+        counter, budget, ranked, lambda limit: divide_budget(past, current, limit, floor, 0.25), bool(current)
     )
 
 
 def joined(items: Sequence[ContextItem], budget: int = 0) -> str:
-    return ContextItems(items, budget=budget, ledger=ledger([], []), context="", version=0).text()
+    return ContextItems(
+        items, budget=budget, ledger=build_choice_ledger([], []), context="", version=0
+    ).text()
 
 
 @given(plans())
@@ -131,7 +135,7 @@ def test_t28_items_and_their_joined_text_never_exceed_the_budget(made: Made) -> 
     assert sum(item.token_count for item in made.items) <= made.budget
     assert made.counter.count(joined(made.items)) <= made.budget
     assert all(item.token_count >= 0 for item in made.items)
-    assert joined(made.items) == results.joined(made.items)
+    assert joined(made.items) == results.join_items(made.items)
     for _ in range(2):  # what was counted is kept
         assert made.frame.joined(made.items) == made.counter.count(joined(made.items))
 
@@ -175,13 +179,13 @@ def test_items_stand_in_the_order_of_the_log(made: Made) -> None:
 
 @given(plans())
 def test_the_same_plan_twice_is_the_same(made: Made) -> None:
-    again = finished(fit(made.choose, made.budget, made.counter, TextFrame(made.counter)))
+    again = finish_plan(fit_to_budget(made.choose, made.budget, made.counter, TextFrame(made.counter)))
     assert again == (made.items, made.choices)
 
 
 @given(plans())
 def test_every_candidate_gets_exactly_one_verdict_with_a_reason(made: Made) -> None:
-    written = ledger(made.choices, [])
+    written = build_choice_ledger(made.choices, [])
     entries = [one.id for candidate in made.candidates for one in candidate.unit.entries]
     assert len(written) == len(entries)
     shown = {item.id for item in made.items}
@@ -194,9 +198,11 @@ def test_every_candidate_gets_exactly_one_verdict_with_a_reason(made: Made) -> N
 
 @given(plans())
 def test_everything_is_shown_when_everything_fits(made: Made) -> None:
-    everything = [item for choice in made.choose(10**9) for item in present(choice, made.counter, made.frame)]
+    everything = [
+        item for choice in made.choose(10**9) for item in render_choice(choice, made.counter, made.frame)
+    ]
     room = sum(one.tokens for one in made.candidates)
-    if max(room, made.counter.count(results.joined(everything))) <= made.budget:
+    if max(room, made.counter.count(results.join_items(everything))) <= made.budget:
         assert [item.content for item in made.items] == [item.content for item in everything]
         assert not any(item.truncated for item in made.items)
 
@@ -205,7 +211,7 @@ def test_everything_is_shown_when_everything_fits(made: Made) -> None:
 def test_a_cut_text_fits_and_is_head_and_tail_of_the_text(
     counter: TokenCounter, text: str, budget: int
 ) -> None:
-    shorter = cut(text, budget, counter)
+    shorter = cut_middle(text, budget, counter)
     assert counter.count(shorter) <= max(0, budget)
     if shorter not in ("", text):
         marks = [index for index in range(len(shorter)) if shorter.startswith(CUT, index)]
@@ -215,18 +221,18 @@ def test_a_cut_text_fits_and_is_head_and_tail_of_the_text(
 
 @given(st.integers(8, 300), st.integers(1, 400))
 def test_a_cut_uses_all_the_room_there_is(budget: int, more: int) -> None:
-    assert len(cut("x" * (budget + more), budget, BYTES).encode()) == budget
+    assert len(cut_middle("x" * (budget + more), budget, BYTES).encode()) == budget
 
 
 def test_a_text_that_fits_is_not_cut_and_no_room_leaves_nothing() -> None:
-    assert cut("exactly", 7, BYTES) == "exactly"
-    assert cut("exactly", 0, BYTES) == cut("exactly", -3, BYTES) == ""
+    assert cut_middle("exactly", 7, BYTES) == "exactly"
+    assert cut_middle("exactly", 0, BYTES) == cut_middle("exactly", -3, BYTES) == ""
 
 
 @pytest.mark.parametrize("counter", COUNTERS, ids=NAMES)
 def test_a_megabyte_is_cut_in_no_time(counter: TokenCounter) -> None:
     text = "line of output\n" * 70_000
-    shorter = cut(text, 500, counter)
+    shorter = cut_middle(text, 500, counter)
     assert counter.count(shorter) <= 500
     assert shorter.startswith("line of") or counter.name == "constant"
 
@@ -256,38 +262,38 @@ def taken(choices: list[Choice]) -> list[int]:
 def test_the_current_episode_has_forty_percent_even_against_a_better_past() -> None:
     past = ranked(10, 10, 10, 10, 10, 10, 10, 10, 10, 10, score=0.9)
     current = ranked(10, 10, 10, 10, 10, 10, 10, first=11)
-    assert taken(share(past, current, 100, 0.4, 0.25)) == [1, 2, 3, 4, 5, 6, 14, 15, 16, 17]
+    assert taken(divide_budget(past, current, 100, 0.4, 0.25)) == [1, 2, 3, 4, 5, 6, 14, 15, 16, 17]
 
 
 def test_what_the_current_episode_does_not_use_flows_to_the_past() -> None:
     past = ranked(10, 10, 10, 10, 10, 10, 10, 10, 10, 10)
-    assert taken(share(past, ranked(10, first=11), 100, 0.4, 0.25)) == [1, 2, 3, 4, 5, 6, 7, 8, 9, 11]
+    assert taken(divide_budget(past, ranked(10, first=11), 100, 0.4, 0.25)) == [1, 2, 3, 4, 5, 6, 7, 8, 9, 11]
 
 
 def test_what_the_past_does_not_use_flows_back_to_the_current_episode() -> None:
     current = ranked(10, 10, 10, 10, 10, 10, 10, 10, first=3)
-    assert taken(share(ranked(10, 10), current, 100, 0.4, 0.25)) == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
+    assert taken(divide_budget(ranked(10, 10), current, 100, 0.4, 0.25)) == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
 
 
 def test_a_current_episode_larger_than_its_share_keeps_the_marked_and_the_newest() -> None:
     past = ranked(10, 10, 10, 10, 10, 10)
     current = ranked(10, 10, 10, 10, 10, 10, first=7, marked=[7])
-    assert taken(share(past, current, 100, 0.4, 0.25)) == [1, 2, 3, 4, 5, 6, 7, 10, 11, 12]
+    assert taken(divide_budget(past, current, 100, 0.4, 0.25)) == [1, 2, 3, 4, 5, 6, 7, 10, 11, 12]
 
 
 def test_what_answers_in_the_current_episode_competes_beyond_its_share() -> None:
     past = ranked(10, 10, 10, 10, 10, 10, score=0.5)
     current = [*ranked(10, first=7, score=0.9), *ranked(10, 10, 10, 10, 10, first=8, score=0.0)]
-    assert taken(share(past, current, 100, 0.4, 0.25)) == [1, 2, 3, 4, 5, 7, 9, 10, 11, 12]
-    assert taken(share(past, current, 100, 0.0, 0.25)) == [1, 2, 3, 4, 5, 6, 7, 10, 11, 12]
+    assert taken(divide_budget(past, current, 100, 0.4, 0.25)) == [1, 2, 3, 4, 5, 7, 9, 10, 11, 12]
+    assert taken(divide_budget(past, current, 100, 0.0, 0.25)) == [1, 2, 3, 4, 5, 6, 7, 10, 11, 12]
 
 
 def test_a_latest_message_above_the_floor_takes_from_the_past() -> None:
-    assert taken(share(ranked(30, 30), ranked(10, 70, first=3), 100, 0.4, 0.25)) == [1, 4]
+    assert taken(divide_budget(ranked(30, 30), ranked(10, 70, first=3), 100, 0.4, 0.25)) == [1, 4]
 
 
 def test_a_latest_message_larger_than_the_budget_is_cut_and_alone() -> None:
-    choices = share(ranked(10), ranked(10, 500, first=2), 100, 0.4, 0.25)
+    choices = divide_budget(ranked(10), ranked(10, 500, first=2), 100, 0.4, 0.25)
     assert taken(choices) == [3]
     assert (choices[-1].rule, choices[-1].room) == ("cut", 100)
 
@@ -295,16 +301,16 @@ def test_a_latest_message_larger_than_the_budget_is_cut_and_alone() -> None:
 def test_the_past_is_filled_by_score_and_then_the_older_first() -> None:
     scores = (0.2, 0.9, 0.2, 0.5)
     past = [one._replace(score=score) for one, score in zip(ranked(40, 40, 40, 40), scores, strict=True)]
-    assert taken(share(past, (), 100, 0.4, 0.25)) == [2, 4]
-    assert taken(share(past, (), 120, 0.4, 0.25)) == [1, 2, 4]
+    assert taken(divide_budget(past, (), 100, 0.4, 0.25)) == [2, 4]
+    assert taken(divide_budget(past, (), 120, 0.4, 0.25)) == [1, 2, 4]
 
 
 def test_a_large_candidate_does_not_keep_smaller_ones_out() -> None:
-    assert taken(share(ranked(45, 46, 5), ranked(30, first=4), 100, 0.4, 0.25)) == [1, 3, 4]
+    assert taken(divide_budget(ranked(45, 46, 5), ranked(30, first=4), 100, 0.4, 0.25)) == [1, 3, 4]
 
 
 def test_of_a_candidate_larger_than_half_the_budget_an_excerpt_is_taken() -> None:
-    choices = share(ranked(900, 20), ranked(30, first=3), 150, 0.4, 0.25)
+    choices = divide_budget(ranked(900, 20), ranked(30, first=3), 150, 0.4, 0.25)
     assert [(choice.rule, choice.room) for choice in choices] == [
         ("excerpt", 50),
         ("score", 0),
@@ -316,30 +322,30 @@ def test_of_a_candidate_larger_than_half_the_budget_an_excerpt_is_taken() -> Non
 def test_only_the_best_may_be_excerpts_and_only_where_there_is_room() -> None:
     scores = (0.2, 0.9, 0.8, 0.7)
     past = [one._replace(score=score) for one, score in zip(ranked(*[900] * 4), scores, strict=True)]
-    assert [choice.rule for choice in share(past, (), 1000, 0.4, 0.25)] == [
+    assert [choice.rule for choice in divide_budget(past, (), 1000, 0.4, 0.25)] == [
         "budget",
         "score",
         "excerpt",
         "budget",
     ]
-    assert [choice.rule for choice in share(past, (), 600, 0.4, 0.25)] == [
+    assert [choice.rule for choice in divide_budget(past, (), 600, 0.4, 0.25)] == [
         "budget",
         "excerpt",
         "excerpt",
         "excerpt",
     ]
-    assert taken(share(past, (), 40, 0.4, 0.25)) == []
+    assert taken(divide_budget(past, (), 40, 0.4, 0.25)) == []
 
 
 def test_a_window_stops_at_the_first_message_that_does_not_fit() -> None:
-    choices = suffix(ranked(5, 50, 10, 10), 30)
+    choices = choose_newest_suffix(ranked(5, 50, 10, 10), 30)
     assert taken(choices) == [3, 4]
     assert [choice.rule for choice in choices] == ["contiguous", "budget", "window", "latest"]
 
 
 def test_nothing_to_choose_from_gives_nothing() -> None:
-    assert suffix([], 100) == share([], [], 100, 0.4, 0.25) == []
-    assert finished(fit(lambda limit: [], 0, BYTES, TextFrame(BYTES))) == ([], [])
+    assert choose_newest_suffix([], 100) == divide_budget([], [], 100, 0.4, 0.25) == []
+    assert finish_plan(fit_to_budget(lambda limit: [], 0, BYTES, TextFrame(BYTES))) == ([], [])
 
 
 # ── cutting a tool group ────────────────────────────────────────────────────────────────────────────────────────────
@@ -347,8 +353,10 @@ def test_nothing_to_choose_from_gives_nothing() -> None:
 
 def shown(log: Log, budget: int) -> list[ContextItem]:
     frame = TextFrame(BYTES)
-    candidates = [candidate(unit, Source.WINDOW, frame) for unit in log.units()]
-    return finished(fit(lambda limit: suffix(candidates, limit), budget, BYTES, frame))[0]
+    candidates = [build_candidate(unit, Source.WINDOW, frame) for unit in log.units()]
+    return finish_plan(
+        fit_to_budget(lambda limit: choose_newest_suffix(candidates, limit), budget, BYTES, frame)
+    )[0]
 
 
 def test_of_a_group_too_large_the_results_are_cut_and_the_calls_kept() -> None:

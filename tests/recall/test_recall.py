@@ -356,7 +356,7 @@ async def test_a_prompt_of_a_long_log_is_the_window_and_what_the_past_answers_no
         await fill(session, "where do the orders run?")
         for budget in (60, 100, 300, 1000, 10_000):
             messages = await session.messages("where do the orders run?", budget=budget)
-            assert chat_messages.tokens(messages, Words()) <= budget
+            assert chat_messages.count_message_tokens(messages, Words()) <= budget
             assert messages[0]["content"] == "be kind"
             assert messages[-1]["content"] == "where do the orders run?"
             written = "\n".join(str(message["content"]) for message in messages)

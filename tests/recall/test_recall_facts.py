@@ -15,7 +15,7 @@ from acms.log.read import PROFILE
 from acms.model import ContextDraft, Kind
 from acms.ports import ReflectionRequest
 from acms.providers import LocalEmbedder
-from acms.testing.logs import WHEN, noted, put
+from acms.testing.logs import WHEN, append_drafts, draft_fact
 from acms.text import chat_messages
 from acms.view import View
 from tests.support.talk import LONG_EPISODES, PATIENT, Storage, contents, fill, session_on, tool_turn
@@ -261,7 +261,7 @@ async def test_recalled_text_in_a_prompt_holds_facts_and_nothing_that_was_replac
     await fill(session, "Which database?")
     for budget in (200, 300):
         written = await session.messages("Which database?", budget=budget)
-        assert chat_messages.tokens(written, session._shared.counter) <= budget
+        assert chat_messages.count_message_tokens(written, session._shared.counter) <= budget
         (block,) = [one["content"] for one in written if "<recalled>" in (one["content"] or "")]
         assert "fact: Our database is MySQL." in block
         assert "Postgres" not in block
@@ -294,7 +294,7 @@ async def test_where_sessions_are_anybodys_no_fact_reaches_another_one(storage: 
     """In "default" nothing goes to a profile, and what an earlier release stored there is shown to nobody."""
     home = await storage.create(ContextDraft(key=PROFILE, counter="o200k_base", created_at=WHEN))
     old = {"subject": "user", "attribute": "city", "value": "Oslo", "scope": "namespace"}
-    await put(storage, home, noted("Our city is Oslo.", data=old))
+    await append_drafts(storage, home, draft_fact("Our city is Oslo.", data=old))
     async with (
         on(storage, "ana", namespace="default") as ana,
         on(storage, "ben", namespace="default") as ben,

@@ -12,7 +12,7 @@ import pytest
 from acms import ACMS, ACMSConfig, ConfigurationError, RecallConfig
 from acms.storage import MemoryStorage
 from acms.sync import ACMS as BlockingACMS
-from acms.testing.logs import noted, put
+from acms.testing.logs import append_drafts, draft_fact
 from tests.support.talk import LONG_EPISODES, PATIENT, Storage, contents, fill, session_on
 
 ABOUT = [
@@ -163,7 +163,7 @@ async def test_facts_are_scored_beside_messages(storage: Storage) -> None:
     reranker = FakeReranker("2 TB")
     async with await talked(storage, reranker) as session:
         context = await session._shared.storage.context("user_123")
-        await put(storage, context, noted("the orders database has 2 TB"))
+        await append_drafts(storage, context, draft_fact("the orders database has 2 TB"))
         items = await session.recall(QUERY, token_budget=500)
         assert "the orders database has 2 TB" in reranker.texts
         assert items[0].source == "fact"

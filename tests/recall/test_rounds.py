@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from acms.facts.consolidate import ROUNDS, rounds
+from acms.facts.consolidate import ROUNDS, split_rounds
 from acms.knowledge import Proposal, Reflection
 from acms.ports import ReflectionRequest
 from acms.providers import OfflineReflector
@@ -21,29 +21,29 @@ def at(value: str, turn: int = 0, **given: Any) -> Proposal:
 
 
 def test_an_answer_is_divided_where_it_contradicts_itself() -> None:
-    assert rounds([], []) == [[]]
-    assert rounds([at("Flask"), at("Flask"), at("Django"), at("Flask")], []) == [[0, 1], [2], [3]]
-    assert rounds([at("Flask", cardinality="many"), at("Django", cardinality="many")], []) == [[0, 1]]
+    assert split_rounds([], []) == [[]]
+    assert split_rounds([at("Flask"), at("Flask"), at("Django"), at("Flask")], []) == [[0, 1], [2], [3]]
+    assert split_rounds([at("Flask", cardinality="many"), at("Django", cardinality="many")], []) == [[0, 1]]
     named = [at("Flask", action="update", fact_id="f"), at("Django", action="update", fact_id="f")]
-    assert rounds(named, []) == [[0], [1]]
+    assert split_rounds(named, []) == [[0], [1]]
 
 
 def test_what_is_said_and_ended_in_one_answer_is_stored_first() -> None:
     many = at("Flask", cardinality="many")
     gone = at("Flask", cardinality="many", action="remove")
-    assert rounds([many, gone, at("Django", cardinality="many")], []) == [[0], [1, 2]]
-    assert rounds([many, at("Django", cardinality="many", action="remove")], []) == [[0, 1]]
+    assert split_rounds([many, gone, at("Django", cardinality="many")], []) == [[0], [1, 2]]
+    assert split_rounds([many, at("Django", cardinality="many", action="remove")], []) == [[0, 1]]
     named = [at("Flask", action="update", fact_id="f"), at("Flask", action="remove", fact_id="f")]
-    assert rounds(named, []) == [[0], [1]]
+    assert split_rounds(named, []) == [[0], [1]]
 
 
 def test_what_cannot_be_read_divides_nothing() -> None:
     broken: Any = Proposal(content="x", subject=None, cardinality="one")  # type: ignore[arg-type]
-    assert rounds([broken, at("Flask"), broken], []) == [[0, 1, 2]]
+    assert split_rounds([broken, at("Flask"), broken], []) == [[0, 1, 2]]
 
 
 def test_an_answer_is_divided_into_few_parts() -> None:
-    found = rounds([at(str(number)) for number in range(50)], [])
+    found = split_rounds([at(str(number)) for number in range(50)], [])
     assert len(found) == ROUNDS
     assert [index for part in found for index in part] == list(range(50))
 

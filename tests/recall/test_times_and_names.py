@@ -24,7 +24,7 @@ async def test_cards_of_before_answer_as_they_did_and_are_written_again(
 ) -> None:
     texts = ("see src/billing/invoice_total.py", "my café is open", "Good morning", "The bus was late")
     url = f"sqlite:///{tmp_path / 'a.db'}"
-    monkeypatch.setattr(index_record, "names", lambda _: [])  # pyright: ignore[reportUnknownLambdaType]
+    monkeypatch.setattr(index_record, "find_names", lambda _: [])  # pyright: ignore[reportUnknownLambdaType]
     async with open_storage(url) as storage, ACMS("old", storage) as session:
         for number, text in enumerate(texts):
             await session.ingest("user", text, created_at=FIRST + timedelta(days=number))

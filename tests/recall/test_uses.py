@@ -13,7 +13,7 @@ from acms.codecs import OpenAIChat
 from acms.ports import HasRecords
 from acms.prompt import Prompt
 from acms.storage import MemoryStorage
-from acms.text.citations import cited
+from acms.text.citations import find_cited_ids
 from tests.server.serving import serving
 from tests.support.talk import Bare, Storage
 
@@ -44,7 +44,7 @@ SHOWN = {ONE: "The orders service stores its rows\nin PostgreSQL 18.", TWO: "The
     ],
 )  # fmt: skip
 def test_an_answer_says_what_it_used_of_what_was_shown(answer: object, found: tuple[str, ...]) -> None:
-    assert cited(answer, SHOWN) == found
+    assert find_cited_ids(answer, SHOWN) == found
 
 
 async def test_what_was_used_is_counted_until_it_is_erased(storage: Storage) -> None:

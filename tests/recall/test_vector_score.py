@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from acms.log.in_force import Cover
 from acms.recall import vector_score
-from acms.recall.candidates import Terms, offer
+from acms.recall.candidates import Terms, collect_candidates
 from acms.recall.corpus import Field
-from acms.recall.index import BLOCK, Segment, Vectors, signs
+from acms.recall.index import BLOCK, Segment, Vectors, pack_signs
 from acms.recall.planner import TextFrame
 from acms.recall.query import Query
 from acms.recall.ranking import Ranking
-from acms.recall.selection import share
-from acms.recall.vector_score import cosines, find_cosines, measure_cosines
+from acms.recall.selection import divide_budget
+from acms.recall.vector_score import compute_cosines, find_cosines, measure_cosines
 from tests.recall.test_planner import BYTES
 from tests.support.indexes import Row, ask, built, field_of, half, packed, rank, snapshot, unit
 from tests.support.logs import entry
@@ -57,7 +57,7 @@ def test_the_meaning_of_an_entry_is_that_of_its_nearest_vector(random: Random, s
         if data and place >= 0:
             vector = np.frombuffer(data, "<f2").astype(np.float64)
             expected.setdefault(place, []).append(float(vector @ query / np.linalg.norm(vector)))
-    again = cosines(field, "s", query, np.arange(len(field)))
+    again = compute_cosines(field, "s", query, np.arange(len(field)))
     for place in range(len(field)):
         if place in expected:
             for one in (found.cosines, again):
@@ -119,7 +119,7 @@ def test_a_vector_of_zeros_is_like_nothing() -> None:
 @pytest.mark.parametrize("dimension", [1, 8, 63, 64, 65, 384])
 def test_signs_are_the_signs(dimension: int) -> None:
     vectors = drawn(1, 20, dimension)
-    codes = signs(vectors)
+    codes = pack_signs(vectors)
     assert codes.shape == ((dimension + 63) // 64, 20)
     differ = [
         sum(int(row[0] ^ row[other]).bit_count() for row in codes.astype(object)) for other in range(20)
@@ -147,7 +147,7 @@ def test_signs_in_which_vectors_differ_are_counted_by_document(
         total = sum(sizes[:count])
         differ = ((values[:total] > 0) != (query > 0)).sum(axis=1)
         begin = np.cumsum([0, *sizes[: count - 1]])
-        least = vectors.apart(signs(query[None, :])[:, 0], count)
+        least = vectors.apart(pack_signs(query[None, :])[:, 0], count)
         assert least.tolist() == np.minimum.reduceat(differ, begin).tolist()
 
 
@@ -259,10 +259,10 @@ def clustered(seed: int, count: int = 3000, dimension: int = 256) -> tuple[Field
 
 
 def kept(field: Field, asked: Query) -> set[int]:
-    offered = offer(field, Ranking(field, asked), Terms(episode=False), FRAME)
+    offered = collect_candidates(field, Ranking(field, asked), Terms(episode=False), FRAME)
     return {
         choice.candidate.unit.version
-        for choice in share(offered.past, (), 2000, 0.0, 0.25)
+        for choice in divide_budget(offered.past, (), 2000, 0.0, 0.25)
         if choice.included
     }
 
@@ -327,13 +327,13 @@ def test_few_messages_are_compared_exactly_where_each_has_many_vectors(
     monkeypatch.setattr(vector_score, "RESCORED", 30)
     monkeypatch.setattr(vector_score, "VECTORS", 40)
     compared: list[int] = []
-    exact = vector_score.cosines
+    exact = vector_score.compute_cosines
 
     def counted(field: Field, space: str, query: NDArray[np.float32], places: NDArray[np.int64]) -> object:
         compared.append(len(places))
         return exact(field, space, query, places)
 
-    monkeypatch.setattr(vector_score, "cosines", counted)
+    monkeypatch.setattr(vector_score, "compute_cosines", counted)
     for parts in (1, 4):
         rows = [(n, part, half(one)) for n, one in enumerate(drawn(8, 60, 16), 1) for part in range(parts)]
         rank(with_vectors(60, rows), "y", space="s", vector=unit(drawn(9, 16)))

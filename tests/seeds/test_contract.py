@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 from acms.contract import KVPolicy
-from acms.contract.kv_policy import resolve
+from acms.contract.kv_policy import resolve_conflicts
 from tests.server.serving import Service, serving
 from tests.support.sources import Source, hang, item, schema
 
@@ -97,7 +97,8 @@ def test_example_3_a_secret(service: Service, project: Source) -> None:
 
 def test_retention_advice_with_conflicts() -> None:
     minimal, mixed = (
-        resolve(KVPolicy.of(EXAMPLES[name]["kv_policy"])) for name in ("kv_policy_minimal", "kv_policy_mixed")
+        resolve_conflicts(KVPolicy.of(EXAMPLES[name]["kv_policy"]))
+        for name in ("kv_policy_minimal", "kv_policy_mixed")
     )
     assert minimal.policy.to_wire() == EXAMPLES["kv_policy_minimal"]["kv_policy"]
     assert mixed.policy.to_wire() == {

@@ -16,7 +16,7 @@ import uvicorn
 
 from acms.config import ACMSConfig
 from acms.server import App, Limits, ServerConfig, create_app
-from acms.server.listen import bounded
+from acms.server.listen import build_bounded_protocol
 from acms.server.operation import Scope
 
 GUARDED = ServerConfig(auth="required", limits=Limits(key_rate=1e6, key_burst=10**6, stranger_burst=1000))
@@ -70,7 +70,7 @@ class _Server(uvicorn.Server):
 @asynccontextmanager
 async def guarded(url: str, config: ServerConfig = GUARDED, **given: Any) -> AsyncIterator[Guarded]:
     """Serve a store until the block ends; the operator's own key exists already."""
-    http = given.pop("http", None) or bounded()
+    http = given.pop("http", None) or build_bounded_protocol()
     app = create_app(url, config, engine=given.pop("engine", ACMSConfig()), **given)
     if config.auth == "required":
         await app.keys.create("operator", scopes=[Scope.ADMIN])

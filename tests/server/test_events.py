@@ -24,7 +24,7 @@ from acms.server.operation import Scope
 from acms.server.routes import events
 from acms.server.streams import Streams
 from acms.sync import Client as BlockingClient
-from acms.testing.logs import new, put, said
+from acms.testing.logs import append_drafts, create_log, draft_message
 from tests.server.guarded import guarded
 from tests.server.serving import Service, serving
 
@@ -216,8 +216,10 @@ async def test_clients_that_take_nothing_hold_one_page_together_which_is_read_an
 
 async def test_a_page_has_few_characters_whatever_the_entries_have() -> None:
     async with open_storage("memory://") as storage:
-        context = await new(storage)
-        await put(storage, context, *[said("short")] * 40, *[said("x" * 40_000)] * 5)
+        context = await create_log(storage)
+        await append_drafts(
+            storage, context, *[draft_message("short")] * 40, *[draft_message("x" * 40_000)] * 5
+        )
         reader = pages.page_reader(storage)
 
         async def size(after: int) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from acms.server import ServerConfig, create_app, garbage, service
-from acms.server.garbage import collecting
+from acms.server.garbage import defer_full_collections
 from tests.support.virtual_time import VIRTUAL_TIME
 
 
@@ -49,7 +49,7 @@ def litter() -> None:
 
 async def test_whole_collections_wait_until_it_is_quiet(whole: list[int]) -> None:
     quiet = False
-    async with collecting(lambda: quiet):
+    async with defer_full_collections(lambda: quiet):
         del whole[:]  # the one with which it begins
         litter()
         await asyncio.sleep(garbage.LONGEST / 2)
@@ -124,8 +124,8 @@ async def test_memory_is_given_back_after_a_collection_once_a_minute(
     whole: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[float] = []
-    monkeypatch.setattr(garbage, "trim", lambda: given.append(asyncio.get_running_loop().time()))
-    async with collecting(lambda: True):
+    monkeypatch.setattr(garbage, "trim_heap", lambda: given.append(asyncio.get_running_loop().time()))
+    async with defer_full_collections(lambda: True):
         del whole[:]
         for _ in range(3):
             litter()
@@ -138,7 +138,7 @@ async def test_memory_is_given_back_after_a_collection_once_a_minute(
 
 
 async def test_where_it_is_never_quiet_they_come_after_a_while(whole: list[int]) -> None:
-    async with collecting(lambda: False):
+    async with defer_full_collections(lambda: False):
         del whole[:]
         stays = gc.get_freeze_count()
         litter()
@@ -149,7 +149,7 @@ async def test_where_it_is_never_quiet_they_come_after_a_while(whole: list[int])
 
 
 async def test_in_the_long_run_all_is_looked_at_again(whole: list[int]) -> None:
-    async with collecting(lambda: True):
+    async with defer_full_collections(lambda: True):
         await asyncio.sleep(garbage.WHOLE)
         del whole[:]
         litter()

@@ -19,7 +19,7 @@ from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
 from acms.errors import AuthenticationError, ConfigurationError, PermissionDeniedError, UnreachableError
 from acms.server import ServerConfig, oidc
-from acms.server.audit import trail
+from acms.server.audit import read_audit_trail
 from acms.server.oidc import OIDCConfig, Tokens
 from acms.server.operation import Scope
 from tests.server.guarded import GUARDED, Guarded, guarded
@@ -88,7 +88,7 @@ async def test_a_subject_signs_in_and_does_what_its_role_is_for(service: Guarded
     denied = await reader.post(f"/contexts/{context}/messages", json=said)
     assert (denied.status_code, denied.json()["code"]) == (403, "FORBIDDEN")
     assert (await writer.get("/audit")).status_code == 403
-    noted = await trail(await service.app.stores.of("acme"), limit=2)
+    noted = await read_audit_trail(await service.app.stores.of("acme"), limit=2)
     assert {one.key for one in noted} == {"oidc:alice"}
 
 

@@ -79,7 +79,7 @@ def test_what_every_part_of_the_engine_advises_can_be_done_over_http() -> None:
     advised = list(_advised())
     assert len(advised) > 150
     for place, kind, option in advised:
-        written = problem_details.advice(_error(kind, option))
+        written = problem_details.translate_options(_error(kind, option))
         assert written or option in ARGUMENTS, f"{place}: nobody can do {option!r} over HTTP"
         assert not [one for one in written if problem_details.CODE.search(one)], place
 
@@ -98,7 +98,7 @@ def test_no_error_speaks_python(kind: type[ACMSError]) -> None:
         "give tool_call_id",
         "open one handle per event loop",
     ):
-        written = problem_details.advice(_error(kind, option))
+        written = problem_details.translate_options(_error(kind, option))
         assert not [one for one in written if problem_details.CODE.search(one)]
 
 
@@ -106,7 +106,7 @@ def test_fields_and_verbs_have_their_names_on_the_wire() -> None:
     error = ValidationError(
         "needs one", field="tool_call_id", options=("give tool_call_id", "acms jobs cancel 7")
     )
-    assert problem_details.advice(error) == ["give toolCallId", "POST /api/v1/jobs/7/cancel"]
+    assert problem_details.translate_options(error) == ["give toolCallId", "POST /api/v1/jobs/7/cancel"]
 
 
 def test_options_are_told_over_http(service: Service) -> None:
@@ -128,9 +128,11 @@ def test_options_are_told_over_http(service: Service) -> None:
 
 @pytest.mark.parametrize("kind", [errors.StorageError, errors.ConfigurationError, ACMSError])
 def test_what_only_who_runs_the_service_can_mend_is_told_in_no_words(kind: type[ACMSError]) -> None:
-    written = problem_details.problem(_error(kind, "acms serve --db /srv/secret.db"), request_id="r")
+    written = problem_details.serialize_problem(
+        _error(kind, "acms serve --db /srv/secret.db"), request_id="r"
+    )
     assert "secret" not in str(written)
-    assert problem_details.raised(written).options == tuple(written["options"])
+    assert problem_details.parse_problem(written).options == tuple(written["options"])
 
 
 @pytest.mark.parametrize(
@@ -145,7 +147,7 @@ def test_what_only_who_runs_the_service_can_mend_is_told_in_no_words(kind: type[
     ids=lambda one: type(one).__name__,
 )
 def test_an_error_comes_out_of_a_problem_with_all_that_it_carries(error: ACMSError) -> None:
-    back = problem_details.raised(problem_details.problem(error, request_id="r"))
+    back = problem_details.parse_problem(problem_details.serialize_problem(error, request_id="r"))
     assert (type(back), str(back), back.retryable) == (type(error), str(error), error.retryable)
     told = {name: value for name, value in vars(error).items() if name != "options"}
     if "extra" in told:

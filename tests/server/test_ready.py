@@ -18,7 +18,7 @@ from acms.server.routes.table import OPERATIONS
 from acms.server.tenants import Engine, Stores
 from acms.storage import handles
 from acms.testing import HashEmbedder
-from acms.testing.logs import new, put, said
+from acms.testing.logs import append_drafts, create_log, draft_message
 from tests.server.slow import Slow
 
 
@@ -60,7 +60,7 @@ async def test_a_session_in_use_is_not_closed_though_others_take_its_place(
             while await tenant.handle.missing(space, context=first, limit=9):
                 await asyncio.sleep(0.01)  # its vectors are made, though others took its place
     await app.stop()
-    assert handles.shared(tenant.handle).users == 0, "nobody keeps the store open"
+    assert handles.get_shared_state(tenant.handle).users == 0, "nobody keeps the store open"
 
 
 async def test_a_contract_that_is_asked_again_does_not_keep_the_store_open() -> None:
@@ -82,7 +82,7 @@ async def test_a_contract_that_is_asked_again_does_not_keep_the_store_open() -> 
             )
             assert reply.status_code == 200, reply.text
     await app.stop()
-    assert handles.shared(tenant.handle).users == 0, "nobody keeps the store open"
+    assert handles.get_shared_state(tenant.handle).users == 0, "nobody keeps the store open"
 
 
 async def test_requests_that_come_at_once_share_a_session_and_none_is_left_open(
@@ -109,7 +109,7 @@ async def test_requests_that_come_at_once_share_a_session_and_none_is_left_open(
         one, other = await asyncio.gather(tenant.session(context), tenant.session(context))
         assert one is other
     await app.stop()
-    assert handles.shared(tenant.handle).users == 0, "nobody keeps the store open"
+    assert handles.get_shared_state(tenant.handle).users == 0, "nobody keeps the store open"
 
 
 async def test_of_more_tenants_than_may_be_open_one_without_requests_is_closed(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ async def test_tenants_of_shards_lie_where_the_file_says(tmp_path: Path) -> None
     stores = Stores(str(file), Engine(config=ACMSConfig()))
     for tenant in ("acme", "globex"):
         handle = (await stores.of(tenant)).handle
-        await put(handle, await new(handle, tenant), said(f"this is {tenant}"))
+        await append_drafts(handle, await create_log(handle, tenant), draft_message(f"this is {tenant}"))
     await stores.aclose()
     with pytest.raises(HandleError, match="closed"):
         stores.handle("acme")

@@ -18,7 +18,7 @@ from mcp.server import Server
 from acms.config import ACMSConfig
 from acms.erasure import erase_context
 from acms.errors import AuthenticationError, StorageUnavailableError
-from acms.mcp.http import mount
+from acms.mcp.http import mount_mcp_server
 from acms.server import keys, rights
 from acms.server.audit import Audit
 from acms.server.grants import Grants
@@ -271,7 +271,7 @@ async def test_a_call_over_mcp_ends_with_the_right() -> None:
         await asyncio.Event().wait()
 
     async with guarded("memory://") as service:
-        mount(service.app, Server("hanging", on_call_tool=hang))
+        mount_mcp_server(service.app, Server("hanging", on_call_tool=hang))
         key, secret = await service.app.keys.create("acme")
         client = await service.client(secret, Accept="application/json, text/event-stream")
         call = {

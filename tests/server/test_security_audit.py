@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from acms.cli.commands import app as commands
 from acms.log import encoding
 from acms.server import create_app
-from acms.server.audit import Noted, trail
+from acms.server.audit import Noted, read_audit_trail
 from acms.server.operation import Scope
 from acms.server.routes.table import OPERATIONS
 from acms.server.tenants import OWN
@@ -45,7 +45,7 @@ def tenant() -> str:
 
 async def noted(service: Guarded, tenant: str) -> list[Noted]:
     """Return the trail without the making of keys, oldest first."""
-    found = await trail(await service.app.stores.of(tenant))
+    found = await read_audit_trail(await service.app.stores.of(tenant))
     return [one for one in reversed(found) if not one.operation.endswith("Key")]
 
 
@@ -104,7 +104,7 @@ async def test_the_trail_is_a_chain_that_verifies_and_nobody_can_reach_it(
     context = await home.handle.context("@audit", namespace=OWN)
     entries = await home.handle.read(context.id)
     assert len(entries) == 4
-    assert list(encoding.verify(entries, head=encoding.genesis(context.id), version=0)) == []
+    assert list(encoding.verify_chain(entries, head=encoding.genesis_hash(context.id), version=0)) == []
     for one in OPERATIONS:
         if "{context_id}" not in one.path:
             continue
@@ -200,7 +200,7 @@ async def test_a_change_whose_client_is_gone_has_the_outcome_it_had(monkeypatch:
         await asyncio.wait([asking])
         slow.may.set()
         await app.audit.idle()
-        outcome = (await trail(await app.stores.of("acme")))[0]
+        outcome = (await read_audit_trail(await app.stores.of("acme")))[0]
         assert (outcome.operation, outcome.status, outcome.code) == ("replaceEntry", 200, "")
     await app.stop()
 

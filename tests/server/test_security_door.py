@@ -13,7 +13,7 @@ import pytest
 
 from acms.errors import ConfigurationError
 from acms.server import Limits, ServerConfig
-from acms.server.listen import WAITING, bounded
+from acms.server.listen import WAITING, build_bounded_protocol
 from acms.server.operation import Scope
 from tests.faults._service import service as process
 from tests.server.guarded import GUARDED, Guarded, guarded
@@ -255,14 +255,18 @@ LINE, LINES = b"x: " + b"a" * 5000, b"a: b\r\n" * 1000
 @pytest.fixture(scope="module")
 async def short() -> AsyncIterator[str]:
     """A service whose connections have little time."""
-    async with guarded("memory://", OPEN, http=bounded(head_bytes=4096, head_seconds=0.2)) as running:
+    async with guarded(
+        "memory://", OPEN, http=build_bounded_protocol(head_bytes=4096, head_seconds=0.2)
+    ) as running:
         yield running.url
 
 
 @pytest.fixture(scope="module")
 async def narrow() -> AsyncIterator[str]:
     """A service whose connections have little room, and time enough."""
-    async with guarded("memory://", OPEN, http=bounded(head_bytes=4096, head_seconds=60)) as running:
+    async with guarded(
+        "memory://", OPEN, http=build_bounded_protocol(head_bytes=4096, head_seconds=60)
+    ) as running:
         yield running.url
 
 

@@ -14,10 +14,10 @@ import pytest
 from acms.config import ACMSConfig
 from acms.errors import ConfigurationError, NotFoundError, ValidationError
 from acms.server import Limits, ServerConfig, create_app
-from acms.server.audit import Audit, trail
+from acms.server.audit import Audit, read_audit_trail
 from acms.server.keys import USUAL, Keys
 from acms.server.operation import BASE, Scope
-from acms.server.rates import Buckets, network
+from acms.server.rates import Buckets, network_of_address
 from acms.server.routes.table import OPERATIONS
 from acms.server.tenants import OWN, Engine, Stores
 from tests.server.guarded import GUARDED, Guarded, guarded
@@ -212,7 +212,7 @@ async def test_what_becomes_of_a_key_is_in_the_trail_of_its_tenant(stores: Store
     key, _ = await keys.create(tenant)
     made, _ = await keys.rotate(key.id)
     await keys.revoke(made.id)
-    noted = await trail(await stores.of(tenant))
+    noted = await read_audit_trail(await stores.of(tenant))
     assert [(one.step, one.operation) for one in reversed(noted)] == [
         (step, operation)
         for operation in ("createKey", "rotateKey", "revokeKey")
@@ -343,6 +343,10 @@ def test_buckets_are_bounded() -> None:
 
 
 def test_a_customer_with_many_addresses_is_one_stranger() -> None:
-    assert network("2001:db8:1:2:3::1") == network("2001:db8:1:2:ffff::9") != network("2001:db8:1:3::1")
-    assert network("::ffff:192.0.2.7") == network("192.0.2.7") == "192.0.2.7"
-    assert network("") == ""
+    assert (
+        network_of_address("2001:db8:1:2:3::1")
+        == network_of_address("2001:db8:1:2:ffff::9")
+        != network_of_address("2001:db8:1:3::1")
+    )
+    assert network_of_address("::ffff:192.0.2.7") == network_of_address("192.0.2.7") == "192.0.2.7"
+    assert network_of_address("") == ""

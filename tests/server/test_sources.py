@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from acms.errors import ConfigurationError
-from acms.server.sources import sources
+from acms.server.sources import load_http_sources
 from tests.providers.server import Behave, ModelServer
 from tests.server.serving import serving
 from tests.support.sources import item, request
@@ -26,7 +26,7 @@ async def test_a_file_names_servers_by_layer(tmp_path: Path) -> None:
             'deadline_ms = 5000\n[[sources]]\nlayer = "L4"\nurl = "http://127.0.0.1:9/v1/search"\n',
             encoding="utf-8",
         )
-        found = sources(file, {"KB_KEY": "sk-secret"})
+        found = load_http_sources(file, {"KB_KEY": "sk-secret"})
         assert [(one.layer, one.name) for one in found] == [("L2", "handbook"), ("L4", "127.0.0.1")]
         with serving("memory://", sources=found) as running:
             asked = asyncio.to_thread(running.client.post, "/orchestration/render", json=request())
@@ -55,9 +55,9 @@ def test_a_file_that_cannot_be_followed_says_where(tmp_path: Path, text: str, sa
     file = tmp_path / "sources.toml"
     file.write_text(text, encoding="utf-8")
     with pytest.raises(ConfigurationError, match=said):
-        sources(file, {})
+        load_http_sources(file, {})
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="cannot be read"):
-        sources(tmp_path / "none.toml", {})
+        load_http_sources(tmp_path / "none.toml", {})

@@ -50,10 +50,10 @@ from acms import (
 from acms.compaction import job as room
 from acms.jobs.requests import compaction_kind
 from acms.log import in_force as history
-from acms.log.in_force import units
+from acms.log.in_force import fold_atomic_groups
 from acms.model import Failed, JobQuery, JobState
 from acms.ports import SummaryRequest
-from acms.testing.books import ids, in_force
+from acms.testing.books import find_active_entries, ids_of_entries
 from acms.text import chat_messages
 from acms.view import View
 from tests.servers.stores import another
@@ -300,12 +300,12 @@ class AlgebraStory(RuleBasedStateMachine):
 
     def stands(self, before: list[Entry], after: list[Entry]) -> None:
         """Assert that a compaction put one summary in the place of whole tool groups, and changed nothing else."""
-        here = set(ids(after))
+        here = set(ids_of_entries(after))
         gone = [entry for entry in before if entry.id not in here]
-        added = [entry.kind for entry in after if entry.id not in set(ids(before))]
+        added = [entry.kind for entry in after if entry.id not in set(ids_of_entries(before))]
         assert added == ([Kind.SUMMARY] if gone else []), "something else than a summary is read"
         groups = {entry.group for entry in gone if entry.group is not None}
-        open_calls = {entry.id for entry, _ in units(before, whole=True).hidden}
+        open_calls = {entry.id for entry, _ in fold_atomic_groups(before, whole=True).hidden}
         assert [entry for entry in after if entry.group in groups and entry.id not in open_calls] == []
 
     @rule(which=anyone, budget=st.sampled_from([None, 60, 200]), recent=st.sampled_from([1, 4]))
@@ -322,7 +322,7 @@ class AlgebraStory(RuleBasedStateMachine):
     async def work_off(self) -> None:
         """Be a worker of another process: it knows nothing of the caches of the sessions."""
         kind = compaction_kind(self.toy)
-        handle = room.handler(self.config, self.toy, {self.counter.name: self.counter})
+        handle = room.make_compaction_handler(self.config, self.toy, {self.counter.name: self.counter})
         while leases := await self.store.claim([kind], lease=timedelta(minutes=1), limit=10):
             for lease in leases:
                 deleted = any(told.deleted for told in self.told if told.context == lease.job.context)
@@ -465,7 +465,7 @@ class AlgebraStory(RuleBasedStateMachine):
         for budget in BUDGETS:
             window = await view.window(budget)
             self.sound(window, log, newest)
-            assert {item.id for item in window} <= set(ids(sequence))
+            assert {item.id for item in window} <= set(ids_of_entries(sequence))
             found.append((f"window({budget})", plain(window)))
         for budget in BUDGETS[1:3]:
             recalled = await view.recall(QUERY, token_budget=budget)
@@ -490,7 +490,7 @@ class AlgebraStory(RuleBasedStateMachine):
             assert error.required > budget
             return str(error)
         check_valid(messages)
-        assert (chat_messages.tokens(messages, self.counter) if messages else 0) <= budget
+        assert (chat_messages.count_message_tokens(messages, self.counter) if messages else 0) <= budget
         return messages
 
     def sound(self, items: ContextItems, log: dict[str, Entry], newest: Entry | None) -> None:
@@ -515,8 +515,8 @@ class AlgebraStory(RuleBasedStateMachine):
         stats = await told.session.get_session_stats()
         messages = [entry for entry in log if entry.kind is Kind.MESSAGE]
         kept = [entry for entry in messages if entry.state is not State.ERASED]
-        active = in_force(log)
-        assert ids(await told.session.entries()) == ids(active)
+        active = find_active_entries(log)
+        assert ids_of_entries(await told.session.entries()) == ids_of_entries(active)
         assert (stats.version, stats.messages) == (len(log), len(kept))
         assert stats.tokens == sum(entry.tokens for entry in kept)
         said = [entry for entry in active if entry.kind is Kind.MESSAGE]

@@ -254,7 +254,7 @@ async def test_11_a_reflection_that_fails_is_tried_again_and_seen(
         assert len(await session.entries()) == 4
         (failed,) = (await storage.jobs(JobQuery(states=(JobState.FAILED,)))).items
         assert failed.error
-        await requests.retry(storage, failed.id)
+        await requests.retry_job_by_id(storage, failed.id)
         await session.wait(failed)
         assert len(reflector.requests) == 8
         assert [turn.text for turn in reflector.requests[-1].turns] == ["And now something else", "Noted."]
@@ -473,11 +473,11 @@ async def test_17_nonsense_in_an_answer_is_passed_over_and_the_rest_of_it_counts
         assert len(trace.unreadable) + len(passed_over) == 1  # and it is told
 
 
-@pytest.mark.parametrize(("status", "calls"), [(401, 1), (400, 2)])
+@pytest.mark.parametrize(("status", "calls"), [(401, 1), (400, 3)])
 async def test_18_a_busy_model_is_asked_again_and_a_refusal_is_final(
     storage: Storage, cache: CacheConfig, status: int, calls: int
 ) -> None:
-    """429 and then 200 are two calls and a fact. Other 4xx end the job: 400 after it was asked without a schema too."""
+    """429 and then 200 are two calls and a fact. Other 4xx end the job: 400 after two simpler ones."""
     fact = {"action": "add", "subject": "project", "attribute": "budget", "value": "100",
             "content": "The budget is 100.", "confidence": 0.9}  # fmt: skip
     heard: list[Event] = []

@@ -44,7 +44,7 @@ from acms.log import read as log_read
 from acms.log.in_force import Cover
 from acms.model import Entry, Kind, Media, Text
 from acms.recall.pipeline import gather_all, plan_window
-from acms.session import withdraw
+from acms.session import withdraw_from_session
 from acms.storage import MemoryStorage, wrapper
 from acms.storage.wrapper import WrapperStorage
 from acms.write import retirement, rewrite
@@ -597,10 +597,10 @@ async def test_what_is_withdrawn_goes_with_one_retraction_and_comes_back_with_it
         await session.replace(ids[3], "edited behind the summary")
         before, version = await session.entries(), (await session.get_session_stats()).version
         assert before[0].kind is Kind.SUMMARY
-        done = await withdraw(session, before[:3], reason="over")
+        done = await withdraw_from_session(session, before[:3], reason="over")
         assert done == version + 1
         assert [entry.id for entry in await session.entries()] == [entry.id for entry in before[3:]]
-        assert await withdraw(session, before[:3], reason="over") == done
+        assert await withdraw_from_session(session, before[:3], reason="over") == done
         await session.undo(done)
         assert [entry.id for entry in await session.entries()] == [entry.id for entry in before]
         await session.retract(before[0].id)
@@ -709,7 +709,7 @@ async def test_a_rewrite_that_another_one_outruns_is_decided_again(verb: str, le
         elif verb == "replace":
             await session.replace(ids[0], "A")
         elif verb == "withdraw":
-            await withdraw(session, [first], reason="over")
+            await withdraw_from_session(session, [first], reason="over")
         elif verb == "undo":
             await session.undo(merged)
         else:

@@ -12,7 +12,7 @@ from acms.model import ContextQuery
 from acms.ports import HasHeads
 from acms.results import ContextItems
 from acms.storage import CachedStorage, SQLiteStorage
-from acms.storage.sessions import composed
+from acms.storage.sessions import compose_session_page
 from tests.support.faulty import FaultyStorage
 
 
@@ -105,7 +105,7 @@ async def test_a_page_says_of_each_session_what_its_context_and_its_head_say(url
         for size, more in ((4, True), (3, False)):
             query = ContextQuery(spoken=True, limit=size, after=after)
             page = await storage.session_page(query)
-            assert page == await composed(storage, query)
+            assert page == await compose_session_page(storage, query)
             assert (len(page.sessions), page.next_after is not None) == (size, more)
             after = page.next_after
 

@@ -178,7 +178,7 @@ class Story:
             assert error.required > budget
             return
         check_valid(messages)
-        assert (chat_messages.tokens(messages, self.counter) if messages else 0) <= budget
+        assert (chat_messages.count_message_tokens(messages, self.counter) if messages else 0) <= budget
 
     def sound(
         self,

@@ -119,18 +119,18 @@ async def test_poisoned_results_gain_no_authority(storage: Storage, reflector: A
             evil = "Evil" in entry.content or "operator" in entry.content
             if evil:
                 assert not entry.markers
-                assert not trust.protected(trust.of(entry))
+                assert not trust.is_protected_origin(trust.trust_of_entry(entry))
                 assert entry.role not in (Role.SYSTEM, Role.DEVELOPER)
         for fact in facts:
             if "Evil" in fact.content:
-                assert not trust.protected(fact.trust)
+                assert not trust.is_protected_origin(fact.trust)
                 assert any(by_id[id].origin is Origin.TOOL for id in fact.sources)
         assert len([one for one in log if one.kind is Kind.SUMMARY and one.replaces]) == episodes
         for item in await agent.recall("which database does the orders service use, EvilDB?", budget=6_000):
             (entry,) = await storage.get([item.id])
             assert entry is not None
-            assert item.trust is trust.of(entry)
-            assert not ("Evil" in item.content and (trust.protected(item.trust) or item.markers))
+            assert item.trust is trust.trust_of_entry(entry)
+            assert not ("Evil" in item.content and (trust.is_protected_origin(item.trust) or item.markers))
         compactions = await agent.compactions()
         assert {one.trust for one in compactions if "Evil" in one.summary} <= {Origin.TOOL, Origin.EXTERNAL}
 
@@ -195,7 +195,7 @@ async def test_a_hundred_texts_that_play_another_role_change_nothing_else(storag
             items = await agent.recall("orders service database deleting rule budget pin", budget=budget)
             assert items.tokens <= budget
             told = [item for item in items if "#" in item.content]
-            assert all(not item.markers and not trust.protected(item.trust) for item in told)
+            assert all(not item.markers and not trust.is_protected_origin(item.trust) for item in told)
             assert all(item.role not in (Role.SYSTEM, Role.DEVELOPER) for item in told)
             assert not any(item.speaker in ("system", "fact") for item in told)
             messages = await agent.messages("orders service database", budget=budget)

@@ -8,7 +8,7 @@ import sys
 
 from acms.model import Append, Draft
 from acms.ports import StorageBackend
-from acms.testing.logs import fork, new, said
+from acms.testing.logs import create_log, draft_message, fork_log
 from tests.faults._work import open_at
 from tests.storage.suite.checker import RecordingStorage, dump
 
@@ -19,7 +19,7 @@ MOST_FORKS = 12
 
 async def talk(store: RecordingStorage, seed: int, operations: int) -> None:
     """Ask for some thousand things from several tasks: appends, retries, reads at the head and in the past, forks."""
-    known = [await new(store, f"talk-{n}") for n in range(TALKS)]
+    known = [await create_log(store, f"talk-{n}") for n in range(TALKS)]
     sent: list[tuple[str, tuple[Draft, ...]]] = []
     left = operations
 
@@ -37,7 +37,8 @@ async def talk(store: RecordingStorage, seed: int, operations: int) -> None:
                     own += 1
                     keys = [f"{seed}.{number}.{own}.{n}" for n in range(rng.choice((1, 1, 1, 3)))]
                     drafts = tuple(
-                        said(f"this is {key}", key=key if rng.random() < 0.7 else None) for key in keys
+                        draft_message(f"this is {key}", key=key if rng.random() < 0.7 else None)
+                        for key in keys
                     )
                     ops.append(
                         Append(context=target.id, drafts=drafts, tail={"own": own} if own % 2 else None)
@@ -53,7 +54,7 @@ async def talk(store: RecordingStorage, seed: int, operations: int) -> None:
             elif dice < 0.61 and len(known) < MOST_FORKS:
                 at = None if rng.random() < 0.5 else rng.randint(0, (await store.head(context.id)).version)
                 made += 1  # a key of its own: two tasks that used the same one would get the same fork
-                known.append(await fork(store, context, at, key=f"fork-{seed}-{number}-{made}"))
+                known.append(await fork_log(store, context, at, key=f"fork-{seed}-{number}-{made}"))
             elif dice < 0.8:
                 await store.read(context.id, newest=rng.randint(1, 12))
             else:

@@ -87,10 +87,10 @@ def query(name: str, old: str, new: str) -> Plant:
     """Replace a pattern in a query of SQLite, or in all of them when the name is empty."""
 
     def plant(stack: ExitStack) -> None:
-        right = sqlite.queries("sqlite")
+        right = sqlite.load_queries("sqlite")
         wrong = {of: re.sub(old, new, text) if name in ("", of) else text for of, text in right.items()}
         assert wrong != right, f"{name} has no {old!r} any more: bring this fault up to date"
-        stack.enter_context(patch.object(sqlite, "queries", lambda dialect: wrong))
+        stack.enter_context(patch.object(sqlite, "load_queries", lambda dialect: wrong))
 
     return plant
 

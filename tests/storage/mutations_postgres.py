@@ -15,7 +15,7 @@ from acms.storage.postgres import database, migrate
 from acms.storage.postgres import ops as postgres_ops
 from acms.storage.postgres.store import PostgresStorage
 from acms.testing import sound
-from acms.testing.logs import new, put, said
+from acms.testing.logs import append_drafts, create_log, draft_message
 from tests.faults._proxy import Wire
 from tests.servers.stores import another
 
@@ -32,10 +32,10 @@ def query(name: str, old: str, new: str) -> Plant:
     """Replace a pattern in a query, or in all of them when the name is empty."""
 
     def plant(stack: ExitStack) -> None:
-        right = database.queries("postgres")
+        right = database.load_queries("postgres")
         wrong = {of: re.sub(old, new, text) if name in ("", of) else text for of, text in right.items()}
         assert wrong != right, f"{name} has no {old!r} any more: bring this fault up to date"
-        stack.enter_context(patch.object(database, "queries", lambda dialect: wrong))
+        stack.enter_context(patch.object(database, "load_queries", lambda dialect: wrong))
 
     return plant
 
@@ -44,10 +44,10 @@ def schema(old: str, new: str) -> Plant:
     """Replace a text in the schema; it takes a database of its own."""
 
     def plant(stack: ExitStack) -> None:
-        right = migrate.known()
+        right = migrate.list_known_migrations()
         wrong = [(version, needs, sum, script.replace(old, new)) for version, needs, sum, script in right]
         assert wrong != right, f"the schema has no {old!r} any more: bring this fault up to date"
-        stack.enter_context(patch.object(migrate, "known", lambda: wrong))
+        stack.enter_context(patch.object(migrate, "list_known_migrations", lambda: wrong))
 
     OF_SCHEMA.add(plant)
     return plant
@@ -206,11 +206,13 @@ async def _handles(home: str) -> None:
             await stack.enter_async_context(PostgresStorage(place, tenant=tenant, retry_seconds=5))
             for _ in range(3)
         ]
-        context = await new(stores[0])
+        context = await create_log(stores[0])
 
         async def write(number: int) -> None:
             for n in range(8):
-                receipt = await put(stores[number % 3], context, said(f"{number}.{n}"), tail={"by": number})
+                receipt = await append_drafts(
+                    stores[number % 3], context, draft_message(f"{number}.{n}"), tail={"by": number}
+                )
                 (entry,) = await stores[(number + 1) % 3].get(receipt.ids)
                 assert entry is not None
                 assert (entry.content, entry.batch) == (f"{number}.{n}", receipt.versions[0])
@@ -219,10 +221,11 @@ async def _handles(home: str) -> None:
         # A handle sends what follows an append of its own as one group, whether the head still is where it left it
         # or not.
         for last in (0, 1):
-            await put(stores[0], context, said("known"), tail={"by": 0})
-            await put(stores[last], context, said("last"), tail={"by": last})
+            await append_drafts(stores[0], context, draft_message("known"), tail={"by": 0})
+            await append_drafts(stores[last], context, draft_message("last"), tail={"by": last})
             ops = [
-                Append(context=context.id, drafts=(said(f"together {n}"),), tail={"by": n}) for n in range(3)
+                Append(context=context.id, drafts=(draft_message(f"together {n}"),), tail={"by": n})
+                for n in range(3)
             ]
             for result in await stores[0].append(ops):
                 assert isinstance(result, Receipt)
@@ -241,12 +244,12 @@ async def _wire(home: str) -> None:
         PostgresStorage(place, tenant=tenant) as direct,
         PostgresStorage(wire.url(place), tenant=tenant, retry_seconds=5) as store,
     ):
-        context = await new(direct)
+        context = await create_log(direct)
         await store.head(context.id)
         for nth in range(1, 30):
             expected = Expect(version=(await direct.head(context.id)).version) if nth % 2 else Expect()
             wire.arm("server", nth // 2 + 1, forwarded=False)
-            op = Append(context=context.id, drafts=(said(f"m{nth}"),), expect=expected)
+            op = Append(context=context.id, drafts=(draft_message(f"m{nth}"),), expect=expected)
             (result,) = await store.append([op])
             wire.disarm()
             stored = [entry.content for entry in await direct.read(context.id)].count(f"m{nth}")

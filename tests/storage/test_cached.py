@@ -8,7 +8,7 @@ from acms.log.read import cover_at
 from acms.model import Kind, State
 from acms.storage import CachedStorage, MemoryStorage, SQLiteStorage, open_storage
 from acms.testing import run_story, sound
-from acms.testing.logs import fork, new, noted, put, said, summed_up
+from acms.testing.logs import append_drafts, create_log, draft_fact, draft_message, draft_summary, fork_log
 from tests.servers.stores import another
 from tests.storage.suite import StorageBackendTests
 from tests.support.faulty import FaultyStorage
@@ -106,16 +106,18 @@ async def same(cache, plain, context):
 async def test_a_cache_reads_the_same_as_its_store_while_others_write_and_erase(tmp_path):
     async with SQLiteStorage(tmp_path / "a.db") as other, SQLiteStorage(tmp_path / "a.db") as inner:
         cache = CachedStorage(inner)
-        root = await new(other)
-        await put(other, root, *[said(f"start {n}") for n in range(9)])
-        child = await fork(other, root, 6)
-        await put(other, child, said("of the child"))
+        root = await create_log(other)
+        await append_drafts(other, root, *[draft_message(f"start {n}") for n in range(9)])
+        child = await fork_log(other, root, 6)
+        await append_drafts(other, child, draft_message("of the child"))
 
         async def write(writer, turn):
             context = (root, child)[writer % 2]
-            receipt = await put(other, context, said(f"{turn}.{writer}"), noted("a fact"))
+            receipt = await append_drafts(
+                other, context, draft_message(f"{turn}.{writer}"), draft_fact("a fact")
+            )
             if writer % 3 == 0:
-                await put(other, context, summed_up(receipt.versions[0], receipt.versions[0]))
+                await append_drafts(other, context, draft_summary(receipt.versions[0], receipt.versions[0]))
             if writer % 3 == 1:
                 await other.blank(context.id, [turn + 1, receipt.versions[0]], to=State.ERASED, audit={})
 
@@ -135,15 +137,15 @@ async def test_a_cache_reads_the_same_as_its_store_while_others_write_and_erase(
 
 async def test_what_was_read_once_is_read_from_memory():
     cache = CachedStorage(MemoryStorage())
-    context = await new(cache)
+    context = await create_log(cache)
     assert cache.stats.hit_rate == 0
-    await put(cache, context, *[said("x" * 100) for _ in range(10)])
+    await append_drafts(cache, context, *[draft_message("x" * 100) for _ in range(10)])
     await cache.read(context.id)
     first = cache.stats
     assert (first.hits, first.misses, first.contexts) == (0, 10, 1)
     assert first.bytes > 10 * 100
     await cache.read(context.id)
-    await put(cache, context, said("news"))
+    await append_drafts(cache, context, draft_message("news"))
     await cache.read(context.id, newest=3)
     second = cache.stats
     assert (second.hits, second.misses) == (10 + 2, 10 + 1)
@@ -153,10 +155,10 @@ async def test_what_was_read_once_is_read_from_memory():
 async def test_what_was_got_by_id_is_got_from_memory_and_cuts_no_run():
     inner = FaultyStorage(MemoryStorage())
     cache = CachedStorage(inner)
-    root = await new(cache)
-    ids = (await put(cache, root, *[said("x" * 100) for _ in range(50)])).ids
-    child = await fork(cache, root)
-    own = (await put(cache, child, said("own"))).ids
+    root = await create_log(cache)
+    ids = (await append_drafts(cache, root, *[draft_message("x" * 100) for _ in range(50)])).ids
+    child = await fork_log(cache, root)
+    own = (await append_drafts(cache, child, draft_message("own"))).ids
     some = [*ids[::7], *own]
     assert [entry and entry.id for entry in await cache.get(some)] == some
     assert (cache.stats.hits, cache.stats.misses) == (0, len(some))
@@ -176,9 +178,9 @@ async def test_what_was_got_by_id_is_got_from_memory_and_cuts_no_run():
 
 async def test_the_least_recently_used_contexts_go_first():
     cache = CachedStorage(MemoryStorage(), max_bytes=60_000)
-    contexts = [await new(cache) for _ in range(5)]
+    contexts = [await create_log(cache) for _ in range(5)]
     for context in contexts:
-        await put(cache, context, *[said("x" * 500) for _ in range(8)])
+        await append_drafts(cache, context, *[draft_message("x" * 500) for _ in range(8)])
     for context in contexts:
         await cache.read(context.id)
         await cache.read(contexts[0].id)
@@ -196,9 +198,9 @@ async def test_the_least_recently_used_contexts_go_first():
 async def test_entries_are_limited_by_number_and_read_again_when_they_are_old():
     now = 0.0
     cache = CachedStorage(MemoryStorage(), max_entries=12, ttl_seconds=60, clock=lambda: now)
-    contexts = [await new(cache) for _ in range(3)]
+    contexts = [await create_log(cache) for _ in range(3)]
     for context in contexts:
-        await put(cache, context, *[said("x") for _ in range(5)])
+        await append_drafts(cache, context, *[draft_message("x") for _ in range(5)])
         await cache.read(context.id)
     assert cache.stats.contexts == 2, "ten entries: fifteen are too many"
     before = cache.stats.misses
@@ -215,8 +217,8 @@ async def test_entries_are_limited_by_number_and_read_again_when_they_are_old():
 
 async def test_a_log_larger_than_the_cache_is_read_whole():
     cache = CachedStorage(MemoryStorage(), max_bytes=1)
-    context = await new(cache)
-    await put(cache, context, *[said(str(n)) for n in range(20)])
+    context = await create_log(cache)
+    await append_drafts(cache, context, *[draft_message(str(n)) for n in range(20)])
     for _ in range(2):
         await same(cache, cache.inner, context)
     assert cache.stats.bytes == 0
@@ -225,10 +227,10 @@ async def test_a_log_larger_than_the_cache_is_read_whole():
 async def test_an_erasure_anywhere_in_the_tree_empties_the_lines_it_concerns(tmp_path):
     async with SQLiteStorage(tmp_path / "a.db") as other, SQLiteStorage(tmp_path / "a.db") as inner:
         cache = CachedStorage(inner)
-        root = await new(other)
-        await put(other, root, said("public"), said("secret"))
-        child, apart = await fork(other, root), await new(other)
-        await put(other, apart, said("untouched"))
+        root = await create_log(other)
+        await append_drafts(other, root, draft_message("public"), draft_message("secret"))
+        child, apart = await fork_log(other, root), await create_log(other)
+        await append_drafts(other, apart, draft_message("untouched"))
         for context in (root, child, apart):
             await cache.read(context.id)
         await other.blank(child.id, [2], to=State.ERASED, audit={})

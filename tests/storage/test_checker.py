@@ -18,7 +18,7 @@ from acms.ports import StorageBackend
 from acms.storage import CachedStorage, MemoryStorage, SQLiteStorage, open_storage
 from acms.storage.wrapper import WrapperStorage
 from acms.testing import sound
-from acms.testing.logs import new, put, said
+from acms.testing.logs import append_drafts, create_log, draft_message
 from tests.faults._process import finish, python
 from tests.storage.suite.checker import (
     Asked,
@@ -174,7 +174,7 @@ class AcksOutOfOrder(Liar):
             return [found]
         if not self.chance(alone(ops)):
             return await super().append(ops)
-        (found,) = await self.inner.append([replace(ops[0], drafts=(said("kept free"),))])
+        (found,) = await self.inner.append([replace(ops[0], drafts=(draft_message("kept free"),))])
         results = await super().append(ops)
         assert isinstance(found, Receipt)
         self.free = found
@@ -184,7 +184,7 @@ class AcksOutOfOrder(Liar):
 class AppendsWhatNobodyAskedFor(Liar):
     async def append(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:
         if self.chance():
-            await self.inner.append([Append(context=ops[0].context, drafts=(said("from nowhere"),))])
+            await self.inner.append([Append(context=ops[0].context, drafts=(draft_message("from nowhere"),))])
         return await super().append(ops)
 
 
@@ -399,13 +399,13 @@ def test_what_is_an_anomaly_and_what_is_not(what: str) -> None:
 async def test_an_append_that_raises_is_recorded_as_one_without_an_answer() -> None:
     inner = FaultyStorage(MemoryStorage())
     store = RecordingStorage(inner, now=itertools.count().__next__)
-    context = await new(store)
+    context = await create_log(store)
     inner.fail("append", 1, StorageError("the answer is lost"), after=True)
     with pytest.raises(StorageError, match="the answer is lost"):
-        await put(store, context, said("first", key="1"))
+        await append_drafts(store, context, draft_message("first", key="1"))
     assert store.history == [Asked(start=1, end=2, context=context.id, drafts=1)]
-    assert (await put(store, context, said("first", key="1"))).repeated
-    await put(store, context, said("second"))
+    assert (await append_drafts(store, context, draft_message("first", key="1"))).repeated
+    await append_drafts(store, context, draft_message("second"))
     assert len(await store.read(context.id, limit=5)) == 2
     assert check(store.history) == []
     assert list(load(dump(store.history))) == store.history

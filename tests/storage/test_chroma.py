@@ -26,7 +26,15 @@ from acms.recall.reindex import reindex
 from acms.storage import CachedStorage, ChromaVectors, MemoryStorage, SQLiteStorage
 from acms.storage.chroma import vectors
 from acms.testing import HashEmbedder, ManualClock, run_story
-from acms.testing.logs import carry, fork, new, noted, packed, put, said
+from acms.testing.logs import (
+    append_drafts,
+    create_log,
+    draft_fact,
+    draft_message,
+    fork_log,
+    pack_vector,
+    restore_contexts,
+)
 from acms.text import index_record
 from tests.storage.suite import StorageBackendTests, VectorTests
 
@@ -155,7 +163,7 @@ async def recalled(storage: StorageBackend, name: str = "talk", scope: str = "se
 async def copied(store: StorageBackend, to: SQLiteStorage) -> None:
     """Carry the logs to a store without their vectors, and have them made there."""
     for context in (await store.contexts(ContextQuery())).items:
-        await carry(store, to, context)
+        await restore_contexts(store, to, context)
     await reindex(to, embedder=HashEmbedder())
 
 
@@ -227,11 +235,11 @@ async def test_t47_chroma_of_last_week_gives_no_vector_of_another_day(tmp_path: 
     async with inner:
         async with ChromaVectors(inner, path=folder, timeout=60) as store:
             one = await talk(store)
-            await store.put_derived(one, [Derived(version=1, space="s", data=packed(1, 0))])
+            await store.put_derived(one, [Derived(version=1, space="s", data=pack_vector(1, 0))])
         shutil.copytree(folder, old)
         async with ChromaVectors(inner, path=folder, timeout=60) as store:
             await talk(store, "later")
-            await store.put_derived(one, [Derived(version=1, space="s", data=packed(0, 1))])
+            await store.put_derived(one, [Derived(version=1, space="s", data=pack_vector(0, 1))])
         async with ChromaVectors(inner, path=folder, timeout=60) as store:
             before = [await recalled(store, session) for session in ("talk", "later")]
         shutil.rmtree(folder)
@@ -279,7 +287,7 @@ async def test_t47_without_an_answer_from_chroma_messages_are_stored_and_words_a
         for call in (
             store.derived(context, space),
             store.missing(space, context=context, limit=9),
-            store.put_derived(context, [Derived(version=1, space="s", data=packed(1, 0))]),
+            store.put_derived(context, [Derived(version=1, space="s", data=pack_vector(1, 0))]),
         ):
             with pytest.raises(VectorsUnavailableError) as caught:
                 await call
@@ -294,9 +302,9 @@ async def test_t47_without_an_answer_from_chroma_messages_are_stored_and_words_a
 
 async def test_after_a_failure_chroma_is_left_alone_for_a_while(client: Any, gate: Gate, name: str) -> None:
     async with beside(MemoryStorage(), gate, name, backoff=1000) as store:
-        context = await new(store)
-        await put(store, context, said("a"))
-        row = Derived(version=1, space="s", data=packed(1, 0))
+        context = await create_log(store)
+        await append_drafts(store, context, draft_message("a"))
+        row = Derived(version=1, space="s", data=pack_vector(1, 0))
         await store.put_derived(context.id, [row])
         gate.broken = True
         with pytest.raises(VectorsUnavailableError, match="ConnectionError"):
@@ -312,10 +320,10 @@ async def test_a_vector_whose_entry_was_erased_without_chroma_is_found_and_prune
     gate: Gate, name: str
 ) -> None:
     async with beside(MemoryStorage(), gate, name, backoff=0) as store:
-        root = await new(store)
-        receipt = await put(store, root, noted("a"), noted("b"), noted("c"))
-        child = await fork(store, root)
-        rows = [Derived(version=n, space=s, data=packed(n, 1)) for n in (1, 2, 3) for s in ("s", "t")]
+        root = await create_log(store)
+        receipt = await append_drafts(store, root, draft_fact("a"), draft_fact("b"), draft_fact("c"))
+        child = await fork_log(store, root)
+        rows = [Derived(version=n, space=s, data=pack_vector(n, 1)) for n in (1, 2, 3) for s in ("s", "t")]
         await store.put_derived(child.id, rows)
         await store.blank(child.id, [1], to=State.ERASED, audit={})
         assert await store.residue(receipt.ids[:1], []) == []
@@ -326,7 +334,7 @@ async def test_a_vector_whose_entry_was_erased_without_chroma_is_found_and_prune
         gate.broken = False
         assert await store.residue(receipt.ids[1:2], []) == [f"{root.id}: 1 vectors in Chroma"] * 2
         links = [Link(receipt.ids[1], root.id, 2, Kind.FACT, State.ERASED)]
-        assert len(await proof.residue(CachedStorage(store), links, [root.id], [])) == 2
+        assert len(await proof.find_residue(CachedStorage(store), links, [root.id], [])) == 2
         assert [
             hit.id for hit in await store.search(Search(namespace="default", space="s", vector=(0.0, 1.0)))
         ] == [receipt.ids[2]]
@@ -356,11 +364,11 @@ async def test_vectors_move_from_the_store_to_chroma_and_back(tmp_path: Path, cl
 async def test_what_an_erasure_overtakes_leaves_no_vector_in_chroma(gate: Gate, name: str) -> None:
     """The entry is erased while its vector is on its way."""
     async with beside(MemoryStorage(), gate, name) as store:
-        context = await new(store)
-        receipt = await put(store, context, noted("a"), noted("b"))
-        await store.put_derived(context.id, [Derived(version=1, space="s", data=packed(1, 1))])
+        context = await create_log(store)
+        receipt = await append_drafts(store, context, draft_fact("a"), draft_fact("b"))
+        await store.put_derived(context.id, [Derived(version=1, space="s", data=pack_vector(1, 1))])
         gate.open.clear()
-        rows = [Derived(version=n, space="s", data=packed(n, 2)) for n in (1, 2)]
+        rows = [Derived(version=n, space="s", data=pack_vector(n, 2)) for n in (1, 2)]
         writing = asyncio.create_task(store.put_derived(context.id, rows))
         await asyncio.sleep(0)
         await store.inner.blank(context.id, [2], to=State.ERASED, audit={})
@@ -374,10 +382,10 @@ async def test_too_much_at_once_is_dropped_and_found_missing(
     gate: Gate, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with beside(MemoryStorage(), gate, name) as store:
-        context = await new(store)
-        await put(store, context, said("a"), said("b"))
+        context = await create_log(store)
+        await append_drafts(store, context, draft_message("a"), draft_message("b"))
         gate.open.clear()
-        row = Derived(version=1, space="s", data=packed(1, 1))
+        row = Derived(version=1, space="s", data=pack_vector(1, 1))
         for _ in range(vectors.QUEUED):
             assert await store.put_derived(context.id, [row], wait=False) == 1
         assert await store.put_derived(context.id, [replace(row, version=2)], wait=False) == 0
@@ -404,11 +412,11 @@ async def test_a_server_that_is_not_there_is_no_reason_to_fail() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     async with ChromaVectors(MemoryStorage(), url=f"http://127.0.0.1:{port}") as store:
-        context = await new(store)
-        await put(store, context, noted("red wine"))
+        context = await create_log(store)
+        await append_drafts(store, context, draft_fact("red wine"))
         query = Search(namespace="default", terms=("wine",), space="s", vector=(1.0, 0.0))
         assert len(await store.search(query)) == 1
-        row = Derived(version=1, space="s", data=packed(1, 0))
+        row = Derived(version=1, space="s", data=pack_vector(1, 0))
         assert await store.put_derived(context.id, [row], wait=False) == 1
         await store.aclose()
         assert await store.inner.derived(context.id, "s") == []

@@ -7,7 +7,7 @@ from acms.model import ContextQuery, Done, JobDraft, JobQuery, Search, State
 from acms.ports import HasHeads, HasRecords, StorageBackend
 from acms.storage import CachedStorage, MemoryStorage, WrapperStorage, open_storage
 from acms.testing import run_story, sound
-from acms.testing.logs import fork, new, put, said, stream
+from acms.testing.logs import append_drafts, create_log, draft_message, fork_log, stream_entries
 from tests.storage.suite import StorageBackendTests
 from tests.support.faulty import FaultyStorage
 
@@ -37,62 +37,65 @@ def test_a_faulty_store_without_faults_and_plain_lists_tell_the_same_story():
 
 async def test_the_nth_call_fails_before_it_took_effect():
     store = FaultyStorage(MemoryStorage())
-    context = await new(store)
+    context = await create_log(store)
     store.fail("append", 2, StorageBusyError())
-    await put(store, context, said("first"))
+    await append_drafts(store, context, draft_message("first"))
     with pytest.raises(StorageBusyError):
-        await put(store, context, said("second", key="2"))
+        await append_drafts(store, context, draft_message("second", key="2"))
     assert [entry.content for entry in await sound(store, context.id)] == ["first"]
-    assert not (await put(store, context, said("second", key="2"))).repeated
+    assert not (await append_drafts(store, context, draft_message("second", key="2"))).repeated
     assert store.calls["append"] == 3
 
 
 async def test_the_nth_call_fails_after_it_took_effect():
     store = FaultyStorage(MemoryStorage())
-    context = await new(store)
+    context = await create_log(store)
     store.fail("append", 1, StorageError("the answer is lost"), after=True)
     with pytest.raises(StorageError, match="the answer is lost"):
-        await put(store, context, said("first", key="1"))
-    assert (await put(store, context, said("first", key="1"))).repeated
+        await append_drafts(store, context, draft_message("first", key="1"))
+    assert (await append_drafts(store, context, draft_message("first", key="1"))).repeated
     assert len(await sound(store, context.id)) == 1
 
 
 async def test_faults_are_counted_from_now_on():
     store = FaultyStorage(MemoryStorage())
-    context = await new(store)
-    await put(store, context, said("first"))
+    context = await create_log(store)
+    await append_drafts(store, context, draft_message("first"))
     store.fail("append", 1, StorageBusyError())
     store.fail("append", 3, StorageBusyError())
     for fails in (True, False, True, False):
         if fails:
             with pytest.raises(StorageBusyError):
-                await put(store, context, said("x"))
+                await append_drafts(store, context, draft_message("x"))
         else:
-            await put(store, context, said("x"))
+            await append_drafts(store, context, draft_message("x"))
 
 
 async def test_every_method_of_the_protocol_can_fail():
     inner = MemoryStorage()
-    context = await new(inner)
-    await put(
-        inner, context, said("a"), jobs=(JobDraft(kind="k", dedupe="a"), JobDraft(kind="k", dedupe="b"))
+    context = await create_log(inner)
+    await append_drafts(
+        inner,
+        context,
+        draft_message("a"),
+        jobs=(JobDraft(kind="k", dedupe="a"), JobDraft(kind="k", dedupe="b")),
     )
     one, two = await inner.claim(["k"], lease=timedelta(minutes=1), limit=2)
     store = FaultyStorage(inner)
     calls = {
-        "create": lambda: fork(store, context),
+        "create": lambda: fork_log(store, context),
         "context": lambda: store.context(context.id),
         "contexts": lambda: store.contexts(ContextQuery()),
         "settings": lambda: store.settings(context.id, {}, rev=0),
         "head": lambda: store.head(context.id),
-        "append": lambda: put(store, context, said("x")),
+        "append": lambda: append_drafts(store, context, draft_message("x")),
         "read": lambda: store.read(context.id),
         "get": lambda: store.get([]),
         "put_derived": lambda: store.put_derived(context.id, []),
         "derived": lambda: store.derived(context.id, "s"),
         "missing": lambda: store.missing("s", limit=1),
         "blank": lambda: store.blank(context.id, [], to=State.ERASED, audit={}),
-        "restore": lambda: store.restore(context, stream([])),
+        "restore": lambda: store.restore(context, stream_entries([])),
         "search": lambda: store.search(Search(namespace="default")),
         "claim": lambda: store.claim(["k"], lease=timedelta(minutes=1)),
         "extend": lambda: store.extend(one, by=timedelta(minutes=1)),

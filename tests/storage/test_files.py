@@ -16,9 +16,9 @@ import pytest
 from acms.errors import StorageError
 from acms.kv import open_kv
 from acms.storage import SQLiteStorage
-from acms.storage.files import create, create_folder
+from acms.storage.files import create_file, create_folder
 from acms.storage.sqlite import file
-from acms.testing.logs import new, put, said
+from acms.testing.logs import append_drafts, create_log, draft_message
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the modes of POSIX")
 
@@ -70,19 +70,19 @@ def let_go(process: subprocess.Popen[str]) -> None:
 
 async def write(path: Path) -> None:
     storage = SQLiteStorage(path)
-    await put(storage, await new(storage), said("hello"))
+    await append_drafts(storage, await create_log(storage), draft_message("hello"))
     await storage.aclose()
 
 
 async def test_every_file_of_a_store_is_for_its_owner_alone(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     storage = SQLiteStorage(path)
-    context = await new(storage)
-    await put(storage, context, said("hello"))
+    context = await create_log(storage)
+    await append_drafts(storage, context, draft_message("hello"))
     opened = {"a.db": "0o600", "a.db-shm": "0o600", "a.db-wal": "0o600"}
     assert modes(tmp_path) == opened
     process = other_process("read", path)
-    await put(storage, context, said("again"))
+    await append_drafts(storage, context, draft_message("again"))
     assert modes(tmp_path) == opened
     await storage.aclose()
     assert modes(tmp_path) == opened, "the other process keeps it open"
@@ -92,7 +92,7 @@ async def test_every_file_of_a_store_is_for_its_owner_alone(tmp_path: Path) -> N
     assert modes(tmp_path) == opened
     let_go(process)
     storage = SQLiteStorage(path)
-    await put(storage, context, said("and again"))
+    await append_drafts(storage, context, draft_message("and again"))
     assert set(modes(tmp_path).values()) == {"0o600"}
     await storage.backup(tmp_path / "copy.db")
     await storage.aclose()
@@ -108,13 +108,13 @@ async def test_a_file_is_narrow_before_sqlite_opens_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[dict[str, str]] = []
-    opening = file._opened
+    opening = file._open_connection
 
     def opened(*given: Any) -> apsw.Connection:
         seen.append(modes(tmp_path))
         return opening(*given)
 
-    monkeypatch.setattr(file, "_opened", opened)
+    monkeypatch.setattr(file, "_open_connection", opened)
     await write(tmp_path / "a.db")
     assert seen[0] == {"a.db": "0o600"}
 
@@ -136,7 +136,7 @@ async def test_a_file_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
     await write(path)
     path.chmod(0o640)
     storage = SQLiteStorage(path)
-    await put(storage, await new(storage), said("shared with a group"))
+    await append_drafts(storage, await create_log(storage), draft_message("shared with a group"))
     assert modes(tmp_path) == {"a.db": "0o640", "a.db-shm": "0o640", "a.db-wal": "0o640"}
     await storage.backup(tmp_path / "copy.db")
     await storage.aclose()
@@ -168,7 +168,7 @@ def test_of_many_who_make_a_file_one_has_made_it(tmp_path: Path) -> None:
 
     def one() -> None:
         start.wait()
-        made.append(create(tmp_path / "a"))
+        made.append(create_file(tmp_path / "a"))
 
     threads = [threading.Thread(target=one) for _ in range(8)]
     for thread in threads:
@@ -187,6 +187,6 @@ def test_folders_that_are_made_are_for_their_owner_alone(tmp_path: Path) -> None
     assert modes(tmp_path) == {"there": "0o755"}
     assert modes(tmp_path / "there") == {"a": "0o700"}
     assert modes(tmp_path / "there" / "a") == {"b": "0o700"}
-    create(tmp_path / "file")
+    create_file(tmp_path / "file")
     with pytest.raises(FileExistsError):
         create_folder(tmp_path / "file")

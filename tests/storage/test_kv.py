@@ -22,10 +22,10 @@ from acms.errors import (
 from acms.kv import CompareAndSetKV, InMemoryKV, KVEntry, SQLiteKV, open_kv, update_entry
 from acms.model import ContextQuery
 from acms.storage import SQLiteStorage
-from acms.storage.sql import migrations
+from acms.storage.sql import load_migrations
 from acms.storage.sqlite.schema import APPLICATION_ID
 from acms.testing import sound
-from acms.testing.logs import new, put, said
+from acms.testing.logs import append_drafts, create_log, draft_message
 from tests.faults._process import finish, python
 from tests.storage.suite import KVMemoryTests
 
@@ -200,7 +200,7 @@ async def test_values_and_logs_share_a_file(tmp_path, first):
 
     async def log():
         async with SQLiteStorage(path) as store:
-            await put(store, await new(store, "a"), said("one"))
+            await append_drafts(store, await create_log(store, "a"), draft_message("one"))
 
     for work in (log, values) if first == "log" else (values, log):
         await work()
@@ -209,7 +209,7 @@ async def test_values_and_logs_share_a_file(tmp_path, first):
         before = (await logs.head(context.id)).version
 
         async def write(n):
-            await put(logs, context, said(str(n)))
+            await append_drafts(logs, context, draft_message(str(n)))
             await store.set(f"k{n}", n)
             await update_entry(other, "n", counting)
 
@@ -224,7 +224,7 @@ async def test_values_and_logs_share_a_file(tmp_path, first):
 async def test_a_file_of_an_earlier_release_is_upgraded(tmp_path):
     path = tmp_path / "earlier.db"
     earlier = apsw.Connection(str(path))
-    for version, checksum, script in migrations("sqlite")[:2]:
+    for version, checksum, script in load_migrations("sqlite")[:2]:
         earlier.execute(script).fetchall()
         earlier.execute("INSERT INTO migrations VALUES (?, ?, 0)", (version, checksum)).fetchall()
         earlier.pragma("user_version", version)

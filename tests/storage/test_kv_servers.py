@@ -29,7 +29,7 @@ from acms.errors import (
 from acms.kv import PostgresKV, RedisKV, open_kv, update_entry
 from acms.storage.postgres.store import PostgresStorage
 from acms.testing import sound
-from acms.testing.logs import new, put, said
+from acms.testing.logs import append_drafts, create_log, draft_message
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.stores import another
 from tests.storage.suite import KVMemoryTests
@@ -253,7 +253,7 @@ async def test_values_and_logs_share_a_database(postgres_url, first):
     async with PostgresStorage(postgres_url) as logs, PostgresKV(postgres_url) as store:
 
         async def log():
-            await put(logs, await new(logs, "a"), said("one"))
+            await append_drafts(logs, await create_log(logs, "a"), draft_message("one"))
 
         async def values():
             await store.set("a", 1)
@@ -337,7 +337,7 @@ async def test_a_delete_whose_answer_was_lost_is_not_sent_again(shared_url):
 
 async def test_values_share_the_connections_of_a_log_store(shared_url):
     async with PostgresStorage(shared_url, tenant="acme", pool_size=1) as logs:
-        await put(logs, await new(logs, "a"), said("one"))
+        await append_drafts(logs, await create_log(logs, "a"), draft_message("one"))
         store = logs.kv()
         await store.set("a", 1)
         assert store.tenant == "acme"

@@ -21,7 +21,7 @@ from acms.storage.postgres.append import Appender
 from acms.storage.postgres.pool import UnknownOutcomeError
 from acms.storage.postgres.store import PostgresStorage
 from acms.testing import run_story, sound
-from acms.testing.logs import fork, new, noted, put, said
+from acms.testing.logs import append_drafts, create_log, draft_fact, draft_message, fork_log
 from tests.servers.postgres import Databases
 from tests.servers.stores import another, inside
 from tests.storage.suite import StorageBackendTests
@@ -81,10 +81,10 @@ async def test_a_log_that_is_known_is_read_in_one_round_trip(
     shared_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with PostgresStorage(shared_url) as store:
-        context = await new(store)
-        await put(store, context, said("one"), said("two"))
-        child = await fork(store, context, 1)
-        await put(store, child, said("other"))
+        context = await create_log(store)
+        await append_drafts(store, context, draft_message("one"), draft_message("two"))
+        child = await fork_log(store, context, 1)
+        await append_drafts(store, child, draft_message("other"))
         trips: list[int] = []
         ask = store._db.ask
 
@@ -113,7 +113,7 @@ async def test_of_two_writers_of_the_same_settings_at_once_one_is_refused(
 ) -> None:
     """Both have read the settings and wait for the row; the one that comes second has changed nothing."""
     async with PostgresStorage(shared_url) as one, PostgresStorage(shared_url) as other:
-        context = await new(one)
+        context = await create_log(one)
         async with (
             await psycopg.AsyncConnection.connect(shared_url) as holder,
             await psycopg.AsyncConnection.connect(shared_url, autocommit=True) as watch,
@@ -136,9 +136,9 @@ async def test_of_two_writers_of_the_same_settings_at_once_one_is_refused(
 async def test_no_record_stays_behind_an_erasure_it_raced_with(shared_url: str, how: str) -> None:
     """Whichever comes first: what was put goes with it, or is refused."""
     async with PostgresStorage(shared_url) as one, PostgresStorage(shared_url) as other:
-        context = await new(one)
+        context = await create_log(one)
         for n in range(1, 5):
-            await put(one, context, said(str(n)))
+            await append_drafts(one, context, draft_message(str(n)))
             await one.put_record(context.id, "a", {}, rev=0)
             async with await psycopg.AsyncConnection.connect(shared_url) as holder:
                 await holder.execute("SELECT 1 FROM acms.contexts FOR UPDATE")
@@ -162,8 +162,8 @@ async def test_a_database_without_records_gets_them_by_a_migration(postgres_url:
     store = PostgresStorage(postgres_url)
     await store.migrate(partitions=3)
     async with store:
-        context = await new(store)
-        await put(store, context, said("one"))
+        context = await create_log(store)
+        await append_drafts(store, context, draft_message("one"))
     inside(postgres_url, "DROP TABLE acms.records")
     inside(postgres_url, "DELETE FROM acms.migrations WHERE version = 4")
     with pytest.raises(SchemaVersionError) as refused:
@@ -189,25 +189,25 @@ def unreachable(*_: Any, **__: Any) -> NoReturn:
 
 
 def keyed(context: Context, key: str) -> Append:
-    return Append(context=context.id, drafts=(said(f"under {key}", key=key),))
+    return Append(context=context.id, drafts=(draft_message(f"under {key}", key=key),))
 
 
 async def test_an_append_whose_keys_cannot_be_looked_up_is_refused_and_its_neighbours_are_not(
     tenant_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with tenant_of(tenant_url) as store:
-        context = await new(store)
-        await put(store, context, said("first"))
-        child = await fork(store, context)
+        context = await create_log(store)
+        await append_drafts(store, context, draft_message("first"))
+        child = await fork_log(store, context)
         with monkeypatch.context() as broken:
             broken.setattr(store._db, "ask", unreachable)
-            plain = Append(context=context.id, drafts=(said("plain"),))
+            plain = Append(context=context.id, drafts=(draft_message("plain"),))
             refused, receipt = await store.append([keyed(child, "k"), plain])
         assert isinstance(refused, StorageUnavailableError)
         assert isinstance(receipt, Receipt)
         assert [entry.content for entry in await store.read(context.id)] == ["first", "plain"]
         assert len(await store.read(child.id)) == 1
-        assert (await put(store, child, said("under k", key="k"))).versions == (2, 2)
+        assert (await append_drafts(store, child, draft_message("under k", key="k"))).versions == (2, 2)
 
 
 async def test_what_waits_behind_a_statement_that_nobody_answered_is_not_sent(
@@ -217,8 +217,8 @@ async def test_what_waits_behind_a_statement_that_nobody_answered_is_not_sent(
     monkeypatch.setattr(appending, "LANES", 1)
     monkeypatch.setattr(appending, "TOGETHER", 2)
     async with tenant_of(tenant_url) as store:
-        contexts = [await new(store) for _ in range(5)]
-        ops = [Append(context=one.id, drafts=(said("one"),)) for one in contexts]
+        contexts = [await create_log(store) for _ in range(5)]
+        ops = [Append(context=one.id, drafts=(draft_message("one"),)) for one in contexts]
         with monkeypatch.context() as broken:
             broken.setattr(store._db, "commit", unreachable)
             for result in await store.append(ops):
@@ -238,7 +238,7 @@ async def test_an_append_of_which_nobody_knows_is_told_as_such(
 
     monkeypatch.setattr(Appender, "_attempt", lost)
     async with tenant_of(tenant_url) as store:
-        context = await new(store)
+        context = await create_log(store)
         later = Append(context=context.id, drafts=(), jobs=(JobDraft(kind="k", dedupe="d"),))
         for patience in (10.0, 0.0):
             monkeypatch.setattr(store._db.pool, "patience", patience)
@@ -257,9 +257,9 @@ async def test_an_append_that_others_outrun_every_time_ends(
 
     monkeypatch.setattr(Appender, "_attempt", refused)
     async with tenant_of(tenant_url) as store:
-        context = await new(store)
+        context = await create_log(store)
         with pytest.raises(ConflictError, match="faster every time"):
-            await put(store, context, said("one"))
+            await append_drafts(store, context, draft_message("one"))
         assert len(tries) == appending.TRIES + 1
 
 
@@ -267,8 +267,8 @@ async def test_a_repetition_of_what_is_erased_in_this_moment_is_said_anew(
     tenant_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with tenant_of(tenant_url) as store:
-        context = await new(store)
-        await put(store, context, said("under k", key="k"))
+        context = await create_log(store)
+        await append_drafts(store, context, draft_message("under k", key="k"))
         one = store._db.one
 
         async def raced(query: str, values: Any) -> Any:
@@ -286,10 +286,10 @@ async def test_a_repetition_of_what_is_erased_in_this_moment_is_said_anew(
 
 async def test_a_log_that_is_full_says_so(postgres_home: str) -> None:
     async with tenant_of(another(postgres_home)) as store:
-        context = await new(store, "a full log")
+        context = await create_log(store, "a full log")
         inside(postgres_home, "UPDATE acms.contexts SET version = 4294967295 WHERE key = 'a full log'")
         with pytest.raises(ValidationError, match="the log is full"):
-            await put(store, context, said("one more"))
+            await append_drafts(store, context, draft_message("one more"))
 
 
 async def test_a_handle_that_forgets_where_it_left_its_logs_goes_on_with_them(
@@ -297,29 +297,31 @@ async def test_a_handle_that_forgets_where_it_left_its_logs_goes_on_with_them(
 ) -> None:
     monkeypatch.setattr(appending, "HEADS", 1)
     async with tenant_of(tenant_url) as store:
-        contexts = [await new(store) for _ in range(3)]
+        contexts = [await create_log(store) for _ in range(3)]
         for _ in range(2):
-            await asyncio.gather(*[put(store, one, said("one"), said("two")) for one in contexts])
+            await asyncio.gather(
+                *[append_drafts(store, one, draft_message("one"), draft_message("two")) for one in contexts]
+            )
         for one in contexts:
             assert len(await sound(store, one.id)) == 4
 
 
 async def test_what_was_made_from_something_outside_of_every_log_is_kept(tenant_url: str) -> None:
     async with tenant_of(tenant_url) as store:
-        context = await new(store)
-        await put(store, context, noted("from a file", sources=("a file",)))
+        context = await create_log(store)
+        await append_drafts(store, context, draft_fact("from a file", sources=("a file",)))
         assert [entry.sources for entry in await store.read(context.id)] == [("a file",)]
 
 
 async def test_the_jobs_of_appends_that_were_sent_together_wake_whoever_listens(tenant_url: str) -> None:
     async with tenant_of(tenant_url, hints=True) as store, tenant_of(tenant_url) as other:
-        contexts = [await new(store) for _ in range(2)]
+        contexts = [await create_log(store) for _ in range(2)]
         woken = asyncio.Event()
         async with other.hints(woken.set):
             for n in range(6_000):  # a hint may be missed
                 jobs = [(JobDraft(kind="k", dedupe=f"d{n}"),), ()]
                 ops = [
-                    Append(context=one.id, drafts=(said("one"),), jobs=some)
+                    Append(context=one.id, drafts=(draft_message("one"),), jobs=some)
                     for one, some in zip(contexts, jobs, strict=True)
                 ]
                 assert all(isinstance(result, Receipt) for result in await store.append(ops))

@@ -11,9 +11,9 @@ import pytest
 from acms import open_storage
 from acms.errors import ValidationError
 from acms.model import Append, JobDraft, State
-from acms.storage.postgres.ops import Group, Waiting, statement
+from acms.storage.postgres.ops import Group, Waiting, build_append_statement
 from acms.storage.postgres.store import PostgresStorage
-from acms.testing.logs import fork, new, noted, put, said
+from acms.testing.logs import append_drafts, create_log, draft_fact, draft_message, fork_log
 
 
 async def everything_in(store, after=None, *, limit=1000):
@@ -36,12 +36,12 @@ async def store(tenant_url):
 
 
 async def test_a_feed_has_every_entry_of_every_log_in_the_order_of_each(store):
-    one, two = await new(store), await new(store)
+    one, two = await create_log(store), await create_log(store)
     for n in range(7):
-        await put(store, one, said(f"one {n}"), noted("a fact"))
-        await put(store, two, said(f"two {n}"))
-    child = await fork(store, one)
-    await put(store, child, said("of the child"))
+        await append_drafts(store, one, draft_message(f"one {n}"), draft_fact("a fact"))
+        await append_drafts(store, two, draft_message(f"two {n}"))
+    child = await fork_log(store, one)
+    await append_drafts(store, child, draft_message("of the child"))
     for limit in (1, 3, 100):
         found, cursor = await everything_in(store, limit=limit)
         for context, count in ((one, 14), (two, 7), (child, 1)):
@@ -50,13 +50,13 @@ async def test_a_feed_has_every_entry_of_every_log_in_the_order_of_each(store):
             assert len(versions) == count
         assert len(found) == 22
         assert (await everything_in(store, cursor))[0] == []
-    await put(store, two, said("later"))
+    await append_drafts(store, two, draft_message("later"))
     assert [entry.content for entry in (await everything_in(store, cursor))[0]] == ["later"]
 
 
 async def test_a_feed_shows_what_is_erased_as_blank_and_other_tenants_nothing(store):
-    context = await new(store)
-    await put(store, context, said("secret"))
+    context = await create_log(store)
+    await append_drafts(store, context, draft_message("secret"))
     await store.blank(context.id, [1], to=State.ERASED, audit={})
     assert [entry.content for entry in (await everything_in(store))[0]] == [""]
     async with store.for_tenant(f"{store.tenant}-other") as other:
@@ -72,7 +72,7 @@ async def test_what_is_no_cursor_is_refused(store):
 async def test_t31_a_consumer_that_dies_again_and_again_misses_nothing_of_slow_writers(store):
     """16 writers whose transactions stay open for a while after they wrote; the consumer forgets half its cursors."""
     draw = random.Random(7)
-    contexts = [await new(store) for _ in range(8)]
+    contexts = [await create_log(store) for _ in range(8)]
     done = asyncio.Event()
 
     async def write(number):
@@ -82,9 +82,9 @@ async def test_t31_a_consumer_that_dies_again_and_again_misses_nothing_of_slow_w
             async def slowly(connection, context=context, n=n):
                 rows = await store._db.rows(connection, "lock_context", {"context": context.id})
                 assert rows
-                op = Append(context=context.id, drafts=(said(f"{number}.{n}"),), tail={})
+                op = Append(context=context.id, drafts=(draft_message(f"{number}.{n}"),), tail={})
                 one = Waiting(op, os.urandom, asyncio.get_running_loop().create_future())
-                assert await store._db.rows(connection, *statement([Group([one])]))
+                assert await store._db.rows(connection, *build_append_statement([Group([one])]))
                 await asyncio.sleep(draw.random() * 0.02)
 
             await store._db.within(slowly)
@@ -123,9 +123,9 @@ async def test_an_append_with_jobs_wakes_whoever_listens(postgres_url):
     ):
         woken, disturbed = asyncio.Event(), asyncio.Event()
         async with other.hints(woken.set), foreign.hints(disturbed.set):
-            context = await new(store)
+            context = await create_log(store)
             for n in range(6_000):
-                await put(store, context, jobs=(JobDraft(kind="k", dedupe=f"d{n}"),))
+                await append_drafts(store, context, jobs=(JobDraft(kind="k", dedupe=f"d{n}"),))
                 if woken.is_set():
                     break
                 await asyncio.sleep(0.01)

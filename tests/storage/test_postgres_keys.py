@@ -10,7 +10,7 @@ import pytest
 
 from acms.kv import PostgresKV
 from acms.storage import open_storage
-from acms.storage.sql import queries
+from acms.storage.sql import load_queries
 from tests.servers.stores import inside
 
 #: Tables that hold nothing of any tenant.
@@ -150,7 +150,7 @@ def test_nobody_else_may_use_the_schema(migrated: str) -> None:
 @pytest.mark.parametrize("dialect", ["postgres", "kv_postgres"])
 def test_every_statement_names_the_tenant(dialect: str) -> None:
     of_nobody: set[str] = set()
-    for name, query in queries(dialect).items():
+    for name, query in load_queries(dialect).items():
         if "acms." not in query and "%(tenant)s" not in query:
             of_nobody.add(name)
             continue

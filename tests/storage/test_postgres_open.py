@@ -25,7 +25,7 @@ from acms.storage import open_storage
 from acms.storage.postgres.migrate import ROLES
 from acms.storage.postgres.store import PostgresStorage
 from acms.testing import sound
-from acms.testing.logs import fork, new, put, said
+from acms.testing.logs import append_drafts, create_log, draft_message, fork_log
 from tests.servers.postgres import Databases, Server
 from tests.servers.stores import inside
 
@@ -36,10 +36,12 @@ WRITTEN = "s3cr%20et%2F%40%3A%25"
 async def works(url: str) -> None:
     """Do with a store what every user does."""
     async with open_storage(url) as store:
-        context = await new(store)
-        await put(store, context, said("one", key="1"), jobs=(JobDraft(kind="k", dedupe="d", payload={}),))
-        child = await fork(store, context)
-        await put(store, child, said("two"))
+        context = await create_log(store)
+        await append_drafts(
+            store, context, draft_message("one", key="1"), jobs=(JobDraft(kind="k", dedupe="d", payload={}),)
+        )
+        child = await fork_log(store, context)
+        await append_drafts(store, child, draft_message("two"))
         assert len(await sound(store, child.id)) == 2
         await store.blank(context.id, [1], to=State.ERASED, audit={"by": "test"})
         (lease,) = await store.claim(["k"], lease=timedelta(seconds=30))
@@ -119,8 +121,10 @@ async def test_a_worker_is_woken_by_a_job_of_another_handle(postgres_url: str) -
         async with asyncio.timeout(300):
             while not await asyncio.to_thread(inside, postgres_url, listening):
                 await asyncio.sleep(0)
-        context = await new(other)
-        await put(other, context, said("hello"), jobs=(JobDraft(kind="k", dedupe="d", payload={}),))
+        context = await create_log(other)
+        await append_drafts(
+            other, context, draft_message("hello"), jobs=(JobDraft(kind="k", dedupe="d", payload={}),)
+        )
         async with asyncio.timeout(300):
             await done.wait()
         worker.stop()

@@ -16,7 +16,7 @@ from acms import open_storage
 from acms.ports import StorageBackend
 from acms.storage.sqlite.store import SQLiteStorage
 from acms.testing import HashEmbedder
-from acms.testing.logs import WHEN, carry
+from acms.testing.logs import WHEN, restore_contexts
 from acms_eval.turns import read_file
 from tests.faults._process import python
 
@@ -62,7 +62,7 @@ async def compare(
     here, there = stores
     for key, lines in talks.items():
         await tell(there, key, lines, embedder)
-        await carry(there, here, await there.context(key, namespace=NAMESPACE))
+        await restore_contexts(there, here, await there.context(key, namespace=NAMESPACE))
         await tell(here, key, (), embedder)  # its vectors do not move: they are computed again
     for key in talks:
         mine, theirs = [await ask(store, key, questions, embedder) for store in stores]

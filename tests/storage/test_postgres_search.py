@@ -23,7 +23,7 @@ from acms.storage.memory.store import MemoryStorage
 from acms.storage.postgres import migrate, search
 from acms.storage.postgres.pool import Pool
 from acms.storage.postgres.store import PostgresStorage
-from acms.testing.logs import new, noted, packed, put, said
+from acms.testing.logs import append_drafts, create_log, draft_fact, draft_message, pack_vector
 from tests.servers.postgres import Databases
 from tests.storage.suite.storage import HOSTILE
 
@@ -84,12 +84,12 @@ async def test_the_index_of_words_finds_what_comparing_all_finds(tenant: Storage
     reference = MemoryStorage()
     same: dict[str, str] = {}
     for one in texts(240), texts(60):
-        mine, theirs = await new(tenant), await new(reference)
+        mine, theirs = await create_log(tenant), await create_log(reference)
         for start in range(0, len(one), 60):
-            drafts = [noted(text) for text in one[start : start + 60]]
+            drafts = [draft_fact(text) for text in one[start : start + 60]]
             for a, b in zip(
-                (await put(tenant, mine, *drafts)).ids,
-                (await put(reference, theirs, *drafts)).ids,
+                (await append_drafts(tenant, mine, *drafts)).ids,
+                (await append_drafts(reference, theirs, *drafts)).ids,
                 strict=True,
             ):
                 same[b] = a
@@ -129,16 +129,16 @@ WRITTEN = [
 @pytest.mark.usefixtures("large")
 async def test_words_that_a_parser_would_join_or_drop_are_found(tenant: StorageBackend) -> None:
     for number, (written, asked) in enumerate(WRITTEN):
-        context = await new(tenant, namespace=f"n{number}")
-        receipt = await put(tenant, context, noted("nothing of the kind"), noted(written))
+        context = await create_log(tenant, namespace=f"n{number}")
+        receipt = await append_drafts(tenant, context, draft_fact("nothing of the kind"), draft_fact(written))
         assert await ids(tenant, Search(namespace=f"n{number}", terms=(asked,))) == [receipt.ids[1]], asked
 
 
 @pytest.mark.usefixtures("large")
 async def test_t35_no_text_is_read_as_a_query_language(tenant: StorageBackend) -> None:
     """Hostile words, namespaces, spaces and vectors find nothing of others and break nothing."""
-    context = await new(tenant)
-    await put(tenant, context, noted("secret & plain | words ! here"))
+    context = await create_log(tenant)
+    await append_drafts(tenant, context, draft_fact("secret & plain | words ! here"))
     for text in [*HOSTILE, "!", "a:*", "a & b", "(", "'a' <-> 'b'", "a | !b"]:
         for query in (
             Search(namespace="default", terms=(text, "nowhere")),
@@ -152,13 +152,15 @@ async def test_t35_no_text_is_read_as_a_query_language(tenant: StorageBackend) -
     for vector in ((), (0.0,), (float("nan"),), (float("inf"), 1.0), (1e300,), (1.0,) * 20_000):
         assert await tenant.search(Search(namespace="default", space=SPACE, vector=vector)) == []
     assert len(await tenant.search(Search(namespace="default", terms=("!secret", "&", "|")))) == 1
-    await put(tenant, context, noted("x" * 1_000_000), noted("𠀀 " * 400_000), noted("a1 " * 300_000))
+    await append_drafts(
+        tenant, context, draft_fact("x" * 1_000_000), draft_fact("𠀀 " * 400_000), draft_fact("a1 " * 300_000)
+    )
 
 
 @pytest.mark.usefixtures("large")
 async def test_a_query_of_stop_words_only_is_answered(tenant: StorageBackend) -> None:
-    context = await new(tenant)
-    receipt = await put(tenant, context, noted("to be or not to be"), noted("nothing"))
+    context = await create_log(tenant)
+    receipt = await append_drafts(tenant, context, draft_fact("to be or not to be"), draft_fact("nothing"))
     assert await ids(tenant, Search(namespace="default", terms=("to", "be"))) == [receipt.ids[0]]
 
 
@@ -166,11 +168,11 @@ async def test_a_query_of_stop_words_only_is_answered(tenant: StorageBackend) ->
 
 
 async def filled(store: StorageBackend, vectors: Sequence[Sequence[float]], space: str) -> Context:
-    context = await new(store)
+    context = await create_log(store)
     kind = "<f2" if "/f16/" in space else "<f4"
     for start in range(0, len(vectors), 200):
         some = vectors[start : start + 200]
-        await put(store, context, *(noted(f"fact {start + n}") for n in range(len(some))))
+        await append_drafts(store, context, *(draft_fact(f"fact {start + n}") for n in range(len(some))))
         rows = [
             Derived(version=start + n, space=space, data=np.array(one, kind).tobytes())
             for n, one in enumerate(some, 1)
@@ -228,8 +230,14 @@ async def test_the_index_of_vectors_is_used(store: PostgresStorage, superuser: S
 async def test_only_vectors_of_what_is_searched_are_indexed(
     store: PostgresStorage, superuser: Superuser
 ) -> None:
-    context = await new(store)
-    await put(store, context, noted("fact"), said("plain"), said("marked", markers=("decision",)))
+    context = await create_log(store)
+    await append_drafts(
+        store,
+        context,
+        draft_fact("fact"),
+        draft_message("plain"),
+        draft_message("marked", markers=("decision",)),
+    )
     good = half(1, 0, 0, 0, 0, 0, 0, 0)
     rows = [Derived(version=version, space=SPACE, data=good) for version in (1, 2, 3)]
     rows += [
@@ -238,7 +246,7 @@ async def test_only_vectors_of_what_is_searched_are_indexed(
         Derived(version=1, space=SPACE, part=3, data=half(1, 2)),
         Derived(version=1, space=SPACE, part=4, data=b""),
         Derived(version=1, space="cards1", data=good),
-        Derived(version=1, space="model/2/f32/said1", data=packed(3e38, -1e-40)),
+        Derived(version=1, space="model/2/f32/said1", data=pack_vector(3e38, -1e-40)),
         Derived(version=1, space="model/99999/f16/said1", data=good),
     ]
     assert await store.put_derived(context.id, rows) == len(rows)
@@ -259,8 +267,8 @@ async def test_vectors_of_half_width_are_compared_by_every_store(
 ) -> None:
     for one in (store, MemoryStorage(), open_storage(f"sqlite:///{tmp_path}/v.db")):
         async with one:
-            context = await new(one)
-            receipt = await put(one, context, noted("north"), noted("east"))
+            context = await create_log(one)
+            receipt = await append_drafts(one, context, draft_fact("north"), draft_fact("east"))
             rows = [
                 Derived(version=1, space="m/2/f16/said1", data=half(0, 1)),
                 Derived(version=2, space="m/2/f16/said1", data=half(1, 0)),
@@ -275,9 +283,13 @@ async def test_vectors_of_half_width_are_compared_by_every_store(
 
 @pytest.mark.usefixtures("large")
 async def test_spaces_that_name_no_dimension_are_compared_whole(tenant: StorageBackend) -> None:
-    context = await new(tenant)
-    receipt = await put(tenant, context, noted("north"), noted("east"), noted("nowhere"))
-    rows = [Derived(version=n, space="s", data=packed(*at)) for n, at in enumerate([(0, 1), (1, 0.1)], 1)]
+    context = await create_log(tenant)
+    receipt = await append_drafts(
+        tenant, context, draft_fact("north"), draft_fact("east"), draft_fact("nowhere")
+    )
+    rows = [
+        Derived(version=n, space="s", data=pack_vector(*at)) for n, at in enumerate([(0, 1), (1, 0.1)], 1)
+    ]
     await tenant.put_derived(context.id, rows)
     query = Search(namespace="default", space="s", vector=(1.0, 0.2), terms=("nowhere",))
     assert sorted(await ids(tenant, query)) == sorted(receipt.ids)
@@ -306,8 +318,10 @@ def pages(superuser: Superuser, pattern: str) -> bytes:
 async def test_t38_erased_content_is_in_neither_index(
     store: PostgresStorage, superuser: Superuser, to: State
 ) -> None:
-    context = await new(store)
-    receipt = await put(store, context, noted("xylophonequartz is secret"), noted("plain words"))
+    context = await create_log(store)
+    receipt = await append_drafts(
+        store, context, draft_fact("xylophonequartz is secret"), draft_fact("plain words")
+    )
     vectors = directions(2, 256)
     space = "model/256/f16/said1"
     rows = [Derived(version=n, space=space, data=half(*one)) for n, one in enumerate(vectors, 1)]
@@ -336,8 +350,8 @@ async def test_other_tenants_stay_invisible_without_the_predicate(
     """Row-level security is the net: a query that forgets its tenant sees no vector, the search function no word."""
     async with store.for_tenant("other") as other:
         for one in (store, other):
-            context = await new(one)
-            await put(one, context, noted("secret"))
+            context = await create_log(one)
+            await append_drafts(one, context, draft_fact("secret"))
             await one.put_derived(context.id, [Derived(version=1, space=SPACE, data=half(*range(1, 9)))])
     assert superuser.execute("SELECT count(*) FROM acms.vectors").fetchall() == [(2,)]
     for tenant, seen in (("other", 1), ("default", 1), ("nobody", 0), ("", 0)):
@@ -393,7 +407,7 @@ async def test_the_function_that_sees_all_tenants_is_the_only_one_and_is_closed(
 async def migrated(url: str, *, vectors: bool = True) -> list[int]:
     pool = Pool(url, size=1, patience=5.0, statement_seconds=30.0)
     try:
-        return [step.version for step in await migrate.migrate(pool, partitions=4, vectors=vectors)]
+        return [step.version for step in await migrate.apply_migrations(pool, partitions=4, vectors=vectors)]
     finally:
         await pool.close()
 
@@ -418,7 +432,7 @@ async def test_without_pgvector_vectors_are_compared_one_by_one_until_a_migratio
         assert await migrated(postgres_url) == []
         assert superuser.execute("SELECT count(*) FROM acms.vectors").fetchall() == [(32,)]
         # a process from before goes on, and what it writes is indexed
-        later = await put(before, context, noted("later"))
+        later = await append_drafts(before, context, draft_fact("later"))
         await before.put_derived(context.id, [Derived(version=31, space=space, data=half(*vectors[7]))])
         assert len(await before.search(query)) == 3
     async with PostgresStorage(postgres_url) as after:
@@ -476,7 +490,7 @@ async def test_a_server_without_pgvector_searches_all_the_same_and_says_what_is_
     assert (near[0].id.split("_")[2], words[0].id.split("_")[2]) == ("8", "c")
     connection = await psycopg.AsyncConnection.connect(postgres15_url, autocommit=True)
     async with connection:
-        steps = await migrate.status(connection)
+        steps = await migrate.read_migration_status(connection)
     wants = "pgvector 0.8.2 or newer on the server"
     assert [(step.applied, step.waits_for) for step in steps] == [
         (True, None),
@@ -490,7 +504,7 @@ async def test_a_server_without_pgvector_searches_all_the_same_and_says_what_is_
 
 async def test_a_pgvector_that_is_too_old_is_refused(postgres_url: str, superuser: Superuser) -> None:
     async with PostgresStorage(postgres_url) as store:
-        await new(store)
+        await create_log(store)
     superuser.execute("UPDATE pg_extension SET extversion = '0.8.1' WHERE extname = 'vector'")
     with pytest.raises(ConfigurationError, match=r"0\.8\.1.*0\.8\.2") as refused:
         await PostgresStorage(postgres_url).contexts(ContextQuery())

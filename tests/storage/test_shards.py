@@ -12,7 +12,7 @@ from acms.branches import copying
 from acms.errors import ConfigurationError, HandleError, NotFoundError, ValidationError
 from acms.model import ContextQuery
 from acms.storage import MemoryStorage, Shards, SQLiteStorage, urls
-from acms.testing.logs import new, put, said
+from acms.testing.logs import append_drafts, create_log, draft_message
 
 SECRET = "s3cr3t/p@ss:w?rd"
 
@@ -58,7 +58,7 @@ async def test_every_tenant_has_its_shard_and_sees_only_itself(
             store = shards.of(tenant)
             assert store is shards.of(tenant)
             assert store.tenant == tenant
-            await put(store, await new(store, tenant), said(f"this is {tenant}"))
+            await append_drafts(store, await create_log(store, tenant), draft_message(f"this is {tenant}"))
         for tenant in ("acme", "initech", "somebody"):
             assert await keys(shards.of(tenant)) == {tenant}
         assert await keys(shards.of("hooli")) == set()
@@ -76,7 +76,7 @@ async def test_a_url_opens_the_store_of_one_tenant(written: Callable[[str], Path
         assert isinstance(store, SQLiteStorage)
         assert store.tenant == "acme"
         assert store.path.name == "us 1.db"
-        await new(store, "a")
+        await create_log(store, "a")
     async with open_storage(str(file)) as store:
         assert (store.tenant, await keys(store)) == ("default", set())
     async with Shards(file) as shards:
@@ -137,7 +137,7 @@ async def test_tenants_of_a_server_share_its_connections(
     async with Shards(written('default = "one"\n[shards]\none = "${ACMS_SERVER}"')) as shards:
         for tenant in ("acme", "initech", "hooli"):
             store = shards.of(tenant)
-            await put(store, await new(store, tenant), said(f"this is {tenant}"))
+            await append_drafts(store, await create_log(store, tenant), draft_message(f"this is {tenant}"))
         for tenant in ("acme", "initech", "hooli"):
             assert await keys(shards.of(tenant)) == {tenant}
         pools = {id(store._db.pool) for store in map(shards.of, ("acme", "initech", "hooli"))}  # type: ignore[attr-defined]
@@ -150,8 +150,8 @@ async def test_a_tenant_moves_by_a_copy_and_one_line(written: Callable[[str], Pa
     file = written(TWO)
     async with Shards(file) as before:
         store = before.of("acme")
-        context = await new(store, "talk")
-        await put(store, context, said("one"), said("two"))
+        context = await create_log(store, "talk")
+        await append_drafts(store, context, draft_message("one"), draft_message("two"))
         head = await store.head(context.id)
     text = file.read_text(encoding="utf-8")
     moved = written(text.replace('acme = "us-1"', 'acme = "eu-1"'))
@@ -329,7 +329,7 @@ def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
 def test_only_our_options_are_taken_out_of_a_url(
     url: str, dsn: str, tenant: str, durability: str | None
 ) -> None:
-    found = urls.postgres(url)
+    found = urls.parse_postgres_url(url)
     assert (found.dsn, found.tenant, found.options.get("durability")) == (dsn, tenant, durability)
 
 

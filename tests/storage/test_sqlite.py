@@ -20,7 +20,7 @@ from acms.errors import (
     SchemaVersionError,
     SessionNotFoundError,
 )
-from acms.log.encoding import genesis, verify
+from acms.log.encoding import genesis_hash, verify_chain
 from acms.model import (
     Append,
     ContextQuery,
@@ -34,10 +34,10 @@ from acms.model import (
     State,
 )
 from acms.storage import SQLiteStorage
-from acms.storage.sql import migrations, queries
+from acms.storage.sql import load_migrations, load_queries
 from acms.storage.sqlite.file import Answer, StoppedError
 from acms.testing import run_story, sound
-from acms.testing.logs import fork, new, noted, put, said, summed_up
+from acms.testing.logs import append_drafts, create_log, draft_fact, draft_message, draft_summary, fork_log
 from tests.storage.suite import StorageBackendTests
 
 
@@ -82,12 +82,12 @@ async def second(tmp_path, store):
 
 
 async def test_what_one_handle_acknowledged_the_other_reads(store, second):
-    context = await new(store, "a")
-    receipt = await put(store, context, said("a", key="k"), tail={"n": 1})
+    context = await create_log(store, "a")
+    receipt = await append_drafts(store, context, draft_message("a", key="k"), tail={"n": 1})
     assert await second.context("a") == context
     assert await second.head(context.id) == receipt.head
-    assert (await put(second, context, said("a", key="k"))).repeated
-    await put(second, context, said("b"))
+    assert (await append_drafts(second, context, draft_message("a", key="k"))).repeated
+    await append_drafts(second, context, draft_message("b"))
     await store.put_derived(context.id, [Derived(version=2, space="s", data=b"x")])
     assert [row.data for row in await second.derived(context.id, "s")] == [b"x"]
     await second.blank(context.id, [1], to=State.ERASED, audit={})
@@ -102,7 +102,7 @@ async def test_a_query_is_planned_once_whatever_it_asks_for(tmp_path, monkeypatc
 
     monkeypatch.setattr(apsw, "connection_hooks", [*apsw.connection_hooks, watch])
     async with SQLiteStorage(tmp_path / "a.db") as store:
-        contexts = [await new(store, key) for key in ("a", "b", "c")]
+        contexts = [await create_log(store, key) for key in ("a", "b", "c")]
         planned.clear()
         await store.head(contexts[0].id)
         assert planned
@@ -113,51 +113,53 @@ async def test_a_query_is_planned_once_whatever_it_asks_for(tmp_path, monkeypatc
 
 
 async def test_two_handles_that_write_in_turns_agree_on_every_head(store, second):
-    context = await new(store)
-    child = await fork(store, context)
+    context = await create_log(store)
+    child = await fork_log(store, context)
     for n in range(20):
         writer, reader = (store, second) if n % 3 else (second, store)
         if n % 5 == 4:
             await writer.blank(context.id, [n // 2], to=State.ERASED, audit={})
         if n % 4 == 3:
             await writer.put_derived(context.id, [Derived(version=1 + n // 2, space="s", data=b"x")])
-        draft = summed_up(1, 1) if n % 7 == 6 else said(str(n))
-        receipt = await put(writer, context, draft, tail={"n": n})
+        draft = draft_summary(1, 1) if n % 7 == 6 else draft_message(str(n))
+        receipt = await append_drafts(writer, context, draft, tail={"n": n})
         assert receipt.head == await reader.head(context.id) == await writer.head(context.id)
-        await put(reader, child, said(str(n)), tail={"n": n})
+        await append_drafts(reader, child, draft_message(str(n)), tail={"n": n})
         await sound(reader, context.id)
         await sound(writer, child.id)
 
 
 async def test_a_tail_that_another_handle_changed_is_not_undone(store, second):
-    context = await new(store)
-    await put(store, context, said("a"), tail={"of": "the first handle"})
-    await put(second, context, tail={"of": "the second handle"})
-    receipt = await put(store, context, said("b"))
+    context = await create_log(store)
+    await append_drafts(store, context, draft_message("a"), tail={"of": "the first handle"})
+    await append_drafts(second, context, tail={"of": "the second handle"})
+    receipt = await append_drafts(store, context, draft_message("b"))
     assert receipt.head.tail == {"of": "the second handle"}
     assert (await second.head(context.id)).tail == {"of": "the second handle"}
 
 
 async def test_a_refused_append_leaves_the_next_one_on_the_right_head(store, second):
-    context = await new(store)
-    await put(store, context, said("a"), tail={}, jobs=(JobDraft(kind="k", dedupe="d"),))
+    context = await create_log(store)
+    await append_drafts(store, context, draft_message("a"), tail={}, jobs=(JobDraft(kind="k", dedupe="d"),))
     (stale,) = await second.claim(["k"], lease=timedelta(0))
     await second.claim(["k"], lease=timedelta(0))
     for n in range(3):
         with pytest.raises(LeaseLostError):
-            await put(store, context, said("late", key=f"late {n}"), tail={}, finish=stale)
-        await put(store, context, said(str(n), key=f"late {n}"), tail={})
+            await append_drafts(store, context, draft_message("late", key=f"late {n}"), tail={}, finish=stale)
+        await append_drafts(store, context, draft_message(str(n), key=f"late {n}"), tail={})
     assert [entry.content for entry in await sound(second, context.id)] == ["a", "0", "1", "2"]
 
 
 async def test_logs_that_others_changed_do_not_take_along_those_written_with_them(store, second):
-    contexts = [await new(store) for _ in range(8)]
+    contexts = [await create_log(store) for _ in range(8)]
     for context in contexts:
-        await put(store, context, said("a"), tail={"n": 0})
+        await append_drafts(store, context, draft_message("a"), tail={"n": 0})
 
     async def all_at_once(text: str, expected: int) -> list[object]:
         ops = [
-            Append(context=one.id, drafts=(said(text),), tail={"n": 1}, expect=Expect(version=expected))
+            Append(
+                context=one.id, drafts=(draft_message(text),), tail={"n": 1}, expect=Expect(version=expected)
+            )
             for one in contexts
         ]
         return await store.append(ops)
@@ -165,7 +167,7 @@ async def test_logs_that_others_changed_do_not_take_along_those_written_with_the
     for result in await all_at_once("b", 1):
         assert isinstance(result, Receipt)
     moved, deleted = contexts[2], contexts[5]
-    await put(second, moved, said("theirs"), tail={"n": 2})
+    await append_drafts(second, moved, draft_message("theirs"), tail={"n": 2})
     await second.settings(deleted.id, {"deleted": True}, rev=0)
     found = await all_at_once("c", 2)
     assert isinstance(found.pop(5), SessionNotFoundError)
@@ -178,10 +180,13 @@ async def test_logs_that_others_changed_do_not_take_along_those_written_with_the
 
 
 async def test_two_appends_to_one_log_in_one_call_follow_each_other(store, second):
-    context = await new(store)
-    await put(store, context, said("a"), tail={"n": 0})
+    context = await create_log(store)
+    await append_drafts(store, context, draft_message("a"), tail={"n": 0})
     found = await store.append(
-        [Append(context=context.id, drafts=(said(text),), tail={"n": n}) for n, text in enumerate("bc", 1)]
+        [
+            Append(context=context.id, drafts=(draft_message(text),), tail={"n": n})
+            for n, text in enumerate("bc", 1)
+        ]
     )
     assert [receipt.versions for receipt in found] == [(2, 2), (3, 3)]
     assert found[1].head == await second.head(context.id)
@@ -189,10 +194,10 @@ async def test_two_appends_to_one_log_in_one_call_follow_each_other(store, secon
 
 
 async def test_rows_computed_for_a_head_that_moved_are_computed_again(store, second):
-    context = await new(store)
-    await put(store, context, said("a"), tail={})
-    await put(second, context, said("b"), tail={})
-    receipt = await put(store, context, said("c"), tail={"n": 1})
+    context = await create_log(store)
+    await append_drafts(store, context, draft_message("a"), tail={})
+    await append_drafts(second, context, draft_message("b"), tail={})
+    receipt = await append_drafts(store, context, draft_message("c"), tail={"n": 1})
     assert receipt.versions == (3, 3)
     assert receipt.head == await second.head(context.id)
     assert [entry.content for entry in await sound(second, context.id)] == ["a", "b", "c"]
@@ -286,10 +291,12 @@ def test_callers_on_any_event_loop_are_answered(tmp_path, loop_factory, eventfd,
 
     async def talk():
         async with SQLiteStorage(tmp_path / "a.db") as store:
-            context = await new(store)
+            context = await create_log(store)
             for number in range(3):
-                assert await put(store, context, said(f"alone {number}"))
-            await asyncio.gather(*[put(store, context, said(f"together {number}")) for number in range(9)])
+                assert await append_drafts(store, context, draft_message(f"alone {number}"))
+            await asyncio.gather(
+                *[append_drafts(store, context, draft_message(f"together {number}")) for number in range(9)]
+            )
             return (await store.head(context.id)).version
 
     with asyncio.Runner(loop_factory=loop_factory) as runner:
@@ -298,8 +305,11 @@ def test_callers_on_any_event_loop_are_answered(tmp_path, loop_factory, eventfd,
 
 async def test_what_is_committed_while_the_handle_closes_is_answered(tmp_path):
     store = SQLiteStorage(tmp_path / "a.db")
-    context = await new(store)
-    late = [asyncio.create_task(put(store, context, said(f"late {number}"))) for number in range(3)]
+    context = await create_log(store)
+    late = [
+        asyncio.create_task(append_drafts(store, context, draft_message(f"late {number}")))
+        for number in range(3)
+    ]
     await asyncio.sleep(0)  # they are with the writer now
     await store.aclose()
     assert len({receipt.versions for receipt in await asyncio.gather(*late)}) == 3
@@ -345,11 +355,11 @@ async def test_what_waits_to_be_written_while_another_thread_closes_the_handle_i
     closer = threading.Thread(target=close)
 
     async def create(number):
-        await new(store, f"{number} first")
+        await create_log(store, f"{number} first")
         if number == 2:  # the last of those that were answered at once: the others have posted again
             closer.start()
             queue.thread.join(60)
-        await new(store, f"{number} second")
+        await create_log(store, f"{number} second")
 
     writing = asyncio.create_task(file.write(slow))
     assert await asyncio.to_thread(begun.wait, 60)
@@ -385,10 +395,13 @@ async def test_a_closed_handle_gives_its_file_descriptors_back(tmp_path):
 
 
 async def test_writers_on_two_handles_share_one_order(store, second):
-    context = await new(store)
+    context = await create_log(store)
 
     async def write(handle, name):
-        return [await put(handle, context, said(f"{name}.{n}"), noted("a fact")) for n in range(15)]
+        return [
+            await append_drafts(handle, context, draft_message(f"{name}.{n}"), draft_fact("a fact"))
+            for n in range(15)
+        ]
 
     names = [
         (handle, f"{number}.{task}") for number, handle in enumerate((store, second)) for task in range(4)
@@ -522,8 +535,10 @@ def plain(value):
 
 async def test_t44_a_planted_entry_is_plain_data_or_corrupt(store, tmp_path, imports):
     path = tmp_path / "a.db"
-    context = await new(store)
-    await put(store, context, said("a"), said("b", metadata={"x": 1}), said("c"))
+    context = await create_log(store)
+    await append_drafts(
+        store, context, draft_message("a"), draft_message("b", metadata={"x": 1}), draft_message("c")
+    )
     (good,) = await store.read(context.id, after=1, before=3)
     row = "row & 4294967295 = 2"
     for column in (
@@ -566,9 +581,13 @@ async def test_t44_planted_settings_tails_lineages_and_jobs_are_plain_data_or_co
     store, tmp_path, imports
 ):
     path = tmp_path / "a.db"
-    context = await new(store, "a", settings={"name": "A"})
-    await put(
-        store, context, said("a"), tail={"n": 1}, jobs=(JobDraft(kind="k", dedupe="d", payload={"x": 1}),)
+    context = await create_log(store, "a", settings={"name": "A"})
+    await append_drafts(
+        store,
+        context,
+        draft_message("a"),
+        tail={"n": 1},
+        jobs=(JobDraft(kind="k", dedupe="d", payload={"x": 1}),),
     )
     places = {
         "UPDATE contexts SET settings = ?": lambda: store.context("a"),
@@ -582,7 +601,7 @@ async def test_t44_planted_settings_tails_lineages_and_jobs_are_plain_data_or_co
             Search(namespace="default", space="s", vector=(1.0,))
         ),
     }
-    await put(store, context, noted("b"))
+    await append_drafts(store, context, draft_fact("b"))
     await store.put_derived(context.id, [Derived(version=2, space="s", data=b"\x00\x00\x80\x3f")])
     for statement, ask in places.items():
         table, column = statement.split()[1], statement.split()[3]
@@ -607,7 +626,7 @@ async def test_t44_planted_settings_tails_lineages_and_jobs_are_plain_data_or_co
 
 async def test_t44_a_planted_record_is_plain_data_or_corrupt(store, tmp_path, imports):
     path = tmp_path / "a.db"
-    context = await new(store)
+    context = await create_log(store)
     good = await store.put_record(context.id, "a", {"n": 1}, rev=0)
     for column, before in (("data", '{"n":1}'), ("rev", 1)):
         for value in [*PLANTED, 0, b'{"n":1}']:
@@ -627,8 +646,8 @@ async def test_t44_a_planted_record_is_plain_data_or_corrupt(store, tmp_path, im
 
 
 async def test_what_an_erased_record_said_is_nowhere_in_the_file(store):
-    context = await new(store)
-    (id,) = (await put(store, context, said("a"))).ids
+    context = await create_log(store)
+    (id,) = (await append_drafts(store, context, draft_message("a"))).ids
     await store.put_record(context.id, "a", {"shown": "on the blackboard of room 12"}, rev=0)
     assert await store.residue([], [b"on the blackboard of room 12"]) == [], "a record says it still"
     await store.blank(context.id, [1], to=State.ERASED, audit={})
@@ -638,15 +657,17 @@ async def test_what_an_erased_record_said_is_nowhere_in_the_file(store):
 
 async def test_t45_one_flipped_byte_in_the_file_is_found_and_located(store, tmp_path):
     path = tmp_path / "a.db"
-    root = await new(store)
-    await put(store, root, said("a"), said("the price is 100"), said("c"))
-    child = await fork(store, root)
-    await put(store, child, said("d"))
+    root = await create_log(store)
+    await append_drafts(
+        store, root, draft_message("a"), draft_message("the price is 100"), draft_message("c")
+    )
+    child = await fork_log(store, root)
+    await append_drafts(store, child, draft_message("d"))
     flip = "UPDATE entries SET content = replace(content, '100', '900') WHERE row & 4294967295 = 2"
     change(path, flip)
     for context in (root, child):
         entries = await store.read(context.id)
-        problems = list(verify(entries, head=genesis(root.id), version=0))
+        problems = list(verify_chain(entries, head=genesis_hash(root.id), version=0))
         assert [version for version, _ in problems] == [2]
         found = await export.verify(store, await store.context(context.id))
         assert {(problem.context, problem.version) for problem in found} == {(context.id, 2)}
@@ -660,13 +681,13 @@ async def earlier(tmp_path):
     """A file of schema 1: a root, a fork and its fork with rows that each counted for itself, and a log apart."""
     path = tmp_path / "a.db"
     async with SQLiteStorage(path) as store:
-        root, apart = await new(store, "root"), await new(store, "apart")
-        await put(store, root, said("a"), said("b"), said("c"))
-        await put(store, apart, said("x"))
-        child = await fork(store, root, 2, key="child")
-        await put(store, child, said("d"))
-        grandchild = await fork(store, child, key="grandchild")
-        await put(store, grandchild, said("e"))
+        root, apart = await create_log(store, "root"), await create_log(store, "apart")
+        await append_drafts(store, root, draft_message("a"), draft_message("b"), draft_message("c"))
+        await append_drafts(store, apart, draft_message("x"))
+        child = await fork_log(store, root, 2, key="child")
+        await append_drafts(store, child, draft_message("d"))
+        grandchild = await fork_log(store, child, key="grandchild")
+        await append_drafts(store, grandchild, draft_message("e"))
         for context, versions in ((root, (1, 2)), (child, (3,)), (grandchild, (4,)), (apart, (1,))):
             rows = [Derived(version=n, space="s", data=b"old") for n in versions]
             await store.put_derived(context.id, rows)
@@ -700,14 +721,14 @@ async def test_the_counters_of_an_earlier_file_become_one_per_tree(earlier):
             assert (await store.put_record(context.id, "a", {}, rev=0)).rev == 1
             (row,) = await store.derived(context.id, "s", after=7)
             assert (row.version, row.seq, row.data) == (1, 8, b"new")
-            assert (await put(store, context, said("on"))).head.derived == 8
+            assert (await append_drafts(store, context, draft_message("on"))).head.derived == 8
     async with SQLiteStorage(earlier, read_only=True) as store:
         assert (await store.head(tree[0].id)).derived == 8
 
 
 async def test_what_an_earlier_file_lacks_is_applied_once_and_named(earlier):
     store = SQLiteStorage(earlier)
-    missing = [version for version, _, _ in migrations("sqlite")[1:]]
+    missing = [version for version, _, _ in load_migrations("sqlite")[1:]]
     assert [step.version for step in await store.migrate()] == missing
     assert await store.migrate() == []
     await store.aclose()
@@ -715,12 +736,12 @@ async def test_what_an_earlier_file_lacks_is_applied_once_and_named(earlier):
 
 async def test_a_list_of_contexts_goes_on_where_its_page_ended(store, tmp_path):
     """SQLite seeks that place: it does not go through all that came before it for every page."""
-    await new(store, "a")
+    await create_log(store, "a")
     connection = apsw.Connection(str(store.path))
     connection.create_scalar_function("holds", lambda settings, where: True)
     values = {"tenant": store.tenant, "namespace": None, "deleted": False, "inner": None, "where": None}
     for name in ("contexts", "sessions"):
-        query = f"EXPLAIN QUERY PLAN {queries('sqlite')[name]}"
+        query = f"EXPLAIN QUERY PLAN {load_queries('sqlite')[name]}"
         plan = [row[3] for row in connection.execute(query, {**values, "after": 7, "limit": 3})]
         assert plan[0] == "SEARCH c USING INTEGER PRIMARY KEY (rowid<?)"
         assert not any("TEMP B-TREE" in step for step in plan)

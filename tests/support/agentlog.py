@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from acms.ports import Turn
-from acms.text.extract import extract
+from acms.text.extract import extract_summary
 
 STYLES = ("chatter", "logs", "json", "prose", "mixed")
 
@@ -255,7 +255,7 @@ def rounds(turns: Sequence[Turn], share: float, count: Callable[[str], int], par
     for part in range(parts):
         stretch = [*summary, *turns[part * len(turns) // parts : (part + 1) * len(turns) // parts]]
         limit = int(share * sum(count(turn.text) for turn in stretch))
-        text = extract(stretch, limit, count)
+        text = extract_summary(stretch, limit, count)
         assert count(text) <= limit
         summary = [Turn(speaker="summary", text=text, version=len(turns) + part + 1, summary=True)]
     return text

@@ -10,7 +10,7 @@ from acms.facts import consolidate
 from acms.facts.consolidate import Consolidated, Rules
 from acms.knowledge import Fact, Outcome, Proposal
 from acms.log import facts
-from acms.log.in_force import Cover, stale
+from acms.log.in_force import Cover, find_demotions
 from acms.model import Draft, Entry, Kind, Origin
 from tests.support.logs import NOON, Log
 
@@ -38,7 +38,7 @@ def work(
     key: str = "reflect:1",
 ) -> Consolidated:
     """Consolidate, answering from a log as a runner does."""
-    deciding = consolidate.consolidate(
+    deciding = consolidate.consolidate_proposals(
         proposals, known, read, rules, now=NOON, count=lambda text: len(text.split()), key=key
     )
     answer: dict[str, list[Entry]] | None = None
@@ -95,7 +95,7 @@ class FactLog(Log):
         entries = self.entries[: self.version if upto is None else upto]
         replacing = [entry for entry in entries if entry.replaces]
         made = [entry for entry in entries if entry.kind is Kind.FACT]
-        return facts.facts(made, Cover(replacing), replacing)
+        return facts.collect_facts(made, Cover(replacing), replacing)
 
     def said(self) -> list[str]:
         """What is in force, in words."""
@@ -107,7 +107,7 @@ class FactLog(Log):
 
     def demoted(self) -> dict[str, list[str]]:
         """Content of the demoted messages → what of each is still good."""
-        known = stale(self.cover())
+        known = find_demotions(self.cover())
         return {
             entry.content: [entry.content[start:end].strip() for start, end in found.spans]
             for entry in self.entries

@@ -42,7 +42,7 @@ def rank(
 
 def card(entry: Entry) -> bytes | None:
     """The index record of an entry; None for one whose content is gone."""
-    return index_record.write(entry, NONCE) if entry.state is State.LIVE else None
+    return index_record.encode_index_record(entry, NONCE) if entry.state is State.LIVE else None
 
 
 def packed(entries: Iterable[Entry]) -> list[bytes | None]:

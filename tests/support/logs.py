@@ -9,11 +9,11 @@ from typing import Any
 
 from acms.config import EpisodeBoundaryConfig
 from acms.log.encoding import entry_id
-from acms.log.in_force import Cover, Unit, effective, units
+from acms.log.in_force import Cover, Unit, effective_sequence, fold_atomic_groups
 from acms.log.validation import canonical_text
 from acms.model import Draft, Entry, Kind, Origin, Part, Role, Span, State, Text, ToolCall, ToolResult
 from acms.recall.planner import media_tokens
-from acms.write.episodes import Tail, place
+from acms.write.episodes import Tail, assign_episode
 
 CONTEXT = "c_0123456789abcdef"
 NONCE = "0a1b2c"
@@ -100,7 +100,7 @@ class Log:
             actor=actor,
             tokens=self.count(text) + media_tokens(made),
         )
-        found = place(self.tail, draft, self.rules, f"g{self._groups}")
+        found = assign_episode(self.tail, draft, self.rules, f"g{self._groups}")
         self.tail = found.tail
         return self.add(replace(draft, episode=found.episode, closes=found.closes, group=found.group))
 
@@ -188,13 +188,13 @@ class Log:
         )
 
     def sequence(self, at: int | None = None) -> list[Entry]:
-        return effective(self.entries[: len(self.entries) if at is None else at], self.cover(at))
+        return effective_sequence(self.entries[: len(self.entries) if at is None else at], self.cover(at))
 
     def versions(self, at: int | None = None) -> list[int]:
         return [entry.version for entry in self.sequence(at)]
 
     def units(self, at: int | None = None) -> list[Unit]:
-        return units(self.sequence(at), whole=True).units
+        return fold_atomic_groups(self.sequence(at), whole=True).units
 
     def shown(self, at: int | None = None) -> list[tuple[int, ...]]:
         """Versions of every unit that may be shown, in order."""

@@ -8,7 +8,7 @@ from typing import TypeVar
 from acms.model import Json, Media, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.plan.nodes import Atom, Fitted, NeedSummary, Scope
 from acms.ports import TokenCounter
-from acms.prompt.fit import fit
+from acms.prompt.fit import fit_prompt
 from acms.prompt_types import CacheMark, Count, Exactness, PromptMessage, Tool, Usage
 
 T = TypeVar("T")
@@ -113,7 +113,7 @@ def answered(steps: Generator[NeedSummary, str | None, T], answers: Iterable[str
 
 def fitted(tree: Scope, limit: int | None, *answers: str | None, codec: Toy | None = None) -> Fitted:
     """Fit a tree with the toy codec."""
-    return answered(fit(tree, codec or Toy(), limit), answers)
+    return answered(fit_prompt(tree, codec or Toy(), limit), answers)
 
 
 def said(text: str, role: Role = Role.USER, **fields: Json) -> PromptMessage:

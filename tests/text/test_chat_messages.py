@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from acms.config import EpisodeBoundaryConfig
 from acms.errors import TokenBudgetExceededError
-from acms.log.in_force import Unit, effective, units
-from acms.log.trust import instructs
+from acms.log.in_force import Unit, effective_sequence, fold_atomic_groups
+from acms.log.trust import is_instruction
 from acms.model import Entry, Head, Kind, Media, Raw, Reasoning, Role, Source, Text, ToolCall, ToolResult
 from acms.ports import TokenCounter
 from acms.prompt.messages import ChatPlan, Material, plan_chat
-from acms.recall.candidates import Terms, offer
-from acms.recall.pipeline import Gathered, _gathered
-from acms.recall.planner import Rows, TextFrame, candidate, present, suffix
+from acms.recall.candidates import Terms, collect_candidates
+from acms.recall.pipeline import Gathered, _build_gathered
+from acms.recall.planner import Rows, TextFrame, build_candidate, choose_newest_suffix, render_choice
 from acms.recall.request import Ranked, Recall
 from acms.results import ContextItem
 from acms.text import chat_messages
@@ -35,13 +35,14 @@ def gathered(log: Log, budget: int, counter: TokenCounter) -> Gathered:
     """What is read back from the end of a log until a budget is filled, eight entries at a time."""
     frame = chat_messages.ChatFrame(counter)
     for after in (*range(log.version - 8, 0, -8), 0):
-        folded = units(
-            effective(log.entries[max(0, after) :], log.cover(), after=max(0, after)), whole=after <= 0
+        folded = fold_atomic_groups(
+            effective_sequence(log.entries[max(0, after) :], log.cover(), after=max(0, after)),
+            whole=after <= 0,
         )
-        cost = sum(candidate(unit, Source.WINDOW, frame).tokens for unit in folded.units)
+        cost = sum(build_candidate(unit, Source.WINDOW, frame).tokens for unit in folded.units)
         if not folded.unresolved and (after <= 0 or cost > budget):
             read = [entry for entry in log.entries[max(0, after) :] if entry.kind in SHOWN]
-            return _gathered(Head(context="c_x"), log.version, read, log.cover(), folded, max(0, after))
+            return _build_gathered(Head(context="c_x"), log.version, read, log.cover(), folded, max(0, after))
     raise AssertionError("the loop ends with the whole log")
 
 
@@ -51,19 +52,19 @@ def planned(log: Log, query: str, budget: int, counter: TokenCounter) -> ChatPla
     newest = gathered(log, budget, counter)
     lead: list[Unit[Entry]] = []
     for unit in log.units() if not newest.whole else log.units()[:-1]:
-        if not instructs(unit.entries[0]):
+        if not is_instruction(unit.entries[0]):
             break
         lead.append(unit)
     led = {entry.version for unit in lead for entry in unit.entries}
     rest = [unit for unit in newest.units if unit.entries[0].version not in led]
     frame = chat_messages.ChatFrame(counter)
-    cost = sum(candidate(unit, Source.WINDOW, frame).tokens for unit in newest.units)
+    cost = sum(build_candidate(unit, Source.WINDOW, frame).tokens for unit in newest.units)
     past = None
     if not newest.whole or cost + chat_messages.PRIMER > budget:
         field = field_of(log.entries)
         found = Ranked("c_x", log.version, field, rank(field, query))
         terms = Terms(shown=led, episode=False)
-        past = found, offer(field, found.ranking, terms, TextFrame(counter))
+        past = found, collect_candidates(field, found.ranking, terms, TextFrame(counter))
     steps = plan_chat(Material(newest, lead, rest, past), asked, counter, TextFrame(counter))
     rows = {entry.id: entry for entry in log.entries}
     try:
@@ -77,13 +78,15 @@ def planned(log: Log, query: str, budget: int, counter: TokenCounter) -> ChatPla
 
 def written(log: Log, counter: TokenCounter = BYTES) -> list[dict[str, Any]]:
     """The whole log as messages."""
-    return chat_messages.render(items_of(log, counter))
+    return chat_messages.render_chat_messages(items_of(log, counter))
 
 
 def items_of(log: Log, counter: TokenCounter = BYTES) -> list[ContextItem]:
     frame = chat_messages.ChatFrame(counter)
-    choices = suffix([candidate(unit, Source.WINDOW, frame) for unit in log.units()], 10**9)
-    return [item for choice in choices for item in present(choice, counter, frame)]
+    choices = choose_newest_suffix(
+        [build_candidate(unit, Source.WINDOW, frame) for unit in log.units()], 10**9
+    )
+    return [item for choice in choices for item in render_choice(choice, counter, frame)]
 
 
 words = st.lists(
@@ -142,7 +145,7 @@ def test_messages_are_valid_and_within_the_budget_whatever_the_log(
         assert error.required > error.budget == budget
         return
     check_valid(plan.messages)
-    assert plan.tokens == (chat_messages.tokens(plan.messages, counter) if plan.messages else 0)
+    assert plan.tokens == (chat_messages.count_message_tokens(plan.messages, counter) if plan.messages else 0)
     assert plan.tokens <= budget
     shown = [item.id for item in plan.items]
     assert len(set(shown)) == len(shown)
@@ -290,7 +293,8 @@ def test_a_frame_is_an_upper_bound_of_what_rendering_adds(data: st.DataObject, c
     )
     (item,) = items_of(log)
     assert (
-        chat_messages.tokens(chat_messages.render([item]), BYTES) <= chat_messages.PRIMER + item.token_count
+        chat_messages.count_message_tokens(chat_messages.render_chat_messages([item]), BYTES)
+        <= chat_messages.PRIMER + item.token_count
     )
     assert counter.count(item.content) >= 0
 
@@ -368,7 +372,7 @@ def test_the_cost_of_a_call_counts_its_name_and_arguments() -> None:
         ],
     }
     assert (
-        chat_messages.tokens([message], BYTES)
+        chat_messages.count_message_tokens([message], BYTES)
         == chat_messages.PRIMER + chat_messages.PER_MESSAGE + chat_messages.PER_CALL + 2 + 4 + 15
     )
     assert (

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.text.details import KINDS, details
+from acms.text.details import KINDS, find_details
 
 
 def found(text: str) -> list[str]:
-    return [detail.text for detail in details(text)]
+    return [detail.text for detail in find_details(text)]
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_detail_is_found_in_a_sentence_whatever_stands_around_it(kind: str, na
             f"{name}",
             f'"{name}"',
         ):
-            kinds = {detail.text: detail.kind for detail in details(text)}
+            kinds = {detail.text: detail.kind for detail in find_details(text)}
             assert kinds.get(name) == kind, text
 
 
@@ -112,7 +112,7 @@ def test_plain_talk_has_none(text: str) -> None:
 def test_a_detail_is_where_it_says(text: str) -> None:
     last = 0
     seen = set()
-    for detail in details(text):
+    for detail in find_details(text):
         assert detail.text == text[detail.start : detail.end] != ""
         assert detail.kind in KINDS
         assert detail.start >= last
@@ -130,9 +130,9 @@ HOSTILE = [
 @pytest.mark.parametrize("pattern", HOSTILE)
 def test_long_hostile_text_is_read(pattern: str) -> None:
     """A pattern that goes back over its text would take an hour here."""
-    details(pattern * (50_000 // len(pattern)))
+    find_details(pattern * (50_000 // len(pattern)))
 
 
 def test_a_megabyte_of_random_signs_is_read() -> None:
     rng = random.Random(1)
-    details("".join(rng.choices("aA1./:-_@\"'`#$ \\(){},", k=1_000_000)))
+    find_details("".join(rng.choices("aA1./:-_@\"'`#$ \\(){},", k=1_000_000)))

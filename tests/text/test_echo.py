@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from acms import ACMS, open_storage
 from acms.text import chat_messages
-from acms.text.markers import detect, own_words, unquoted
+from acms.text.markers import detect_markers, own_words, strip_rendered_blocks
 
-BLOCK = chat_messages.wrap("user: Decision: use Redis.\n\nassistant: Noted.", chat_messages.RECALLED)
+BLOCK = chat_messages.wrap_text("user: Decision: use Redis.\n\nassistant: Noted.", chat_messages.RECALLED)
 TRANSCRIPT = "user: Decision: use Redis.\n\nassistant: Noted.\n\nHere is a second paragraph.\n\nuser: Thanks."
 
 PROSE = [
@@ -37,7 +37,7 @@ PROSE = [
 @pytest.mark.parametrize("text", PROSE)
 def test_ordinary_prose_is_returned_byte_for_byte(text: str) -> None:
     assert own_words(text) == text
-    assert unquoted(text) is text
+    assert strip_rendered_blocks(text) is text
 
 
 @given(st.text(alphabet=st.sampled_from("ab :.\n\r\t-*`<>/é"), max_size=200))
@@ -47,7 +47,10 @@ def test_text_without_roles_and_blocks_is_returned_byte_for_byte(text: str) -> N
 
 @pytest.mark.parametrize(
     "block",
-    [BLOCK, *(chat_messages.wrap("x", marks) for marks in (chat_messages.SUMMARY, chat_messages.ORPHAN))],
+    [
+        BLOCK,
+        *(chat_messages.wrap_text("x", marks) for marks in (chat_messages.SUMMARY, chat_messages.ORPHAN)),
+    ],
 )
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_a_delimited_block_is_left_out_wherever_it_stands(block: str, end: str) -> None:
@@ -59,14 +62,14 @@ def test_a_delimited_block_is_left_out_wherever_it_stands(block: str, end: str) 
 
 
 def test_a_block_inside_a_block_belongs_to_it() -> None:
-    nested = chat_messages.wrap(f"user: see this:\n{BLOCK}\nand that", chat_messages.RECALLED)
+    nested = chat_messages.wrap_text(f"user: see this:\n{BLOCK}\nand that", chat_messages.RECALLED)
     assert own_words(f"{nested}\nMine.") == "Mine."
-    summary = chat_messages.wrap(nested, chat_messages.SUMMARY)
+    summary = chat_messages.wrap_text(nested, chat_messages.SUMMARY)
     assert own_words(f"{summary}\nMine.") == "Mine."
 
 
 def test_an_opening_mark_that_somebody_said_does_not_let_the_block_out() -> None:
-    block = chat_messages.wrap("user: write <recalled>\nbefore it", chat_messages.RECALLED)
+    block = chat_messages.wrap_text("user: write <recalled>\nbefore it", chat_messages.RECALLED)
     assert own_words(f"{block}\n\nMine.") == "Mine."
 
 
@@ -130,7 +133,7 @@ def test_joined_items_pasted_give_the_own_words_around_them(contents: list[str],
     pasted = "\n\n".join(f"assistant: {content}" for content in [*contents, "Done."])
     assert own_words(f"{pasted}\n\n{own}" if own else pasted) == own
     assert own_words(f"{own}\n\n{pasted}" if own else pasted) == own
-    assert own_words(chat_messages.wrap(pasted, chat_messages.RECALLED) + own) == own
+    assert own_words(chat_messages.wrap_text(pasted, chat_messages.RECALLED) + own) == own
 
 
 async def test_recalled_text_pasted_into_a_message_is_no_message_of_its_own(tmp_path: Path) -> None:
@@ -157,16 +160,16 @@ async def test_recalled_text_pasted_into_a_message_is_no_message_of_its_own(tmp_
 
 
 def test_no_marker_is_found_in_what_messages_delimited() -> None:
-    lines = chat_messages.wrap("Decision: use Redis.\nGoal: ship.", chat_messages.RECALLED)
-    assert detect("Decision: use Redis.\nGoal: ship.") == ("decision", "goal")
-    assert detect(lines) == ()
-    assert detect(f"{lines}\nConstraint: no Redis.") == ("constraint",)
-    assert detect(f"Goal: ship.\n{lines}") == ("goal",)
+    lines = chat_messages.wrap_text("Decision: use Redis.\nGoal: ship.", chat_messages.RECALLED)
+    assert detect_markers("Decision: use Redis.\nGoal: ship.") == ("decision", "goal")
+    assert detect_markers(lines) == ()
+    assert detect_markers(f"{lines}\nConstraint: no Redis.") == ("constraint",)
+    assert detect_markers(f"Goal: ship.\n{lines}") == ("goal",)
 
 
 async def test_a_session_marks_what_was_said_and_not_what_it_rendered(tmp_path: Path) -> None:
     async with open_storage(f"sqlite:///{tmp_path / 'log.db'}") as storage, ACMS("s", storage) as session:
-        block = chat_messages.wrap("Decision: use Redis.", chat_messages.RECALLED)
+        block = chat_messages.wrap_text("Decision: use Redis.", chat_messages.RECALLED)
         (shown,) = await session.ingest_many([{"role": "user", "content": block}])
         assert shown.markers == ()
         (said,) = await session.ingest_many([{"role": "user", "content": f"{block}\nGoal: leave Redis."}])

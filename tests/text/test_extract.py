@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from acms.ports import TokenCounter, Turn
 from acms.providers.tokens import token_counter
-from acms.text.extract import extract
+from acms.text.extract import extract_summary
 from tests.support.agentlog import STYLES, agent_log, rounds
 from tests.support.counters import COUNTERS, NAMES, Counting
 
@@ -52,7 +52,7 @@ def test_details_said_once_survive_in_a_fifth_of_the_tokens(style: str) -> None:
     for seed in SEEDS:
         turns, planted = agent_log(random.Random(seed), style=style)
         limit = sum(count(one.text) for one in turns) // 5
-        summary = extract(turns, limit, count)
+        summary = extract_summary(turns, limit, count)
         assert count(summary) <= limit
         lost = [detail for detail in planted if detail not in summary]
         print(
@@ -75,7 +75,7 @@ def test_details_survive_three_rounds_of_compaction(style: str) -> None:
 
 
 def test_it_reads_well() -> None:
-    summary = extract(TALK, 75, count)
+    summary = extract_summary(TALK, 75, count)
     assert summary.splitlines() == [
         '- user (decision): "We decided to move to PostgreSQL 17. Nobody likes it."',
         'Details: The invoice ORD-4312 was for $1,250.00; "path": "/var/log/billing.log"; '
@@ -84,7 +84,7 @@ def test_it_reads_well() -> None:
 
 
 def test_what_fits_is_kept_whole_in_order() -> None:
-    summary = extract(TALK, 10_000, count)
+    summary = extract_summary(TALK, 10_000, count)
     assert [line.split(": ")[0] for line in summary.splitlines()] == [
         "- user", "- assistant", "- tool", "- assistant", "- user (decision)", "- assistant",
     ]  # fmt: skip
@@ -94,14 +94,14 @@ def test_what_fits_is_kept_whole_in_order() -> None:
 
 @pytest.mark.parametrize("limit", [20, 40, 60, 90, 10_000])
 def test_a_summary_that_fits_is_returned_as_it_is(limit: int) -> None:
-    summary = extract(TALK, limit, count)
-    assert extract([again(summary)], limit, count) == summary
-    assert extract([again(summary)], 10_000, count) == summary
+    summary = extract_summary(TALK, limit, count)
+    assert extract_summary([again(summary)], limit, count) == summary
+    assert extract_summary([again(summary)], 10_000, count) == summary
 
 
 def test_two_summaries_make_one_with_one_list_of_details() -> None:
-    one, two = extract(TALK[:3], 40, count), extract(TALK[3:], 60, count)
-    both = extract([again(one), again(two)], 10_000, count)
+    one, two = extract_summary(TALK[:3], 40, count), extract_summary(TALK[3:], 60, count)
+    both = extract_summary([again(one), again(two)], 10_000, count)
     assert both.count("Details: ") == 1
     assert "ORD-4312" in both
     assert "Maria Keller" in both
@@ -109,14 +109,14 @@ def test_two_summaries_make_one_with_one_list_of_details() -> None:
 
 def test_a_summary_of_another_author_is_text_like_any_other() -> None:
     other = "The user wants to fix billing.\n\nThey decided on PostgreSQL 17."
-    summary = extract([again(other)], 1000, count)
+    summary = extract_summary([again(other)], 1000, count)
     assert summary == "- summary: The user wants to fix billing.\n- summary: They decided on PostgreSQL 17."
-    assert extract([again(summary)], 1000, count) == summary
+    assert extract_summary([again(summary)], 1000, count) == summary
 
 
 def test_what_is_empty_in_a_summary_is_no_line_of_it() -> None:
     given = '- Ann (decision): "  "\n\n- Ben: We ship on Friday.\nDetails: ORD-1; ; ORD-2'
-    summary = extract([again(given)], 1000, count)
+    summary = extract_summary([again(given)], 1000, count)
     assert summary == "- Ben: We ship on Friday.\nDetails: ORD-1; ORD-2"
 
 
@@ -126,7 +126,7 @@ def test_near_repeats_are_said_once() -> None:
         for n in range(50)
     ]
     turns.append(turn("The landlord wants to repaint the kitchen in a warmer colour before spring."))
-    summary = extract(turns, 120, count)
+    summary = extract_summary(turns, 120, count)
     assert summary.count("nightly backup") == 1
     assert "landlord wants to repaint" in summary
 
@@ -144,11 +144,11 @@ def test_marked_messages_stay_verbatim_through_many_rounds() -> None:
         turn("We go with plan B, at last.", "Ana", "decision"),
         turn(code, "user", "constraint", "goal"),
     ]
-    summary = extract([*noise(60), *marked, *noise(60)], 600, count)
+    summary = extract_summary([*noise(60), *marked, *noise(60)], 600, count)
     for _ in range(5):
         assert '- Ana (decision): "We go with plan B, at last."' in summary
         assert f'- user (constraint, goal, 5 lines): "{code}"' in summary
-        summary = extract([again(summary), *noise(60)], 600, count)
+        summary = extract_summary([again(summary), *noise(60)], 600, count)
 
 
 def test_a_marked_message_too_long_for_its_share_is_cut_to_its_most_telling_sentences() -> None:
@@ -156,7 +156,7 @@ def test_a_marked_message_too_long_for_its_share_is_cut_to_its_most_telling_sent
         f"And then we talked about the weather for a while, {word}." for word in "abcdefghijklmnop"
     )
     long = f"Decision: the limit is 4,096 MB. {filler} It goes live on 2027-03-01. {filler}"
-    summary = extract([turn(long, "user", "decision"), *noise(60)], 150, count)
+    summary = extract_summary([turn(long, "user", "decision"), *noise(60)], 150, count)
     assert summary.startswith('- user (decision): "Decision: the limit is 4,096 MB. ')
     assert "2027-03-01" in summary.splitlines()[0]
     assert "[…]" in summary.splitlines()[0]
@@ -167,7 +167,7 @@ def test_of_too_many_marked_messages_the_weightiest_stay() -> None:
         turn(f"Failed: attempt {n} with the usual tools did not work.", "user", "failure") for n in range(200)
     ]
     turns.insert(100, turn("Never write to the production database.", "user", "constraint"))
-    summary = extract(turns, 200, count)
+    summary = extract_summary(turns, 200, count)
     assert '(constraint): "Never write to the production database."' in summary
     assert count(summary) <= 200
 
@@ -178,7 +178,7 @@ def test_of_too_many_marked_messages_the_weightiest_stay() -> None:
 @pytest.mark.parametrize("counter", COUNTERS, ids=NAMES)
 def test_it_is_within_every_limit_by_every_counter(counter: TokenCounter) -> None:
     for limit in (*range(0, 120, 7), 200, 400, 1000):
-        assert counter.count(extract(TALK, limit, counter.count)) <= limit
+        assert counter.count(extract_summary(TALK, limit, counter.count)) <= limit
 
 
 WORDS = [
@@ -218,9 +218,9 @@ def test_any_turns_are_within_any_limit_and_come_out_the_same_again(
     counter = COUNTERS[which]
     if which < 2:
         turns = [one for one in turns if one.text.encode("utf-8", "replace").decode() == one.text]
-    summary = extract(turns, limit, counter.count)
+    summary = extract_summary(turns, limit, counter.count)
     assert counter.count(summary) <= limit
-    assert extract(turns, limit, counter.count) == summary
+    assert extract_summary(turns, limit, counter.count) == summary
 
 
 def test_a_counter_that_changes_its_mind_is_still_held_to_its_last_word() -> None:
@@ -232,38 +232,38 @@ def test_a_counter_that_changes_its_mind_is_still_held_to_its_last_word() -> Non
         return last[text]
 
     for limit in (1, 10, 100, 1000):
-        summary = extract(TALK, limit, erratic)
+        summary = extract_summary(TALK, limit, erratic)
         assert not summary or last[summary] <= limit
 
 
 def test_it_is_empty_only_if_nothing_fits() -> None:
-    assert extract(TALK, 0, count) == ""
-    assert extract(TALK, 1, count) != ""
-    assert extract(TALK, 6, Counting("constant", lambda text: 7).count) == ""
-    assert extract([turn("unbelievable")], 1, len) == "u"
-    assert extract([turn("")], 100, count) == ""
-    assert extract([turn("  \n ")], 100, count) == ""
-    assert extract([], 100, count) == ""
-    assert extract([turn("👍"), turn("}")], 100, count) == "- user: 👍\n- user: }"
+    assert extract_summary(TALK, 0, count) == ""
+    assert extract_summary(TALK, 1, count) != ""
+    assert extract_summary(TALK, 6, Counting("constant", lambda text: 7).count) == ""
+    assert extract_summary([turn("unbelievable")], 1, len) == "u"
+    assert extract_summary([turn("")], 100, count) == ""
+    assert extract_summary([turn("  \n ")], 100, count) == ""
+    assert extract_summary([], 100, count) == ""
+    assert extract_summary([turn("👍"), turn("}")], 100, count) == "- user: 👍\n- user: }"
 
 
 # ── what texts there are ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_one_turn() -> None:
-    assert extract([turn("The build is green.")], 100, count) == "- user: The build is green."
+    assert extract_summary([turn("The build is green.")], 100, count) == "- user: The build is green."
 
 
 def test_other_languages() -> None:
     chinese = [turn("我们今天先看一下这个问题。然后再决定下一步怎么做。") for _ in range(30)]
     chinese.insert(9, turn("客户王小明的订单ORD-4312还没有发货。金额是4096元，地址见/srv/orders/4312.json。"))
-    summary = extract(chinese, 60, count)
+    summary = extract_summary(chinese, 60, count)
     assert all(detail in summary for detail in ("ORD-4312", "4096元", "/srv/orders/4312.json"))
     german = [
         turn("Wir sehen uns das heute noch einmal in Ruhe an und sprechen morgen darüber.") for _ in range(30)
     ]
     german.insert(9, turn("Die Rechnung RE-20931 über 1.250,00 € ging am 3. März 2026 an Frau Grünwald."))
-    summary = extract(german, 60, count)
+    summary = extract_summary(german, 60, count)
     assert all(detail in summary for detail in ("RE-20931", "1.250,00 €", "3. März 2026", "Frau Grünwald"))
 
 
@@ -278,7 +278,7 @@ def test_code_and_json() -> None:
         turn(json.dumps(rows, indent=1), "tool"),
         turn(json.dumps(rows), "tool"),
     ]
-    summary = extract(turns, 150, count)
+    summary = extract_summary(turns, 150, count)
     assert "/srv/dumps/core.8812" in summary
     assert "ops@example.org" in summary
     assert count(summary) <= 150
@@ -289,12 +289,12 @@ def test_a_line_of_fifty_thousand_letters() -> None:
     words = " ".join(rng.choice(["lorem", "ipsum", "dolor", "sit", "amet"]) for _ in range(9000))
     words = f"{words[:25_000]} the key is in /srv/keys/main.pem now {words[25_000:]}"
     for text in (words, words.replace(" ", "_"), "x" * 50_000):
-        summary = extract([turn(text, "tool")], 300, count)
+        summary = extract_summary([turn(text, "tool")], 300, count)
         assert 0 < count(summary) <= 300
-    assert "/srv/keys/main.pem" in extract([turn(words, "tool")], 300, count)
+    assert "/srv/keys/main.pem" in extract_summary([turn(words, "tool")], 300, count)
 
 
 def test_a_summary_full_of_openings_is_read_once() -> None:
     """Looking for the end of each marked message anew would take minutes here."""
     text = '- a (b, 9999999 lines): "x\n' * 50_000
-    assert extract([again(text)], 100, len) != ""
+    assert extract_summary([again(text)], 100, len) != ""

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.log.encoding import micros
+from acms.log.encoding import to_microseconds
 from acms.model import Draft, Kind, Origin, Role, ToolCall, ToolResult
 from acms.recall.index import Segment
 from acms.text import index_record
 from acms.text.index_record import EMPTY, HEADER, REPLACES, read_group, read_label
-from acms.text.tokenizer import day_terms, found_by, tally, terms, words
-from acms.text.tokenizer import names as names_in
+from acms.text.tokenizer import content_terms, count_terms, day_terms, searchable_terms, split_words
+from acms.text.tokenizer import find_names as names_in
 from tests.support.indexes import appended, built, snapshot
 from tests.support.logs import NONCE, NOON
 
@@ -53,7 +53,7 @@ def drafts(draw: st.DrawFn) -> Draft:
 
 def both(draft: Draft) -> list[Segment]:
     """The one record of a draft, indexed alone and as one of many."""
-    record = index_record.write(draft, NONCE)
+    record = index_record.encode_index_record(draft, NONCE)
     return [appended([record]), built([record] * 2)]
 
 
@@ -66,15 +66,15 @@ def bulk() -> object:
 
 @given(drafts())
 def test_every_field_is_read_back(draft: Draft) -> None:
-    counts = {number: count for number, count in tally(words(draft.content)).items() if count}
-    plain = {number for number, count in tally(words(draft.content)).items() if not count}
-    minute = min(micros(draft.created_at) // 60_000_000, 2**31 - 1)
+    counts = {number: count for number, count in count_terms(split_words(draft.content)).items() if count}
+    plain = {number for number, count in count_terms(split_words(draft.content)).items() if not count}
+    minute = min(to_microseconds(draft.created_at) // 60_000_000, 2**31 - 1)
     said = Counter({number: min(count, 255) for number, count in counts.items()})
     named = {number for name in names_in(draft.content) for number in name.also} | plain
     named -= counts.keys()
     said.update(named)
     said.update(day_terms(minute // 1440))
-    said.update(found_by(draft.actor) if draft.actor else ())
+    said.update(searchable_terms(draft.actor) if draft.actor else ())
     expected = {number: min(count, 255) for number, count in said.items()}
     for segment in both(draft):
         doc = snapshot(segment).doc(0)
@@ -109,26 +109,26 @@ def test_a_name_makes_a_text_no_longer_and_is_found() -> None:
     assert len(set(lengths)) == 1
     for segment in both(named):
         for text in ("src/core/rank.py", "rank.py", "rank", "core"):
-            assert all(len(segment.postings(number, 1)) for number in found_by(text)), text
+            assert all(len(segment.postings(number, 1)) for number in searchable_terms(text)), text
 
 
 def test_a_card_of_the_recipe_before_is_read_as_it_was() -> None:
     """Names were added later, to the same format: a log may hold records of both kinds."""
     draft = Draft(kind=Kind.MESSAGE, content="look in src/core/rank.py", created_at=NOON, role=Role.USER)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(index_record, "names", lambda _: [])  # pyright: ignore[reportUnknownLambdaType]
-        before = index_record.write(draft, NONCE)
-    after = index_record.write(draft, NONCE)
+        patch.setattr(index_record, "find_names", lambda _: [])  # pyright: ignore[reportUnknownLambdaType]
+        before = index_record.encode_index_record(draft, NONCE)
+    after = index_record.encode_index_record(draft, NONCE)
     assert before != after
     assert len(before) < len(after)
     segment = built([before, after])
-    for number in terms(words(draft.content)):
+    for number in content_terms(split_words(draft.content)):
         assert segment.postings(number, 2).tolist() == [1, 1 << 8 | 1]
 
 
 def header(draft: Draft) -> dict[str, int | bytes]:
     names = "minute tokens episode nonce flags exact label group terms repeated".split()
-    return dict(zip(names, HEADER.unpack_from(index_record.write(draft, NONCE)), strict=True))
+    return dict(zip(names, HEADER.unpack_from(index_record.encode_index_record(draft, NONCE)), strict=True))
 
 
 def said(content: str, **given: object) -> Draft:
@@ -136,17 +136,17 @@ def said(content: str, **given: object) -> Draft:
 
 
 def test_terms_are_three_bytes_and_only_repeated_ones_have_a_count() -> None:
-    short = index_record.write(said("orders database"), NONCE)
+    short = index_record.encode_index_record(said("orders database"), NONCE)
     assert len(short) == HEADER.size + len("message\0user\0") + 2 * 3
-    again = index_record.write(said("orders database orders"), NONCE)
+    again = index_record.encode_index_record(said("orders database orders"), NONCE)
     assert len(again) == len(short) + 1
     assert again[-1] == 2
 
 
 def test_more_than_255_occurrences_count_as_255() -> None:
-    record = index_record.write(said("orders " * 300), NONCE)
+    record = index_record.encode_index_record(said("orders " * 300), NONCE)
     assert record[-1] == 255
-    (number,) = terms(["orders"])
+    (number,) = content_terms(["orders"])
     for segment in (appended([record]), built([record, record])):
         assert segment.postings(number, 1).tolist() == [255]
 
@@ -157,7 +157,7 @@ def test_a_card_of_a_usual_message_is_smaller_than_its_text() -> None:
         " the reporting queries to another engine would take at least three weeks. The cache stays on Redis; its"
         " memory limit is raised to 4 GB, and the eviction policy becomes allkeys-lru after the deploy on Friday."
     )
-    size = len(index_record.write(said(text, actor="Melanie"), NONCE))
+    size = len(index_record.encode_index_record(said(text, actor="Melanie"), NONCE))
     assert size < len(text) * 0.7
     assert size < 210
 
@@ -214,14 +214,14 @@ def test_the_order_and_the_case_of_words_do_not_sign_a_card() -> None:
 def test_a_long_text_of_many_different_words_keeps_those_said_most(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_record, "_MOST", 50)
     content = " ".join(f"w{number}" for number in range(70)) + " w69 w69"
-    record = index_record.write(said(content), NONCE)
+    record = index_record.encode_index_record(said(content), NONCE)
     assert (header(said(content))["terms"], header(said(content))["repeated"]) == (50, 1)
     assert appended([record]).columns["length"][0] == built([record, record]).columns["length"][0]
 
 
 def test_a_message_with_very_many_calls_has_a_card() -> None:
     parts = tuple(ToolCall(f"c{number}", "look", "{}") for number in range(256))
-    record = index_record.write(said("x", parts=parts, group="g1"), NONCE)
+    record = index_record.encode_index_record(said("x", parts=parts, group="g1"), NONCE)
     assert snapshot(appended([record])).answered([0]) == (True, False)
 
 
@@ -234,7 +234,7 @@ def test_labels_and_groups_are_read_as_written() -> None:
     )
     assert read_label(b"summary\0\0Sam") == (Kind.SUMMARY, None, "Sam", ())
     draft = said("x", parts=(ToolCall("c1", "f", "{}"), ToolResult("c2", "y")), group="g1")
-    record = index_record.write(draft, NONCE)
+    record = index_record.encode_index_record(draft, NONCE)
     start = HEADER.size + int(header(draft)["label"])
     name, calls, answers = read_group(record[start : start + int(header(draft)["group"])])
     assert (name, len(calls), len(answers)) == ("g1", 1, 1)

@@ -11,16 +11,16 @@ from acms.text.tokenizer import (
     ENGLISH,
     LANGUAGES,
     UNKNOWN,
+    content_terms,
+    count_terms,
     day_terms,
-    detect,
-    found_by,
+    detect_language,
+    find_names,
     function_words,
-    names,
     primary_term,
-    tally,
-    terms,
+    searchable_terms,
+    split_words,
     variant_terms,
-    words,
 )
 
 #: A language, a text in it, and questions that say the same in other forms of its words.
@@ -40,7 +40,7 @@ SAID = [
 
 def held(text: str) -> set[int]:
     """All terms under which the index holds a text."""
-    return set(tally(words(text)))
+    return set(count_terms(split_words(text)))
 
 
 def asked_terms(text: str) -> set[int]:
@@ -50,8 +50,8 @@ def asked_terms(text: str) -> set[int]:
 
 @pytest.mark.parametrize(("language", "text", "asked"), SAID, ids=[language for language, *_ in SAID])
 def test_a_text_is_found_by_other_forms_of_its_words(language: str, text: str, asked: str) -> None:
-    assert detect(words(text)) == detect(words(asked)) == language
-    also = variant_terms(words(text))
+    assert detect_language(split_words(text)) == detect_language(split_words(asked)) == language
+    also = variant_terms(split_words(text))
     function = [word for word in also if word in function_words(language)]
     of_no_subject = {number for word in function for number in (primary_term(word), *also[word])}
     assert (held(text) & asked_terms(asked)) - of_no_subject
@@ -59,7 +59,7 @@ def test_a_text_is_found_by_other_forms_of_its_words(language: str, text: str, a
 
 @pytest.mark.parametrize(("language", "text", "asked"), SAID, ids=[language for language, *_ in SAID])
 def test_a_text_is_found_by_each_of_its_words(language: str, text: str, asked: str) -> None:
-    for word in words(text):
+    for word in split_words(text):
         assert primary_term(word) in held(text), word
 
 
@@ -71,26 +71,28 @@ def test_a_text_is_found_by_each_of_its_words(language: str, text: str, asked: s
     ],
 )
 def test_a_wrong_guess_of_the_language_takes_no_word_away(question: str, text: str) -> None:
-    shared = set(words(question)) & set(words(text))
+    shared = set(split_words(question)) & set(split_words(text))
     assert {primary_term(word) for word in shared} <= held(text) & asked_terms(question) | {
         primary_term(word) for word in shared & function_words(ENGLISH)
     }
 
 
 def test_english_function_words_do_not_count() -> None:
-    assert terms(words("the order was for a customer")) == terms(words("order customer"))
+    assert content_terms(split_words("the order was for a customer")) == content_terms(
+        split_words("order customer")
+    )
 
 
 @given(st.sampled_from([text for _, text, _ in SAID]) | st.text(max_size=60))
 def test_terms_are_the_same_each_time_and_in_capitals(text: str) -> None:
-    assert terms(words(text)) == terms(words(text))
+    assert content_terms(split_words(text)) == content_terms(split_words(text))
     if text.upper().lower() == text.lower():
-        assert found_by(text.upper().lower()) == found_by(text.lower())
+        assert searchable_terms(text.upper().lower()) == searchable_terms(text.lower())
 
 
 @pytest.mark.parametrize("text", ["", "PostgreSQL 18", "42", "🙂", "src/core/rank.py"])
 def test_a_text_without_function_words_is_in_no_language(text: str) -> None:
-    assert detect(words(text)) == UNKNOWN
+    assert detect_language(split_words(text)) == UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -98,7 +100,7 @@ def test_a_text_without_function_words_is_in_no_language(text: str) -> None:
     [("сервер", "russian"), ("διακομιστής", "greek"), ("सर्वर", "hindi"), ("خادوم", "arabic")],
 )
 def test_a_script_of_few_languages_tells_one(text: str, language: str) -> None:
-    assert detect(words(text)) == language
+    assert detect_language(split_words(text)) == language
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -120,8 +122,8 @@ def test_every_language_has_function_words_and_stems(language: str) -> None:
     ],
 )
 def test_accents_and_widths_make_no_difference(one: str, other: str) -> None:
-    assert set(found_by(one)) & set(found_by(other))
-    assert set(found_by(f"wir haben die {one} und das ist nicht der")) & set(found_by(other))
+    assert set(searchable_terms(one)) & set(searchable_terms(other))
+    assert set(searchable_terms(f"wir haben die {one} und das ist nicht der")) & set(searchable_terms(other))
 
 
 @pytest.mark.parametrize(
@@ -137,16 +139,16 @@ def test_accents_and_widths_make_no_difference(one: str, other: str) -> None:
     ],
 )
 def test_unspaced_scripts_are_found_by_any_two_adjacent_characters(text: str) -> None:
-    counted = tally(words(f"{text} 42"))
+    counted = count_terms(split_words(f"{text} 42"))
     assert sum(counted.values()) >= len(text) - 1
     for at in range(len(text) - 1):
-        (number,) = set(terms(words(text[at : at + 2])))
+        (number,) = set(content_terms(split_words(text[at : at + 2])))
         assert counted[number] >= 1
 
 
 def test_a_chinese_character_is_found_alone() -> None:
-    assert set(terms(words("猫"))) <= set(found_by("我养了一只猫名字叫小白"))
-    assert [name.said for name in names("小白")] == ["小", "白"]
+    assert set(content_terms(split_words("猫"))) <= set(searchable_terms("我养了一只猫名字叫小白"))
+    assert [name.said for name in find_names("小白")] == ["小", "白"]
 
 
 @pytest.mark.parametrize(
@@ -170,6 +172,6 @@ def test_accents_of_a_month_may_be_left_out(text: str) -> None:
 
 def test_november_is_not_january_in_chinese() -> None:
     november, january = day_terms(20_028)[1], day_terms(19_723)[1]
-    assert november in terms(words("十一月的会议"))
-    assert january not in terms(words("十一月的会议"))
-    assert november in terms(words("11月"))
+    assert november in content_terms(split_words("十一月的会议"))
+    assert january not in content_terms(split_words("十一月的会议"))
+    assert november in content_terms(split_words("11月"))

@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from acms import ACMS, ACMSConfig, ConfigurationError, MarkerType, ValidationError, open_storage
-from acms.text.markers import CUSTOM_WEIGHT, PATTERNS, WEIGHTS, boost, detect, freeze, line_start
+from acms.text.markers import (
+    CUSTOM_WEIGHT,
+    PATTERNS,
+    WEIGHTS,
+    detect_markers,
+    freeze_patterns,
+    line_start,
+    sum_marker_weights,
+)
 
 SEED = {
     "decision": ["Decision:", "Decided:", "Choosing:", "Selected:"],
@@ -23,17 +31,17 @@ TABLE = [(marker, word) for marker, words in SEED.items() for word in words]
 
 @pytest.mark.parametrize(("marker", "word"), TABLE)
 def test_every_word_of_the_table_is_found_at_the_start_of_a_text_or_a_line(marker: str, word: str) -> None:
-    assert detect(f"{word} use one database") == (marker,)
-    assert detect(f"We talked.\n{word} use one database") == (marker,)
-    assert detect(f"{word.upper()} use one database") == (marker,)
-    assert detect(f"{word.lower()}") == (marker,)
+    assert detect_markers(f"{word} use one database") == (marker,)
+    assert detect_markers(f"We talked.\n{word} use one database") == (marker,)
+    assert detect_markers(f"{word.upper()} use one database") == (marker,)
+    assert detect_markers(f"{word.lower()}") == (marker,)
 
 
 @pytest.mark.parametrize(("marker", "word"), TABLE)
 def test_a_word_in_the_middle_of_a_line_or_without_its_colon_is_no_marker(marker: str, word: str) -> None:
-    assert detect(f"Here is the {word} use one database") == ()
-    assert detect(word.removesuffix(":") + " and more") == ()
-    assert detect(f"{word.removesuffix(':')} is: not it") == ()
+    assert detect_markers(f"Here is the {word} use one database") == ()
+    assert detect_markers(word.removesuffix(":") + " and more") == ()
+    assert detect_markers(f"{word.removesuffix(':')} is: not it") == ()
 
 
 @pytest.mark.parametrize(
@@ -53,7 +61,7 @@ def test_a_word_in_the_middle_of_a_line_or_without_its_colon_is_no_marker(marker
     ],
 )
 def test_signs_of_markdown_may_stand_around_the_word(text: str) -> None:
-    assert detect(text) == ("decision",)
+    assert detect_markers(text) == ("decision",)
 
 
 @pytest.mark.parametrize(
@@ -61,22 +69,24 @@ def test_signs_of_markdown_may_stand_around_the_word(text: str) -> None:
     ["Decisions: many", "Undecided: this", "Terror: a film", "The error: none", "1Goal: x", "Must-have: y"],
 )
 def test_a_longer_word_is_no_marker(text: str) -> None:
-    assert detect(text) == ()
+    assert detect_markers(text) == ()
 
 
 def test_an_apostrophe_may_be_typographic() -> None:
-    assert detect("Didn’t work: restarting") == ("failure",)
+    assert detect_markers("Didn’t work: restarting") == ("failure",)
 
 
 def test_several_markers_come_once_each_in_the_order_of_the_table() -> None:
     text = "Goal: ship\nError: it broke\nGoal: again\nDecision: retry"
-    assert detect(text) == ("decision", "failure", "goal")
+    assert detect_markers(text) == ("decision", "failure", "goal")
 
 
 def test_own_patterns_are_used_instead_of_the_default_ones() -> None:
-    patterns = freeze({"decision": (r"^agreed\b",), "custom:risk": (line_start(["Risk"]),), "goal": ()})
-    assert detect("AGREED on one database\nrisk: none", patterns) == ("decision", "custom:risk")
-    assert detect("Decision: one database\nGoal: ship", patterns) == ()
+    patterns = freeze_patterns(
+        {"decision": (r"^agreed\b",), "custom:risk": (line_start(["Risk"]),), "goal": ()}
+    )
+    assert detect_markers("AGREED on one database\nrisk: none", patterns) == ("decision", "custom:risk")
+    assert detect_markers("Decision: one database\nGoal: ship", patterns) == ()
 
 
 def test_detection_stays_fast_on_a_megabyte_that_almost_matches() -> None:
@@ -86,7 +96,7 @@ def test_detection_stays_fast_on_a_megabyte_that_almost_matches() -> None:
         "Tried bu" * 120_000 + ":",
         " \n" * 500_000 + ":",
     ):
-        assert detect(text) == ()
+        assert detect_markers(text) == ()
 
 
 # ── weights ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -106,7 +116,7 @@ def test_detection_stays_fast_on_a_megabyte_that_almost_matches() -> None:
     ],
 )
 def test_boosts_are_those_of_the_seed_and_add_up(markers: list[str], expected: float) -> None:
-    assert boost(markers) == pytest.approx(expected)
+    assert sum_marker_weights(markers) == pytest.approx(expected)
 
 
 def test_the_table_covers_every_built_in_marker() -> None:
@@ -116,9 +126,9 @@ def test_the_table_covers_every_built_in_marker() -> None:
 
 def test_weights_given_change_only_the_markers_they_name() -> None:
     config = ACMSConfig(marker_weights={MarkerType.GOAL: 0.9, "custom:risk": 1})
-    assert boost(["goal"], config.marker_weights) == 0.9
-    assert boost(["decision"], config.marker_weights) == 0.3
-    assert boost(["custom:risk", "custom:other"], config.marker_weights) == pytest.approx(1.2)
+    assert sum_marker_weights(["goal"], config.marker_weights) == 0.9
+    assert sum_marker_weights(["decision"], config.marker_weights) == 0.3
+    assert sum_marker_weights(["custom:risk", "custom:other"], config.marker_weights) == pytest.approx(1.2)
 
 
 @pytest.mark.parametrize(

@@ -14,33 +14,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.log.encoding import micros
+from acms.log.encoding import to_microseconds
 from acms.text import tokenizer
 from acms.text.tokenizer import (
     BITS,
     LONGEST,
+    content_term,
+    content_terms,
+    count_terms,
     day_terms,
-    found_by,
-    names,
+    find_names,
     primary_term,
     remove_function_words,
-    tally,
-    term,
-    terms,
-    words,
+    searchable_terms,
+    split_words,
 )
 
 
 def of(text: str) -> list[int]:
-    return terms(words(text))
+    return content_terms(split_words(text))
 
 
 @given(st.text(max_size=60))
 def test_terms_are_numbers_of_24_bits_for_any_text(text: str) -> None:
     found = of(text)
     assert all(0 < number < 1 << BITS for number in found)
-    assert bool(found) == bool(words(text))
-    assert len(found) <= len(words(text))
+    assert bool(found) == bool(split_words(text))
+    assert len(found) <= len(split_words(text))
     assert found == of(text)
 
 
@@ -69,7 +69,7 @@ def test_words_of_other_scripts_and_numbers_are_words(text: str) -> None:
 
 def test_stop_words_do_not_count_beside_others() -> None:
     assert of("what did we choose for the orders") == of("choose orders")
-    assert term("the") == term("what") == 0
+    assert content_term("the") == content_term("what") == 0
 
 
 def test_a_text_of_stop_words_only_keeps_them_all() -> None:
@@ -100,11 +100,11 @@ def test_a_text_without_a_word_has_no_term(text: str) -> None:
     ],
 )
 def test_a_day_is_found_by_the_words_of_its_date(moment: datetime, said: str) -> None:
-    assert list(day_terms(micros(moment) // 86_400_000_000)) == of(said)
+    assert list(day_terms(to_microseconds(moment) // 86_400_000_000)) == of(said)
 
 
 def test_may_and_march_are_words_of_a_date() -> None:
-    assert of("in May")[-1] in day_terms(micros(datetime(2026, 5, 1, tzinfo=UTC)) // 86_400_000_000)
+    assert of("in May")[-1] in day_terms(to_microseconds(datetime(2026, 5, 1, tzinfo=UTC)) // 86_400_000_000)
 
 
 @pytest.mark.parametrize("day", [-(10**9), 10**9])
@@ -114,7 +114,9 @@ def test_days_that_no_calendar_has_do_not_fail(day: int) -> None:
 
 @given(st.lists(st.sampled_from("the of to boat boats garden gardening 40 é".split()), max_size=40))
 def test_a_tally_counts_the_terms_in_the_order_of_the_words(said: list[str]) -> None:
-    assert [one for one in tally(said).items() if one[1]] == list(Counter(map(primary_term, said)).items())
+    assert [one for one in count_terms(said).items() if one[1]] == list(
+        Counter(map(primary_term, said)).items()
+    )
 
 
 def test_a_word_that_was_forgotten_has_the_same_term_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,9 +183,9 @@ NAMED = [
 
 @pytest.mark.parametrize(("text", "asked"), NAMED, ids=[text for text, _ in NAMED])
 def test_a_name_is_found_whole_and_by_its_parts(text: str, asked: list[str]) -> None:
-    held = set(found_by(text))
+    held = set(searchable_terms(text))
     for one in asked:
-        wanted = found_by(one)
+        wanted = searchable_terms(one)
         assert wanted
         assert held.intersection(wanted), one
 
@@ -200,7 +202,7 @@ def test_a_name_is_found_whole_and_by_its_parts(text: str, asked: list[str]) -> 
     ],
 )
 def test_a_name_is_more_than_its_parts(one: str, other: str) -> None:
-    assert set(found_by(one)) - set(found_by(other))
+    assert set(searchable_terms(one)) - set(searchable_terms(other))
 
 
 @pytest.mark.parametrize(
@@ -218,15 +220,15 @@ def test_a_name_is_more_than_its_parts(one: str, other: str) -> None:
     ],
 )
 def test_plain_texts_hold_no_names(text: str) -> None:
-    assert names(text) == []
-    assert found_by(text) == of(text)
+    assert find_names(text) == []
+    assert searchable_terms(text) == of(text)
 
 
 @given(st.text(max_size=60) | st.text("aAzZ09_-./:@\\,+#kM é数", max_size=60))
 def test_names_add_to_the_words_of_any_text_and_take_nothing_away(text: str) -> None:
-    said = [primary_term(word) for word in remove_function_words(words(text))]
-    assert found_by(text)[: len(said)] == said
-    for name in names(text):
+    said = [primary_term(word) for word in remove_function_words(split_words(text))]
+    assert searchable_terms(text)[: len(said)] == said
+    for name in find_names(text):
         assert name.also
         assert all(0 < number < 1 << BITS for number in name.also)
         assert len(set(name.also)) == len(name.also)
@@ -234,17 +236,19 @@ def test_names_add_to_the_words_of_any_text_and_take_nothing_away(text: str) -> 
 
 @given(st.text("aA0_-./: é数", max_size=30), st.sampled_from([" ", "\n", "\t", " (", ") "]))
 def test_names_do_not_depend_on_what_stands_beside_them(text: str, between: str) -> None:
-    alone = {number for name in names("user_id") for number in name.also}
-    assert alone <= {number for name in names(f"{text}{between}user_id") for number in name.also}
+    alone = {number for name in find_names("user_id") for number in name.also}
+    assert alone <= {number for name in find_names(f"{text}{between}user_id") for number in name.also}
 
 
 def test_what_is_longer_than_a_name_is_data() -> None:
-    assert all(len(name.said) <= LONGEST for name in names("aB/c-d" * 10_000))
+    assert all(len(name.said) <= LONGEST for name in find_names("aB/c-d" * 10_000))
 
 
 def test_parts_are_told_from_the_whole() -> None:
-    (name,) = names("src/getUserName.py")
-    assert set(name.parts) == set(terms(["get", "user", "name"])) - set(terms(words("src/getUserName.py")))
+    (name,) = find_names("src/getUserName.py")
+    assert set(name.parts) == set(content_terms(["get", "user", "name"])) - set(
+        content_terms(split_words("src/getUserName.py"))
+    )
     assert set(name.parts) < set(name.also)
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acms.config import CLOSING_PATTERNS, EpisodeBoundaryConfig
-from acms.log.encoding import micros
+from acms.log.encoding import to_microseconds
 from acms.model import Role, ToolCall, ToolResult
 from acms.write.episodes import (
     MAX_TURNS,
@@ -18,7 +18,7 @@ from acms.write.episodes import (
     TIME_GAP,
     TOOL_RESULT,
     Tail,
-    episodes,
+    build_episodes,
     tail_of,
 )
 from tests.support.logs import CONTEXT, NOON, Log
@@ -31,7 +31,7 @@ def ordinals(log: Log) -> list[int]:
 
 
 def reasons(log: Log) -> list[str | None]:
-    return [one.reason for one in episodes(CONTEXT, log.entries)]
+    return [one.reason for one in build_episodes(CONTEXT, log.entries)]
 
 
 def rebuilt(log: Log) -> Tail:
@@ -130,7 +130,7 @@ def test_the_first_message_may_be_a_tool_result_and_leaves_no_empty_episode() ->
     log = Log()
     log.say("tool", "from nowhere", answers="c1")
     log.say("user", "hello")
-    found = episodes(CONTEXT, log.entries)
+    found = build_episodes(CONTEXT, log.entries)
     assert [(one.ordinal, one.messages) for one in found] == [(1, 1), (2, 1)]
 
 
@@ -265,7 +265,7 @@ def test_a_manual_close_ends_the_episode_and_the_next_message_starts_one() -> No
     log.say("user", "a")
     log.close("lunch")
     log.say("user", "b")
-    found = episodes(CONTEXT, log.entries)
+    found = build_episodes(CONTEXT, log.entries)
     assert [(one.ordinal, one.status, one.reason) for one in found] == [
         (1, "closed", "lunch"),
         (2, "open", None),
@@ -278,7 +278,7 @@ def test_a_closed_episode_says_what_it_holds() -> None:
     log.say("user", "four")
     log.say("assistant", "five!", after=60)
     log.say("user", "thanks", after=60)
-    (found,) = episodes(CONTEXT, log.entries)
+    (found,) = build_episodes(CONTEXT, log.entries)
     assert (found.first, found.last, found.messages, found.tokens) == (1, 3, 3, 4 + 5 + 6)
     assert (found.ended_at - found.started_at).total_seconds() == 120
     assert found.status == "closed"
@@ -290,11 +290,11 @@ def test_an_edit_is_no_turn_and_moves_no_episode() -> None:
     log.edit(1, "A")
     log.say("user", "b")
     log.say("user", "c")
-    assert [(one.ordinal, one.messages) for one in episodes(CONTEXT, log.entries)] == [(1, 2), (2, 1)]
+    assert [(one.ordinal, one.messages) for one in build_episodes(CONTEXT, log.entries)] == [(1, 2), (2, 1)]
 
 
 def test_an_empty_log_has_no_episode() -> None:
-    assert episodes(CONTEXT, []) == []
+    assert build_episodes(CONTEXT, []) == []
     assert tail_of([], []) == Tail()
 
 
@@ -362,7 +362,7 @@ def test_a_tail_survives_being_written_down(log: Log) -> None:
 @given(stories())
 def test_episodes_count_from_one_without_gaps_and_hold_every_turn(log: Log) -> None:
     said = ordinals(log)
-    found = episodes(CONTEXT, log.entries)
+    found = build_episodes(CONTEXT, log.entries)
     assert sorted(set(said)) == list(range(1, len(found) + 1))
     assert said == sorted(said)
     assert [one.messages for one in found] == [said.count(one.ordinal) for one in found]
@@ -372,12 +372,12 @@ def test_episodes_count_from_one_without_gaps_and_hold_every_turn(log: Log) -> N
 
 @given(stories())
 def test_the_newest_turn_decides_whether_the_episode_is_open(log: Log) -> None:
-    found = episodes(CONTEXT, log.entries)
+    found = build_episodes(CONTEXT, log.entries)
     assert [one.status for one in found][-1:] == (["closed" if log.tail.closed else "open"] if found else [])
 
 
 def test_the_tail_keeps_the_time_of_the_newest_message() -> None:
     log = Log()
     log.say("user", "a", after=5)
-    assert log.tail.last == micros(NOON) + 5_000_000
+    assert log.tail.last == to_microseconds(NOON) + 5_000_000
     assert replace(log.tail, last=0) == Tail(episode=1, turns=1)

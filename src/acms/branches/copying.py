@@ -18,9 +18,9 @@ from acms.branches import export, forks
 from acms.branches.export import PAGE, Problem
 from acms.errors import ACMSError, ConflictError, CorruptRecordError, SessionNotFoundError, ValidationError
 from acms.log import policy, validation
-from acms.log.encoding import genesis, token
+from acms.log.encoding import draw_token, genesis_hash
 from acms.log.exported import validate_context, validate_entry
-from acms.log.provenance import COPIED, COPIES, COPYING, Run, copied, copy_of
+from acms.log.provenance import COPIED, COPIES, COPYING, Run, copy_batch, copy_of
 from acms.log.settings import TAGS, read_setting
 from acms.model import (
     Append,
@@ -35,9 +35,9 @@ from acms.model import (
     Json,
     State,
 )
-from acms.observability.logging import log
+from acms.observability.logging import log_event
 from acms.ports import HasSpaces, Progress, StorageBackend
-from acms.storage.append_rules import segments
+from acms.storage.append_rules import split_segments
 from acms.storage.sessions import count_erased
 from acms.storage.wrapper import WrapperStorage
 from acms.text import index_record
@@ -162,8 +162,8 @@ class _Copy:
     async def _owed(self) -> dict[str, list[JobDraft]]:
         """Return the unfinished jobs of the source by context, oldest first; one that runs may not end there."""
         found: dict[str, list[JobDraft]] = {}
-        for job in await _unfinished(self._source):
-            found.setdefault(job.context, []).append(_again(job, job.dedupe))
+        for job in await _read_unfinished_jobs(self._source):
+            found.setdefault(job.context, []).append(_draft_from_job(job, job.dedupe))
         return found
 
     async def _ids(self) -> list[str]:
@@ -180,11 +180,11 @@ class _Copy:
     async def _look(self, id: str) -> _Step:
         """Compare a context with what the target has under its id and name, before anything is written."""
         context = await self._source.context(id)
-        with _named(f"{id} of the source"):
+        with _locate_errors(f"{id} of the source"):
             validate_context(context, own=validation.AUDIT)
         start = context.fork or 0
         last, chained = await _end_of(self._source, id)
-        there = await _found(self._target, id, context.namespace)
+        there = await _find_context(self._target, id, context.namespace)
         if there is None or there.id != id:
             await self._check_name(context)
             return _Step(id, start, last, None)
@@ -197,7 +197,7 @@ class _Copy:
             raise ConflictError(f"{id} is another context in the target", retryable=False)
         have, known = await _end_of(self._target, id)
         if have > last:
-            raise _went_on(context, f"is at version {have} there and at {last} here")
+            raise _diverged_error(context, f"is at version {have} there and at {last} here")
         if start < have < last:
             (entry,) = await self._source.read(id, after=have - 1, before=have + 1, deleted=True)
             chained = entry.chain
@@ -208,7 +208,7 @@ class _Copy:
         if there.settings_rev > context.settings_rev or (
             there.settings_rev == context.settings_rev and not (same and hidden)
         ):
-            raise _went_on(context, "has other settings there")
+            raise _diverged_error(context, "has other settings there")
         return _Step(id, start, last, max(have, start))
 
     async def _validate(self, step: _Step) -> None:
@@ -216,7 +216,7 @@ class _Copy:
         after = step.start if step.have is None else step.have
         while after < step.last and (page := await self._page(step, after)):
             for entry in page:
-                with _named(f"{step.id} v{entry.version} of the source"):
+                with _locate_errors(f"{step.id} v{entry.version} of the source"):
                     validate_entry(entry)
             after = page[-1].version
 
@@ -227,10 +227,10 @@ class _Copy:
         """Raise when another context has this one's name in the target, unless the source says that it was deleted."""
         if context.key is None or context.deleted_at is not None:
             return
-        taken = await _found(self._target, context.key, context.namespace)
+        taken = await _find_context(self._target, context.key, context.namespace)
         if taken is None or taken.key != context.key or taken.deleted_at is not None:
             return
-        here = await _found(self._source, taken.id, context.namespace)
+        here = await _find_context(self._source, taken.id, context.namespace)
         if here is None or here.deleted_at is None:
             raise ConflictError(
                 f"the session {context.key!r} of namespace {context.namespace!r} exists in the target with another id",
@@ -279,13 +279,13 @@ class _Copy:
         context = await self._source.context(step.id)
         if context.deleted_at is None and not (await self._source.head(step.id)).epoch:
             return
-        self._blanked += await _blank(
+        self._blanked += await _blank_copied_entries(
             self._source, step.id, self._target, step.id, after=step.start, last=step.last
         )
 
     async def _derive(self, step: _Step) -> None:
         """Copy the derived rows of a context's own entries that the target has not."""
-        source = _inmost(self._source)
+        source = _unwrap_to_spaces(self._source)
         if not isinstance(source, HasSpaces):
             return
         try:
@@ -295,7 +295,7 @@ class _Copy:
                     known = {row.version for row in await self._target.derived(step.id, space)}
                 rows = await self._source.derived(step.id, space, at=step.last)
                 wanted = [row for row in rows if row.version > step.start and row.version not in known]
-                self._derived += await _put(self._target, step.id, wanted)
+                self._derived += await _store_derived_rows(self._target, step.id, wanted)
         except SessionNotFoundError:  # it was deleted: computed again should it come back
             return
 
@@ -356,7 +356,7 @@ class _Copy:
         return [] if context.deleted_at is not None else await export.verify(self._target, context)
 
 
-async def _blank(
+async def _blank_copied_entries(
     source: StorageBackend, context: str, target: StorageBackend, copy: str, *, after: int, last: int
 ) -> int:
     """Take away in a copy what lost its content in the original since it was copied; return how much that was."""
@@ -377,7 +377,7 @@ async def _blank(
     return changed
 
 
-async def _put(storage: StorageBackend, context: str, rows: Sequence[Derived]) -> int:
+async def _store_derived_rows(storage: StorageBackend, context: str, rows: Sequence[Derived]) -> int:
     """Store derived rows, all of a version in one commit; return how many were kept."""
     kept = 0
     batch: list[Derived] = []
@@ -389,14 +389,14 @@ async def _put(storage: StorageBackend, context: str, rows: Sequence[Derived]) -
     return kept + (await storage.put_derived(context, batch) if batch else 0)
 
 
-def _inmost(storage: StorageBackend) -> StorageBackend:
+def _unwrap_to_spaces(storage: StorageBackend) -> StorageBackend:
     """Return the store that can say which spaces there are: the one that is used, or one behind its wrappers."""
     while isinstance(storage, WrapperStorage) and not isinstance(storage, HasSpaces):
         storage = storage.inner
     return storage
 
 
-async def _unfinished(storage: StorageBackend, context: str | None = None) -> list[Job]:
+async def _read_unfinished_jobs(storage: StorageBackend, context: str | None = None) -> list[Job]:
     """Return the unfinished jobs of a context, or of all, oldest first."""
     found: list[Job] = []
     query = JobQuery(context=context, states=(JobState.READY, JobState.RUNNING), limit=PAGE)
@@ -408,7 +408,7 @@ async def _unfinished(storage: StorageBackend, context: str | None = None) -> li
         query = replace(query, after=page.next_after)
 
 
-def _again(job: Job, name: str) -> JobDraft:
+def _draft_from_job(job: Job, name: str) -> JobDraft:
     """Return a job to be done elsewhere; whether one that runs ends here is not known."""
     due = job.not_before if job.state is JobState.READY else None
     return JobDraft(kind=job.kind, dedupe=name, payload=dict(job.payload), not_before=due)
@@ -421,7 +421,7 @@ async def _end_of(storage: StorageBackend, context: str) -> tuple[int, bytes]:
 
 
 @contextmanager
-def _named(where: str) -> Generator[None]:
+def _locate_errors(where: str) -> Generator[None]:
     """Say of what is not valid where it was found."""
     try:
         yield
@@ -429,14 +429,14 @@ def _named(where: str) -> Generator[None]:
         raise ValidationError(str(error), field=where, options=error.options) from error
 
 
-async def _found(storage: StorageBackend, id_or_key: str, namespace: str) -> Context | None:
+async def _find_context(storage: StorageBackend, id_or_key: str, namespace: str) -> Context | None:
     try:
         return await storage.context(id_or_key, namespace=namespace)
     except SessionNotFoundError:
         return None
 
 
-def _went_on(context: Context, what: str) -> ConflictError:
+def _diverged_error(context: Context, what: str) -> ConflictError:
     return ConflictError(
         f"the session {context.key or context.id!r} went on in the target: it {what}",
         retryable=False,
@@ -447,7 +447,7 @@ def _went_on(context: Context, what: str) -> ConflictError:
 # ── one session into a new one ──────────────────────────────────────────────────────────────────────────────────────
 
 
-async def flat(shared: SharedSession, at: int | str | None, session_id: str | None) -> Context:
+async def copy_session(shared: SharedSession, at: int | str | None, session_id: str | None) -> Context:
     """Return a copy of a session at a version: a log of its own that inherits nothing; a named one is made once.
 
     It is hidden until it is whole: called again, an interrupted one goes on. What is erased in the original meanwhile,
@@ -461,15 +461,17 @@ async def flat(shared: SharedSession, at: int | str | None, session_id: str | No
     tries = 0
     while True:
         try:
-            return await _flat(storage, original, version, key)
+            return await _create_or_resume_copy(storage, original, version, key)
         except (ConflictError, CorruptRecordError) as error:
             tries += 1
             if tries == _TRIES or (isinstance(error, ConflictError) and not error.retryable):
                 raise  # else another task may be making the same copy: go on where it is
 
 
-async def _flat(storage: StorageBackend, original: Context, version: int, key: str | None) -> Context:
-    made = None if key is None else await _found(storage, key, original.namespace)
+async def _create_or_resume_copy(
+    storage: StorageBackend, original: Context, version: int, key: str | None
+) -> Context:
+    made = None if key is None else await _find_context(storage, key, original.namespace)
     if made is not None and made.deleted_at is None:
         if made.settings.get(COPIED) != {"context": original.id, "version": version}:
             raise ConflictError(
@@ -480,42 +482,48 @@ async def _flat(storage: StorageBackend, original: Context, version: int, key: s
         if COPYING not in made.settings:
             return made
     else:
-        made = await _whole(storage, original, version, await _hidden(storage, original, version, key))
-    runs = segments(original.id, original.lineage, 1, version)
-    await _owe(storage, runs, made.id)
-    await _vectors(storage, original.id, version, made.id, runs)
-    log(logging.DEBUG, "copy", context=made.id, original=original.id, version=version)
-    return await policy.update(storage, made.id, lambda _: {COPYING: None})
+        made = await _fill_copy(
+            storage, original, version, await _prepare_hidden_copy(storage, original, version, key)
+        )
+    runs = split_segments(original.id, original.lineage, 1, version)
+    await _copy_expire_jobs(storage, runs, made.id)
+    await _copy_vectors(storage, original.id, version, made.id, runs)
+    log_event(logging.DEBUG, "copy", context=made.id, original=original.id, version=version)
+    return await policy.update_settings(storage, made.id, lambda _: {COPYING: None})
 
 
-async def _whole(storage: StorageBackend, original: Context, version: int, made: Context) -> Context:
+async def _fill_copy(storage: StorageBackend, original: Context, version: int, made: Context) -> Context:
     """Fill a hidden copy and show it."""
-    await policy.update(storage, original.id, lambda now: _knows(now, made.id))  # before it has any content
-    runs = segments(original.id, original.lineage, 1, version)
+    await policy.update_settings(
+        storage, original.id, lambda now: _add_copy_reference(now, made.id)
+    )  # before it has any content
+    runs = split_segments(original.id, original.lineage, 1, version)
     chains: dict[int, str] = {}
     try:
-        await storage.restore(made, _rewritten(storage, original.id, version, made.id, runs, chains))
+        await storage.restore(made, _rewrite_entries(storage, original.id, version, made.id, runs, chains))
     except ConflictError as error:  # another task began this copy since, or took its name: look again
         raise ConflictError(str(error), retryable=True, options=error.options) from error
     if (await storage.head(original.id)).epoch:  # something may have been erased behind us
-        await _blank(storage, original.id, storage, made.id, after=0, last=version)
+        await _blank_copied_entries(storage, original.id, storage, made.id, after=0, last=version)
         await count_erased(storage, made.id)
     tags = {
         name: {"version": tagged, "chain": chains.get(tagged, "")}
-        for name, tagged in (await forks.tags(storage, original.id, version)).items()
+        for name, tagged in (await forks.read_tags(storage, original.id, version)).items()
     }
     now = await storage.context(made.id)
     change = {TAGS: tags or None, "deleted": False}
     return await storage.settings(made.id, change, rev=now.settings_rev)
 
 
-async def _hidden(storage: StorageBackend, original: Context, version: int, key: str | None) -> Context:
+async def _prepare_hidden_copy(
+    storage: StorageBackend, original: Context, version: int, key: str | None
+) -> Context:
     """Return the context of a copy that is not whole yet: a begun one, or a new one."""
     attempt = 0
     while True:
-        name = token(os.urandom, 16) if key is None else key
+        name = draw_token(os.urandom, 16) if key is None else key
         id = copy_of(original.id, version, f"{original.namespace} {name}", attempt)
-        begun = await _found(storage, id, original.namespace)
+        begun = await _find_context(storage, id, original.namespace)
         if begun is None:
             break
         if begun.deleted_at is not None and begun.settings.get(COPYING):
@@ -535,11 +543,11 @@ async def _hidden(storage: StorageBackend, original: Context, version: int, key:
     )
 
 
-def _knows(settings: Mapping[str, Json], copy: str) -> Mapping[str, Json]:
+def _add_copy_reference(settings: Mapping[str, Json], copy: str) -> Mapping[str, Json]:
     return {COPIES: list(dict.fromkeys((*read_setting(settings, COPIES, ()), copy)))}
 
 
-async def _rewritten(
+async def _rewrite_entries(
     storage: StorageBackend,
     original: str,
     version: int,
@@ -551,7 +559,7 @@ async def _rewritten(
 
     Forks did not always know the keys they inherit: a key that was used again stays with what had it first.
     """
-    chain = genesis(copy)
+    chain = genesis_hash(copy)
     keys: set[str] = set()
     batch: list[Entry] = []
     after, more = 0, True
@@ -562,7 +570,7 @@ async def _rewritten(
         for entry in (*page, None):
             ends = not more if entry is None else bool(batch) and entry.batch != batch[0].batch
             if ends:
-                for made in copied(batch, chain, copy, runs):
+                for made in copy_batch(batch, chain, copy, runs):
                     chain = made.chain
                     chains[made.version] = chain.hex()
                     yield made
@@ -573,12 +581,12 @@ async def _rewritten(
                     keys.add(entry.key)
 
 
-async def _owe(storage: StorageBackend, runs: Sequence[Run], copy: str) -> None:
+async def _copy_expire_jobs(storage: StorageBackend, runs: Sequence[Run], copy: str) -> None:
     """Let retention go on in a copy: what is to expire in the original expires there too."""
     owed = [
-        _again(job, job.dedupe.replace(owner, copy))
+        _draft_from_job(job, job.dedupe.replace(owner, copy))
         for owner in dict.fromkeys(owner for owner, _, _ in runs)
-        for job in await _unfinished(storage, owner)
+        for job in await _read_unfinished_jobs(storage, owner)
         if job.kind == "expire"
     ]
     if owed:
@@ -587,11 +595,11 @@ async def _owe(storage: StorageBackend, runs: Sequence[Run], copy: str) -> None:
             raise result
 
 
-async def _vectors(
+async def _copy_vectors(
     storage: StorageBackend, original: str, version: int, copy: str, runs: Sequence[Run]
 ) -> None:
     """Copy what an embedder made of the entries; index records name their entry and are written anew."""
-    inmost = _inmost(storage)
+    inmost = _unwrap_to_spaces(storage)
     if not isinstance(inmost, HasSpaces):
         return
     spaces: set[str] = set()
@@ -601,4 +609,4 @@ async def _vectors(
         except SessionNotFoundError:  # an ancestor that was deleted
             continue
     for space in sorted(spaces - {index_record.SPACE}):
-        await _put(storage, copy, await storage.derived(original, space, at=version))
+        await _store_derived_rows(storage, copy, await storage.derived(original, space, at=version))

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from acms.log.facts import address_of, has_address
-from acms.log.in_force import Cover, anchor
+from acms.log.in_force import Cover, anchor_version
 from acms.model import Entry, Kind, Span, State
 from acms.results import Change, Delta
 from acms.write.episodes import is_mark
@@ -53,7 +53,7 @@ class LogState:
         return tuple(found)
 
 
-def common(left: Sequence[Run], right: Sequence[Run]) -> int:
+def find_common_version(left: Sequence[Run], right: Sequence[Run]) -> int:
     """Return the newest version up to which two logs are the same entries; 0 when they share nothing."""
     found = 0
     for (one, _, one_last), (other, _, other_last) in zip(left, right, strict=False):
@@ -65,7 +65,7 @@ def common(left: Sequence[Run], right: Sequence[Run]) -> int:
     return found
 
 
-def disputed(left: Cover, right: Cover, upto: int) -> list[Span]:
+def find_disputed_spans(left: Cover, right: Cover, upto: int) -> list[Span]:
     """Return the versions up to one that are out of force on one side only, as ascending spans."""
     edges = {1, upto + 1}
     for first, last in (*left.spans(), *right.spans()):
@@ -81,7 +81,7 @@ def disputed(left: Cover, right: Cover, upto: int) -> list[Span]:
     return found
 
 
-def stretches(spans: Iterable[Span]) -> list[Span]:
+def merge_nearby_spans(spans: Iterable[Span]) -> list[Span]:
     """Join ascending spans that lie close together: one read instead of many."""
     found: list[Span] = []
     for first, last in spans:
@@ -92,7 +92,7 @@ def stretches(spans: Iterable[Span]) -> list[Span]:
     return found
 
 
-def deltas(
+def compute_deltas(
     left: LogState, right: LogState, before: Iterable[Entry], after: Iterable[Entry]
 ) -> dict[Kind, Delta]:
     """Return what differs by kind; `before` and `after` are what may be in force on the left and on the right."""
@@ -101,30 +101,32 @@ def deltas(
     removed = [entry for id, entry in one.items() if id not in other and not is_mark(entry)]
     added = [entry for id, entry in other.items() if id not in one and not is_mark(entry)]
     return {
-        kind: _delta(
-            [(entry, _subject(left, entry)) for entry in removed if entry.kind is kind],
-            [(entry, _subject(right, entry)) for entry in added if entry.kind is kind],
+        kind: _compute_delta(
+            [(entry, _subject_of_entry(left, entry)) for entry in removed if entry.kind is kind],
+            [(entry, _subject_of_entry(right, entry)) for entry in added if entry.kind is kind],
         )
         for kind in (Kind.MESSAGE, Kind.FACT, Kind.SUMMARY)
     }
 
 
-def _subject(side: LogState, entry: Entry) -> Hashable:
+def _subject_of_entry(side: LogState, entry: Entry) -> Hashable:
     """Return what an entry is about, the same on both sides: a place in the log, an address; None: only itself."""
     if entry.kind is Kind.FACT:
         address = address_of(entry)
         return address if has_address(address) else None
     if entry.kind is Kind.SUMMARY:
         return side.place(entry.replaces)
-    place = anchor(entry)
+    place = anchor_version(entry)
     return side.place(((place, place),))
 
 
-def _says(entry: Entry) -> object:
+def _content_to_compare(entry: Entry) -> object:
     return entry.content, entry.parts, entry.data.get("value") if entry.kind is Kind.FACT else None
 
 
-def _delta(removed: Sequence[tuple[Entry, Hashable]], added: Sequence[tuple[Entry, Hashable]]) -> Delta:
+def _compute_delta(
+    removed: Sequence[tuple[Entry, Hashable]], added: Sequence[tuple[Entry, Hashable]]
+) -> Delta:
     """Pair what is about the same: two entries that say the same are no difference, two others are a change."""
     about: dict[Hashable, list[Entry]] = {}
     for entry, subject in added:
@@ -132,7 +134,14 @@ def _delta(removed: Sequence[tuple[Entry, Hashable]], added: Sequence[tuple[Entr
     left: dict[Hashable, list[Entry]] = {}
     for entry, subject in removed:
         key = entry.id if subject is None else subject
-        same = next((other for other in about.get(key, ()) if _says(other) == _says(entry)), None)
+        same = next(
+            (
+                other
+                for other in about.get(key, ())
+                if _content_to_compare(other) == _content_to_compare(entry)
+            ),
+            None,
+        )
         if same is None:
             left.setdefault(key, []).append(entry)
         else:
@@ -143,11 +152,11 @@ def _delta(removed: Sequence[tuple[Entry, Hashable]], added: Sequence[tuple[Entr
         if len(gone) == len(come) == 1:  # several facts at one address are a set: none became another
             changed.append(Change(before=gone.pop(), after=come.pop()))
     return Delta(
-        added=_ascending(about.values()),
-        removed=_ascending(left.values()),
+        added=_sort_by_version(about.values()),
+        removed=_sort_by_version(left.values()),
         changed=tuple(sorted(changed, key=lambda change: change.before.version)),
     )
 
 
-def _ascending(groups: Iterable[Iterable[Entry]]) -> tuple[Entry, ...]:
+def _sort_by_version(groups: Iterable[Iterable[Entry]]) -> tuple[Entry, ...]:
     return tuple(sorted((entry for group in groups for entry in group), key=lambda entry: entry.version))

@@ -14,11 +14,11 @@ from acms.errors import ACMSError, SessionNotFoundError, ValidationError
 from acms.log import encoding
 from acms.log.encoding import context_to_json, dump, entry_to_json
 from acms.log.settings import validate_settings
-from acms.model import Context, Entry, Kind, named
+from acms.model import Context, Entry, Kind, client_supplied_key
 from acms.ports import Progress, StorageBackend
 from acms.storage.wrapper import WrapperStorage
 
-__all__ = ["Problem", "Progress", "export", "pages", "verify"]
+__all__ = ["Problem", "Progress", "export", "read_pages", "verify"]
 
 PAGE = 500
 
@@ -45,7 +45,7 @@ class Problem:
         return f"{self.context} v{self.version}: {self.what}"
 
 
-async def pages(
+async def read_pages(
     storage: StorageBackend, context: str, *, after: int = 0, at: int
 ) -> AsyncIterator[list[Entry]]:
     """Read a log a page at a time, inherited entries too."""
@@ -68,9 +68,9 @@ async def export(
     yield (
         dump({**context_to_json(context), "end": {"version": head.version, "chain": head.chain.hex()}}) + "\n"
     )
-    async for entries in pages(storage, context.id, after=start, at=head.version):
+    async for entries in read_pages(storage, context.id, after=start, at=head.version):
         for entry in entries:
-            yield dump(entry_to_json(replace(entry, key=named(entry.key)))) + "\n"
+            yield dump(entry_to_json(replace(entry, key=client_supplied_key(entry.key)))) + "\n"
         if progress is not None:
             progress(entries[-1].version - start, head.version - start)
 
@@ -84,13 +84,13 @@ async def verify(
     """
     head = await storage.head(context.id)
     oldest = await storage.context(context.lineage[0][0] if context.lineage else context.id)
-    check = _Check(context.id, encoding.genesis(oldest.parent or oldest.id))
+    check = _Check(context.id, encoding.genesis_hash(oldest.parent or oldest.id))
     after = 0
     while after < head.version:
         try:
             entries = await storage.read(context.id, at=head.version, after=after, limit=PAGE)
         except (ACMSError, ValueError):
-            entries = await _readable(storage, check, after, min(after + PAGE, head.version))
+            entries = await _read_readable_entries(storage, check, after, min(after + PAGE, head.version))
             after = min(after + PAGE, head.version)
         else:
             if not entries:
@@ -148,7 +148,9 @@ async def _check_context(storage: StorageBackend, context: Context) -> list[str]
     return found
 
 
-async def _readable(storage: StorageBackend, check: _Check, after: int, last: int) -> list[Entry]:
+async def _read_readable_entries(
+    storage: StorageBackend, check: _Check, after: int, last: int
+) -> list[Entry]:
     """Read a page one by one and report the entries that cannot be read."""
     found: list[Entry] = []
     for version in range(after + 1, last + 1):
@@ -194,7 +196,7 @@ class _Check:
         blind = before != self.version or any(
             version in self.unreadable for version in range(first, batch[-1].version)
         )
-        for version, what in encoding.verify(batch, head=self.head, version=before):
+        for version, what in encoding.verify_chain(batch, head=self.head, version=before):
             if not (blind and ("broken" in what or version in self.unreadable)):
                 self.report(version, what)
         if blind:

@@ -30,10 +30,10 @@ from acms.model import (
     Json,
     Kind,
 )
-from acms.observability.logging import log
+from acms.observability.logging import log_event
 from acms.ports import StorageBackend
 from acms.results import Branch, Change, Delta, Diff, Tree
-from acms.storage.append_rules import segments
+from acms.storage.append_rules import split_segments
 from acms.storage.sessions import ERASED, count_erased
 
 if TYPE_CHECKING:
@@ -63,14 +63,14 @@ class Side:
 # ── forks ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def fork(shared: SharedSession, at: int | str | None, session_id: str | None) -> Context:
+async def create_fork(shared: SharedSession, at: int | str | None, session_id: str | None) -> Context:
     """Return a fork of a session, made by one commit; a named one is made once."""
     storage = shared.storage
     name = None if session_id is None else validation.session_name(session_id, "session_id")
     parent = await shared.written()
     version = head = None
     if at is not None:
-        version, head = await _place(storage, await _live(storage, parent), at)
+        version, head = await _resolve_version(storage, await _load_live_context(storage, parent), at)
     child = await storage.create(
         ContextDraft(
             key=name,
@@ -88,26 +88,26 @@ async def fork(shared: SharedSession, at: int | str | None, session_id: str | No
         await count_erased(storage, child.id)
     if child.parent != parent or version not in (None, child.fork):
         raise ConflictError(
-            f"the name {name!r} stands for {await _what(storage, child)}",
+            f"the name {name!r} stands for {await _describe_context(storage, child)}",
             retryable=False,
             options=("choose another session_id",),
         )
     # Where the log is nothing but messages there are no facts to look for.
     late = head is not None and version is not None and head.version > max(version, head.messages)
-    if late and await adopt.ask_for(storage, parent, child):
+    if late and await adopt.enqueue_adoption(storage, parent, child):
         shared.work()
-    log(logging.DEBUG, "fork", context=child.id, parent=parent, version=child.fork)
+    log_event(logging.DEBUG, "fork", context=child.id, parent=parent, version=child.fork)
     return child
 
 
-async def _what(storage: StorageBackend, context: Context) -> str:
+async def _describe_context(storage: StorageBackend, context: Context) -> str:
     if context.parent is None:
         return "a session that is no fork"
     parent = await storage.context(context.parent)
     return f"a fork of {parent.key or parent.id!r} at version {context.fork}"
 
 
-def _done(result: Any) -> Any:
+def _raise_on_error(result: Any) -> Any:
     if isinstance(result, ACMSError):
         raise result
     return result
@@ -116,26 +116,26 @@ def _done(result: Any) -> Any:
 # ── the tree ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def forks(storage: StorageBackend, context: str, at: int | None) -> list[Branch]:
+async def list_live_forks(storage: StorageBackend, context: str, at: int | None) -> list[Branch]:
     """List the live forks of a context, oldest first; with `at` those made up to that version."""
-    found = await _all(storage, ContextQuery(parent=context, limit=_PAGE))
+    found = await _list_contexts(storage, ContextQuery(parent=context, limit=_PAGE))
     made = [one for one in reversed(found) if at is None or (one.fork or 0) <= at]
-    return await _branches(storage, made)
+    return await _load_branches(storage, made)
 
 
-async def ancestry(storage: StorageBackend, context: str) -> list[Branch]:
+async def read_ancestry(storage: StorageBackend, context: str) -> list[Branch]:
     """List the line of forks that leads to a context, the first one first, itself last."""
-    line = await _line(storage, await storage.context(context))
-    return await _branches(storage, line[::-1])
+    line = await _list_ancestor_contexts(storage, await storage.context(context))
+    return await _load_branches(storage, line[::-1])
 
 
-async def tree(storage: StorageBackend, context: str) -> Tree:
+async def read_fork_tree(storage: StorageBackend, context: str) -> Tree:
     """Return the whole fork tree of a context, deleted branches too."""
     root = (await storage.context(context)).root
-    found = await _all(storage, ContextQuery(root=root, deleted=True, limit=_PAGE))
+    found = await _list_contexts(storage, ContextQuery(root=root, deleted=True, limit=_PAGE))
     below: dict[str, list[Tree]] = {}
     top: Tree | None = None
-    branches = await _branches(storage, found)
+    branches = await _load_branches(storage, found)
     for one, branch in zip(found, branches, strict=True):  # the newest first: every fork before its parent
         made = Tree(branch=branch, forks=tuple(reversed(below.pop(one.id, []))))
         if one.parent is None:
@@ -146,25 +146,25 @@ async def tree(storage: StorageBackend, context: str) -> Tree:
     return top
 
 
-async def delete(storage: StorageBackend, context: str) -> list[Branch]:
+async def hide_context(storage: StorageBackend, context: str) -> list[Branch]:
     """Hide a context, to be collected later, and return the live forks that read entries it owns."""
     due = datetime.now(UTC) + COLLECT_AFTER
     job = JobDraft(kind=COLLECT, dedupe=f"{COLLECT}:{context}", not_before=due)
-    _done(*await storage.append([Append(context=context, drafts=(), jobs=(job,))]))
+    _raise_on_error(*await storage.append([Append(context=context, drafts=(), jobs=(job,))]))
     while True:
-        found = await _live(storage, context)
+        found = await _load_live_context(storage, context)
         try:
             await storage.settings(found.id, {"deleted": True}, rev=found.settings_rev)
             break
         except ConflictError:
             continue
-    log(logging.INFO, "deleted", context=context)
-    alive = await _all(storage, ContextQuery(root=found.root, limit=_PAGE))
+    log_event(logging.INFO, "deleted", context=context)
+    alive = await _list_contexts(storage, ContextQuery(root=found.root, limit=_PAGE))
     keeping = [one for one in alive if any(owner == context for owner, _ in one.lineage)]
-    return await _branches(storage, keeping[::-1])
+    return await _load_branches(storage, keeping[::-1])
 
 
-async def _all(storage: StorageBackend, query: ContextQuery) -> list[Context]:
+async def _list_contexts(storage: StorageBackend, query: ContextQuery) -> list[Context]:
     found: list[Context] = []
     while True:
         page = await storage.contexts(query)
@@ -180,7 +180,7 @@ async def _all(storage: StorageBackend, query: ContextQuery) -> list[Context]:
         )
 
 
-async def _line(storage: StorageBackend, context: Context) -> list[Context]:
+async def _list_ancestor_contexts(storage: StorageBackend, context: Context) -> list[Context]:
     """Return a context and its ancestors, the nearest first."""
     line = [context]
     while line[-1].parent is not None:
@@ -188,16 +188,16 @@ async def _line(storage: StorageBackend, context: Context) -> list[Context]:
     return line
 
 
-async def _branches(storage: StorageBackend, contexts: Sequence[Context]) -> list[Branch]:
+async def _load_branches(storage: StorageBackend, contexts: Sequence[Context]) -> list[Branch]:
     found: list[Branch] = []
     for one in contexts:
-        found.append(await _branch(storage, one))
+        found.append(await _load_branch(storage, one))
         if len(found) % _TURN == 0:
             await asyncio.sleep(0)  # a head is read without leaving the loop: let others have their turn
     return found
 
 
-async def _branch(storage: StorageBackend, context: Context) -> Branch:
+async def _load_branch(storage: StorageBackend, context: Context) -> Branch:
     deleted = context.deleted_at is not None
     if deleted:  # it has no head to show
         newest = await storage.read(context.id, newest=1, deleted=True)
@@ -206,7 +206,7 @@ async def _branch(storage: StorageBackend, context: Context) -> Branch:
         try:
             version = (await storage.head(context.id)).version
         except SessionNotFoundError:  # it was deleted since it was listed
-            return await _branch(storage, await storage.context(context.id))
+            return await _load_branch(storage, await storage.context(context.id))
     return Branch(
         context_id=context.id,
         session_id=context.key or context.id,
@@ -226,27 +226,29 @@ async def version_of(storage: StorageBackend, context: str, at: int | str | None
 
     `ValidationError` when the log does not reach it, `NotFoundError` for an unknown tag.
     """
-    return (await _place(storage, await storage.context(context), at))[0]
+    return (await _resolve_version(storage, await storage.context(context), at))[0]
 
 
-async def version_tagged(storage: StorageBackend, context: str | None, tag: str) -> int:
+async def version_of_tag(storage: StorageBackend, context: str | None, tag: str) -> int:
     """Return the version that a tag stands for; nothing that was never written has any."""
     if context is None:
-        raise _no_tag(tag, {})
+        raise _unknown_tag_error(tag, {})
     return await version_of(storage, context, tag)
 
 
-async def tag(storage: StorageBackend, context: str, name: str, version: int | None, *, move: bool) -> int:
+async def tag_version(
+    storage: StorageBackend, context: str, name: str, version: int | None, *, move: bool
+) -> int:
     """Name a version and return it."""
     name = validate_tag_name(name)
     head = await storage.head(context)
-    number = head.version if version is None else validation.whole(version, "version")
+    number = head.version if version is None else validation.validate_integer(version, "version")
     if number > head.version:
         raise ValidationError(
             f"the log ends at version {head.version}, {number} does not exist yet", field="version"
         )
-    value = {"version": number, "chain": await _chain(storage, context, head, number)}
-    inherited = await _tagged(storage, await storage.context(context))
+    value = {"version": number, "chain": await _chain_at_version(storage, context, head, number)}
+    inherited = await _read_visible_tags(storage, await storage.context(context))
 
     def decide(settings: Mapping[str, Json]) -> Mapping[str, Json]:
         own: dict[str, Json] = dict(read_setting(settings, TAGS, {}))
@@ -261,11 +263,11 @@ async def tag(storage: StorageBackend, context: str, name: str, version: int | N
             raise ValidationError(f"the session has {MAX_TAGS} tags, which is the limit", field="name")
         return {TAGS: {**own, name: value}}
 
-    await policy.update(storage, context, decide)
+    await policy.update_settings(storage, context, decide)
     return number
 
 
-async def untag(storage: StorageBackend, context: str, name: str) -> None:
+async def remove_tag(storage: StorageBackend, context: str, name: str) -> None:
     """Take a name off its version."""
 
     def decide(settings: Mapping[str, Json]) -> Mapping[str, Json]:
@@ -275,21 +277,21 @@ async def untag(storage: StorageBackend, context: str, name: str) -> None:
         del own[name]
         return {TAGS: own or None}
 
-    await policy.update(storage, context, decide)
+    await policy.update_settings(storage, context, decide)
 
 
-async def tags(storage: StorageBackend, context: str, at: int | None) -> dict[str, int]:
+async def read_tags(storage: StorageBackend, context: str, at: int | None) -> dict[str, int]:
     """Return the named versions of a context, inherited ones too, oldest first; with `at` those up to it."""
-    found = await _tagged(storage, await storage.context(context))
+    found = await _read_visible_tags(storage, await storage.context(context))
     rows = sorted((tagged["version"], name) for name, tagged in found.items())
     return {name: version for version, name in rows if at is None or version <= at}
 
 
-async def _tagged(storage: StorageBackend, context: Context) -> dict[str, Mapping[str, Json]]:
+async def _read_visible_tags(storage: StorageBackend, context: Context) -> dict[str, Mapping[str, Json]]:
     """Return every tag a context knows: its own, and those of ancestors at what it inherited; the nearest one wins."""
     found: dict[str, Mapping[str, Json]] = {}
     limit: int | None = None
-    for one in await _line(storage, context):
+    for one in await _list_ancestor_contexts(storage, context):
         for name, tagged in read_setting(one.settings, TAGS, {}).items():
             if limit is None or tagged["version"] <= limit:
                 found.setdefault(name, tagged)
@@ -298,16 +300,21 @@ async def _tagged(storage: StorageBackend, context: Context) -> dict[str, Mappin
     return found
 
 
-async def _place(storage: StorageBackend, context: Context, at: int | str | None) -> tuple[int, Head]:
+async def _resolve_version(
+    storage: StorageBackend, context: Context, at: int | str | None
+) -> tuple[int, Head]:
     head = await storage.head(context.id)
     if not isinstance(at, str):
-        return read.version_of(head, None if at is None else validation.whole(at, "at")), head
-    found = await _tagged(storage, context)
+        return read.version_of(head, None if at is None else validation.validate_integer(at, "at")), head
+    found = await _read_visible_tags(storage, context)
     known = found.get(at)
     if known is None:
-        raise _no_tag(at, found)
+        raise _unknown_tag_error(at, found)
     version: int = known["version"]
-    if version > head.version or await _chain(storage, context.id, head, version) != known["chain"]:
+    if (
+        version > head.version
+        or await _chain_at_version(storage, context.id, head, version) != known["chain"]
+    ):
         raise ConflictError(
             f"the tag {at!r} was given to a version {version} that is not in this log any more",
             retryable=False,
@@ -316,7 +323,7 @@ async def _place(storage: StorageBackend, context: Context, at: int | str | None
     return version, head
 
 
-def _no_tag(name: str, found: Mapping[str, Mapping[str, Json]]) -> NotFoundError:
+def _unknown_tag_error(name: str, found: Mapping[str, Mapping[str, Json]]) -> NotFoundError:
     names = ", ".join(sorted(found)[:_SHOWN]) + (", …" if len(found) > _SHOWN else "")
     said = f"there are: {names}" if names else "none has a name"
     return NotFoundError(f"no version has the name {name!r}; {said}", options=_known_tags(found))
@@ -327,7 +334,7 @@ def _known_tags(found: Mapping[str, Mapping[str, Json]]) -> list[str]:
     return [f"{name!r} is version {version}" for version, name in rows[:_SHOWN]]
 
 
-async def _chain(storage: StorageBackend, context: str, head: Head, version: int) -> str:
+async def _chain_at_version(storage: StorageBackend, context: str, head: Head, version: int) -> str:
     """Return what ties a version to this log and no other; nothing for the empty beginning, which all logs share."""
     if version in (0, head.version):
         return head.chain.hex() if version else ""
@@ -338,7 +345,7 @@ async def _chain(storage: StorageBackend, context: str, head: Head, version: int
 # ── differences ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def diff(left: Side, right: Side) -> Diff:
+async def diff_sessions(left: Side, right: Side) -> Diff:
     """Return how what is in force differs, from the left side to the right one.
 
     Reads what either side has of its own, and of what they share only what is out of force on one side alone.
@@ -352,16 +359,18 @@ async def diff(left: Side, right: Side) -> Diff:
     storage = left.shared.storage
     one, one_version, before = await _log_state(storage, left)
     other, other_version, after = await _log_state(storage, right)
-    common = differing.common(before.runs, after.runs)
-    spans = differing.disputed(before.cover, after.cover, common)
+    common = differing.find_common_version(before.runs, after.runs)
+    spans = differing.find_disputed_spans(before.cover, after.cover, common)
     inherited: list[Entry] = []
-    for first, last in differing.stretches(spans):
+    for first, last in differing.merge_nearby_spans(spans):
         inherited += await storage.read(one, at=last, after=first - 1, kinds=_COMPARED)
     mine = await storage.read(one, at=one_version, after=common, kinds=_COMPARED)
     theirs = await storage.read(other, at=other_version, after=common, kinds=_COMPARED)
     found = {
-        kind: _redacted(delta, left.shared.stage, right.shared.stage)
-        for kind, delta in differing.deltas(before, after, [*inherited, *mine], [*inherited, *theirs]).items()
+        kind: _redact_delta(delta, left.shared.stage, right.shared.stage)
+        for kind, delta in differing.compute_deltas(
+            before, after, [*inherited, *mine], [*inherited, *theirs]
+        ).items()
     }
     return Diff(
         left=f"{left.shared.session_id} v{one_version}",
@@ -373,7 +382,7 @@ async def diff(left: Side, right: Side) -> Diff:
     )
 
 
-def _redacted(delta: Delta, left: Stage, right: Stage) -> Delta:
+def _redact_delta(delta: Delta, left: Stage, right: Stage) -> Delta:
     """Return a difference as its entries may leave, each side by its own stage."""
     return Delta(
         added=tuple(right.entries(delta.added)),
@@ -385,13 +394,13 @@ def _redacted(delta: Delta, left: Stage, right: Stage) -> Delta:
 
 
 async def _log_state(storage: StorageBackend, side: Side) -> tuple[str, int, LogState]:
-    context = await _live(storage, await side.shared.written())
-    version, head = await _place(storage, context, side.at)
-    runs = segments(context.id, context.lineage, 1, version)
+    context = await _load_live_context(storage, await side.shared.written())
+    version, head = await _resolve_version(storage, context, side.at)
+    runs = split_segments(context.id, context.lineage, 1, version)
     return context.id, version, LogState(runs, await read.cover_at(storage, context.id, head, version))
 
 
-async def _live(storage: StorageBackend, context: str) -> Context:
+async def _load_live_context(storage: StorageBackend, context: str) -> Context:
     found = await storage.context(context)
     if found.deleted_at is not None:
         raise SessionNotFoundError(

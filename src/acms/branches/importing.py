@@ -154,7 +154,7 @@ class Importer:
                 if one is None:
                     if piece.fork is not None and piece.fork.key is not None:
                         trunk = sessions[piece.fork.conversation]
-                        await _flush(trunk, opened)
+                        await _flush_turns(trunk, opened)
                         await self._make_fork(trunk.session, piece.fork.key, names[piece.id])
                     log = await stack.enter_async_context(self._sessions.session(names[piece.id]))
                     plan = survey[piece.id]
@@ -165,7 +165,7 @@ class Importer:
                 done += len(piece.messages)
                 report(done, total)
             for one in sessions.values():
-                await _flush(one, opened)
+                await _flush_turns(one, opened)
         self._names += [name for name in names.values() if name not in self._names]
         return [one.stored for one in sessions.values()]
 
@@ -224,14 +224,16 @@ class Importer:
             return
         for turn in turns:
             if any(turn["key"] == waiting["key"] for waiting in one.waiting):
-                await _flush(one, opened)  # the file says it again, or says something else under its key
+                await _flush_turns(
+                    one, opened
+                )  # the file says it again, or says something else under its key
             one.waiting.append(turn)
             one.characters += len(turn.get("content") or "")
             if len(one.waiting) == BATCH or one.characters >= BATCH_CHARACTERS:
-                await _flush(one, opened)
+                await _flush_turns(one, opened)
 
 
-async def _flush(one: _Open, opened: Import) -> None:
+async def _flush_turns(one: _Open, opened: Import) -> None:
     """Store the messages that wait, in one commit; message by message when some of them are known."""
     waiting, one.waiting, one.characters = one.waiting, [], 0
     if not waiting:

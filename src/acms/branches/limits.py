@@ -23,7 +23,7 @@ __all__ = [
     "parse_json",
     "read_lines_within",
     "read_within",
-    "spooled",
+    "spool_lines",
 ]
 
 LINE_BYTES = 67_108_864
@@ -145,7 +145,7 @@ class Spool:
 
 
 @asynccontextmanager
-async def spooled(lines: AsyncIterator[tuple[int, str]], name: str) -> AsyncGenerator[Spool]:
+async def spool_lines(lines: AsyncIterator[tuple[int, str]], name: str) -> AsyncGenerator[Spool]:
     """Keep numbered lines while the block runs; blank ones are passed over."""
     with SpooledTemporaryFile(max_size=_SPOOL_BYTES) as file:
         spool = Spool(cast("BinaryIO", file))

@@ -17,11 +17,11 @@ from acms.branches.forks import Side
 from acms.branches.merge_drafts import Drafts, Terms
 from acms.branches.three_way import Log, Plan
 from acms.errors import ConflictError, GoneError, MergeConflictError, SessionNotFoundError, ValidationError
-from acms.log.known import hashed
+from acms.log.known import hash_sensitive_key
 from acms.log.merges import MergeConflict, Merged, MergeStrategy
 from acms.log.policy import PRIVATE
 from acms.model import Append, Context, Draft, Entry, Head, Kind, Span, ToolCall
-from acms.observability.logging import log
+from acms.observability.logging import log_event
 from acms.ports import StorageBackend
 from acms.privacy.modes import stored_mode
 from acms.privacy.stage import Stage
@@ -29,7 +29,7 @@ from acms.recall.planner import media_tokens
 from acms.results import Change
 from acms.session_state import SharedSession
 from acms.storage import append_rules
-from acms.storage.append_rules import segments
+from acms.storage.append_rules import split_segments
 from acms.write import retirement
 from acms.write.queue import AppendRequest, Delivered, Overtaken, Writer
 
@@ -49,7 +49,7 @@ class _Read:
     theirs: Log
 
 
-async def merge(
+async def merge_session(
     shared: SharedSession, writer: Writer, side: Side, strategy: MergeStrategy, *, dry_run: bool
 ) -> Merged:
     """Merge another session into this one; return what it did, or with `dry_run` would do."""
@@ -58,21 +58,23 @@ async def merge(
         raise ValidationError(f"{strategy!r} is not one of {allowed}", field="strategy")
     erased = 0
     while True:
-        found = await _read(shared, side)
-        plan = three_way.plan(found.ours, found.theirs, strategy)
-        merged = _described(shared, side, found, plan, strategy, dry_run=dry_run)
+        found = await _read_sides(shared, side)
+        plan = three_way.plan_merge(found.ours, found.theirs, strategy)
+        merged = _describe_merge(shared, side, found, plan, strategy, dry_run=dry_run)
         refused = strategy == "refuse" and bool(plan.conflicts)
         if not plan or (dry_run and refused):
             return merged
         if refused:
-            raise _refused(merged)
+            raise _merge_conflict_error(merged)
         try:
-            drafts, written = await _written(shared, side, found, plan, strategy)
+            drafts, written = await _build_drafts(shared, side, found, plan, strategy)
             if dry_run:
                 op = Append(context=found.context.id, drafts=drafts)
-                append_rules.check_cited(await shared.storage.get(append_rules.cited(op)))
+                append_rules.refuse_erased_sources(
+                    await shared.storage.get(append_rules.collect_source_ids(op))
+                )
                 return merged
-            delivered = await _append(shared, writer, found, drafts, written)
+            delivered = await _append_drafts(shared, writer, found, drafts, written)
         except Overtaken:
             continue
         except GoneError:  # what was read was erased before it was written
@@ -81,11 +83,11 @@ async def merge(
                 raise
             continue
         version = delivered.receipt.versions[0] + delivered.start + len(delivered.drafts) - 1
-        log(logging.INFO, "merged", context=found.context.id, other=found.other.id, version=version)
+        log_event(logging.INFO, "merged", context=found.context.id, other=found.other.id, version=version)
         return replace(merged, version=version)
 
 
-def _refused(merged: Merged) -> MergeConflictError:
+def _merge_conflict_error(merged: Merged) -> MergeConflictError:
     count = len(merged.conflicts)
     listed = "; ".join(map(str, merged.conflicts[:5])) + ("; …" if count > 5 else "")
     return MergeConflictError(
@@ -102,7 +104,7 @@ def _refused(merged: Merged) -> MergeConflictError:
 # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _read(shared: SharedSession, side: Side) -> _Read:
+async def _read_sides(shared: SharedSession, side: Side) -> _Read:
     storage = shared.storage
     if storage is not side.shared.storage:
         raise ValidationError(
@@ -110,28 +112,33 @@ async def _read(shared: SharedSession, side: Side) -> _Read:
             field="other",
             options=("open both with the same storage object",),
         )
-    context, other = await _live(shared), await _live(side.shared)
-    _check(context, other)
+    context, other = await _load_live_context(shared), await _load_live_context(side.shared)
+    _check_mergeable(context, other)
     version = await forks.version_of(storage, other.id, side.at)
     head = await storage.head(context.id)
-    runs = segments(context.id, context.lineage, 1, head.version)
-    there = segments(other.id, other.lineage, 1, version)
-    common = diff.common(runs, there)
-    theirs = await _replacing(storage, other.id, version)
+    runs = split_segments(context.id, context.lineage, 1, head.version)
+    there = split_segments(other.id, other.lineage, 1, version)
+    common = diff.find_common_version(runs, there)
+    theirs = await _read_replacing_entries(storage, other.id, version)
     own = await storage.read(other.id, at=version, after=common)
-    spans = sorted({*three_way.touched(theirs, common), *await _doubled(shared, context.id, common, own)})
-    both = await _common(storage, other.id, common, spans, own)
+    spans = sorted(
+        {
+            *three_way.find_touched_spans(theirs, common),
+            *await _find_duplicate_spans(shared, context.id, common, own),
+        }
+    )
+    both = await _read_touched_messages(storage, other.id, common, spans, own)
     return _Read(
         context,
         head,
         other,
         version,
-        await _log(storage, context.id, runs, common, both),
-        await _log(storage, other.id, there, common, both, theirs, own),
+        await _read_side_log(storage, context.id, runs, common, both),
+        await _read_side_log(storage, other.id, there, common, both, theirs, own),
     )
 
 
-async def _live(shared: SharedSession) -> Context:
+async def _load_live_context(shared: SharedSession) -> Context:
     context = await shared.storage.context(await shared.written())
     if context.deleted_at is not None:
         raise SessionNotFoundError(
@@ -140,7 +147,7 @@ async def _live(shared: SharedSession) -> Context:
     return context
 
 
-def _check(context: Context, other: Context) -> None:
+def _check_mergeable(context: Context, other: Context) -> None:
     if context.id == other.id:
         raise ValidationError("is this session itself", field="other")
     if context.root != other.root:
@@ -158,22 +165,24 @@ def _check(context: Context, other: Context) -> None:
         )
 
 
-async def _replacing(storage: StorageBackend, context: str, version: int) -> list[Entry]:
+async def _read_replacing_entries(storage: StorageBackend, context: str, version: int) -> list[Entry]:
     return await storage.read(context, at=version, replacing=True)
 
 
-async def _doubled(shared: SharedSession, context: str, common: int, own: Sequence[Entry]) -> list[Span]:
+async def _find_duplicate_spans(
+    shared: SharedSession, context: str, common: int, own: Sequence[Entry]
+) -> list[Span]:
     """Return where the common part has a key of the other side's own: forks did not always know what they inherit."""
     keys = {entry.key for entry in own if entry.key is not None}
     if not keys:
         return []
     known = shared.known
     await known.catch_up(shared.storage, context)
-    rows = [known.under(name) for key in keys for name in (key, hashed(key))]
+    rows = [known.under(name) for key in keys for name in (key, hash_sensitive_key(key))]
     return [(row.version, row.version) for row in rows if row is not None and row.version <= common]
 
 
-async def _common(
+async def _read_touched_messages(
     storage: StorageBackend,
     context: str,
     common: int,
@@ -184,7 +193,7 @@ async def _common(
     opened = {entry.group for entry in own if any(isinstance(part, ToolCall) for part in entry.parts)}
     late = any(entry.group is not None and entry.group not in opened for entry in own)
     found: list[Entry] = []
-    for first, last in diff.stretches(spans):
+    for first, last in diff.merge_nearby_spans(spans):
         found += await storage.read(context, at=last, after=first - 1, kinds=(Kind.MESSAGE,))
     inside = [one for one in found if any(first <= one.version <= last for first, last in spans)]
     if late or any(one.group is not None for one in inside):
@@ -192,7 +201,7 @@ async def _common(
     return inside
 
 
-async def _log(
+async def _read_side_log(
     storage: StorageBackend,
     context: str,
     runs: Sequence[tuple[str, int, int]],
@@ -206,7 +215,7 @@ async def _log(
     if own is None:
         own = await storage.read(context, at=version, after=common)
     if replacing is None:
-        replacing = await _replacing(storage, context, version)
+        replacing = await _read_replacing_entries(storage, context, version)
     return Log(
         context,
         runs,
@@ -221,7 +230,7 @@ async def _log(
 # ── telling ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _described(
+def _describe_merge(
     shared: SharedSession, side: Side, found: _Read, plan: Plan, strategy: MergeStrategy, *, dry_run: bool
 ) -> Merged:
     """Say what a plan does, each entry as it may leave."""
@@ -242,12 +251,12 @@ def _described(
         appended=tuple(theirs.entries([shown for _, shown in sorted(comes, key=lambda row: row[0])])),
         changed=tuple([Change(before=ours.entry(one), after=theirs.entry(two)) for one, two in changed]),
         retracted=tuple(ours.entries(sorted(gone, key=lambda entry: entry.version))),
-        conflicts=tuple([_redacted(one, ours, theirs) for one in plan.conflicts]),
+        conflicts=tuple([_redact_conflict(one, ours, theirs) for one in plan.conflicts]),
         gone=plan.gone,
     )
 
 
-def _redacted(conflict: MergeConflict, ours: Stage, theirs: Stage) -> MergeConflict:
+def _redact_conflict(conflict: MergeConflict, ours: Stage, theirs: Stage) -> MergeConflict:
     return replace(
         conflict,
         base=tuple(theirs.entries(conflict.base)),
@@ -259,7 +268,7 @@ def _redacted(conflict: MergeConflict, ours: Stage, theirs: Stage) -> MergeConfl
 # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _written(
+async def _build_drafts(
     shared: SharedSession, side: Side, found: _Read, plan: Plan, strategy: MergeStrategy
 ) -> tuple[tuple[Draft, ...], Drafts]:
     """Return what is appended for a plan, and what of it the plan itself says; an error that a merge would raise."""
@@ -270,17 +279,17 @@ async def _written(
         version=found.version,
         strategy=strategy,
         now=datetime.now(UTC),
-        cleaned=lambda draft: _cleaned(shared, draft, counts=counts),
+        cleaned=lambda draft: _clean_draft(shared, draft, counts=counts),
     )
-    written = merge_drafts.drafts(plan, found.ours, found.theirs, terms)
+    written = merge_drafts.build_merge_drafts(plan, found.ours, found.theirs, terms)
     gone = frozenset(entry.id for entry in written.gone)
     drafts = await retirement.with_facts(
         shared.storage, context, written.drafts, found.ours.cover, version, gone
     )
-    return (*drafts, merge_drafts.record(plan, found.ours, found.theirs, terms)), written
+    return (*drafts, merge_drafts.build_merge_record(plan, found.ours, found.theirs, terms)), written
 
 
-async def _append(
+async def _append_drafts(
     shared: SharedSession, writer: Writer, found: _Read, drafts: tuple[Draft, ...], written: Drafts
 ) -> Delivered:
     """Append as one operation; `Overtaken` when the log is at another version by now."""
@@ -292,17 +301,17 @@ async def _append(
             shared.config.episodes,
             shared.config.retry,
             at=version,
-            arrange=lambda tail: merge_drafts.arranged(drafts, written.episodes, tail),
+            arrange=lambda tail: merge_drafts.assign_episodes(drafts, written.episodes, tail),
             watch=shared.watch,
             reflect=shared.reflects,
         ),
     )
     assert delivered is not None
-    await _after(shared, writer, context, written.gone, delivered)
+    await _notify_followers(shared, writer, context, written.gone, delivered)
     return delivered
 
 
-async def _after(
+async def _notify_followers(
     shared: SharedSession, writer: Writer, context: str, gone: Sequence[Entry], delivered: Delivered
 ) -> None:
     """Tell whoever follows a log: the worker, the indexes, the profile of the namespace."""
@@ -312,23 +321,26 @@ async def _after(
         await writer.index(context, delivered)
     ids = frozenset(entry.id for entry in gone)
     by = delivered.receipt.ids[delivered.start + len(delivered.drafts) - 1]
-    await retirement.follow(shared.storage, shared.namespace, retirement.Rewrite((), ids), by)
+    await retirement.propagate_to_profile(shared.storage, shared.namespace, retirement.Rewrite((), ids), by)
 
 
-def _cleaned(shared: SharedSession, draft: Draft, *, counts: bool) -> Draft:
+def _clean_draft(shared: SharedSession, draft: Draft, *, counts: bool) -> Draft:
     """Return a draft as this side stores and counts what is said."""
     made = draft
     if shared.config.privacy.redact_before_persist:
-        from acms.privacy.redact_entry import embedded, stored  # the rules come with it
+        from acms.privacy.redact_entry import (
+            redact_for_embedding,
+            redact_for_storage,
+        )  # the rules come with it
 
         mode = stored_mode(shared.config.privacy.mode, draft.privacy)
         if draft.kind is Kind.MESSAGE:
-            text, parts, metadata, actor, key = stored(
+            text, parts, metadata, actor, key = redact_for_storage(
                 draft.content, draft.parts, draft.metadata, draft.actor, draft.key, mode
             )
             made = replace(draft, content=text, parts=parts, metadata=metadata, actor=actor, key=key)
         else:
-            made = embedded(draft, mode) or draft
+            made = redact_for_embedding(draft, mode) or draft
     if counts and made.content == draft.content:
         return made
     return replace(made, tokens=shared.counter.count(made.content) + media_tokens(made.parts))

@@ -13,7 +13,7 @@ from datetime import datetime
 
 from acms.branches.three_way import Edit, Gone, Learned, Log, Plan, Slot
 from acms.log import facts as rules
-from acms.log.encoding import micros
+from acms.log.encoding import to_microseconds
 from acms.log.in_force import MERGED, SEEN, Cover
 from acms.log.merges import KEPT
 from acms.model import EMPTY, Draft, Entry, Json, Kind, Origin, Span
@@ -48,12 +48,12 @@ class Drafts:
     episodes: Mapping[int, str | None]
 
 
-def drafts(done: Plan, ours: Log, theirs: Log, terms: Terms) -> Drafts:
+def build_merge_drafts(done: Plan, ours: Log, theirs: Log, terms: Terms) -> Drafts:
     """Write a plan down as what is appended to this side."""
     return _Writing(done, ours, theirs, terms).written()
 
 
-def record(done: Plan, ours: Log, theirs: Log, terms: Terms) -> Draft:
+def build_merge_record(done: Plan, ours: Log, theirs: Log, terms: Terms) -> Draft:
     """Return the record of a merge: whom this side has seen by then, and how far."""
     names = {*ours.seen, *theirs.seen}
     seen = {name: max(ours.seen.get(name, 0), theirs.seen.get(name, 0)) for name in sorted(names)}
@@ -67,10 +67,10 @@ def record(done: Plan, ours: Log, theirs: Log, terms: Terms) -> Draft:
     }
     if done.kept:
         data[KEPT] = [entry.id for entry in done.kept]
-    return _retraction((), (), data, terms.now)
+    return _build_retraction((), (), data, terms.now)
 
 
-def _retraction(
+def _build_retraction(
     replaces: Iterable[Span], sources: Iterable[str], data: Mapping[str, Json], now: datetime
 ) -> Draft:
     return Draft(
@@ -102,8 +102,8 @@ class _Writing:
         steps.sort(key=lambda step: step[0])
         found = [self._write(step) for _, step in steps]
         found += self._retractions()
-        gone = [entry for edit in done.edits for entry in _both(edit.slot)]
-        gone += [entry for slot, _ in done.retracted for entry in _both(slot)]
+        gone = [entry for edit in done.edits for entry in _entries_of_slot(edit.slot)]
+        gone += [entry for slot, _ in done.retracted for entry in _entries_of_slot(slot)]
         return Drafts(tuple(found), tuple(gone), self._episodes())
 
     def _write(self, step: Slot | Edit | Learned) -> Draft:
@@ -124,7 +124,7 @@ class _Writing:
         assert shown is not None
         edited = () if shown is entry else (shown.id,)
         return replace(
-            _draft(shown),
+            _draft_from_entry(shown),
             key=entry.key,
             created_at=entry.created_at,
             episode=entry.episode,
@@ -138,10 +138,10 @@ class _Writing:
         ours, shown = edit.slot, edit.shown
         said = ours.entry
         before = ours.now or said
-        spans = {(said.version, said.version), (before.version, before.version), *_places(before)}
+        spans = {(said.version, said.version), (before.version, before.version), *_replaced_spans(before)}
         original = shown.sources[-1:] if self._theirs.origin(shown) != (shown.context, shown.version) else ()
         return replace(
-            _draft(shown),
+            _draft_from_entry(shown),
             key=None,
             episode=said.episode,
             closes=None,
@@ -162,9 +162,9 @@ class _Writing:
         said = [id for id in fact.sources if not id.startswith("f_")]
         originals = [id for id in fact.sources if id.startswith("f_")]
         return replace(
-            _draft(fact),
+            _draft_from_entry(fact),
             key=None,
-            replaces=rules.one_by_one([*step.ended, *again]),
+            replaces=rules.single_spans([*step.ended, *again]),
             sources=(*said, fact.id, *originals),
             data=self._named(fact.data),
         )
@@ -180,7 +180,11 @@ class _Writing:
         found: dict[str, tuple[Entry | None, list[Span]]] = {}
         for slot, by in self._done.retracted:
             _, spans = found.setdefault(by.id if by else "", (by, []))
-            spans += [span for entry in _both(slot) for span in (_at(entry), *_places(entry))]
+            spans += [
+                span
+                for entry in _entries_of_slot(slot)
+                for span in (_span_of_entry(entry), *_replaced_spans(entry))
+            ]
         for gone in self._done.unlearned:
             _, spans = found.setdefault(gone.by.id if gone.by else "", (gone.by, []))
             spans += self._ended(gone)
@@ -189,18 +193,23 @@ class _Writing:
             replaces = tuple(sorted(set(spans)))
             if by is None:
                 ids = sorted(
-                    {entry.id for slot, one in self._done.retracted if one is None for entry in _both(slot)}
+                    {
+                        entry.id
+                        for slot, one in self._done.retracted
+                        if one is None
+                        for entry in _entries_of_slot(slot)
+                    }
                 )
-                drafts.append(_retraction(replaces, ids, {"reason": REPLACED}, self._terms.now))
+                drafts.append(_build_retraction(replaces, ids, {"reason": REPLACED}, self._terms.now))
             else:
                 first = by.data.get(MERGED, by.id)
                 data = {**self._named(by.data), MERGED: first}
-                drafts.append(_retraction(replaces, (*by.sources, by.id), data, by.created_at))
+                drafts.append(_build_retraction(replaces, (*by.sources, by.id), data, by.created_at))
         return drafts
 
     def _ended(self, gone: Gone) -> Sequence[Span]:
         made = [one for one in self._ours.facts if one.kind is Kind.FACT]
-        return retirement.ended(gone.entries, made, Cover(self._ours.by.values()))
+        return retirement.spans_with_predecessors(gone.entries, made, Cover(self._ours.by.values()))
 
     def _episodes(self) -> dict[int, str | None]:
         """Return the episodes of the messages that come, in order, with why each ended."""
@@ -216,20 +225,20 @@ class _Writing:
         return ended
 
 
-def _draft(entry: Entry) -> Draft:
+def _draft_from_entry(entry: Entry) -> Draft:
     return Draft(**{name: getattr(entry, name) for name in _FIELDS})
 
 
-def _at(entry: Entry) -> Span:
+def _span_of_entry(entry: Entry) -> Span:
     return entry.version, entry.version
 
 
-def _places(entry: Entry) -> tuple[Span, ...]:
+def _replaced_spans(entry: Entry) -> tuple[Span, ...]:
     """Return what an edit is read in the place of."""
     return entry.replaces if entry.kind is Kind.MESSAGE else ()
 
 
-def _both(slot: Slot) -> tuple[Entry, ...]:
+def _entries_of_slot(slot: Slot) -> tuple[Entry, ...]:
     """Return a message and its edit in force."""
     return (slot.entry,) if slot.now is None or slot.now is slot.entry else (slot.entry, slot.now)
 
@@ -237,7 +246,7 @@ def _both(slot: Slot) -> tuple[Entry, ...]:
 # ── where it comes in the log ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def arranged(
+def assign_episodes(
     found: Sequence[Draft], episodes: Mapping[int, str | None], tail: Tail
 ) -> tuple[tuple[Draft, ...], Tail]:
     """Put drafts in their places behind the end of a log; return them and the end behind them.
@@ -262,6 +271,6 @@ def arranged(
         tail,
         episode=newest.episode,
         turns=turns + (tail.turns if newest.episode == tail.episode else 0),
-        last=max(tail.last, *(micros(drafts[place].created_at) for place in comes)),
+        last=max(tail.last, *(to_microseconds(drafts[place].created_at) for place in comes)),
         closed=newest.closes,
     )

@@ -55,32 +55,34 @@ async def restore(
     limit, `CorruptRecordError` the line that is no export, does not count on from the one before, or is missing at the
     end; `ConflictError` when the id or the key is taken by another log, or the parent of a fork is not there.
     """
-    async with _rereadable(lines, name) as read:
+    async with _make_rereadable(lines, name) as read:
         await check_exports(storage, [read()], name)
         return await write_export(storage, read(), name, progress=progress)
 
 
 @asynccontextmanager
-async def _rereadable(
+async def _make_rereadable(
     lines: Path | Iterable[str] | AsyncIterable[str], name: str
 ) -> AsyncGenerator[Callable[[], Lines]]:
     """Make lines readable twice: a file as it is, others from a temporary file."""
     if isinstance(lines, Path):
         file = lines
-        yield lambda: _of_file(file, name)
+        yield lambda: _read_file_lines(file, name)
         return
-    async with limits.spooled(_numbered(lines, name), name) as spool:
+    async with limits.spool_lines(_number_lines(lines, name), name) as spool:
         yield spool.lines
 
 
-def _of_file(file: Path, name: str) -> Lines:
+def _read_file_lines(file: Path, name: str) -> Lines:
     with file.open("rb") as opened:
         for number, line in enumerate(limits.read_lines_within(opened, name), 1):
             if line.strip():
                 yield number, line
 
 
-async def _numbered(lines: Iterable[str] | AsyncIterable[str], name: str) -> AsyncIterator[tuple[int, str]]:
+async def _number_lines(
+    lines: Iterable[str] | AsyncIterable[str], name: str
+) -> AsyncIterator[tuple[int, str]]:
     number = 0
     if isinstance(lines, AsyncIterable):
         async for line in lines:
@@ -130,7 +132,7 @@ async def check_exports(
         for read, batch in enumerate(reader.batches(), 1):
             _check_batch(batch, before, version, name)
             for number, entry in batch if not instructions else ():
-                if trust.instructs(entry):
+                if trust.is_instruction(entry):
                     raise ValidationError(
                         "is a system or developer message, which would instruct the model",
                         field=f"{name}:{number}",
@@ -151,15 +153,15 @@ async def _check_parent(
     None when the parent comes from the same file: then the store compares it.
     """
     if context.parent is None:
-        return encoding.genesis(context.id)
-    parent = known.get(context.parent) or await _find(storage, context.parent)
+        return encoding.genesis_hash(context.id)
+    parent = known.get(context.parent) or await _find_context(storage, context.parent)
     if parent is None:
         raise ConflictError(
             f"{where}: the parent {context.parent} is not here", options=("restore it first",)
         )
     fork = context.fork or 0
     same = (context.root, context.namespace) == (parent.root, parent.namespace)
-    if not same or context.lineage != append_rules.inherit(parent.id, parent.lineage, fork):
+    if not same or context.lineage != append_rules.lineage_of_fork(parent.id, parent.lineage, fork):
         raise CorruptRecordError(f"{where}: {context.id} is no fork of {parent.id} as it is here")
     if parent.id in known or not fork:
         return None
@@ -167,7 +169,7 @@ async def _check_parent(
     return newest[0].chain if newest else None
 
 
-async def _find(storage: StorageBackend, id: str) -> Context | None:
+async def _find_context(storage: StorageBackend, id: str) -> Context | None:
     try:
         return await storage.context(id)
     except SessionNotFoundError:
@@ -178,7 +180,7 @@ def _check_batch(batch: list[tuple[int, Entry]], chain: bytes | None, version: i
     """Compute the hashes of one append; `chain` is the value before it, or None when it is not known."""
     entries = [entry for _, entry in batch]
     numbers = {entry.version: number for number, entry in batch}
-    for wrong, what in encoding.verify(entries, head=chain or b"", version=version):
+    for wrong, what in encoding.verify_chain(entries, head=chain or b"", version=version):
         if chain is not None or "chain" not in what:
             number = numbers.get(wrong, batch[0][0])
             raise CorruptRecordError(f"line {number} of the {name}, version {wrong}: {what}")
@@ -291,7 +293,7 @@ class _Reader:
             raise CorruptRecordError(f"{where} is not JSON: {error}") from error
         if not isinstance(written, dict):
             raise CorruptRecordError(f"{where} is not a JSON object")
-        if "\\u" in line and not all(map(_storable, _texts(written))):
+        if "\\u" in line and not all(map(_is_storable_text, _iter_texts(written))):
             raise CorruptRecordError(f"{where} holds a NUL character or half a character")
         try:
             return read(cast("dict[str, Json]", written))
@@ -303,11 +305,11 @@ def _refuse_constant(name: str) -> Json:
     raise ValueError(f"{name} is no number of JSON")
 
 
-def _storable(text: str) -> bool:
+def _is_storable_text(text: str) -> bool:
     return "\0" not in text and not any("\ud800" <= one <= "\udfff" for one in text)
 
 
-def _texts(written: Json) -> Iterator[str]:
+def _iter_texts(written: Json) -> Iterator[str]:
     """Yield every text and name; no recursion: what was read may be deep."""
     waiting: list[Json] = [written]
     while waiting:

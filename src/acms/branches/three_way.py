@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from acms.log import trust
-from acms.log.encoding import locate
+from acms.log.encoding import parse_entry_id
 from acms.log.facts import Address, Succession, address_of, has_address
-from acms.log.in_force import Cover, anchor
-from acms.log.merges import KEPT, MergeConflict, Merges, MergeStrategy, Origin, Vector, knows
+from acms.log.in_force import Cover, anchor_version
+from acms.log.merges import KEPT, MergeConflict, Merges, MergeStrategy, Origin, Vector, vector_covers
 from acms.model import Entry, Kind, Span, State
 
 Shown: TypeAlias = Entry | None
@@ -38,7 +38,7 @@ class Slot:
     @property
     def changed(self) -> bool:
         """Whether something else is read there than the other side knows."""
-        return self.kept or wording(self.now) != wording(self.before)
+        return self.kept or message_comparison_key(self.now) != message_comparison_key(self.before)
 
     @property
     def moved(self) -> bool:
@@ -46,12 +46,12 @@ class Slot:
         return (self.now is None) != (self.before is None)
 
 
-def wording(entry: Shown) -> Hashable:
+def message_comparison_key(entry: Shown) -> Hashable:
     """Return what an entry says, the same for two that say the same."""
     return None if entry is None else (entry.role, entry.content, entry.parts)
 
 
-def claims(entry: Entry) -> Hashable:
+def fact_comparison_key(entry: Entry) -> Hashable:
     """Return what a fact says is so, the same for two that say the same."""
     data = entry.data
     value = data.get("value") or entry.content
@@ -90,10 +90,12 @@ class Log:
     def face(self, known: Vector) -> None:
         """Look at it as the other side does, whose version vector this is."""
         self.known = known
-        before = [one for one in self.by.values() if knows(known, self.origin(one)) and not self.undone(one)]
+        before = [
+            one for one in self.by.values() if vector_covers(known, self.origin(one)) and not self.undone(one)
+        ]
         self.before = self.cover if len(before) == len(self.by) else Cover(before, searchable=True)
-        new = [one for one in self.merges.standing if not knows(known, self.origin(one))]
-        self._kept = {locate(id) for one in new for id in one.data.get(KEPT, ())}
+        new = [one for one in self.merges.standing if not vector_covers(known, self.origin(one))]
+        self._kept = {parse_entry_id(id) for one in new for id in one.data.get(KEPT, ())}
         for entry in self.entries:
             if entry.kind is Kind.MESSAGE and not entry.replaces:
                 self.slots[self.origin(entry)] = self._slot(entry)
@@ -116,7 +118,7 @@ class Log:
         return found if found is not None and found.kind is Kind.RETRACTION else None
 
     def _slot(self, entry: Entry) -> Slot:
-        known = knows(self.known, self.origin(entry))
+        known = vector_covers(self.known, self.origin(entry))
         plain = not self.undone(entry)
         before = self._visible(entry, self.before, plain) if known else None
         kept = (entry.context, entry.version) in self._kept
@@ -130,7 +132,7 @@ class Log:
         return found
 
 
-def touched(log: Iterable[Entry], common: int) -> list[Span]:
+def find_touched_spans(log: Iterable[Entry], common: int) -> list[Span]:
     """Return the versions up to the common one that a side's own entries put out of force or brought back."""
     replacing = {entry.version: entry for entry in log}
     waiting = [span for entry in replacing.values() if entry.version > common for span in entry.replaces]
@@ -175,7 +177,9 @@ class Pair:
         """Whether the other side changed it, and this side does not read the same."""
         if self.theirs is None:  # left out there, although it was seen
             return self.ours is not None and None not in (self.ours.now, self.ours.before)
-        return self.theirs.changed and wording(self.came) != wording(self.stands)
+        return self.theirs.changed and message_comparison_key(self.came) != message_comparison_key(
+            self.stands
+        )
 
     @property
     def here(self) -> bool:
@@ -241,7 +245,7 @@ class Plan:
         return bool(appended or self.retracted or self.unlearned or self.conflicts or self.agreed)
 
 
-def plan(ours: Log, theirs: Log, strategy: MergeStrategy) -> Plan:
+def plan_merge(ours: Log, theirs: Log, strategy: MergeStrategy) -> Plan:
     """Decide what becomes of everything the other side changed."""
     ours.face(theirs.seen)
     theirs.face(ours.seen)
@@ -251,11 +255,11 @@ def plan(ours: Log, theirs: Log, strategy: MergeStrategy) -> Plan:
     return done
 
 
-def _resolution(strategy: MergeStrategy) -> Literal["ours", "theirs"] | None:
+def _resolution_of_strategy(strategy: MergeStrategy) -> Literal["ours", "theirs"] | None:
     return None if strategy == "refuse" else strategy
 
 
-def _type(base: Sequence[Entry], ours: Sequence[Entry], theirs: Sequence[Entry]) -> Literal[
+def _classify_conflict(base: Sequence[Entry], ours: Sequence[Entry], theirs: Sequence[Entry]) -> Literal[
     "modify/modify", "modify/delete", "add/add"
 ]:  # fmt: skip
     if not (ours and theirs):
@@ -311,8 +315,12 @@ class _Messages:
                 place, twin = keyed[slot.entry.key]
             matched.add(place)
             first = slot if slot.entry.key is None else told.setdefault(slot.entry.key, slot)
-            again = twin is None and first is not slot and wording(first.now) == wording(slot.now)
-            pairs.append(Pair(slot, twin, knows(ours.seen, origin), by_key, again))
+            again = (
+                twin is None
+                and first is not slot
+                and message_comparison_key(first.now) == message_comparison_key(slot.now)
+            )
+            pairs.append(Pair(slot, twin, vector_covers(ours.seen, origin), by_key, again))
         for origin, slot in ours.slots.items():
             if origin not in matched and slot.entry.version > ours.common and not ours.void(slot):
                 pairs += self._missing(origin, slot)
@@ -320,7 +328,7 @@ class _Messages:
 
     def _missing(self, origin: Origin, slot: Slot) -> list[Pair]:
         """Return what the other side has left out, although it has seen it; what is said here alone is noted."""
-        if knows(self._theirs.seen, origin):
+        if vector_covers(self._theirs.seen, origin):
             return [Pair(None, slot, known=True)]
         if slot.entry.group is not None and slot.now is not None:
             self._alone.setdefault(slot.entry.group, []).append(slot)
@@ -360,12 +368,12 @@ class _Messages:
             kind, subject = "key", keyed.theirs.entry.key or ""
         return MergeConflict(
             kind=kind,
-            type=_type(base, ours, theirs),
+            type=_classify_conflict(base, ours, theirs),
             subject=subject,
             base=tuple(base),
-            ours=tuple(sorted(ours, key=anchor)),
-            theirs=tuple(sorted(theirs, key=anchor)),
-            resolution=_resolution(self._strategy),
+            ours=tuple(sorted(ours, key=anchor_version)),
+            theirs=tuple(sorted(theirs, key=anchor_version)),
+            resolution=_resolution_of_strategy(self._strategy),
         )
 
     def _take(self, pairs: Iterable[Pair]) -> None:
@@ -382,7 +390,7 @@ class _Messages:
                     done.retracted.append((ours, by))
             elif ours.entry.state is not State.LIVE:  # what has lost its content here is not brought back
                 done.gone += 1
-            elif wording(came) != wording(ours.now):
+            elif message_comparison_key(came) != message_comparison_key(ours.now):
                 done.edits.append(Edit(ours, came))
 
 
@@ -428,16 +436,18 @@ class _Facts:
 
     def _one(self, where: Address) -> None:
         """Decide one address that holds one value."""
-        there, here = _at(self._there, where), _at(self._now, where)
-        known, before = _at(self._known, where), _at(self._before, where)
-        if _claimed(there) == _claimed(known):
+        there, here = _facts_at_address(self._there, where), _facts_at_address(self._now, where)
+        known, before = _facts_at_address(self._known, where), _facts_at_address(self._before, where)
+        if _collect_fact_keys(there) == _collect_fact_keys(known):
             return
-        if _claimed(there) == _claimed(here):
+        if _collect_fact_keys(there) == _collect_fact_keys(here):
             self._plan.agreed = True
             return
-        comes = [fact for fact in there if claims(fact) not in _claimed(here)]
-        ended = tuple(fact for fact in here if claims(fact) not in _claimed(there))
-        if _claimed(before) != _claimed(here) and not self._resolved(known, here, there, ended):
+        comes = [fact for fact in there if fact_comparison_key(fact) not in _collect_fact_keys(here)]
+        ended = tuple(fact for fact in here if fact_comparison_key(fact) not in _collect_fact_keys(there))
+        if _collect_fact_keys(before) != _collect_fact_keys(here) and not self._resolved(
+            known, here, there, ended
+        ):
             return
         if comes:
             self._plan.learned += [Learned(comes[0], ended), *(Learned(fact) for fact in comes[1:])]
@@ -450,16 +460,16 @@ class _Facts:
         taken: dict[str, list[Entry]] = {}
         refused: set[str] = set()
         for old in removed:
-            heir = _heir(self._there, old)
+            heir = _find_successor(self._there, old)
             ours = self._ours_of(old)
-            here = None if ours is None else _heir(self._now, ours)
-            before = None if ours is None else _heir(self._before, ours)
-            if _claim(heir) == _claim(here):
+            here = None if ours is None else _find_successor(self._now, ours)
+            before = None if ours is None else _find_successor(self._before, ours)
+            if _optional_fact_key(heir) == _optional_fact_key(here):
                 self._plan.agreed = True
                 refused.update(() if heir is None else (heir.id,))
                 continue
             ended = () if here is None else (here,)
-            if _claim(before) != _claim(here) and not self._resolved(
+            if _optional_fact_key(before) != _optional_fact_key(here) and not self._resolved(
                 [old], ended, () if heir is None else (heir,), ended
             ):
                 refused.update(() if heir is None else (heir.id,))
@@ -476,7 +486,7 @@ class _Facts:
 
     def _known_here(self, fact: Entry) -> bool:
         same = [one for one in self._now.in_force if address_of(one) == address_of(fact)]
-        return any(claims(one) == claims(fact) for one in same)
+        return any(fact_comparison_key(one) == fact_comparison_key(fact) for one in same)
 
     def _ours_of(self, fact: Entry) -> Entry | None:
         """Return what this side has of a fact of the other one."""
@@ -487,20 +497,20 @@ class _Facts:
         self, base: Sequence[Entry], ours: Sequence[Entry], theirs: Sequence[Entry], ended: Sequence[Entry]
     ) -> bool:
         """Note a conflict; return whether the other side has its way."""
-        resolution, reason = _resolution(self._strategy), ""
-        word = trust.lowest(map(trust.of, theirs or base))
-        if resolution == "theirs" and not trust.protected(word):
-            guarded = [fact for fact in ended if trust.protected(trust.of(fact))]
+        resolution, reason = _resolution_of_strategy(self._strategy), ""
+        word = trust.lowest_trust(map(trust.trust_of_entry, theirs or base))
+        if resolution == "theirs" and not trust.is_protected_origin(word):
+            guarded = [fact for fact in ended if trust.is_protected_origin(trust.trust_of_entry(fact))]
             if guarded:
                 resolution, reason = (
                     "ours",
-                    f"{word.value} ends nothing that {trust.of(guarded[0]).value} said",
+                    f"{word.value} ends nothing that {trust.trust_of_entry(guarded[0]).value} said",
                 )
         about = (theirs or ours or base)[0]
         self._plan.conflicts.append(
             MergeConflict(
                 kind="fact",
-                type=_type(base, ours, theirs),
+                type=_classify_conflict(base, ours, theirs),
                 subject=f"{about.data.get('subject', '')} / {about.data.get('attribute', '')}",
                 base=tuple(base),
                 ours=tuple(ours),
@@ -516,23 +526,25 @@ def _facts_of(log: Log, *, before: bool) -> Succession:
     """Return the facts of a side, as they are or as the other side last knew them."""
     if not before:
         return Succession(log.facts, log.cover)
-    facts = [fact for fact in log.facts if knows(log.known, log.origin(fact)) and not log.undone(fact)]
+    facts = [
+        fact for fact in log.facts if vector_covers(log.known, log.origin(fact)) and not log.undone(fact)
+    ]
     return Succession(facts, log.before)
 
 
-def _at(found: Succession, where: Address) -> list[Entry]:
+def _facts_at_address(found: Succession, where: Address) -> list[Entry]:
     return [fact for fact in found.in_force if address_of(fact) == where]
 
 
-def _claimed(facts: Iterable[Entry]) -> frozenset[Hashable]:
-    return frozenset(map(claims, facts))
+def _collect_fact_keys(facts: Iterable[Entry]) -> frozenset[Hashable]:
+    return frozenset(map(fact_comparison_key, facts))
 
 
-def _claim(fact: Entry | None) -> Hashable:
-    return None if fact is None else claims(fact)
+def _optional_fact_key(fact: Entry | None) -> Hashable:
+    return None if fact is None else fact_comparison_key(fact)
 
 
-def _heir(found: Succession, fact: Entry) -> Entry | None:
+def _find_successor(found: Succession, fact: Entry) -> Entry | None:
     """Return the fact in force that stands where a fact did; None when nothing does."""
     for one in found.in_force:
         if any(old.version == fact.version for old in (one, *found.chain(one))):

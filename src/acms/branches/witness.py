@@ -21,12 +21,12 @@ from hashlib import sha256
 
 from acms.branches.export import Problem
 from acms.errors import ACMSError, GoneError, SessionNotFoundError, StorageReadOnlyError, ValidationError
-from acms.log.encoding import token
+from acms.log.encoding import draw_token
 from acms.log.seal import compute_seal
 from acms.model import Context, Json
 from acms.ports import HasOwnValues, StorageBackend
 
-__all__ = ["Closing", "check", "count_known", "record", "write"]
+__all__ = ["Closing", "build_witness", "check_witness", "count_known", "record_witness"]
 
 _RECORDS = "witness/"
 """How the keys of the store's own records of witnesses begin."""
@@ -52,7 +52,7 @@ class Closing:
 # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def write(
+async def build_witness(
     storage: StorageBackend, contexts: AsyncIterable[Context], before: Sequence[str] = ()
 ) -> list[str]:
     """Return the lines of a new witness of some contexts; `before` is the witness that it replaces."""
@@ -71,19 +71,19 @@ async def write(
             "chain": head.chain.hex(),
         }
         found.append(json.dumps(said, ensure_ascii=False))
-    last = _closing(before)
-    witness, number = (token(os.urandom, 16), 1) if last is None else (last.witness, last.number + 1)
+    last = _parse_closing_line(before)
+    witness, number = (draw_token(os.urandom, 16), 1) if last is None else (last.witness, last.number + 1)
     digest = None if last is None else last.digest
     closing = {"witness": witness, "number": number, "before": digest}
-    return [*found, json.dumps({**closing, "digest": _digest(found, witness, number, digest)})]
+    return [*found, json.dumps({**closing, "digest": _compute_digest(found, witness, number, digest)})]
 
 
-async def record(storage: StorageBackend, lines: Sequence[str]) -> bool:
+async def record_witness(storage: StorageBackend, lines: Sequence[str]) -> bool:
     """Let the store record a witness, once its file is written; False if it keeps no records or is read-only.
 
     An interruption between the two is no problem: the file says which record it follows on.
     """
-    closing = _closing(lines)
+    closing = _parse_closing_line(lines)
     if closing is None or not isinstance(storage, HasOwnValues):
         return False
     data: Json = {"number": closing.number, "digest": closing.digest}
@@ -96,19 +96,19 @@ async def record(storage: StorageBackend, lines: Sequence[str]) -> bool:
 
 async def count_known(storage: StorageBackend) -> int:
     """Return how many witnesses the store has recorded, each counted once."""
-    return len(await _records(storage))
+    return len(await _read_records(storage))
 
 
 # ── checking ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def check(storage: StorageBackend, witness: Sequence[str]) -> list[Problem]:
+async def check_witness(storage: StorageBackend, witness: Sequence[str]) -> list[Problem]:
     """Return where a store says something else than a witness, or no longer holds what that has seen.
 
     Logs that grew since, settings that ACMS changed since, and content that was erased since are as they should be.
     What is wrong with the witness itself comes first. `ValidationError` for a line that is no witness.
     """
-    closing = _closing(witness)
+    closing = _parse_closing_line(witness)
     problems = await _check_closing(storage, witness, closing)
     for number, line in enumerate(witness if closing is None else witness[:-1], 1):
         try:
@@ -128,13 +128,13 @@ async def _check_closing(
     storage: StorageBackend, lines: Sequence[str], closing: Closing | None
 ) -> list[Problem]:
     """Compare a witness with its own closing line, and that with what the store recorded."""
-    known = await _records(storage)
+    known = await _read_records(storage)
     what = None
     if not lines:
         what = "is empty"
     elif closing is None:
         what = "has no closing line, and the store has recorded witnesses that have one" if known else None
-    elif closing.digest != _digest(lines[:-1], closing.witness, closing.number, closing.before):
+    elif closing.digest != _compute_digest(lines[:-1], closing.witness, closing.number, closing.before):
         what = "was changed: its lines do not fit its closing line"
     elif known:
         what = _compare_record(closing, known.get(closing.witness))
@@ -199,7 +199,7 @@ async def _check_log(storage: StorageBackend, context: str, version: int, chain:
     return []
 
 
-async def _records(storage: StorageBackend) -> dict[str, Mapping[str, Json]]:
+async def _read_records(storage: StorageBackend) -> dict[str, Mapping[str, Json]]:
     """Return what the store recorded of the newest witness of each name."""
     if not isinstance(storage, HasOwnValues):
         return {}
@@ -217,7 +217,7 @@ async def _records(storage: StorageBackend) -> dict[str, Mapping[str, Json]]:
             return found
 
 
-def _closing(lines: Sequence[str]) -> Closing | None:
+def _parse_closing_line(lines: Sequence[str]) -> Closing | None:
     """Return the closing line of a witness; None if it has none."""
     try:
         said = json.loads(lines[-1])
@@ -231,6 +231,6 @@ def _closing(lines: Sequence[str]) -> Closing | None:
         return None
 
 
-def _digest(lines: Sequence[str], witness: str, number: int, before: str | None) -> str:
+def _compute_digest(lines: Sequence[str], witness: str, number: int, before: str | None) -> str:
     closing = json.dumps([witness, number, before])
     return sha256("\n".join([*lines, closing]).encode()).hexdigest()

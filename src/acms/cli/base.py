@@ -38,7 +38,7 @@ from acms.providers import registry
 from acms.providers.tokens import token_counter
 from acms.session import ACMS
 from acms.storage import open_storage
-from acms.storage.files import create, create_folder
+from acms.storage.files import create_file, create_folder
 from acms.view import View
 
 GROUPS = {
@@ -176,7 +176,7 @@ def interruptible() -> Generator[None]:
 def write_file(file: Path, text: str) -> None:
     """Write a file that nobody else may read."""
     try:
-        create(file)
+        create_file(file)
         file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ValidationError(f"cannot be written: {error.strerror}", field=str(file)) from error

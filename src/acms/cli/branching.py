@@ -18,7 +18,7 @@ from acms.cli import render
 from acms.cli.base import At, Session, Shell, Yes, command, known, opened, over, point
 from acms.cli.render import Column, Screen
 from acms.errors import MergeConflictError, SessionNotFoundError, ValidationError
-from acms.log.encoding import locate
+from acms.log.encoding import parse_entry_id
 from acms.log.in_force import Cover
 from acms.log.settings import read_setting
 from acms.model import Kind
@@ -145,13 +145,13 @@ async def tag(
     async with shell.opened() as storage:
         context = await shell.known(storage, session)
         if delete:
-            await forks.untag(storage, context.id, name or "")
+            await forks.remove_tag(storage, context.id, name or "")
         elif name is not None:
             number = None
             if version is not None:
                 number = await forks.version_of(storage, context.id, point(version))
-            await forks.tag(storage, context.id, name, number, move=move)
-        found = await forks.tags(storage, context.id, None)
+            await forks.tag_version(storage, context.id, name, number, move=move)
+        found = await forks.read_tags(storage, context.id, None)
 
     def draw() -> None:
         if delete:
@@ -248,7 +248,7 @@ async def delete(shell: Shell, session: Session, yes: Yes = False) -> None:
     shell.confirm(f"Delete {session}?", yes)
     async with shell.opened() as storage:
         context = await shell.known(storage, session)
-        keeping = await forks.delete(storage, context.id)
+        keeping = await forks.hide_context(storage, context.id)
     until = datetime.now(UTC) + COLLECT_AFTER
 
     def draw() -> None:
@@ -305,7 +305,7 @@ async def _log(shell: Shell, session: str, limit: int) -> None:
         tagged.setdefault(version, []).append(name)
     rows: list[dict[str, Any]] = []
     for entry in entries:
-        place = locate(entry.id)
+        place = parse_entry_id(entry.id)
         owner = names.get(place[0], "") if place else ""
         rows.append({**render.plain(entry), "branch": owner, "tags": tagged.get(entry.version, [])})
 
@@ -322,7 +322,7 @@ async def _log(shell: Shell, session: str, limit: int) -> None:
 async def _graph(screen: Screen, db: str | None, namespace: str, session: str) -> None:
     async with opened(db) as storage:
         here = (await known(storage, session, namespace)).id
-        tree = await forks.tree(storage, here)
+        tree = await forks.read_fork_tree(storage, here)
         notes = {branch.context_id: await _notes(storage, branch) for _, branch in tree}
     value = [
         {

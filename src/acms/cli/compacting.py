@@ -15,7 +15,7 @@ from acms.cli.render import Column, Screen
 from acms.config import ACMSConfig
 from acms.errors import ValidationError
 from acms.log import policy as policy_levels
-from acms.log.in_force import preview
+from acms.log.in_force import preview_text
 from acms.log.policy import ResolvedPolicy
 from acms.results import Compaction
 
@@ -27,7 +27,7 @@ app.add_typer(policy, name="policy")
 Version = Annotated[int, typer.Argument(metavar="VERSION", min=1, help="Version of the summary or edit.")]
 
 COMPACTIONS = (
-    Column("summary", wide=True, of=lambda one: preview(one.summary, 160)),
+    Column("summary", wide=True, of=lambda one: preview_text(one.summary, 160)),
     Column("version", "cyan", right=True, of=render.version),
     Column("stands for", of=lambda one: f"v{one.replaces[0]}-v{one.replaces[1]}"),
     Column("tokens", of=lambda one: f"{one.tokens_before} -> {one.tokens_after}"),
@@ -248,10 +248,14 @@ class _Change:
         async with shell.opened() as storage:
             context = await shell.known(storage, session)
             if not self.whole:
-                return await policy_levels.change(storage, context.id, self.fields, service=service)
+                return await policy_levels.change_context_policy(
+                    storage, context.id, self.fields, service=service
+                )
             await policy_levels.change_namespace(storage, namespace, self.fields)
             if self.retention is not None:
                 await policy_levels.set_retention(storage, namespace, self.retention)
             if self.hold is not None:
                 await policy_levels.set_hold(storage, namespace, self.hold)
-            return await policy_levels.resolve(storage, context.id, namespace=namespace, service=service)
+            return await policy_levels.resolve_policy(
+                storage, context.id, namespace=namespace, service=service
+            )

@@ -20,7 +20,7 @@ from acms.cli.base import Shell, command, embedder, file_url
 from acms.cli.render import Column, Screen
 from acms.config import ACMSConfig, ReflectionConfig
 from acms.knowledge import Fact
-from acms.log.in_force import preview
+from acms.log.in_force import preview_text
 from acms.model import Kind
 from acms.ports import Progress
 from acms.providers import OfflineReflector
@@ -278,7 +278,7 @@ def _draw_facts(screen: Screen, told: dict[str, Any]) -> None:
     screen.title(f"7. acms facts {SESSION}: what the episodes established, by rules, without a model")
     places = {entry.id: f"v{entry.version}" for entry in told["entries"]}
     columns = (
-        Column("value", wide=True, of=lambda fact: preview(fact.value or fact.content, 100)),
+        Column("value", wide=True, of=lambda fact: preview_text(fact.value or fact.content, 100)),
         Column("subject", "magenta"),
         Column("attribute", "magenta"),
         Column("said at", "cyan", of=lambda fact: " ".join(str(places.get(id, id)) for id in fact.sources)),

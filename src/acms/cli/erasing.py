@@ -89,7 +89,7 @@ async def erase(
             elif everything:
                 done = await erasure.erase_context(storage, context.id, **how)
             else:
-                done = await erasure.erase(storage, context.id, message or [], **how)
+                done = await erasure.erase_entries(storage, context.id, message or [], **how)
         owners = {one.context: await storage.context(one.context) for one in done.remaining}
     shell.show({"what": what, **plain(done)}, lambda: _draw(shell, what, done, owners))
     return 1 if done.residue or (verify and not done.verified) else 0

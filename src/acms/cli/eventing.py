@@ -10,7 +10,7 @@ import typer
 from acms.cli import render
 from acms.cli.base import Session, Shell, app, command
 from acms.cli.render import Column, fields_of
-from acms.log.in_force import preview
+from acms.log.in_force import preview_text
 from acms.results import LogEvent, Webhook
 
 webhook = typer.Typer(help="Tell addresses what is appended.", no_args_is_help=True, rich_markup_mode=None)
@@ -66,7 +66,7 @@ def _text(event: LogEvent) -> str:
     entry = event.entry
     assert entry is not None
     who = entry.actor or entry.role or entry.kind
-    text = preview(entry.content, PREVIEW) if entry.state == "live" else f"({entry.state})"
+    text = preview_text(entry.content, PREVIEW) if entry.state == "live" else f"({entry.state})"
     return f"{entry.kind} v{entry.version} {who}: {text}"
 
 

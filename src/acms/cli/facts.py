@@ -14,17 +14,17 @@ from acms.cli.base import At, Model, ReflectorName, Session, Shell, Url, command
 from acms.cli.render import Column
 from acms.config import ACMSConfig
 from acms.errors import EntryNotFoundError, ValidationError
-from acms.facts.by_hand import when
+from acms.facts.by_hand import parse_valid_time
 from acms.knowledge import Fact, Scope
-from acms.log.encoding import locate
-from acms.log.in_force import preview
-from acms.log.read import profile
+from acms.log.encoding import parse_entry_id
+from acms.log.in_force import preview_text
+from acms.log.read import find_profile
 from acms.log.validity import Period
 from acms.model import Entry
 from acms.observability.events import Event, Reflected
 from acms.ports import StorageBackend
 from acms.privacy.modes import mode_of
-from acms.privacy.redact_entry import cleared
+from acms.privacy.redact_entry import apply_privacy_mode
 
 LIST, HISTORY, WHY, UNDO = "list", "history", "why", "undo"
 InScope = Annotated[
@@ -95,7 +95,7 @@ def _moment(value: str | None) -> datetime | None:
     if value is None or value == "now":
         return None if value is None else datetime.now(UTC)
     try:
-        return when(value, "valid_at")
+        return parse_valid_time(value, "valid_at")
     except ValidationError as error:
         raise typer.BadParameter(str(error), param_hint="--valid-at") from error
 
@@ -158,7 +158,7 @@ async def _found(shell: Shell, asked: _Asked, *, history: bool) -> list[Fact]:
 def _value(fact: Fact) -> str:
     """Return the value of a fact, from when on or until when it is so, and why that is in doubt."""
     period = Period(fact.valid_from, fact.valid_to, "" if fact.doubt is None else fact.doubt.label)
-    return f"{preview(fact.value or fact.content, 160)} {period.label(datetime.now(UTC))}".rstrip()
+    return f"{preview_text(fact.value or fact.content, 160)} {period.label(datetime.now(UTC))}".rstrip()
 
 
 FACTS = (
@@ -176,7 +176,7 @@ FACTS = (
 
 def _versions(ids: Sequence[str], context: str) -> str:
     """Return where entries stand; those of another log are counted."""
-    places = [place for place in map(locate, ids) if place is not None]
+    places = [place for place in map(parse_entry_id, ids) if place is not None]
     own = [f"v{version}" for owner, version in places if owner == context]
     others = len(ids) - len(own)
     return " ".join([*own, *([f"{others} elsewhere"] if others else [])])
@@ -265,7 +265,7 @@ async def _evidence(storage: StorageBackend, ids: Sequence[str]) -> list[dict[st
             continue
         shown_under = mode_of(mode, entry.privacy)
         if shown_under is not None:
-            entry = cleared(entry, shown_under, len)
+            entry = apply_privacy_mode(entry, shown_under, len)
         if entry.context not in names:
             context = await storage.context(entry.context)
             names[entry.context] = context.key or context.id
@@ -275,7 +275,7 @@ async def _evidence(storage: StorageBackend, ids: Sequence[str]) -> list[dict[st
                 "session": names[entry.context],
                 "version": entry.version,
                 "speaker": entry.actor or entry.role or entry.kind,
-                "preview": preview(entry.content, 160) if entry.state == "live" else f"({entry.state})",
+                "preview": preview_text(entry.content, 160) if entry.state == "live" else f"({entry.state})",
             }
         )
     return found
@@ -297,7 +297,7 @@ async def _undo(shell: Shell, asked: _Asked, version: int) -> None:
     if asked.scope == "namespace":
         async with shell.opened() as storage:
             await shell.known(storage, asked.session)
-            held = await profile(storage, shell.namespace)
+            held = await find_profile(storage, shell.namespace)
         if held is None:
             raise EntryNotFoundError(f"the namespace {shell.namespace!r} has no profile")
         name = held.id
@@ -386,7 +386,7 @@ async def unstate(
 # ── reflect ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 DECISIONS = (
-    Column("value", wide=True, of=lambda one: preview(one.proposal.value or one.proposal.content, 80)),
+    Column("value", wide=True, of=lambda one: preview_text(one.proposal.value or one.proposal.content, 80)),
     Column("outcome", "magenta"),
     Column("subject", of=lambda one: one.proposal.subject),
     Column("attribute", of=lambda one: one.proposal.attribute),

@@ -21,11 +21,11 @@ from acms.config import ACMSConfig
 from acms.errors import ACMSError, ConfigurationError
 from acms.jobs import requests
 from acms.jobs.worker import GRACE, Handler, Worker
-from acms.log.in_force import preview
+from acms.log.in_force import preview_text
 from acms.log.validation import PAGE
 from acms.model import Job, JobQuery, JobState
 from acms.observability.events import Event, JobFailed, JobFinished
-from acms.observability.logging import log, safe_error
+from acms.observability.logging import log_event, safe_error
 from acms.ports import Reflector, StorageBackend
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class Everybody:
                 except ACMSError as error:
                     if once or not error.retryable:
                         raise
-                    log(logging.WARNING, "keys_unread", code=error.code)
+                    log_event(logging.WARNING, "keys_unread", code=error.code)
                 else:
                     for name in sorted(names - working.keys()):
                         working[name] = asyncio.create_task(self._serve(name, once=once))
@@ -187,7 +187,7 @@ class Everybody:
             except ACMSError as error:
                 if once:
                     raise
-                log(logging.WARNING, "tenant_failed", tenant=name, error=safe_error(error))
+                log_event(logging.WARNING, "tenant_failed", tenant=name, error=safe_error(error))
             if once:
                 return
             await self._pause(self._poll_seconds)
@@ -276,7 +276,7 @@ async def jobs(
             )
             found, next_after = list(page.items), page.next_after
         else:
-            change = requests.retry if verb == RETRY else requests.cancel
+            change = requests.retry_job_by_id if verb == RETRY else requests.cancel_job_by_id
             found = [await change(storage, id) for id in rest]
         names = await _sessions(storage, found)
 
@@ -294,7 +294,7 @@ JOBS = (
     Column("kind", "magenta"),
     Column("state", "yellow"),
     Column("session"),
-    Column("error", wide=True, of=lambda job: preview(job["error"] or job["reason"] or "", 120)),
+    Column("error", wide=True, of=lambda job: preview_text(job["error"] or job["reason"] or "", 120)),
     Column("attempt", right=True),
     Column("due", "dim", of=lambda job: job["not_before"] if job["state"] in WAITING else ""),
 )

@@ -69,10 +69,10 @@ async def served(db: str | None, *, write: bool = False) -> AsyncGenerator[tuple
     """Open what a service on this store would open; only a command that writes creates a file."""
     from acms.server.audit import Audit
     from acms.server.keys import Keys
-    from acms.server.tenants import Engine, Stores, working
+    from acms.server.tenants import Engine, Stores, with_worker_enabled
 
     url = db or file_url(data_file())
-    stores = Stores(url, working(Engine(config=ACMSConfig.from_env()), False))
+    stores = Stores(url, with_worker_enabled(Engine(config=ACMSConfig.from_env()), False))
     if url.startswith("sqlite:"):
         path: Path | None = getattr(open_storage(url), "path", None)
         if path is not None:
@@ -180,10 +180,10 @@ async def audit(
 
     Never what was said.
     """
-    from acms.server.audit import trail
+    from acms.server.audit import read_audit_trail
 
     async with served(shell.db) as (stores, _):
-        found = await trail(await stores.of(tenant), before=before, limit=limit)
+        found = await read_audit_trail(await stores.of(tenant), before=before, limit=limit)
 
     none = f"nothing was changed over HTTP in {tenant!r}"
     shell.show({"tenant": tenant, "entries": found}, lambda: shell.list(AUDIT, found, none=none))

@@ -208,7 +208,7 @@ async def verify(
     async with shell.opened() as storage:
         broken = await storage.integrity() if isinstance(storage, HasIntegrity) and session is None else []
         if against is not None:
-            broken += [str(one) for one in await witnessed.check(storage, _lines(against))]
+            broken += [str(one) for one in await witnessed.check_witness(storage, _lines(against))]
         if session is not None:
             found = [await shell.known(storage, session)]
         else:
@@ -255,15 +255,15 @@ async def witness(
     """
     async with shell.opened() as storage:
         before = _lines(file) if file.exists() else None
-        wrong = [] if before is None else await witnessed.check(storage, before)
+        wrong = [] if before is None else await witnessed.check_witness(storage, before)
         others = await witnessed.count_known(storage) if before is None else 0
-        found = [] if wrong else await witnessed.write(storage, contexts(storage, None), before or ())
+        found = [] if wrong else await witnessed.build_witness(storage, contexts(storage, None), before or ())
         if not wrong:
             partial = file.with_name(f"{file.name}.partial")
             partial.unlink(missing_ok=True)
             write_file(partial, "".join(f"{line}\n" for line in found))
             partial.replace(file)
-            await witnessed.record(storage, found)
+            await witnessed.record_witness(storage, found)
 
     def draw() -> None:
         for one in wrong:

@@ -14,7 +14,7 @@ import typer
 from acms.cli.base import InFile, Shell, command, data_file, file_url, made
 from acms.cli.render import Column, plain
 from acms.errors import ConfigurationError
-from acms.log.in_force import preview
+from acms.log.in_force import preview_text
 from acms.model import Json
 from acms.ports import TokenCounter
 from acms.prompt import pin_index
@@ -181,7 +181,7 @@ async def pins(shell: Shell, namespace: Of, kv: Kv = None) -> None:
 
 
 def _text(one: Pin, entry: KVEntry) -> str:
-    return pin_index.text(Pinned(one.key, entry.data, one.metadata))
+    return pin_index.format_pin(Pinned(one.key, entry.data, one.metadata))
 
 
 def _json(one: Pin) -> dict[str, Any]:
@@ -199,7 +199,7 @@ def _row(place: int, one: Pin, entry: KVEntry | None, counter: TokenCounter) -> 
 
 
 def _preview(value: Json) -> str:
-    return preview(value if isinstance(value, str) else pin_index.compact(value), 120)
+    return preview_text(value if isinstance(value, str) else pin_index.compact_json(value), 120)
 
 
 def _time(milliseconds: int) -> str:

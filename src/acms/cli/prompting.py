@@ -19,14 +19,14 @@ from acms.cli.base import At, File, Limit, Session, Shell, app, command, interru
 from acms.cli.render import Column, Screen
 from acms.errors import EntryNotFoundError, ValidationError
 from acms.log.encoding import parts_from_json, parts_to_json
-from acms.log.in_force import preview
+from acms.log.in_force import preview_text
 from acms.model import Json, Media, Privacy, Reasoning, Role, ToolCall, ToolResult
 from acms.model import Text as Words
 from acms.ports import Codec
 from acms.prompt.manifest import Manifest, Sent
-from acms.prompt.manifest_writer import ledger
+from acms.prompt.manifest_writer import ledger_of_manifest
 from acms.prompt.replay import replay as replayed
-from acms.prompt.replay import shown as messages_of
+from acms.prompt.replay import replay_messages as messages_of
 from acms.prompt_types import PromptMessage, RenderDetails
 from acms.results import Verdict
 from acms.text.chat_messages import EXCERPTS, MORE_EXCERPTS
@@ -172,11 +172,11 @@ async def diff(shell: Shell, left: File, right: File) -> None:
 
     The shared beginning is what a provider can read from its cache.
     """
-    from acms.prompt.cache_forecast import predict
+    from acms.prompt.cache_forecast import predict_cache
 
     one, other = _kept(left), _kept(right)
     codec = _codec(other.manifest.codec, other.manifest.model)
-    cached = predict(other.manifest, one.manifest, codec)
+    cached = predict_cache(other.manifest, one.manifest, codec)
     shared = _shared(one.manifest.messages, other.manifest.messages)
     paid = cached.paid()
     grown = replace(cached, predicted_tokens=codec.cached(min(one.manifest.tokens, other.manifest.tokens)))
@@ -223,7 +223,7 @@ async def why(
     Every message, fact, pin and part of the prompt has an answer, with the rule that decided.
     """
     kept = _kept(file)
-    found = ledger(lambda: kept.manifest)
+    found = ledger_of_manifest(lambda: kept.manifest)
     verdicts = [one for one in found if id in (one.id, f"v{one.version}")]
     if not verdicts:
         try:
@@ -374,7 +374,7 @@ LOGGED = (
 )
 
 BLOCKS = (
-    Column("text", wide=True, of=lambda one: preview(one.text or f"({one.part}: not kept)", 160)),
+    Column("text", wide=True, of=lambda one: preview_text(one.text or f"({one.part}: not kept)", 160)),
     Column("role", "yellow"),
     Column("tokens", right=True),
     Column("part", "magenta"),
@@ -394,7 +394,7 @@ VERDICTS = (
 def _rows(kept: Kept) -> list[list[str]]:
     return [
         [
-            preview(_one_line(message), 160),
+            preview_text(_one_line(message), 160),
             sent.role.value,
             _count(sent.tokens),
             _place(sent),
@@ -502,7 +502,7 @@ def _line(kept: Kept, place: int, length: int) -> str:
             (str(place + 1), sent.role.value, f"[{_count(sent.tokens)}]", _place(sent) if sent.first else ""),
         )
     )
-    return f"{head} {preview(_one_line(kept.messages[place]), length)}"
+    return f"{head} {preview_text(_one_line(kept.messages[place]), length)}"
 
 
 def _title(kept: Kept) -> str:

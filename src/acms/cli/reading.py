@@ -12,7 +12,7 @@ import typer
 from acms.cli import render
 from acms.cli.base import At, Budget, Full, Needed, Query, Ranking, Session, Shell, command
 from acms.cli.render import Column, Screen
-from acms.log.in_force import preview
+from acms.log.in_force import preview_text
 from acms.results import ContextInfo, ContextItems, Ledger, Verdict
 
 LEFT_OUT = 10
@@ -207,7 +207,7 @@ async def stats(shell: Shell, session: Session, at: At = None) -> None:
 
 
 EPISODES = (
-    Column("summary", wide=True, of=lambda one: preview(one.summary or "", 160)),
+    Column("summary", wide=True, of=lambda one: preview_text(one.summary or "", 160)),
     Column("episode", "cyan", right=True, of="ordinal"),
     Column("versions", of=lambda one: f"v{one.first}-v{one.last}"),
     Column("because", "magenta", of=lambda one: one.reason or "still open"),

@@ -23,8 +23,8 @@ from rich.table import Table
 from rich.text import Text
 
 from acms.errors import ACMSError, ValidationError
-from acms.log.in_force import preview
-from acms.model import Entry, Json, ToolCall, named
+from acms.log.in_force import preview_text
+from acms.model import Entry, Json, ToolCall, client_supplied_key
 from acms.ports import Progress
 from acms.results import ContextItem, Verdict
 
@@ -84,7 +84,7 @@ def fields_of(value: Any) -> dict[str, Any]:
 def plain(value: Any) -> Json:
     """Return a value as JSON can write it: dataclasses as objects, times in ISO 8601, bytes in hex."""
     if isinstance(value, Entry):
-        return plain(fields_of(value) | {"key": named(value.key)})
+        return plain(fields_of(value) | {"key": client_supplied_key(value.key)})
     if is_dataclass(value) and not isinstance(value, type):
         return plain(fields_of(value))
     if isinstance(value, Mapping):
@@ -328,7 +328,7 @@ def speaker(item: ContextItem) -> str:
 def one_line(item: ContextItem) -> str:
     """Return what an item says on one line; a call that says nothing else shows its calls."""
     calls = " ".join(f"{part.name}({part.arguments})" for part in item.parts if isinstance(part, ToolCall))
-    return preview(item.content or calls, 160) + (" [cut]" if item.truncated else "")
+    return preview_text(item.content or calls, 160) + (" [cut]" if item.truncated else "")
 
 
 def item_json(item: ContextItem) -> dict[str, Json]:
@@ -354,7 +354,7 @@ WINDOWED = (RANKED[0], RANKED[2], RANKED[3], RANKED[5])
 
 
 ENTRIES = (
-    Column("text", wide=True, of=lambda entry: preview(entry.content, 160)),
+    Column("text", wide=True, of=lambda entry: preview_text(entry.content, 160)),
     Column("version", "cyan", right=True, of=version),
     Column("speaker", "yellow", of=lambda entry: entry.actor or entry.role or entry.kind),
     Column("tokens", right=True),

@@ -13,10 +13,10 @@ from acms.cli.base import File, Shell, command, interruptible
 from acms.cli.render import LEDGER, Column, Screen, plain
 from acms.contract.schema import RenderReply
 from acms.errors import ValidationError
-from acms.log.in_force import preview
+from acms.log.in_force import preview_text
 
 FRAGMENTS = (
-    Column("text", wide=True, of=lambda one: preview(one.text or "[blocked]", 160)),
+    Column("text", wide=True, of=lambda one: preview_text(one.text or "[blocked]", 160)),
     Column("lod", "magenta"),
     Column("source", "cyan"),
     Column("tokens", right=True, of="cost_tokens"),

@@ -22,7 +22,7 @@ from acms.cli.render import clean
 from acms.config import ACMSConfig
 from acms.errors import ConfigurationError, MissingExtraError
 from acms.observability.logging import JSONFormatter
-from acms.server.garbage import collecting
+from acms.server.garbage import defer_full_collections
 from acms.storage import urls
 from acms.storage.files import create_folder
 
@@ -110,8 +110,8 @@ async def serve(
         raise MissingExtraError("server", "uvicorn") from None
     from acms.inspector import mounted
     from acms.server import ServerConfig, create_app
-    from acms.server.listen import Listening, bounded
-    from acms.server.sources import sources as read_sources
+    from acms.server.listen import Listening, build_bounded_protocol
+    from acms.server.sources import load_http_sources as read_sources
 
     oidc = _oidc(issuer, audience, claims or ())
     wanted = _auth(auth, host, oidc)
@@ -136,7 +136,7 @@ async def serve(
         made = create_app(store, config, **_engine(renders=renders), reflector=found, sources=asked)
         made = mounted(_with_mcp(made) if over_mcp else made)
         grace: dict[str, Any] = {"timeout_graceful_shutdown": int(config.grace_seconds), **_UVICORN}
-        server = Listening(Config(made, http=bounded(), **grace), made.streams.end)
+        server = Listening(Config(made, http=build_bounded_protocol(), **grace), made.streams.end)
         await _serve(made, server, _listen(host, port), lambda at: _announce(at, wanted, shell.as_json))
 
 
@@ -162,7 +162,7 @@ async def inspect(
         raise MissingExtraError("server", "uvicorn") from None
     from acms.inspector import mounted
     from acms.server import ServerConfig, create_app
-    from acms.server.listen import Listening, bounded
+    from acms.server.listen import Listening, build_bounded_protocol
     from acms.server.token import PARAMETER
 
     store = file_url(_there(file)) if file is not None else shell.db or file_url(_there(data_file()))
@@ -170,7 +170,7 @@ async def inspect(
     token = secrets.token_urlsafe(32)
     config = ServerConfig(auth="off", works=False, writes=False, token=token)
     made = mounted(create_app(store, config, **_engine(read_only=True)))
-    server = Listening(Config(made, http=bounded(), **_UVICORN), made.streams.end)
+    server = Listening(Config(made, http=build_bounded_protocol(), **_UVICORN), made.streams.end)
 
     def announce(at: tuple[str, int]) -> None:
         url = f"http://{at[0]}:{at[1]}/?{PARAMETER}={token}"
@@ -218,7 +218,7 @@ async def _serve(
         await made.start()
         try:
             announce(listening.getsockname())
-            async with collecting(made.quiet):
+            async with defer_full_collections(made.quiet):
                 await server.serve(sockets=[listening])
         finally:
             await made.stop()
@@ -246,9 +246,9 @@ def _oidc(issuer: str | None, audience: str | None, claims: Sequence[str]) -> OI
 
 def _auth(given: str | None, host: str, oidc: OIDCConfig | None) -> Literal["required", "off"]:
     """Return whether a key is needed: as it was given, or by who can reach the host and whose tokens open it."""
-    from acms.providers.addresses import loopback
+    from acms.providers.addresses import is_loopback_host
 
-    wanted = given or ("off" if loopback(host) and oidc is None else "required")
+    wanted = given or ("off" if is_loopback_host(host) and oidc is None else "required")
     if wanted not in ("required", "off"):
         raise ConfigurationError(f"--auth is required or off, not {wanted!r}")
     return "off" if wanted == "off" else "required"

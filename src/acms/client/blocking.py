@@ -23,9 +23,18 @@ from acms import client as _client
 from acms import session as _async
 from acms import view as _view
 from acms.client.log import Log
-from acms.client.portal import Block, Door, blocking, made, over, read, run, stepping
+from acms.client.portal import (
+    Block,
+    Door,
+    init_from_arguments,
+    init_from_inner,
+    make_blocking_iterator,
+    make_blocking_method,
+    property_of_inner,
+    run_blocking,
+)
 from acms.client.session import Reads, Writes
-from acms.client.verb import verb
+from acms.client.verb import define_verb
 from acms.log.merges import Merged, MergeStrategy
 from acms.model import Json
 from acms.ports import KVMemory
@@ -59,43 +68,45 @@ R = TypeVar("R")
 class View(Door, Reads):
     """A session as it was at a version, for blocking code."""
 
-    __init__ = over(_view.View)
+    __init__ = init_from_inner(_view.View)
 
-    session_id: str = read("session_id", "The caller's name for the conversation.")
-    namespace: str = read("namespace", "The group of conversations it belongs to: a user, a project.")
+    session_id: str = property_of_inner("session_id", "The caller's name for the conversation.")
+    namespace: str = property_of_inner(
+        "namespace", "The group of conversations it belongs to: a user, a project."
+    )
 
-    entries = verb(_view.View.entries)
-    context_id = verb(_view.View.context_id)
-    said = verb(_view.View.said)
-    recall_for_prompt = verb(_view.View.recall_for_prompt)
+    entries = define_verb(_view.View.entries)
+    context_id = define_verb(_view.View.context_id)
+    said = define_verb(_view.View.said)
+    recall_for_prompt = define_verb(_view.View.recall_for_prompt)
 
     def diff(self, other: View | int | str) -> Diff:
         """Return how what is in force differs on another side: another session, or a version or tag of this one."""
-        return run(self.inner.diff(_inner(other)))
+        return run_blocking(self.inner.diff(_unwrap_doors(other)))
 
 
 class ACMS(View, Block, Writes):
     """Session-scoped context manager for agents, for blocking code; see `acms.ACMS`."""
 
-    __init__ = made(_async.ACMS)
+    __init__ = init_from_arguments(_async.ACMS)
 
-    cache: CacheStats | None = read(
+    cache: CacheStats | None = property_of_inner(
         "cache", "How the cache in front of the storage is doing; None when it is off."
     )
-    last_receipt: MessageReceipt | None = read(
+    last_receipt: MessageReceipt | None = property_of_inner(
         "last_receipt", "What the last ingested message became; None before the first one."
     )
-    index: IndexStats = read("index", "How the indexes of the storage handle are doing.")
+    index: IndexStats = property_of_inner("index", "How the indexes of the storage handle are doing.")
 
-    wait_pending = verb(_async.ACMS.wait_pending)
-    events = stepping(_async.ACMS.events)
+    wait_pending = define_verb(_async.ACMS.wait_pending)
+    events = make_blocking_iterator(_async.ACMS.events)
 
     def merge(self, other: View, *, strategy: MergeStrategy = "refuse", dry_run: bool = False) -> Merged:
         """Bring in what another session of the same fork tree changed since this one last knew it.
 
         See `acms.ACMS.merge`.
         """
-        return run(self.inner.merge(_inner(other), strategy=strategy, dry_run=dry_run))
+        return run_blocking(self.inner.merge(_unwrap_doors(other), strategy=strategy, dry_run=dry_run))
 
     def at(self, version: int | str) -> View:
         """Return a read-only view of the session as if its log ended at a version, or at a tag."""
@@ -105,14 +116,14 @@ class ACMS(View, Block, Writes):
 class KV(Block):
     """Key-value memory for blocking code; made by `open_kv`."""
 
-    __init__ = over(_kv.KVHome)
+    __init__ = init_from_inner(_kv.KVHome)
 
-    get = blocking(_kv.KVHome.get)
-    set = blocking(_kv.KVHome.set)
-    compare_and_set = blocking(_kv.KVHome.compare_and_set)
-    list = blocking(_kv.KVHome.list)
-    delete = blocking(_kv.KVHome.delete)
-    close = blocking(_kv.KVHome.aclose)
+    get = make_blocking_method(_kv.KVHome.get)
+    set = make_blocking_method(_kv.KVHome.set)
+    compare_and_set = make_blocking_method(_kv.KVHome.compare_and_set)
+    list = make_blocking_method(_kv.KVHome.list)
+    delete = make_blocking_method(_kv.KVHome.delete)
+    close = make_blocking_method(_kv.KVHome.aclose)
 
 
 def open_kv(url: str | Path) -> KV:
@@ -123,11 +134,11 @@ def open_kv(url: str | Path) -> KV:
 class PinRegistry(Door):
     """The pins of one namespace, for blocking code; made by `create_pin_registry`."""
 
-    __init__ = over(_pins.KVPinRegistry)
+    __init__ = init_from_inner(_pins.KVPinRegistry)
 
-    pin = blocking(_pins.KVPinRegistry.pin)
-    unpin = blocking(_pins.KVPinRegistry.unpin)
-    list = blocking(_pins.KVPinRegistry.list)
+    pin = make_blocking_method(_pins.KVPinRegistry.pin)
+    unpin = make_blocking_method(_pins.KVPinRegistry.unpin)
+    list = make_blocking_method(_pins.KVPinRegistry.list)
 
 
 def create_pin_registry(
@@ -138,23 +149,23 @@ def create_pin_registry(
     A store that is not a `KV` must be used by the loop of `acms.sync` alone.
     """
     return PinRegistry(
-        _pins.create_pin_registry(_inner(store), namespace=namespace, index_key=index_key, clock=clock)
+        _pins.create_pin_registry(_unwrap_doors(store), namespace=namespace, index_key=index_key, clock=clock)
     )
 
 
-def _inner(value: Any) -> Any:
+def _unwrap_doors(value: Any) -> Any:
     """Return what awaits in place of a session or a store of this module, also in a list."""
     if isinstance(value, Door):
         return value.inner
-    return [_inner(item) for item in value] if isinstance(value, list | tuple) else value
+    return [_unwrap_doors(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _waiting(
+def _make_blocking(
     method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[Any, P], R]:
     @wraps(method)
     def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return run(method(self, *args, **kwargs))
+        return run_blocking(method(self, *args, **kwargs))
 
     return call
 
@@ -162,8 +173,8 @@ def _waiting(
 class Prompt(_prompt.Builder):
     """A prompt as a recipe, for blocking code; see `acms.prompt.Prompt`. Plugins stay async."""
 
-    _own = staticmethod(_inner)
-    render = _waiting(_prompt.Prompt.render)
+    _own = staticmethod(_unwrap_doors)
+    render = _make_blocking(_prompt.Prompt.render)
 
 
 # ── over HTTP ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -172,30 +183,32 @@ class Prompt(_prompt.Builder):
 class RemoteView(Door, Reads):
     """A session at a service as it was at a version, for blocking code."""
 
-    __init__ = over(_client.RemoteView)
+    __init__ = init_from_inner(_client.RemoteView)
 
-    log: Log = read("log", "Which log at the service it is.")
-    session_id: str = read("session_id", "The caller's name for the conversation.")
-    namespace: str = read("namespace", "The group of conversations it belongs to: a user, a project.")
-    ends_at: int | str | None = read(
+    log: Log = property_of_inner("log", "Which log at the service it is.")
+    session_id: str = property_of_inner("session_id", "The caller's name for the conversation.")
+    namespace: str = property_of_inner(
+        "namespace", "The group of conversations it belongs to: a user, a project."
+    )
+    ends_at: int | str | None = property_of_inner(
         "ends_at", "The version at which it ends, or its tag; None for a session, which goes on."
     )
 
     def diff(self, other: RemoteView | int | str) -> Diff:
         """Return how what is in force differs on another side: another session, or a version or tag of this one."""
-        return run(self.inner.diff(_inner(other)))
+        return run_blocking(self.inner.diff(_unwrap_doors(other)))
 
 
 class RemoteSession(RemoteView, Block, Writes):
     """A session at a service, for blocking code; made by `Client.session`. See `acms.client.RemoteSession`."""
 
-    __init__ = over(_client.RemoteSession)
+    __init__ = init_from_inner(_client.RemoteSession)
 
-    last_receipt: MessageReceipt | None = read(
+    last_receipt: MessageReceipt | None = property_of_inner(
         "last_receipt", "What the last ingested message became; None before the first one."
     )
 
-    events = stepping(_client.RemoteSession.events)
+    events = make_blocking_iterator(_client.RemoteSession.events)
 
     def merge(
         self, other: RemoteView, *, strategy: MergeStrategy = "refuse", dry_run: bool = False
@@ -204,7 +217,7 @@ class RemoteSession(RemoteView, Block, Writes):
 
         See `acms.ACMS.merge`.
         """
-        return run(self.inner.merge(_inner(other), strategy=strategy, dry_run=dry_run))
+        return run_blocking(self.inner.merge(_unwrap_doors(other), strategy=strategy, dry_run=dry_run))
 
     def at(self, version: int | str) -> RemoteView:
         """Return a read-only view of the session as if its log ended at a version, or at a tag."""
@@ -214,18 +227,18 @@ class RemoteSession(RemoteView, Block, Writes):
 class Client(Block):
     """The service at an address, for blocking code; see `acms.client.Client`."""
 
-    __init__ = made(_client.Client)
+    __init__ = init_from_arguments(_client.Client)
 
-    close = blocking(_client.Client.aclose)
-    contexts = stepping(_client.Client.contexts)
-    sessions = blocking(_client.Client.sessions)
-    render = blocking(_client.Client.render)
-    prompt = blocking(_client.Client.prompt)
-    grant = blocking(_client.Client.grant)
-    grants = blocking(_client.Client.grants)
-    revoke = blocking(_client.Client.revoke)
-    export = stepping(_client.Client.export)
-    restore = blocking(_client.Client.restore)
+    close = make_blocking_method(_client.Client.aclose)
+    contexts = make_blocking_iterator(_client.Client.contexts)
+    sessions = make_blocking_method(_client.Client.sessions)
+    render = make_blocking_method(_client.Client.render)
+    prompt = make_blocking_method(_client.Client.prompt)
+    grant = make_blocking_method(_client.Client.grant)
+    grants = make_blocking_method(_client.Client.grants)
+    revoke = make_blocking_method(_client.Client.revoke)
+    export = make_blocking_iterator(_client.Client.export)
+    restore = make_blocking_method(_client.Client.restore)
 
     def session(
         self,

@@ -7,10 +7,10 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterab
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from acms.client.log import Log
-from acms.client.nouns import noun, nouns, value
-from acms.client.prompting import prompted
+from acms.client.nouns import read_noun, read_noun_list, read_typed_field
+from acms.client.prompting import request_rendered_prompt
 from acms.client.session import RemoteSession
-from acms.client.transport import Transport, path
+from acms.client.transport import Transport, build_api_path
 from acms.config import RetryConfig
 from acms.contract.schema import RenderRequest
 from acms.errors import ValidationError
@@ -19,7 +19,7 @@ from acms.model import Json
 from acms.prompt.manifest import Manifest
 from acms.prompt.render import Rendered
 from acms.results import ContextInfo, Grant, SessionPage
-from acms.storage.sessions import described, held
+from acms.storage.sessions import build_session_settings, parse_session_filter
 
 if TYPE_CHECKING:
     import ssl
@@ -102,7 +102,7 @@ class Client:
         for given, field in ((session_id, "session_id"), (namespace, "namespace")):
             if not isinstance(given, str) or not given.strip():
                 raise ValidationError("must be a name", field=field)
-        about = described(name, labels, metadata)
+        about = build_session_settings(name, labels, metadata)
         return RemoteSession(Log(self._transport, session_id, namespace, about=about))
 
     async def sessions(
@@ -118,16 +118,18 @@ class Client:
         `where` keeps those that have all it names: a `label`, or a list of them, a `name`, and values of their metadata
         by key. `after` is the `next_after` of the page before. See `storage.sessions`.
         """
-        held(where)
+        parse_session_filter(where)
         query = {
             "namespace": namespace,
             "where": None if where is None else json.dumps(where),
             "cursor": after,
-            "limit": validation.whole(limit, "limit", least=1, most=validation.PAGE),
+            "limit": validation.validate_integer(limit, "limit", least=1, most=validation.PAGE),
         }
-        body = (await self._transport.call("GET", path("contexts"), query=query)).body
-        found = tuple(nouns(ContextInfo, value(list, body, "data")))
-        return SessionPage(sessions=found, next_after=cast("str | None", value(object, body, "nextCursor")))
+        body = (await self._transport.call("GET", build_api_path("contexts"), query=query)).body
+        found = tuple(read_noun_list(ContextInfo, read_typed_field(list, body, "data")))
+        return SessionPage(
+            sessions=found, next_after=cast("str | None", read_typed_field(object, body, "nextCursor"))
+        )
 
     async def contexts(
         self, *, namespace: str | None = None, parent: str | None = None
@@ -136,10 +138,10 @@ class Client:
         cursor: str | None = None
         while True:
             query = {"namespace": namespace, "parent": parent, "cursor": cursor, "limit": 500}
-            body = (await self._transport.call("GET", path("contexts"), query=query)).body
-            for one in nouns(ContextInfo, value(list, body, "data")):
+            body = (await self._transport.call("GET", build_api_path("contexts"), query=query)).body
+            for one in read_noun_list(ContextInfo, read_typed_field(list, body, "data")):
                 yield one
-            cursor = cast("str | None", value(object, body, "nextCursor"))
+            cursor = cast("str | None", read_typed_field(object, body, "nextCursor"))
             if cursor is None:
                 return
 
@@ -168,7 +170,9 @@ class Client:
             "extended": extended,
         }
         body = request.to_wire() if isinstance(request, RenderRequest) else dict(request)
-        answer = await self._transport.call("POST", path("orchestration", "render"), query=query, body=body)
+        answer = await self._transport.call(
+            "POST", build_api_path("orchestration", "render"), query=query, body=body
+        )
         return answer.body
 
     async def prompt(
@@ -184,7 +188,7 @@ class Client:
         `recall`, `user`, `tools`, …. With sessions of a client `acms.Prompt` says the same, and in any order.
         """
         context = session if isinstance(session, str) else await session.log.known()
-        return await prompted(self._transport, context, description, after)
+        return await request_rendered_prompt(self._transport, context, description, after)
 
     async def grant(self, namespace: str, principal: str, *, actions: Sequence[str] = ("read",)) -> Grant:
         """Share a namespace with a key, by its id, or with a subject, as `oidc:subject`; what was granted is replaced.
@@ -192,17 +196,21 @@ class Client:
         `actions` are read, write and share; reading goes with each. `PermissionDeniedError` for more than one may do
         oneself, `NotFoundError` for a key that is unknown or another tenant's.
         """
-        where = path("namespaces", namespace, "grants", principal)
-        return noun(Grant, (await self._transport.call("PUT", where, body={"actions": list(actions)})).data)
+        where = build_api_path("namespaces", namespace, "grants", principal)
+        return read_noun(
+            Grant, (await self._transport.call("PUT", where, body={"actions": list(actions)})).data
+        )
 
     async def grants(self, namespace: str) -> list[Grant]:
         """Return with whom a namespace is shared, by name; for who may share it."""
-        where = path("namespaces", namespace, "grants")
-        return nouns(Grant, value(list, (await self._transport.call("GET", where)).body, "data"))
+        where = build_api_path("namespaces", namespace, "grants")
+        return read_noun_list(
+            Grant, read_typed_field(list, (await self._transport.call("GET", where)).body, "data")
+        )
 
     async def revoke(self, namespace: str, principal: str) -> None:
         """Take a namespace back with the next request of the other; `NotFoundError` when it was not shared."""
-        where = path("namespaces", namespace, "grants", principal)
+        where = build_api_path("namespaces", namespace, "grants", principal)
         await self._transport.call("DELETE", where, again=False)
 
     async def export(
@@ -215,7 +223,7 @@ class Client:
         """
         id = context if context is None or isinstance(context, str) else await context.log.known()
         async for line in self._transport.lines(
-            path("export"), query={"contextId": id, "namespace": namespace}
+            build_api_path("export"), query={"contextId": id, "namespace": namespace}
         ):
             yield line
 
@@ -227,15 +235,16 @@ class Client:
         All of it is checked before anything is stored. With `trust` system and developer messages may be among them.
         They are sent once: what breaks on the way is raised, not tried again.
         """
-        place = path("import") + ("?trust=true" if trust else "")
-        answer = await self._transport.send(place, _later(lines))
-        made = [value(str, one, "id") for one in value(list, answer.data, "contexts")]
+        place = build_api_path("import") + ("?trust=true" if trust else "")
+        answer = await self._transport.send(place, _iterate_lines(lines))
+        made = [read_typed_field(str, one, "id") for one in read_typed_field(list, answer.data, "contexts")]
         return [
-            noun(ContextInfo, (await self._transport.call("GET", path("contexts", id))).data) for id in made
+            read_noun(ContextInfo, (await self._transport.call("GET", build_api_path("contexts", id))).data)
+            for id in made
         ]
 
 
-async def _later(lines: Iterable[str] | AsyncIterable[str]) -> AsyncIterator[str]:
+async def _iterate_lines(lines: Iterable[str] | AsyncIterable[str]) -> AsyncIterator[str]:
     if isinstance(lines, AsyncIterable):
         async for line in lines:
             yield line

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 
 from acms.client import nouns
-from acms.client.transport import Transport, path
+from acms.client.transport import Transport, build_api_path
 from acms.errors import SessionNotFoundError
 from acms.log import validation
 from acms.model import EMPTY, Json
@@ -38,14 +38,14 @@ class Log:
         """Return the id of the context; None when nothing was ever written."""
         if self.id is None:
             query = {"key": self.session_id, "namespace": self.namespace}
-            answer = await self.transport.call("GET", path("contexts"), query=query)
-            found = nouns.nouns(ContextInfo, answer.data)
+            answer = await self.transport.call("GET", build_api_path("contexts"), query=query)
+            found = nouns.read_noun_list(ContextInfo, answer.data)
             if not found and self.session_id.startswith("c_"):  # an id is a name too
                 try:
-                    answer = await self.transport.call("GET", path("contexts", self.session_id))
+                    answer = await self.transport.call("GET", build_api_path("contexts", self.session_id))
                 except SessionNotFoundError:
                     return None
-                found = [nouns.noun(ContextInfo, answer.data)]
+                found = [nouns.read_noun(ContextInfo, answer.data)]
                 validation.same_namespace(self.namespace, found[0].namespace, self.session_id)
             if found:
                 self.namespace, self.id = found[0].namespace, found[0].id
@@ -67,7 +67,7 @@ class Log:
     async def _described(self) -> str:
         found = self.id or await self._create()
         if self.about:
-            await self.transport.call("PATCH", path("contexts", found), body=dict(self.about))
+            await self.transport.call("PATCH", build_api_path("contexts", found), body=dict(self.about))
             self.about = EMPTY
         return found
 
@@ -76,15 +76,17 @@ class Log:
             assert self.id is not None
             return self.id
         body = {"key": self.session_id, "namespace": self.namespace, **self.about}
-        answer = await self.transport.call("POST", path("contexts"), body=body)  # under a key it is made once
+        answer = await self.transport.call(
+            "POST", build_api_path("contexts"), body=body
+        )  # under a key it is made once
         if answer.status == 201:
             self.about = EMPTY
-        self.id = nouns.noun(ContextInfo, answer.data).id
+        self.id = nouns.read_noun(ContextInfo, answer.data).id
         return self.id
 
     async def known(self) -> str:
         """Return the id of the context; `SessionNotFoundError` when nothing was ever written."""
         found = await self.find()
         if found is None:
-            raise validation.unwritten(self.session_id)
+            raise validation.missing_session_error(self.session_id)
         return found

@@ -10,16 +10,25 @@ from typing import Any, TypeVar, get_origin
 from acms.errors import ACMSError, ConfigurationError
 from acms.log.merges import Merged
 from acms.model import Json
-from acms.nouns import read
+from acms.nouns import decode_noun
 from acms.results import Branch, Certainty, ContextItem, ContextItems, Diff, Ledger, Tree, Verdict
 
-__all__ = ["diff", "items", "merged", "noun", "nouns", "reading", "tree", "value"]
+__all__ = [
+    "read_context_items",
+    "read_diff",
+    "read_merge_result",
+    "read_noun",
+    "read_noun_list",
+    "read_tree",
+    "read_typed_field",
+    "wrap_read_errors",
+]
 
 T = TypeVar("T")
 
 
 @contextmanager
-def reading(what: str) -> Generator[None]:
+def wrap_read_errors(what: str) -> Generator[None]:
     """Read an answer inside the block; `ACMSError` when it says something that this release does not understand."""
     try:
         yield
@@ -33,21 +42,21 @@ def reading(what: str) -> Generator[None]:
     raise failure
 
 
-def noun(kind: type[T], written: Json, **known: Any) -> T:
+def read_noun(kind: type[T], written: Json, **known: Any) -> T:
     """Read one noun; `known` are fields that the service does not write."""
-    with reading(kind.__name__):
-        return read(kind, written, **known)
+    with wrap_read_errors(kind.__name__):
+        return decode_noun(kind, written, **known)
 
 
-def nouns(kind: type[T], written: Json) -> list[T]:
+def read_noun_list(kind: type[T], written: Json) -> list[T]:
     """Read a list of them."""
-    with reading(kind.__name__):
-        return [read(kind, one) for one in written]
+    with wrap_read_errors(kind.__name__):
+        return [decode_noun(kind, one) for one in written]
 
 
-def value(kind: type[T], written: Json, name: str) -> T:
+def read_typed_field(kind: type[T], written: Json, name: str) -> T:
     """Read what stands under a name."""
-    with reading(name):
+    with wrap_read_errors(name):
         found = written[name]
         if not isinstance(found, get_origin(kind) or kind):
             raise TypeError(f"{type(found).__name__} where {kind.__name__} belongs")
@@ -57,8 +66,8 @@ def value(kind: type[T], written: Json, name: str) -> T:
 # ── nouns whose shape on the wire is another one ────────────────────────────────────────────────────────────────────
 
 
-@reading("items")
-def items(context: str, written: Mapping[str, Any], shown: str) -> ContextItems:
+@wrap_read_errors("items")
+def read_context_items(context: str, written: Mapping[str, Any], shown: str) -> ContextItems:
     """Read recalled or windowed items, which stand under a name; the reasons when they are first asked for."""
     sure = written.get("certainty") or {"confidence": written.get("confidence", 0.0)}
 
@@ -66,16 +75,16 @@ def items(context: str, written: Mapping[str, Any], shown: str) -> ContextItems:
         found = written.get("verdicts")
         if found is None:
             raise ConfigurationError("the reasons were not asked for", options=("Client(…, why=True)",))
-        return {one.id: one for one in nouns(Verdict, found)}
+        return {one.id: one for one in read_noun_list(Verdict, found)}
 
     return ContextItems(
-        nouns(ContextItem, written[shown]),
+        read_noun_list(ContextItem, written[shown]),
         budget=written["budget"],
         ledger=Ledger(
             verdicts,
             tuple(written["warnings"]),
             omitted=written["omitted"],
-            certainty=lambda: noun(Certainty, sure),
+            certainty=lambda: read_noun(Certainty, sure),
         ),
         context=context,
         version=written["version"],
@@ -84,32 +93,32 @@ def items(context: str, written: Mapping[str, Any], shown: str) -> ContextItems:
     )
 
 
-def _side(name: str, shown: str) -> str:
+def _name_side(name: str, shown: str) -> str:
     """Return the name of a side with its version: the service knows it by its id."""
     return f"{name} {shown.rpartition(' ')[2]}"
 
 
-@reading("merge")
-def merged(written: Mapping[str, Any], ours: str, theirs: str) -> Merged:
+@wrap_read_errors("merge")
+def read_merge_result(written: Mapping[str, Any], ours: str, theirs: str) -> Merged:
     """Read what a merge did between two sides with these names."""
-    found = read(Merged, written)
-    return replace(found, ours=_side(ours, found.ours), theirs=_side(theirs, found.theirs))
+    found = decode_noun(Merged, written)
+    return replace(found, ours=_name_side(ours, found.ours), theirs=_name_side(theirs, found.theirs))
 
 
-@reading("diff")
-def diff(written: Mapping[str, Any], left: str, right: str) -> Diff:
+@wrap_read_errors("diff")
+def read_diff(written: Mapping[str, Any], left: str, right: str) -> Diff:
     """Read a difference between two sides with these names."""
-    found = read(Diff, written)
-    return replace(found, left=_side(left, found.left), right=_side(right, found.right))
+    found = decode_noun(Diff, written)
+    return replace(found, left=_name_side(left, found.left), right=_name_side(right, found.right))
 
 
-@reading("tree")
-def tree(written: Sequence[Mapping[str, Any]]) -> Tree:
+@wrap_read_errors("tree")
+def read_tree(written: Sequence[Mapping[str, Any]]) -> Tree:
     """Read a tree from its branches, each with its depth, parents before their forks."""
     below: dict[int, list[Tree]] = {}
     for one in reversed(written):
         depth = one["depth"]
         forks = tuple(reversed(below.pop(depth + 1, [])))
-        below.setdefault(depth, []).append(Tree(branch=read(Branch, one), forks=forks))
+        below.setdefault(depth, []).append(Tree(branch=decode_noun(Branch, one), forks=forks))
     (found,) = below[0]
     return found

@@ -8,10 +8,21 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from acms.errors import HandleError
-from acms.runtime.loops import running
+from acms.runtime.loops import current_loop
 from acms.runtime.portal import blocked
 
-__all__ = ["Block", "Door", "around", "blocking", "made", "over", "read", "returns", "run", "stepping"]
+__all__ = [
+    "Block",
+    "Door",
+    "init_from_arguments",
+    "init_from_inner",
+    "make_blocking_iterator",
+    "make_blocking_method",
+    "property_of_inner",
+    "run_blocking",
+    "set_return_annotation",
+    "wrap_in_door",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -19,9 +30,9 @@ T = TypeVar("T")
 D = TypeVar("D", bound="Door")
 
 
-def run(work: Coroutine[Any, Any, R]) -> R:
+def run_blocking(work: Coroutine[Any, Any, R]) -> R:
     """Run a coroutine to its end on the portal's loop; not inside a running one, which would stand still meanwhile."""
-    if running() is not None:
+    if current_loop() is not None:
         work.close()
         raise HandleError("acms.sync blocks the event loop it is called from", options=("await acms.ACMS",))
     return blocked(work)
@@ -44,22 +55,22 @@ class Block(Door):
 
     def __enter__(self) -> Self:
         """Open it for a block."""
-        run(self.inner.__aenter__())
+        run_blocking(self.inner.__aenter__())
         return self
 
     def __exit__(self, *error: object) -> None:
         """Close it."""
-        run(self.inner.__aexit__(*error))
+        run_blocking(self.inner.__aexit__(*error))
 
 
-def around(kind: type[D], inner: Any) -> D:
+def wrap_in_door(kind: type[D], inner: Any) -> D:
     """Return a door to an object that is there."""
     found = kind.__new__(kind)
     found.inner = inner
     return found
 
 
-def over(kind: Callable[..., T]) -> Callable[[Any, T], None]:
+def init_from_inner(kind: Callable[..., T]) -> Callable[[Any, T], None]:
     """Return the `__init__` of a door that is given what it is around."""
 
     def __init__(self: Any, inner: T) -> None:
@@ -69,7 +80,7 @@ def over(kind: Callable[..., T]) -> Callable[[Any, T], None]:
     return __init__
 
 
-def made(inner: Callable[P, Any]) -> Callable[Concatenate[Any, P], None]:
+def init_from_arguments(inner: Callable[P, Any]) -> Callable[Concatenate[Any, P], None]:
     """Return the `__init__` of a door that makes what it is around."""
 
     @wraps(inner.__init__)
@@ -79,24 +90,24 @@ def made(inner: Callable[P, Any]) -> Callable[Concatenate[Any, P], None]:
     return __init__
 
 
-def read(name: str, doc: str) -> Any:
+def property_of_inner(name: str, doc: str) -> Any:
     """Return a property that reads what the object inside has under a name."""
     return property(lambda door: getattr(door.inner, name), doc=doc)
 
 
-def blocking(
+def make_blocking_method(
     method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[Any, P], R]:
     """Return a method that waits for the one of the object inside."""
 
     @wraps(method)
     def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return run(getattr(self.inner, method.__name__)(*args, **kwargs))
+        return run_blocking(getattr(self.inner, method.__name__)(*args, **kwargs))
 
     return call
 
 
-def stepping(
+def make_blocking_iterator(
     method: Callable[Concatenate[Any, P], AsyncGenerator[R]],
 ) -> Callable[Concatenate[Any, P], Iterator[R]]:
     """Return a method that yields what the one of the object inside yields, one step of the loop at a time."""
@@ -111,16 +122,18 @@ def stepping(
             return ()
 
         try:
-            while found := run(step()):
+            while found := run_blocking(step()):
                 yield found[0]
         finally:
             if not getattr(items, "ag_running", False):  # else nobody waited for it: it closes by itself
-                run(items.aclose())
+                run_blocking(items.aclose())
 
-    returns(call, str(inspect.signature(method).return_annotation).replace("AsyncGenerator", "Iterator"))
+    set_return_annotation(
+        call, str(inspect.signature(method).return_annotation).replace("AsyncGenerator", "Iterator")
+    )
     return call
 
 
-def returns(function: Callable[..., Any], kind: str) -> None:
+def set_return_annotation(function: Callable[..., Any], kind: str) -> None:
     """Let a function show that it returns a kind."""
     function.__dict__["__signature__"] = inspect.signature(function).replace(return_annotation=kind)

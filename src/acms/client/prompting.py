@@ -9,10 +9,10 @@ from typing import Any, Protocol, cast
 
 from acms.client import nouns
 from acms.client.log import Log
-from acms.client.transport import Transport, path
+from acms.client.transport import Transport, build_api_path
 from acms.errors import ValidationError
 from acms.model import Json, Reasoning, Role, Text
-from acms.nouns import camel, write, write_part
+from acms.nouns import encode_noun, to_camel_case, write_part
 from acms.plan.nodes import Omit, Truncate, Window
 from acms.plan.nodes import Step as Shrunk
 from acms.ports import Codec
@@ -24,7 +24,7 @@ from acms.prompt_types import CachePrediction, Count, PromptMessage, Tool, Use
 from acms.providers import codecs
 from acms.providers.codecs import Calibration
 
-__all__ = ["Home", "RemotelyRendered", "prompted"]
+__all__ = ["Home", "RemotelyRendered", "request_rendered_prompt"]
 
 _PROBE = (
     PromptMessage(role=Role.USER, parts=(Text("a"),)),
@@ -53,14 +53,14 @@ class RemotelyRendered(Rendered):
     """A prompt that a service rendered; see `Rendered`."""
 
     def __init__(self, answer: Mapping[str, Json], codec: Codec, after: Manifest | None) -> None:
-        with nouns.reading("prompt"):
+        with nouns.wrap_read_errors("prompt"):
             super().__init__(
                 payload=dict(answer["payload"]),
                 placed=(),
-                count=nouns.noun(Count, answer["tokens"]),
+                count=nouns.read_noun(Count, answer["tokens"]),
                 budget=answer["budget"],
                 codec=codec,
-                steps=nouns.nouns(Shrunk, answer["steps"]),
+                steps=nouns.read_noun_list(Shrunk, answer["steps"]),
                 warnings=answer["warnings"],
                 manifest=lambda: Manifest.from_json(answer["manifest"]),
                 recalls=(),
@@ -79,7 +79,9 @@ class RemotelyRendered(Rendered):
     def messages(self) -> tuple[PromptMessage, ...]:
         """The messages in the normal form of the codec, with their sources."""
         found = self.codec.parse(self.payload)
-        return tuple([_sourced(one, sources) for one, sources in zip(found, self._sources, strict=True)])
+        return tuple(
+            [_attach_sources(one, sources) for one, sources in zip(found, self._sources, strict=True)]
+        )
 
     @cached_property
     def manifest(self) -> Manifest:
@@ -89,19 +91,19 @@ class RemotelyRendered(Rendered):
     @cached_property
     def cache(self) -> CachePrediction:
         """What of the request the provider can read from its cache, after the earlier render that `after` named."""
-        return nouns.noun(CachePrediction, self._answer["cache"])
+        return nouns.read_noun(CachePrediction, self._answer["cache"])
 
     @cached_property
     def use(self) -> Use:
         """What its tokens are used for; `free` is what is left of the budget."""
-        return nouns.noun(Use, self._answer["use"])
+        return nouns.read_noun(Use, self._answer["use"])
 
     def seen(self, id: str) -> bool:
         """Return whether an entry is in the request: its text, or what its rendition shows of it."""
         return any(id in one for one in self._sources)
 
 
-def _sourced(message: PromptMessage, sources: tuple[str, ...]) -> PromptMessage:
+def _attach_sources(message: PromptMessage, sources: tuple[str, ...]) -> PromptMessage:
     return PromptMessage(role=message.role, parts=message.parts, name=message.name, sources=sources)
 
 
@@ -123,46 +125,48 @@ class Home:
         """Ask for it; `ValidationError` for what cannot be sent."""
         if budget is None:
             raise ValidationError("is needed: a service renders within one", field="budget")
-        written = [await _step(one) for one in steps]
+        written = [await _describe_step(one) for one in steps]
         body: dict[str, Json] = {
-            **_codec(codec, budget),
+            **_describe_codec(codec, budget),
             "budget": budget,
             "steps": written,
-            "tools": [write(one) for one in tools],
+            "tools": [encode_noun(one) for one in tools],
             "ledger": self.transport.why,
         }
         if after is not None:
             body["after"] = after.to_json()
-        context = next(_contexts(written))
-        place = path("contexts", context, "prompt")
+        context = next(_find_context_ids(written))
+        place = build_api_path("contexts", context, "prompt")
         answer = await self.transport.call("POST", place, body=body)
         return RemotelyRendered(answer.data, codec, after)
 
 
-async def prompted(
+async def request_rendered_prompt(
     transport: Transport, context: str, description: Mapping[str, Json], after: Rendered | Manifest | None
 ) -> Rendered:
     """Ask for a prompt as it is described over HTTP."""
     earlier = after.outline if isinstance(after, Rendered) else after
-    body = {camel(name): value for name, value in description.items()}
+    body = {to_camel_case(name): value for name, value in description.items()}
     body.setdefault("ledger", transport.why)
     if earlier is not None:
         body["after"] = earlier.to_json()
-    data = (await transport.call("POST", path("contexts", context, "prompt"), body=body)).data
+    data = (await transport.call("POST", build_api_path("contexts", context, "prompt"), body=body)).data
     codec = codecs.named(
-        nouns.value(str, data, "codec"), nouns.value(str, data, "model"), max_tokens=body.get("maxTokens")
+        nouns.read_typed_field(str, data, "codec"),
+        nouns.read_typed_field(str, data, "model"),
+        max_tokens=body.get("maxTokens"),
     )
     return RemotelyRendered(data, codec, earlier)
 
 
-def _contexts(written: Sequence[Mapping[str, Json]]) -> Any:
+def _find_context_ids(written: Sequence[Mapping[str, Json]]) -> Any:
     for one in written:
         if "session" in one:
             yield one["session"]["contextId"]
-        yield from _contexts(one.get("content", ()))
+        yield from _find_context_ids(one.get("content", ()))
 
 
-def _codec(codec: Codec, budget: int) -> dict[str, Json]:
+def _describe_codec(codec: Codec, budget: int) -> dict[str, Json]:
     """Write a codec: its model, and what it was told beside it that can be sent."""
     known = codec.name in ("openai-chat", "openai-responses", "anthropic-messages")
     most: int | None = getattr(codec, "max_tokens", None)
@@ -188,21 +192,21 @@ def _codec(codec: Codec, budget: int) -> dict[str, Json]:
     return written | {name: value for name, value in given.items() if value is not None}
 
 
-async def _step(step: Step) -> dict[str, Json]:
+async def _describe_step(step: Step) -> dict[str, Json]:
     match step:
         case WrittenMessage(message):
             parts = [write_part(one) for one in message.parts]
             return {"type": "message", "role": message.role.value, "parts": parts, "name": message.name}
         case WholeLog(session, None):
-            return {"type": "session", "session": await _session(session)}
+            return {"type": "session", "session": await _describe_session(session)}
         case Shrinking():
-            content = [await _step(one) for one in step.steps]
-            return {"content": content, "priority": step.priority, **_shrinking(step)}
+            content = [await _describe_step(one) for one in step.steps]
+            return {"content": content, "priority": step.priority, **_describe_shrinking(step)}
         case Recalling():
-            options = {camel(name): value for name, value in step.options.items()}
+            options = {to_camel_case(name): value for name, value in step.options.items()}
             return {
                 "type": "recall",
-                "session": await _session(step.session),
+                "session": await _describe_session(step.session),
                 "query": step.query,
                 "tokens": step.tokens,
                 "priority": step.priority,
@@ -222,7 +226,7 @@ async def _step(step: Step) -> dict[str, Json]:
             )
 
 
-def _shrinking(step: Shrinking) -> dict[str, Json]:
+def _describe_shrinking(step: Shrinking) -> dict[str, Json]:
     match step.strategy:
         case Window() if step.newest is not None:
             return {"type": "last", "n": step.newest}
@@ -243,7 +247,7 @@ def _shrinking(step: Shrinking) -> dict[str, Json]:
             }
 
 
-async def _session(session: Readable) -> dict[str, Json]:
+async def _describe_session(session: Readable) -> dict[str, Json]:
     """Write which log is read; one that nothing was written to is made, and stays empty."""
     remote = cast("Remote", session)
     at, log = remote.ends_at, remote.log

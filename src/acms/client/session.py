@@ -15,10 +15,21 @@ from uuid import uuid4
 
 from acms.client import nouns
 from acms.client.log import Log
-from acms.client.nouns import noun
+from acms.client.nouns import read_noun
 from acms.client.prompting import Home
-from acms.client.transport import Answer, path, rename
-from acms.client.verb import Asks, Given, Remote, branching, fill, many, one, plain, upto, verb
+from acms.client.transport import Answer, build_api_path, rename_error_field
+from acms.client.verb import (
+    Asks,
+    Given,
+    Remote,
+    add_verb_methods,
+    define_branching_verb,
+    define_verb,
+    make_list_reader,
+    make_noun_reader,
+    make_value_reader,
+    resolve_end_version,
+)
 from acms.errors import (
     ACMSError,
     GoneError,
@@ -33,7 +44,7 @@ from acms.log import foreign, validation
 from acms.log.merges import Merged, MergeStrategy
 from acms.log.policy import ResolvedPolicy
 from acms.model import ANY, ONCE, Entry, Job, JobState, Json, Part, Privacy, Role
-from acms.nouns import camel, read, write_part
+from acms.nouns import decode_noun, to_camel_case, write_part
 from acms.prompt_types import LoggedRender, RenderDetails
 from acms.results import (
     Branch,
@@ -53,7 +64,7 @@ from acms.results import (
 )
 from acms.session import ACMS
 from acms.text.chat_messages import ChatMessages
-from acms.text.citations import cited, texts_of
+from acms.text.citations import find_cited_ids, texts_of
 from acms.view import View
 
 __all__ = ["Reads", "RemoteSession", "RemoteView", "Writes"]
@@ -67,86 +78,90 @@ _MESSAGE = re.compile(r"m_\w{1,126}", re.ASCII)
 # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _around(of: Remote, _: Given) -> str | None:
+async def _find_surrounding_context(of: Remote, _: Given) -> str | None:
     """Return the id of a context in the namespace: what was asked looks at what is around the session too.
 
     Of a session that nothing was written to the log is created, and stays empty.
     """
-    return await (of.log.find() if of.ends_at is not None else _somewhere(of, _))
+    return await (of.log.find() if of.ends_at is not None else _ensure_context(of, _))
 
 
-async def _somewhere(of: Remote, _: Given) -> str:
+async def _ensure_context(of: Remote, _: Given) -> str:
     """Return the id of the session's context, which is made where there is none, and told what it is called."""
     return (None if of.log.about else await of.log.find()) or await of.log.ensure()
 
 
-async def _of_facts(of: Remote, given: Given) -> str | None:
-    return await (_around(of, given) if given["scope"] == "namespace" else of.log.find())
+async def _context_of_facts(of: Remote, given: Given) -> str | None:
+    return await (_find_surrounding_context(of, given) if given["scope"] == "namespace" else of.log.find())
 
 
-def _recalling(of: Remote, given: Given) -> Given:
+def _prepare_recall(of: Remote, given: Given) -> Given:
     if isinstance(given["exclude"], str):
         raise ValidationError("must be a list of ids, not a string", field="exclude")
     if given["budget"] is not None and given["token_budget"] is not None:
         raise TypeError("recall() takes budget or token_budget, not both")
     where = given["where"]
     if isinstance(where, Mapping):
-        where = {str(name): _written(value, f"where.{name}") for name, value in where.items()}
+        where = {str(name): _write_filter_value(value, f"where.{name}") for name, value in where.items()}
     return {**given, "where": where, "exclude": list(given["exclude"]), "why": of.log.transport.why}
 
 
-def _written(value: object, field: str) -> Json:
+def _write_filter_value(value: object, field: str) -> Json:
     """Write what a filter asks for: a time, one thing or several."""
     if isinstance(value, datetime):
-        return validation.moment(value, field).isoformat()
+        return validation.parse_moment(value, field).isoformat()
     return list(value) if isinstance(value, set | frozenset | tuple) else value
 
 
-def _timed(_: Remote, given: Given) -> Given:
+def _format_times(_: Remote, given: Given) -> Given:
     """Write times as text."""
     return {name: value.isoformat() if isinstance(value, date) else value for name, value in given.items()}
 
 
-def _asked_keys(_: Remote, given: Given) -> Given:
-    return {"ids": list(validation.ids(given["ids"], "ids"))}
+def _prepare_keys(_: Remote, given: Given) -> Given:
+    return {"ids": list(validation.validate_ids(given["ids"], "ids"))}
 
 
-def _stated(of: Remote, given: Given) -> Given:
+def _prepare_fact(of: Remote, given: Given) -> Given:
     for name in ("names", "sources"):
         if isinstance(given[name], str):
             raise ValidationError("must be a list, not str", field=name)
-    return {**_timed(of, given), **{name: list(given[name]) for name in ("names", "sources")}}
+    return {**_format_times(of, given), **{name: list(given[name]) for name in ("names", "sources")}}
 
 
-def _expanded(_: Remote, given: Given) -> Given:
-    return {"version": str(validation.whole(given["version"], "version"))}
+def _prepare_expand(_: Remote, given: Given) -> Given:
+    return {"version": str(validation.validate_integer(given["version"], "version"))}
 
 
-def _windowed(of: Remote, given: Given) -> Given:
-    keep = ",".join([validation.choice(one, Role, "keep") for one in given["keep"]]) or None
-    return {"budget": validation.budget(given["budget"], "budget"), "keep": keep, "why": of.log.transport.why}
+def _prepare_window(of: Remote, given: Given) -> Given:
+    keep = ",".join([validation.parse_choice(one, Role, "keep") for one in given["keep"]]) or None
+    return {
+        "budget": validation.validate_budget(given["budget"], "budget"),
+        "keep": keep,
+        "why": of.log.transport.why,
+    }
 
 
-def _paged(_: Remote, given: Given) -> Given:
-    limit = validation.whole(given["limit"], "limit", least=1, most=validation.PAGE)
-    return {"limit": limit, "cursor": validation.whole(given["after"], "after")}
+def _prepare_history(_: Remote, given: Given) -> Given:
+    limit = validation.validate_integer(given["limit"], "limit", least=1, most=validation.PAGE)
+    return {"limit": limit, "cursor": validation.validate_integer(given["after"], "after")}
 
 
-def _after(_: Remote, given: Given) -> Given:
-    limit = validation.whole(given["limit"], "limit", least=1, most=validation.PAGE)
+def _prepare_renders(_: Remote, given: Given) -> Given:
+    limit = validation.validate_integer(given["limit"], "limit", least=1, most=validation.PAGE)
     return {"limit": limit, "cursor": given["after"]}
 
 
-def _recalled(answer: Answer, of: Remote) -> ContextItems:
-    return nouns.items(of.log.id or "", answer.data, "items")
+def _read_recall(answer: Answer, of: Remote) -> ContextItems:
+    return nouns.read_context_items(of.log.id or "", answer.data, "items")
 
 
-def _in_window(answer: Answer, of: Remote) -> ContextItems:
-    return nouns.items(of.log.id or "", answer.body, "data")
+def _read_window(answer: Answer, of: Remote) -> ContextItems:
+    return nouns.read_context_items(of.log.id or "", answer.body, "data")
 
 
-@nouns.reading("messages")
-def _chat(answer: Answer, _: Remote) -> ChatMessages:
+@nouns.wrap_read_errors("messages")
+def _read_chat(answer: Answer, _: Remote) -> ChatMessages:
     found = ChatMessages()
     messages = answer.data["messages"]
     known = answer.data.get("sources") or [()] * len(messages)  # services before this told none
@@ -155,55 +170,78 @@ def _chat(answer: Answer, _: Remote) -> ChatMessages:
     return found
 
 
-@nouns.reading("history")
-def _page(answer: Answer, _: Remote) -> HistoryPage:
-    return read(HistoryPage, {"entries": answer.body["data"], "nextAfter": answer.body["nextCursor"]})
+@nouns.wrap_read_errors("history")
+def _read_history_page(answer: Answer, _: Remote) -> HistoryPage:
+    return decode_noun(HistoryPage, {"entries": answer.body["data"], "nextAfter": answer.body["nextCursor"]})
 
 
-def _forked(answer: Answer, of: Remote) -> list[Branch]:
-    found = nouns.nouns(Branch, answer.data)
-    return [one for one in reversed(found) if _within(of, one.fork or 0)]
+def _read_forks(answer: Answer, of: Remote) -> list[Branch]:
+    found = nouns.read_noun_list(Branch, answer.data)
+    return [one for one in reversed(found) if _is_within_view(of, one.fork or 0)]
 
 
-@nouns.reading("tags")
-def _tagged(answer: Answer, of: Remote) -> dict[str, int]:
+@nouns.wrap_read_errors("tags")
+def _read_tags(answer: Answer, of: Remote) -> dict[str, int]:
     tags: dict[str, int] = {one["name"]: one["version"] for one in answer.data}
-    return {name: at for name, at in tags.items() if _within(of, at)}
+    return {name: at for name, at in tags.items() if _is_within_view(of, at)}
 
 
-def _within(of: Remote, version: int) -> bool:
+def _is_within_view(of: Remote, version: int) -> bool:
     return not isinstance(of.ends_at, int) or version <= of.ends_at
 
 
-def _stats(answer: Answer, of: Remote) -> SessionStats:
-    return noun(SessionStats, answer.data, session_id=of.log.session_id)
+def _read_stats(answer: Answer, of: Remote) -> SessionStats:
+    return read_noun(SessionStats, answer.data, session_id=of.log.session_id)
 
 
 class Reads:
     """The verbs that read a session, at the head of its log or at a past version."""
 
     def __init_subclass__(cls) -> None:
-        fill(cls)
+        add_verb_methods(cls)
 
-    recall = verb(View.recall, Asks("POST recall", _recalled, prepare=_recalling, context=_around))
-    window = verb(View.window, Asks("GET window", _in_window, prepare=_windowed))
-    messages = verb(View.messages, Asks("POST chat", _chat, context=_around))
-    history = verb(View.history, Asks("GET history", _page, prepare=_paged))
-    episodes = verb(View.episodes, Asks("GET episodes", many(Episode), pages=True))
-    facts = verb(View.facts, Asks("GET facts", many(Fact), prepare=_timed, context=_of_facts, pages=True))
-    renders = verb(View.renders, Asks("GET renders", many(LoggedRender), prepare=_after, timeless=True))
-    sent = verb(View.sent, Asks("GET renders/{id}", one(RenderDetails), timeless=True))
-    keys = verb(View.keys, Asks("POST keys", plain(dict[str, str], "keys"), prepare=_asked_keys))
-    get = verb(View.get, Asks("GET entries/{id}", one(Entry)))
-    forks = verb(View.forks, Asks("GET forks", _forked, pages=True, timeless=True))
-    ancestry = verb(View.ancestry, Asks("GET ancestry", many(Branch), timeless=True))
-    tree = verb(View.tree, Asks("GET tree", lambda answer, _: nouns.tree(answer.data), timeless=True))
-    tags = verb(View.tags, Asks("GET tags", _tagged, timeless=True))
-    compactions = verb(View.compactions, Asks("GET compactions", many(Compaction), pages=True))
-    expand = verb(View.expand, Asks("GET compactions/{version}/entries", many(Entry), prepare=_expanded))
-    citations = verb(View.citations, Asks("GET citations", many(Citation), timeless=True))
-    policy = verb(View.policy, Asks("GET policy", one(ResolvedPolicy), context=_somewhere, timeless=True))
-    get_session_stats = verb(View.get_session_stats, Asks("GET stats", _stats))
+    recall = define_verb(
+        View.recall,
+        Asks("POST recall", _read_recall, prepare=_prepare_recall, context=_find_surrounding_context),
+    )
+    window = define_verb(View.window, Asks("GET window", _read_window, prepare=_prepare_window))
+    messages = define_verb(View.messages, Asks("POST chat", _read_chat, context=_find_surrounding_context))
+    history = define_verb(View.history, Asks("GET history", _read_history_page, prepare=_prepare_history))
+    episodes = define_verb(View.episodes, Asks("GET episodes", make_list_reader(Episode), pages=True))
+    facts = define_verb(
+        View.facts,
+        Asks(
+            "GET facts", make_list_reader(Fact), prepare=_format_times, context=_context_of_facts, pages=True
+        ),
+    )
+    renders = define_verb(
+        View.renders,
+        Asks("GET renders", make_list_reader(LoggedRender), prepare=_prepare_renders, timeless=True),
+    )
+    sent = define_verb(View.sent, Asks("GET renders/{id}", make_noun_reader(RenderDetails), timeless=True))
+    keys = define_verb(
+        View.keys, Asks("POST keys", make_value_reader(dict[str, str], "keys"), prepare=_prepare_keys)
+    )
+    get = define_verb(View.get, Asks("GET entries/{id}", make_noun_reader(Entry)))
+    forks = define_verb(View.forks, Asks("GET forks", _read_forks, pages=True, timeless=True))
+    ancestry = define_verb(View.ancestry, Asks("GET ancestry", make_list_reader(Branch), timeless=True))
+    tree = define_verb(
+        View.tree, Asks("GET tree", lambda answer, _: nouns.read_tree(answer.data), timeless=True)
+    )
+    tags = define_verb(View.tags, Asks("GET tags", _read_tags, timeless=True))
+    compactions = define_verb(
+        View.compactions, Asks("GET compactions", make_list_reader(Compaction), pages=True)
+    )
+    expand = define_verb(
+        View.expand,
+        Asks("GET compactions/{version}/entries", make_list_reader(Entry), prepare=_prepare_expand),
+    )
+    citations = define_verb(View.citations, Asks("GET citations", make_list_reader(Citation), timeless=True))
+    policy = define_verb(
+        View.policy,
+        Asks("GET policy", make_noun_reader(ResolvedPolicy), context=_ensure_context, timeless=True),
+    )
+    get_session_stats = define_verb(View.get_session_stats, Asks("GET stats", _read_stats))
 
 
 class RemoteView(Remote, Reads):
@@ -234,19 +272,19 @@ class RemoteView(Remote, Reads):
         await self.log.known()
         asked: Given = {"other_tag" if isinstance(other, str) else "other_version": other}
         if isinstance(other, RemoteView):
-            asked = {"other": await other.log.known(), "other_version": await upto(other)}
+            asked = {"other": await other.log.known(), "other_version": await resolve_end_version(other)}
         right = other.session_id if isinstance(other, RemoteView) else self.session_id
-        return await Asks("GET diff", lambda answer, of: nouns.diff(answer.data, of.session_id, right))(
+        return await Asks("GET diff", lambda answer, of: nouns.read_diff(answer.data, of.session_id, right))(
             self, asked
         )
 
 
 # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-_version = plain(int, "version")
+_version = make_value_reader(int, "version")
 
 
-async def _ingest(of: RemoteSession, given: Given) -> str:
+async def _ingest_message(of: RemoteSession, given: Given) -> str:
     key, message = given.pop("idempotency_key"), given["role"]
     if isinstance(message, Mapping):  # a provider's: it says all that there is to say
         if given["content"] or given["tool_calls"] or given["tool_call_id"] or given["parts"]:
@@ -255,57 +293,59 @@ async def _ingest(of: RemoteSession, given: Given) -> str:
         more = {name: given[name] for name in names if given[name] not in (None, Privacy.ALLOW)}
         given = {**message, **more}
     else:
-        validation.spoken(
+        validation.require_role_first(
             message, *(given[name] for name in ("content", "tool_calls", "tool_call_id", "parts"))
         )
     if key is not None:
         given["key"] = key
-    return (await _append(of, [given], {}, single=True))[-1].message_id
+    return (await _append_messages(of, [given], {}, single=True))[-1].message_id
 
 
 async def _ingest_many(of: RemoteSession, given: Given) -> list[MessageReceipt]:
     messages, key, seen = given["messages"], given["idempotency_key"], given["last_message"]
     drafts: list[Given] = []
-    for index, message in enumerate(_checked(messages)):
+    for index, message in enumerate(_check_messages(messages)):
         draft = dict(message)
         draft.setdefault("key", draft.pop("idempotency_key", None))
         if draft["key"] is None and key is not None and draft.get("id") is None:
             # In the body: a header has no room for every name.
-            draft["key"] = f"{validation.name(key, 'idempotency_key')}:{index}"
+            draft["key"] = f"{validation.validate_name(key, 'idempotency_key')}:{index}"
         drafts.append(draft)
     if seen is not ANY and seen is not None and not _MESSAGE.fullmatch(str(seen)):
         raise PreconditionError(
             f"the newest message is not {seen}", options=("read what came since, and decide again",)
         )
     headers = {} if seen is ANY else {"if-match": f'"{seen or "empty"}"'}
-    return await _append(of, drafts, headers) if drafts else []
+    return await _append_messages(of, drafts, headers) if drafts else []
 
 
-async def _append(
+async def _append_messages(
     of: RemoteSession, messages: Sequence[Given], headers: Mapping[str, str], *, single: bool = False
 ) -> list[MessageReceipt]:
     await of.log.ensure()
     headers = {"idempotency-key": f"{ONCE}{uuid4().hex}", **headers}
     try:
-        body = {"messages": [_message(one, f"messages[{index}].") for index, one in enumerate(messages)]}
-        receipts = await Asks("POST messages", many(MessageReceipt))(of, body, headers)
+        body = {
+            "messages": [_write_message(one, f"messages[{index}].") for index, one in enumerate(messages)]
+        }
+        receipts = await Asks("POST messages", make_list_reader(MessageReceipt))(of, body, headers)
     except ValidationError as error:
         field = re.sub(r"\.key$", ".idempotency_key", error.field)
-        rename(error, field.removeprefix("messages[0].") if single else field)
+        rename_error_field(error, field.removeprefix("messages[0].") if single else field)
         raise
-    with nouns.reading("receipts"):
+    with nouns.wrap_read_errors("receipts"):
         if len(receipts) < len(messages):
             raise ValueError(f"{len(receipts)} for {len(messages)} messages")
     of.last_receipt = receipts[-1]
     return receipts
 
 
-def _message(given: Mapping[str, Any], at: str) -> dict[str, Json]:
+def _write_message(given: Mapping[str, Any], at: str) -> dict[str, Json]:
     """Write the arguments of `ingest`; checked here is what cannot be written."""
     values = {str(name): value for name, value in given.items() if value is not None}
     moment = values.get("created_at")
     if isinstance(moment, datetime):
-        values["created_at"] = validation.moment(moment, f"{at}created_at").isoformat()
+        values["created_at"] = validation.parse_moment(moment, f"{at}created_at").isoformat()
     for name in ("role", "privacy", "origin"):
         if isinstance(values.get(name), str):
             values[name] = str(values[name]).lower()
@@ -313,16 +353,16 @@ def _message(given: Mapping[str, Any], at: str) -> dict[str, Json]:
         if name in values and not isinstance(values[name], str):
             values[name] = list(values[name])
     if "metadata" in values:
-        values["metadata"] = validation.metadata(values["metadata"], f"{at}metadata")
+        values["metadata"] = validation.validate_metadata(values["metadata"], f"{at}metadata")
     for index, part in enumerate(() if foreign.of_gemini(values) else values.get("parts", ())):
         if not isinstance(part, Part):
             raise ValidationError(f"{type(part).__name__} is not a part", field=f"{at}parts[{index}]")
     if "parts" in values and not foreign.of_gemini(values):
         values["parts"] = [write_part(part) for part in values["parts"]]
-    return {camel(name) if name in foreign.FIELDS else name: value for name, value in values.items()}
+    return {to_camel_case(name) if name in foreign.FIELDS else name: value for name, value in values.items()}
 
 
-def _checked(messages: object) -> Sequence[Mapping[str, Any]]:
+def _check_messages(messages: object) -> Sequence[Mapping[str, Any]]:
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
         raise ValidationError(f"must be a list, not {type(messages).__name__}", field="messages")
     for index, message in enumerate(messages):
@@ -332,65 +372,67 @@ def _checked(messages: object) -> Sequence[Mapping[str, Any]]:
     return messages
 
 
-def _listed(_: Remote, given: Given) -> Given:
-    messages = [_message(one, f"messages[{at}].") for at, one in enumerate(_checked(given["messages"]))]
+def _prepare_sync(_: Remote, given: Given) -> Given:
+    messages = [
+        _write_message(one, f"messages[{at}].") for at, one in enumerate(_check_messages(given["messages"]))
+    ]
     return {**given, "messages": messages}
 
 
-def _placed(_: Remote, given: Given) -> Given:
+def _prepare_fork(_: Remote, given: Given) -> Given:
     at = given["at"]
     return {"at_tag" if isinstance(at, str) else "at_version": at, "key": given["session_id"]}
 
 
-def _branched(answer: Answer, of: RemoteSession) -> RemoteSession:
-    found = noun(ContextInfo, answer.data)
+def _open_branch(answer: Answer, of: RemoteSession) -> RemoteSession:
+    found = read_noun(ContextInfo, answer.data)
     return RemoteSession(Log(of.log.transport, found.key or found.id, found.namespace, found.id))
 
 
-async def _tag(of: RemoteSession, given: Given) -> int:
+async def _set_tag(of: RemoteSession, given: Given) -> int:
     asked = {"name": given["name"], "at_version": given["version"], "move": given["move"]}
     try:
         return await Asks("PUT tags/{name}", _version)(of, asked)
     except ValidationError as error:
         if error.field == "at":
-            rename(error, "version")
+            rename_error_field(error, "version")
         raise
 
 
-def _whether(_: Remote, given: Given) -> Given:
+def _check_private_flag(_: Remote, given: Given) -> Given:
     if not isinstance(given["private"], bool):
         raise ValidationError(f"must be true or false, was {given['private']!r}", field="private")
     return given
 
 
-def _citing(_: Remote, given: Given) -> Given:
+def _find_citations(_: Remote, given: Given) -> Given:
     """Find here what an answer cites of what was shown."""
-    found = cited(given["answer"], texts_of(given["shown"]))
+    found = find_cited_ids(given["answer"], texts_of(given["shown"]))
     if isinstance(ledger := getattr(given["shown"], "ledger", None), Ledger):
         ledger.cited |= set(found)
     return {"ids": list(found)}
 
 
-def _cited(answer: Answer, _: Remote) -> tuple[str, ...]:
-    return tuple(nouns.value(list, answer.body, "data"))
+def _read_cited_ids(answer: Answer, _: Remote) -> tuple[str, ...]:
+    return tuple(nouns.read_typed_field(list, answer.body, "data"))
 
 
-def _nothing(_: Answer, __: Remote) -> None:
+def _ignore_answer(_: Answer, __: Remote) -> None:
     return None
 
 
-async def _delete(of: RemoteSession, given: Given) -> list[Branch]:
-    forks = await Asks("DELETE", plain(list[Json], "liveForks"), again=False)(of, given)
+async def _delete_context(of: RemoteSession, given: Given) -> list[Branch]:
+    forks = await Asks("DELETE", make_value_reader(list[Json], "liveForks"), again=False)(of, given)
     of.log.id = None
-    live = [nouns.value(str, one, "id") for one in forks]
-    calls = [await of.log.transport.call("GET", path("contexts", id)) for id in live]
-    return [noun(Branch, one.data) for one in calls]
+    live = [nouns.read_typed_field(str, one, "id") for one in forks]
+    calls = [await of.log.transport.call("GET", build_api_path("contexts", id)) for id in live]
+    return [read_noun(Branch, one.data) for one in calls]
 
 
-async def _job(of: RemoteSession, given: Given) -> Job:
+async def _find_job(of: RemoteSession, given: Given) -> Job:
     context, id = await of.log.known(), given["id"]
     try:
-        found = noun(Job, (await of.log.transport.call("GET", path("jobs", id))).data)
+        found = read_noun(Job, (await of.log.transport.call("GET", build_api_path("jobs", id))).data)
     except NotFoundError:
         found = None
     if found is None or found.context != context:
@@ -398,12 +440,12 @@ async def _job(of: RemoteSession, given: Given) -> Job:
     return found
 
 
-async def _wait(of: RemoteSession, given: Given) -> Compaction | None:
+async def _wait_for_job(of: RemoteSession, given: Given) -> Compaction | None:
     wait, most = _POLLS
     async with asyncio.timeout(given["timeout"]):
         while True:
-            found = (await of.log.transport.call("GET", path("jobs", given["job"].id))).data
-            now = noun(Job, found)
+            found = (await of.log.transport.call("GET", build_api_path("jobs", given["job"].id))).data
+            now = read_noun(Job, found)
             if now.state not in (JobState.READY, JobState.RUNNING):
                 break
             await asyncio.sleep(wait)
@@ -414,55 +456,66 @@ async def _wait(of: RemoteSession, given: Given) -> Compaction | None:
             job_id=now.id,
             options=("acms jobs retry", "ask for it again"),
         )
-    made = nouns.value(object, found, "compaction")
-    return None if made is None else noun(Compaction, made)
+    made = nouns.read_typed_field(object, found, "compaction")
+    return None if made is None else read_noun(Compaction, made)
 
 
-async def _close(of: RemoteSession, given: Given) -> None:
+async def _close_session(of: RemoteSession, given: Given) -> None:
     """Do nothing: whatever returned is stored, and the connections are the client's."""
 
 
 class Writes:
     """The verbs that write to a session."""
 
-    ingest = verb(ACMS.ingest, _ingest)
-    ingest_many = verb(ACMS.ingest_many, _ingest_many)
-    sync = verb(ACMS.sync, Asks("POST sync", one(Synced), prepare=_listed, context=_somewhere))
-    close_episode = verb(
+    ingest = define_verb(ACMS.ingest, _ingest_message)
+    ingest_many = define_verb(ACMS.ingest_many, _ingest_many)
+    sync = define_verb(
+        ACMS.sync, Asks("POST sync", make_noun_reader(Synced), prepare=_prepare_sync, context=_ensure_context)
+    )
+    close_episode = define_verb(
         ACMS.close_episode,
-        Asks("POST episodes/close", plain(str, "episodeId"), again=False, nulls=True),
+        Asks("POST episodes/close", make_value_reader(str, "episodeId"), again=False, nulls=True),
     )
-    forget_renders = verb(ACMS.forget_renders, Asks("DELETE renders", _nothing))
-    retract = verb(ACMS.retract, Asks("POST entries/{message_id}/retract", _version))
-    replace = verb(ACMS.replace, Asks("PATCH entries/{message_id}", plain(str, "id"), again=False))
-    cite = verb(ACMS.cite, Asks("POST citations", _cited, prepare=_citing, again=False))
-    clear = verb(ACMS.clear, Asks("POST clear", _version, again=False))
-    erase = verb(ACMS.erase, Asks("DELETE entries/{id}", one(Erasure)))
-    fork = branching(ACMS.fork, Asks("POST fork", _branched, prepare=_placed))
-    copy = branching(ACMS.copy, Asks("POST copy", _branched, prepare=_placed))
-    tag = verb(ACMS.tag, _tag)
-    untag = verb(ACMS.untag, Asks("DELETE tags/{name}", _nothing, again=False))
-    delete = verb(ACMS.delete, _delete)
-    compact = verb(ACMS.compact, Asks("POST compact", one(Job, "job"), nulls=True))
-    reflect = verb(ACMS.reflect, Asks("POST reflect", one(Job), again=False))
-    wait = verb(ACMS.wait, _wait)
-    job = verb(ACMS.job, _job)
-    state = verb(ACMS.state, Asks("POST facts", one(Fact), prepare=_stated, context=_somewhere))
-    unstate = verb(ACMS.unstate, Asks("POST facts/withdraw", many(Fact), again=False))
-    undo = verb(ACMS.undo, Asks("POST undo", _version))
-    set_policy = verb(
-        ACMS.set_policy, Asks("PATCH policy", one(ResolvedPolicy), context=_somewhere, nulls=True)
+    forget_renders = define_verb(ACMS.forget_renders, Asks("DELETE renders", _ignore_answer))
+    retract = define_verb(ACMS.retract, Asks("POST entries/{message_id}/retract", _version))
+    replace = define_verb(
+        ACMS.replace, Asks("PATCH entries/{message_id}", make_value_reader(str, "id"), again=False)
     )
-    set_private = verb(ACMS.set_private, Asks("PATCH", _nothing, prepare=_whether, context=_somewhere))
-    close = verb(ACMS.close, _close)
+    cite = define_verb(
+        ACMS.cite, Asks("POST citations", _read_cited_ids, prepare=_find_citations, again=False)
+    )
+    clear = define_verb(ACMS.clear, Asks("POST clear", _version, again=False))
+    erase = define_verb(ACMS.erase, Asks("DELETE entries/{id}", make_noun_reader(Erasure)))
+    fork = define_branching_verb(ACMS.fork, Asks("POST fork", _open_branch, prepare=_prepare_fork))
+    copy = define_branching_verb(ACMS.copy, Asks("POST copy", _open_branch, prepare=_prepare_fork))
+    tag = define_verb(ACMS.tag, _set_tag)
+    untag = define_verb(ACMS.untag, Asks("DELETE tags/{name}", _ignore_answer, again=False))
+    delete = define_verb(ACMS.delete, _delete_context)
+    compact = define_verb(ACMS.compact, Asks("POST compact", make_noun_reader(Job, "job"), nulls=True))
+    reflect = define_verb(ACMS.reflect, Asks("POST reflect", make_noun_reader(Job), again=False))
+    wait = define_verb(ACMS.wait, _wait_for_job)
+    job = define_verb(ACMS.job, _find_job)
+    state = define_verb(
+        ACMS.state, Asks("POST facts", make_noun_reader(Fact), prepare=_prepare_fact, context=_ensure_context)
+    )
+    unstate = define_verb(ACMS.unstate, Asks("POST facts/withdraw", make_list_reader(Fact), again=False))
+    undo = define_verb(ACMS.undo, Asks("POST undo", _version))
+    set_policy = define_verb(
+        ACMS.set_policy,
+        Asks("PATCH policy", make_noun_reader(ResolvedPolicy), context=_ensure_context, nulls=True),
+    )
+    set_private = define_verb(
+        ACMS.set_private, Asks("PATCH", _ignore_answer, prepare=_check_private_flag, context=_ensure_context)
+    )
+    close = define_verb(ACMS.close, _close_session)
 
 
-@nouns.reading("event")
-def _event(name: str, cursor: str, data: str) -> LogEvent:
+@nouns.wrap_read_errors("event")
+def _read_event(name: str, cursor: str, data: str) -> LogEvent:
     said = json.loads(data)
     if name == "job":
-        return LogEvent(cursor=cursor, job=noun(Job, said))
-    return LogEvent(cursor=cursor, entry=noun(Entry, said))
+        return LogEvent(cursor=cursor, job=read_noun(Job, said))
+    return LogEvent(cursor=cursor, entry=read_noun(Entry, said))
 
 
 class RemoteSession(RemoteView, Writes):
@@ -499,12 +552,14 @@ class RemoteSession(RemoteView, Writes):
         await self.log.known()
         asked: Given = {
             "other": await other.log.known(),
-            "other_version": await upto(other),
+            "other_version": await resolve_end_version(other),
             "strategy": strategy,
         }
         line = f"{'GET' if dry_run else 'POST'} merge"
         asks = Asks(
-            line, lambda answer, of: nouns.merged(answer.data, of.session_id, other.session_id), again=dry_run
+            line,
+            lambda answer, of: nouns.read_merge_result(answer.data, of.session_id, other.session_id),
+            again=dry_run,
         )
         try:
             return await asks(self, asked)
@@ -520,7 +575,7 @@ class RemoteSession(RemoteView, Writes):
         """
         transport = self.log.transport
         place, cursor, failed, begun = (
-            path("contexts", await self.log.known(), "events"),
+            build_api_path("contexts", await self.log.known(), "events"),
             str(after),
             0,
             False,
@@ -532,7 +587,7 @@ class RemoteSession(RemoteView, Writes):
                 async for name, id, data in transport.events(place, query=query):
                     failed, begun, cursor = 0, True, id or cursor
                     if data:
-                        yield _event(name, cursor, data)
+                        yield _read_event(name, cursor, data)
             except ACMSError as error:
                 failed += 1
                 if not follow or (not begun and failed >= transport.retry.max_attempts):
@@ -547,5 +602,6 @@ class RemoteSession(RemoteView, Writes):
         """Return a read-only view of the session as if its log ended at a version, or at a tag; see `acms.ACMS.at`."""
         named = isinstance(version, str)
         return RemoteView(
-            self.log, validation.name(version, "at") if named else validation.whole(version, "at")
+            self.log,
+            validation.validate_name(version, "at") if named else validation.validate_integer(version, "at"),
         )

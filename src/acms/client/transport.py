@@ -29,7 +29,7 @@ from acms.errors import (
 )
 from acms.log import validation
 from acms.model import Json
-from acms.nouns import snake
+from acms.nouns import to_snake_case
 from acms.runtime.chance import chance
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     import httpx2
 
-__all__ = ["Answer", "Transport", "path", "rename", "step"]
+__all__ = ["Answer", "Transport", "build_api_path", "quote_path_step", "rename_error_field"]
 
 BASE = "/api/v1"
 _NDJSON = "application/x-ndjson"
@@ -88,17 +88,17 @@ class Answer:
         return cast("dict[str, Json]", self.body)["data"]
 
 
-def path(*parts: str) -> str:
+def build_api_path(*parts: str) -> str:
     """Return a path below the service's base, each part quoted whole; `ValidationError` for what cannot be one."""
-    return BASE + "".join(f"/{step(part, 'id')}" for part in parts)
+    return BASE + "".join(f"/{quote_path_step(part, 'id')}" for part in parts)
 
 
-def step(part: object, field: str) -> str:
+def quote_path_step(part: object, field: str) -> str:
     """Return a name as one step of a path, quoted; `ValidationError` for one that an address cannot hold.
 
     "." and ".." mean places in an address, also when they are quoted: whoever is on the way may resolve them.
     """
-    name = validation.text(part, field)
+    name = validation.validate_text(part, field)
     if name in ("", ".", ".."):
         raise ValidationError(
             f"{name!r} cannot be asked for over HTTP, as no address can hold it",
@@ -124,8 +124,8 @@ class Transport:
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         fraction: Callable[[], float] = chance.random,
     ) -> None:
-        self.url = _address(base_url)
-        self._key = None if api_key is None else _Secret(_clean(api_key))
+        self.url = _normalize_base_url(base_url)
+        self._key = None if api_key is None else _Secret(_check_api_key(api_key))
         if not timeout > 0:
             raise ConfigurationError("timeout must be above 0")
         self._timeout = timeout
@@ -164,9 +164,9 @@ class Transport:
         content = None
         sent = dict(headers or {})
         if body is not None:
-            content = _written(body)
+            content = _encode_body(body)
             sent["content-type"] = "application/json"
-        params = _params(query)
+        params = _build_query_params(query)
         attempt = 1
         while True:
             try:
@@ -184,7 +184,7 @@ class Transport:
 
     def pause(self, error: ACMSError, attempt: int) -> float | None:
         """Return the seconds after which what failed may go well; None when the error does not pass by itself."""
-        if not _passing(error):
+        if not _is_transient_error(error):
             return None
         asked: float = getattr(error, "retry_after", None) or 0.0
         if asked > self.retry.max_delay:
@@ -250,7 +250,7 @@ class Transport:
         client = self._open()
         import httpx2
 
-        params = _params(query)
+        params = _build_query_params(query)
         timeout = httpx2.Timeout(self._timeout, read=quiet or self._timeout)
         failure: ACMSError
         try:
@@ -333,7 +333,7 @@ class Transport:
                 headers["authorization"] = f"Bearer {self._key.reveal()}"
             self._client = httpx2.AsyncClient(
                 headers=headers,
-                verify=self._verify or _context(self.url),
+                verify=self._verify or _create_ssl_context(self.url),
                 transport=self._carrier,
                 timeout=httpx2.Timeout(self._timeout, connect=min(10.0, self._timeout)),
                 limits=httpx2.Limits(
@@ -371,7 +371,9 @@ class Transport:
         if content:
             try:
                 found = (
-                    _parsed(content) if len(content) <= _LONG else await asyncio.to_thread(_parsed, content)
+                    _parse_json(content)
+                    if len(content) <= _LONG
+                    else await asyncio.to_thread(_parse_json, content)
                 )
                 if (
                     b"\\ud" in content or b"\\uD" in content
@@ -386,11 +388,11 @@ class Transport:
         raise self._error(status, headers, found)
 
     def _error(self, status: int, headers: Mapping[str, str], found: Json) -> ACMSError:
-        after = _seconds(headers.get("retry-after"))
+        after = _parse_seconds(headers.get("retry-after"))
         if isinstance(found, dict) and isinstance(found.get("code"), str):
-            error = problem_details.raised(cast("dict[str, Json]", found))
+            error = problem_details.parse_problem(cast("dict[str, Json]", found))
             if isinstance(error, ValidationError):
-                _call_by_argument(error)
+                _use_argument_name(error)
         elif status == 429:
             error = RateLimitError(retry_after=0.0)
         elif status in _DOWN:
@@ -417,13 +419,13 @@ _ARGUMENTS: Mapping[str, str] = {
 }
 
 
-def _call_by_argument(error: ValidationError) -> None:
+def _use_argument_name(error: ValidationError) -> None:
     """Name the argument at fault as it is named here, not as on the wire."""
     name = re.sub(r"(?<=[a-z])[A-Z]", lambda found: f"_{found[0].lower()}", error.field)
-    rename(error, _ARGUMENTS.get(name, name))
+    rename_error_field(error, _ARGUMENTS.get(name, name))
 
 
-def rename(error: ValidationError, field: str) -> None:
+def rename_error_field(error: ValidationError, field: str) -> None:
     """Say that an argument with this name is at fault."""
     wire, text = error.field, str(error)
     error.field = field
@@ -431,12 +433,12 @@ def rename(error: ValidationError, field: str) -> None:
         error.args = (field + text[len(wire) :],)
 
 
-def _passing(error: ACMSError) -> bool:
+def _is_transient_error(error: ACMSError) -> bool:
     """Whether the same request may simply be sent again: nobody was there, or it was too much at a time."""
     return error.retryable and problem_details.status_of(error) in (429, 503)
 
 
-def _context(url: str) -> ssl.SSLContext:
+def _create_ssl_context(url: str) -> ssl.SSLContext:
     """Return what checks certificates; where none is expected, loading those of authorities would be for nothing."""
     import ssl
 
@@ -446,38 +448,38 @@ def _context(url: str) -> ssl.SSLContext:
     return httpx2.create_ssl_context() if secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
-def _parsed(content: bytes) -> Json:
+def _parse_json(content: bytes) -> Json:
     return json.loads(str(content, "utf-8"))  # of bytes `json` would take half a character for one
 
 
-def _written(body: Json) -> bytes:
+def _encode_body(body: Json) -> bytes:
     try:
         return json.dumps(body, ensure_ascii=False, allow_nan=False).encode("utf-8")
     except UnicodeEncodeError:  # half a character: the service says in which field
         return json.dumps(body, allow_nan=False).encode("ascii")
     except (TypeError, ValueError, RecursionError) as error:
-        raise ValidationError(f"is no JSON: {error}", field=_unwritable(body)) from None
+        raise ValidationError(f"is no JSON: {error}", field=_find_unserializable_argument(body)) from None
 
 
-def _unwritable(body: Json) -> str:
+def _find_unserializable_argument(body: Json) -> str:
     """Return the name of the argument that is no JSON."""
     for name, value in body.items() if isinstance(body, dict) else ():
         try:
             json.dumps(value, allow_nan=False)
         except (TypeError, ValueError, RecursionError):
-            return snake(name)
+            return to_snake_case(name)
     return "body"
 
 
-def _params(query: Mapping[str, object] | None) -> dict[str, str]:
+def _build_query_params(query: Mapping[str, object] | None) -> dict[str, str]:
     return {
-        name: _text(str(value) if not isinstance(value, bool) else str(value).lower(), name)
+        name: _check_encodable(str(value) if not isinstance(value, bool) else str(value).lower(), name)
         for name, value in (query or {}).items()
         if value is not None
     }
 
 
-def _text(value: str, field: str) -> str:
+def _check_encodable(value: str, field: str) -> str:
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
@@ -485,14 +487,14 @@ def _text(value: str, field: str) -> str:
     return value
 
 
-def _seconds(given: str | None) -> float | None:
+def _parse_seconds(given: str | None) -> float | None:
     try:
         return None if given is None else max(0.0, float(given))
     except ValueError:
         return None
 
 
-def _address(base_url: str) -> str:
+def _normalize_base_url(base_url: str) -> str:
     """Return the address of a service without what must not be in it."""
     try:
         found = urlsplit(base_url)
@@ -509,7 +511,7 @@ def _address(base_url: str) -> str:
     return f"{found.scheme}://{host}{f':{port}' if port is not None else ''}{found.path.rstrip('/')}"
 
 
-def _clean(key: str) -> str:
+def _check_api_key(key: str) -> str:
     if not key or not key.isascii() or not key.isprintable() or " " in key:
         raise ConfigurationError("api_key must be one word of printable ASCII")
     return key

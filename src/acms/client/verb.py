@@ -15,16 +15,28 @@ from uuid import uuid4
 
 from acms.client import nouns
 from acms.client.log import Log
-from acms.client.portal import Door, around, blocking, returns
-from acms.client.transport import Answer, Transport, path, step
+from acms.client.portal import Door, make_blocking_method, set_return_annotation, wrap_in_door
+from acms.client.transport import Answer, Transport, build_api_path, quote_path_step
 from acms.errors import ACMSError, SessionNotFoundError
 from acms.log import validation
 from acms.model import EMPTY
-from acms.nouns import camel
+from acms.nouns import to_camel_case
 from acms.session import ACMS
 from acms.view import View
 
-__all__ = ["Asks", "Given", "Remote", "Verb", "branching", "fill", "many", "one", "plain", "upto", "verb"]
+__all__ = [
+    "Asks",
+    "Given",
+    "Remote",
+    "Verb",
+    "add_verb_methods",
+    "define_branching_verb",
+    "define_verb",
+    "make_list_reader",
+    "make_noun_reader",
+    "make_value_reader",
+    "resolve_end_version",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -58,18 +70,18 @@ class Remote:
         self._at = version
 
 
-async def upto(of: Remote) -> int | None:
+async def resolve_end_version(of: Remote) -> int | None:
     """Return the version at which a log ends, from now on for good; `NotFoundError` when no version has its tag."""
     if isinstance(of.ends_at, str):
         if (context := await of.log.find()) is None:
-            raise validation.unwritten(of.log.session_id, UnwrittenError)
-        place = path("contexts", context, "stats")
+            raise validation.missing_session_error(of.log.session_id, UnwrittenError)
+        place = build_api_path("contexts", context, "stats")
         answer = await of.log.transport.call("GET", place, query={"atTag": of.ends_at})
-        of.ends_at = nouns.value(int, answer.data, "version")
+        of.ends_at = nouns.read_typed_field(int, answer.data, "version")
     return of.ends_at
 
 
-def _unwritten(of: Remote) -> View:
+def _make_empty_session(of: Remote) -> View:
     """Return a session that nothing was written to: it answers for a log that is not there yet."""
     session = ACMS(of.log.session_id, "memory://", None, namespace=of.log.namespace)
     return session if of.ends_at is None else session.at(of.ends_at)
@@ -104,13 +116,13 @@ class Verb(Generic[P, R]):
         """Return the method of a door."""
         if not issubclass(door, Door):
             return self._remote()
-        call = blocking(self._method)
+        call = make_blocking_method(self._method)
         if not self.branches:
             return call
 
         @wraps(self._method)
         def branch(self: Door, /, *given: Any, **named: Any) -> Door:
-            return around(type(self), call(self, *given, **named))
+            return wrap_in_door(type(self), call(self, *given, **named))
 
         return branch
 
@@ -131,7 +143,7 @@ class Verb(Generic[P, R]):
             try:
                 return await ask(of, arguments)
             except UnwrittenError:
-                return await self._method(_unwritten(of), *given[1:], **named)
+                return await self._method(_make_empty_session(of), *given[1:], **named)
 
         return call
 
@@ -147,19 +159,19 @@ class Branching(Generic[P]):
         return self
 
 
-def verb(
+def define_verb(
     method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]], ask: Ask[R] | None = None
 ) -> Verb[P, R]:
     """Describe a verb: the method of a session in this process, and what a remote one does instead."""
     return Verb(method, ask)
 
 
-def branching(method: Callable[Concatenate[Any, P], Any], ask: Ask[Any]) -> Branching[P]:
+def define_branching_verb(method: Callable[Concatenate[Any, P], Any], ask: Ask[Any]) -> Branching[P]:
     """Describe a verb that makes another session."""
     return cast("Branching[P]", Verb(method, ask, branches=True))
 
 
-def fill(door: type) -> None:
+def add_verb_methods(door: type) -> None:
     """Give a door its methods: one for each verb that it inherits."""
     for name in dir(door):
         found = inspect.getattr_static(door, name)
@@ -167,7 +179,7 @@ def fill(door: type) -> None:
             method = found.on(door)
             method.__qualname__ = f"{door.__name__}.{name}"
             if found.branches:
-                returns(method, door.__name__)
+                set_return_annotation(method, door.__name__)
             setattr(door, name, method)
 
 
@@ -201,11 +213,11 @@ class Asks(Generic[R]):
     async def __call__(self, of: Any, given: Given, headers: Mapping[str, str] = EMPTY) -> R:
         """Ask it for a session, with the arguments of a call."""
         if isinstance(of.ends_at, str):
-            await upto(of)
+            await resolve_end_version(of)
         said = dict(self.prepare(of, given) if self.prepare else given)
         context = await (self.context(of, given) if self.context else of.log.find())
         if context is None:
-            raise validation.unwritten(of.log.session_id, UnwrittenError)
+            raise validation.missing_session_error(of.log.session_id, UnwrittenError)
         if not self.timeless and of.ends_at is not None:
             said["at_version"] = of.ends_at
         if self.pages:
@@ -213,10 +225,10 @@ class Asks(Generic[R]):
         try:
             answer = await self._send(of.log.transport, context, said, headers)
             if self.pages:
-                found = nouns.value(list, answer.body, "data")
-                while (cursor := nouns.value(object, answer.body, "nextCursor")) is not None:
+                found = nouns.read_typed_field(list, answer.body, "data")
+                while (cursor := nouns.read_typed_field(object, answer.body, "nextCursor")) is not None:
                     answer = await self._send(of.log.transport, context, {**said, "cursor": cursor}, headers)
-                    found += nouns.value(list, answer.body, "data")
+                    found += nouns.read_typed_field(list, answer.body, "data")
                 answer.body["data"] = found
         except ACMSError as error:  # the service knows the session by its id
             error.args = (str(error).replace(repr(context), repr(of.log.session_id)),)
@@ -229,35 +241,35 @@ class Asks(Generic[R]):
         method, _, place = self.line.partition(" ")
         steps = place.split("/") if place else []
         named = [one[1:-1] for one in steps if one.startswith("{")]
-        below = [step(said[one[1:-1]], one[1:-1]) if one.startswith("{") else one for one in steps]
+        below = [quote_path_step(said[one[1:-1]], one[1:-1]) if one.startswith("{") else one for one in steps]
         rest = {
-            camel(name): value
+            to_camel_case(name): value
             for name, value in said.items()
             if name not in named and (self.nulls or value is not None)
         }
         asked = {"query": rest} if method in ("GET", "DELETE") else {"body": rest}
         once = headers if method == "GET" else {"idempotency-key": uuid4().hex, **headers}
-        place = "/".join([path("contexts", context), *below])
+        place = "/".join([build_api_path("contexts", context), *below])
         return await transport.call(method, place, headers=once, again=self.again, **asked)
 
 
-def one(kind: type[T], *below: str) -> Callable[[Answer, Any], T]:
+def make_noun_reader(kind: type[T], *below: str) -> Callable[[Answer, Any], T]:
     """Return what reads one noun, from what stands below these names."""
 
     def reply(answer: Answer, _: Any) -> T:
         found = answer.data
         for name in below:
-            found = nouns.value(object, found, name)
-        return nouns.noun(kind, found)
+            found = nouns.read_typed_field(object, found, name)
+        return nouns.read_noun(kind, found)
 
     return reply
 
 
-def many(kind: type[T]) -> Callable[[Answer, Any], list[T]]:
+def make_list_reader(kind: type[T]) -> Callable[[Answer, Any], list[T]]:
     """Return what reads a list of nouns."""
-    return lambda answer, _: nouns.nouns(kind, answer.data)
+    return lambda answer, _: nouns.read_noun_list(kind, answer.data)
 
 
-def plain(kind: type[T], name: str) -> Callable[[Answer, Any], T]:
+def make_value_reader(kind: type[T], name: str) -> Callable[[Answer, Any], T]:
     """Return what reads the value under a name."""
-    return lambda answer, _: nouns.value(kind, answer.data, name)
+    return lambda answer, _: nouns.read_typed_field(kind, answer.data, name)

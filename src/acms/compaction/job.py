@@ -35,7 +35,7 @@ from acms.jobs.worker import POLL, Handler
 from acms.log import in_force, read, summary_levels, trust, validation
 from acms.log import policy as policy_levels
 from acms.log.in_force import Cover, is_record
-from acms.log.policy import CompactionPolicy, changed
+from acms.log.policy import CompactionPolicy, merge_policy
 from acms.log.summary_levels import Level
 from acms.model import (
     Append,
@@ -61,14 +61,14 @@ from acms.model import (
     State,
 )
 from acms.observability.events import Compacted
-from acms.observability.logging import log, tell
+from acms.observability.logging import emit_event, log_event
 from acms.ports import StorageBackend, Summarizer, SummaryRequest, TokenCounter, Turn
 from acms.privacy import stage as sinks
-from acms.privacy.modes import strictest
+from acms.privacy.modes import privacy_of_sources
 from acms.providers.tokens import token_counter
 from acms.results import Compaction, Lost
-from acms.text.summary_form import LEAST, cleaned
-from acms.write.rewrite import refuse_expired, replaced, take_back, taken_back, undo_merge
+from acms.text.summary_form import LEAST, sanitize_summary
+from acms.write.rewrite import append_undo, is_undone_by, refuse_expired, superseded_error, undo_merge
 
 if TYPE_CHECKING:
     from acms.session_state import SharedSession
@@ -92,31 +92,31 @@ FRAME = 64
 # ── what a session asks for ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def request(shared: SharedSession, context: str, overrides: Mapping[str, Json]) -> Job:
+async def request_compaction(shared: SharedSession, context: str, overrides: Mapping[str, Json]) -> Job:
     """Enqueue a compaction and return its job, or the one that is under way, unless that has other settings."""
     storage = shared.storage
     service = shared.config.compaction
-    known = await policy_levels.resolve(storage, context, namespace=shared.namespace, service=service)
-    given = changed({}, overrides)
+    known = await policy_levels.resolve_policy(storage, context, namespace=shared.namespace, service=service)
+    given = merge_policy({}, overrides)
     policy = CompactionPolicy(**{**known.policy.to_json(), **given})
     mode = shared.config.privacy.mode
     while True:
-        draft = requests.compaction(context, shared.watch._replace(privacy=mode), policy, force=True)
+        draft = requests.draft_compaction(context, shared.watch._replace(privacy=mode), policy, force=True)
         (result,) = await storage.append([Append(context=context, drafts=(), jobs=(draft,))])
         if isinstance(result, ACMSError):
             raise result
-        found = await requests.latest(storage, context, draft.dedupe)
+        found = await requests.find_latest_job(storage, context, draft.dedupe)
         if found is None:
             continue
         shared.work()
-        other = not requests.suits(found, mode)
+        other = not requests.satisfies_request(found, mode)
         if other and found.state is JobState.READY:
             mode = requests.privacy_of(found, mode, mode)
-            await requests.withdraw(storage, found, requests.WITHDRAWN)
+            await requests.withdraw_job(storage, found, requests.WITHDRAWN)
         elif other and (found.state in ENDED or shared.config.worker.enabled):  # then it is asked for again
-            while (await current(storage, found.id)).state is JobState.RUNNING:
+            while (await read_current_job(storage, found.id)).state is JobState.RUNNING:
                 await asyncio.sleep(POLL)
-        elif all(requests.setting(found, name) == value for name, value in given.items()):
+        elif all(requests.read_policy_field(found, name) == value for name, value in given.items()):
             return found
         elif found.state not in ENDED:  # else it has ended since: there is room for another
             raise ConflictError(
@@ -125,7 +125,7 @@ async def request(shared: SharedSession, context: str, overrides: Mapping[str, J
             )
 
 
-async def current(storage: StorageBackend, id: str) -> Job:
+async def read_current_job(storage: StorageBackend, id: str) -> Job:
     """Return a job as it is now; `GoneError` when there is none."""
     found = (await storage.jobs(JobQuery(ids=(id,)))).items
     if not found:
@@ -133,12 +133,14 @@ async def current(storage: StorageBackend, id: str) -> Job:
     return found[0]
 
 
-async def wait(shared: SharedSession, context: str, job: Job, timeout: float | None) -> Compaction | None:
+async def wait_for_compaction(
+    shared: SharedSession, context: str, job: Job, timeout: float | None
+) -> Compaction | None:
     """Wait until a job has ended and return the compaction it made."""
     storage = shared.storage
     shared.work()
     async with asyncio.timeout(timeout):
-        while (now := await current(storage, job.id)).state not in ENDED:
+        while (now := await read_current_job(storage, job.id)).state not in ENDED:
             await asyncio.sleep(POLL)
     if now.state is not JobState.DONE:
         raise JobFailedError(
@@ -146,16 +148,16 @@ async def wait(shared: SharedSession, context: str, job: Job, timeout: float | N
             job_id=now.id,
             options=("acms jobs retry", "ask for it again"),
         )
-    found = await compactions(storage, context, None, job.id, stage=shared.stage)
+    found = await read_compactions(storage, context, None, job.id, stage=shared.stage)
     return found[-1] if found else None  # a log that came from another store may have one of an older job 17
 
 
-async def undo(shared: SharedSession, writer: Writer, version: int) -> int:
+async def revert_rewrite(shared: SharedSession, writer: Writer, version: int) -> int:
     """Take back the rewrite at a version; return the version of the retraction."""
-    storage, version = shared.storage, validation.whole(version, "version", least=1)
+    storage, version = shared.storage, validation.validate_integer(version, "version", least=1)
     while True:
         context = await shared.find()
-        entry = None if context is None else await _at(storage, context, version)
+        entry = None if context is None else await _entry_at_version(storage, context, version)
         if context is None or entry is None:
             raise EntryNotFoundError(f"the session {shared.session_id!r} has no version {version}")
         if is_record(entry):
@@ -170,21 +172,21 @@ async def undo(shared: SharedSession, writer: Writer, version: int) -> int:
         cover = await read.cover_at(storage, context, head, head.version)
         by = cover.by(version)
         if by is not None:
-            if await taken_back(shared, entry, next(one for one in cover.replacing if one.version == by)):
+            if await is_undone_by(shared, entry, next(one for one in cover.replacing if one.version == by)):
                 return by
-            raise replaced(version, by)
+            raise superseded_error(version, by)
         await refuse_expired(storage, context, [entry], cover)
-        receipt = await take_back(shared, writer, context, entry, head)
+        receipt = await append_undo(shared, writer, context, entry, head)
         if receipt is not None:
             return receipt.versions[0]
 
 
-async def _at(storage: StorageBackend, context: str, version: int) -> Entry | None:
+async def _entry_at_version(storage: StorageBackend, context: str, version: int) -> Entry | None:
     found = await storage.read(context, after=version - 1, before=version + 1) if version > 0 else []
     return found[0] if found else None
 
 
-async def compactions(
+async def read_compactions(
     storage: StorageBackend,
     context: str,
     at: int | None,
@@ -214,9 +216,9 @@ async def compactions(
                 removed=int(data.get("removed", 0)),
                 policy=data.get("policy", {}),
                 summarizer=str(data.get("summarizer", "")),
-                lost=_stored(data.get("lost", {})),
+                lost=_parse_lost(data.get("lost", {})),
                 renews=tuple(data.get(RENEWS, ())),
-                trust=trust.of(entry),
+                trust=trust.trust_of_entry(entry),
                 created_at=entry.created_at,
                 in_force=cover.by(entry.version) is None and entry.state is not State.ERASED,
             )
@@ -224,17 +226,19 @@ async def compactions(
     return found
 
 
-def _stored(found: Mapping[str, Json]) -> Lost:
+def _parse_lost(found: Mapping[str, Json]) -> Lost:
     """Read what a summary lost; nothing of one that was written before this was looked for."""
     return Lost(counts=found.get("counts", {}), ids=tuple(found.get("ids", ())))
 
 
-async def expand(storage: StorageBackend, context: str | None, at: int | None, version: int) -> list[Entry]:
+async def expand_summary(
+    storage: StorageBackend, context: str | None, at: int | None, version: int
+) -> list[Entry]:
     """Return what a summary stands for, as it was read just before it."""
     entry = None
     if context is not None:
         read.version_of(await storage.head(context), at)
-        entry = await _at(storage, context, version)
+        entry = await _entry_at_version(storage, context, version)
     if (
         context is None
         or entry is None
@@ -248,7 +252,7 @@ async def expand(storage: StorageBackend, context: str | None, at: int | None, v
     for first, last in entry.replaces:
         found += await storage.read(context, at=last, after=first - 1, kinds=read.SHOWN)
     inside = {one.version for one in found}
-    return [one for one in in_force.effective(found, before) if one.version in inside]
+    return [one for one in in_force.effective_sequence(found, before) if one.version in inside]
 
 
 # ── what a worker does ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -272,7 +276,7 @@ class _Work:
     model: bool
 
 
-def handler(
+def make_compaction_handler(
     config: ACMSConfig,
     summarizer: Summarizer | None = None,
     counters: Mapping[str, TokenCounter] = {},
@@ -285,12 +289,12 @@ def handler(
     """
 
     async def run(storage: StorageBackend, lease: Lease) -> Done | Retry | Failed | None:
-        writes = await writer(summarizer)
+        writes = await resolve_summarizer(summarizer)
         context = await storage.context(lease.job.context)
         counter = counters.get(context.counter) or token_counter(context.counter)
         stored = lease.job.payload.get("policy")
         if stored is None:
-            known = await policy_levels.resolve(
+            known = await policy_levels.resolve_policy(
                 storage, context.id, namespace=context.namespace, service=config.compaction
             )
             policy = known.policy
@@ -298,29 +302,31 @@ def handler(
             policy = CompactionPolicy(**stored)
         own = config.privacy.mode
         mode = requests.privacy_of(lease.job, own, own if modes is None else modes.get(lease.job.context))
-        stage = sinks.stage(storage, mode, counter)
+        stage = sinks.create_redaction_stage(storage, mode, counter)
         retention = lease.job.payload.get(policy_levels.RETENTION, config.retention_seconds)
         if retention is None and modes is None:  # a worker elsewhere may be told what holds for all
             retention = config.retention_seconds
         work = _Work(
             storage, context, policy, counter, writes, config, retention, stage, summarizer is not None
         )
-        return await _compact(work, lease)
+        return await _compact_log(work, lease)
 
     return run
 
 
-async def _compact(work: _Work, lease: Lease) -> Done | Retry | Failed | None:
+async def _compact_log(work: _Work, lease: Lease) -> Done | Retry | Failed | None:
     storage, context = work.storage, work.context.id
     head = await storage.head(context)
     cover = await read.cover_at(storage, context, head, head.version)
     entries = await read.read_stretches(storage, context, cover, head.version)
-    choosing = partial(_chosen, entries, cover, work, await _outdated(storage, head, cover), lease)
+    choosing = partial(
+        _choose_stretch, entries, cover, work, await _find_outdated(storage, head, cover), lease
+    )
     stretch = await asyncio.to_thread(choosing) if len(entries) > THREAD_ABOVE else choosing()
     if isinstance(stretch, str):
         return Done(reason=stretch)
     said = await read.messages_behind(storage, context, head, stretch.entries)
-    draft = await _summary(work, lease, stretch, said) if said else _nothing_left(stretch)
+    draft = await _build_summary(work, lease, stretch, said) if said else _build_retraction(stretch)
     seconds = (await policy_levels.namespace_settings(storage, work.context.namespace)).get(
         policy_levels.RETENTION, work.retention
     )
@@ -329,17 +335,17 @@ async def _compact(work: _Work, lease: Lease) -> Done | Retry | Failed | None:
         payload = {"job": lease.job.id, "after": head.version, "seconds": seconds}
         name = f"expire:{context}:{head.version}:{lease.job.id}"
         jobs = (JobDraft(kind="expire", dedupe=name, payload=payload),)
-    return await _append(work, lease, stretch, said, draft, head, jobs)
+    return await _append_summary(work, lease, stretch, said, draft, head, jobs)
 
 
-async def _outdated(storage: StorageBackend, head: Head, cover: Cover) -> Outdated:
+async def _find_outdated(storage: StorageBackend, head: Head, cover: Cover) -> Outdated:
     """Return the summaries in force of which something was retracted or edited since."""
     left: dict[str, tuple[Span, ...]] = {}
     stuck: set[str] = set()
     for summary in cover.shown:
         changes = cover.changes(summary) if summary.kind is Kind.SUMMARY else []
         if changes:
-            now = replace(summary, replaces=span.without(summary.replaces, changes))
+            now = replace(summary, replaces=span.subtract_spans(summary.replaces, changes))
             if await read.messages_behind(storage, head.context, head, [now]) == (now,):
                 stuck.add(summary.id)
             else:
@@ -347,31 +353,35 @@ async def _outdated(storage: StorageBackend, head: Head, cover: Cover) -> Outdat
     return Outdated(left, stuck)
 
 
-def _chosen(
+def _choose_stretch(
     entries: Sequence[Entry], cover: Cover, work: _Work, outdated: Outdated, lease: Lease
 ) -> Stretch | str:
     """Return what to summarise; of what an append asked for only what frees enough, and what has to be made anew."""
-    found = in_force.units(in_force.effective(entries, cover), whole=True)
-    stretch = span.choose(found, work.policy, outdated)
+    found = in_force.fold_atomic_groups(in_force.effective_sequence(entries, cover), whole=True)
+    stretch = span.choose_stretch(found, work.policy, outdated)
     total = max((entry.total for entry in entries), default=0)
-    if isinstance(stretch, str) or lease.job.payload.get("force") or span.worth(work.policy, stretch, total):
+    if (
+        isinstance(stretch, str)
+        or lease.job.payload.get("force")
+        or span.is_worthwhile(work.policy, stretch, total)
+    ):
         return stretch
     if stretch.renews:
-        return span.choose(found, work.policy, outdated, messages=False)
+        return span.choose_stretch(found, work.policy, outdated, messages=False)
     return "the log is short enough again, or a summary would free too little"
 
 
-async def _summary(work: _Work, lease: Lease, stretch: Stretch, said: Sequence[Entry]) -> Draft:
-    text, coverage = await summarised(work, stretch, said)
+async def _build_summary(work: _Work, lease: Lease, stretch: Stretch, said: Sequence[Entry]) -> Draft:
+    text, coverage = await summarize_stretch(work, stretch, said)
     tokens = work.counter.count(text)
-    missing = await asyncio.to_thread(_lost, work.stage.entries(said), text)
+    missing = await asyncio.to_thread(_find_lost, work.stage.entries(said), text)
     return Draft(
         kind=Kind.SUMMARY,
         content=text,
         created_at=datetime.now(UTC),
         tokens=tokens,
         origin=Origin.DERIVED,
-        privacy=strictest(stretch.entries),
+        privacy=privacy_of_sources(stretch.entries),
         covers=stretch.covers,
         replaces=stretch.spans,
         data={
@@ -385,15 +395,15 @@ async def _summary(work: _Work, lease: Lease, stretch: Stretch, said: Sequence[E
             "coverage": coverage,
             "level": stretch.level,
             "lost": {"counts": dict(missing.counts), "ids": list(missing.ids)},
-            trust.TRUST: trust.lowest(map(trust.of, said)).value,
-            summary_levels.LEVELS: summary_levels.to_json(await levels(work, text, tokens)),
+            trust.TRUST: trust.lowest_trust(map(trust.trust_of_entry, said)).value,
+            summary_levels.LEVELS: summary_levels.to_json(await build_levels(work, text, tokens)),
             in_force.ASKED: bool(lease.job.payload.get("force")),
             **({RENEWS: list(stretch.renews)} if stretch.renews else {}),
         },
     )
 
 
-def _nothing_left(stretch: Stretch) -> Draft:
+def _build_retraction(stretch: Stretch) -> Draft:
     """Return what puts summaries out of force of which everything was retracted."""
     return Draft(
         kind=Kind.RETRACTION,
@@ -405,13 +415,13 @@ def _nothing_left(stretch: Stretch) -> Draft:
     )
 
 
-def _lost(said: Sequence[Entry], text: str) -> Lost:
-    from acms.compaction.lost import lost  # it brings stemmers, and sessions import this module
+def _find_lost(said: Sequence[Entry], text: str) -> Lost:
+    from acms.compaction.lost import find_lost  # it brings stemmers, and sessions import this module
 
-    return lost(said, text)
+    return find_lost(said, text)
 
 
-async def _append(
+async def _append_summary(
     work: _Work,
     lease: Lease,
     stretch: Stretch,
@@ -429,7 +439,7 @@ async def _append(
         )
         (result,) = await storage.append([op])
         if isinstance(result, Receipt):
-            _tell(work, result, stretch, draft)
+            _emit_compacted(work, result, stretch, draft)
             return None
         if not isinstance(result, ConflictError) or isinstance(
             result, LeaseLostError | IdempotencyMismatchError
@@ -441,8 +451,12 @@ async def _append(
         if any(entry is None or entry.state is not State.LIVE for entry in current):
             return Failed(error="what it was to stand for was erased or has expired", cancelled=True)
         now = await read.messages_behind(storage, context, head, stretch.entries)
-        outdated = (await _outdated(storage, head, cover)).left.keys() - {one.id for one in stretch.entries}
-        same = span.still(stretch, cover, current) and [one.id for one in now] == [one.id for one in said]
+        outdated = (await _find_outdated(storage, head, cover)).left.keys() - {
+            one.id for one in stretch.entries
+        }
+        same = span.is_stretch_active(stretch, cover, current) and [one.id for one in now] == [
+            one.id for one in said
+        ]
         if outdated or not same:
             return Retry(error="what it was to stand for was rewritten", not_before=datetime.now(UTC))
         if head.rewrites == rewrites:
@@ -450,9 +464,11 @@ async def _append(
         rewrites = head.rewrites
 
 
-def _tell(work: _Work, receipt: Receipt, stretch: Stretch, draft: Draft) -> None:
+def _emit_compacted(work: _Work, receipt: Receipt, stretch: Stretch, draft: Draft) -> None:
     version = receipt.versions[0]
-    log(logging.INFO, "compacted", context=work.context.id, version=version, removed=len(stretch.entries))
+    log_event(
+        logging.INFO, "compacted", context=work.context.id, version=version, removed=len(stretch.entries)
+    )
     event = Compacted(
         context_id=work.context.id,
         version=version,
@@ -461,17 +477,17 @@ def _tell(work: _Work, receipt: Receipt, stretch: Stretch, draft: Draft) -> None
         tokens_before=stretch.before,
         tokens_after=int(draft.data["after"]),
     )
-    tell(work.config.on_event, event)
+    emit_event(work.config.on_event, event)
 
 
 # ── writing the text ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def summarised(work: _Work, stretch: Stretch, said: Sequence[Entry]) -> tuple[str, float]:
+async def summarize_stretch(work: _Work, stretch: Stretch, said: Sequence[Entry]) -> tuple[str, float]:
     """Return the text of a summary, and the share of the characters in question that its writer has read."""
-    return await shortened(
+    return await shorten_turns(
         work.summarizer,
-        span.turns(work.stage.entries(said)),
+        span.turns_of_entries(work.stage.entries(said)),
         limit=stretch.limit,
         below=max(stretch.tokens, stretch.limit + 1),  # what is made anew may stay as long as it was
         counter=work.counter,
@@ -479,7 +495,7 @@ async def summarised(work: _Work, stretch: Stretch, said: Sequence[Entry]) -> tu
     )
 
 
-async def levels(work: _Work, text: str, tokens: int) -> list[Level]:
+async def build_levels(work: _Work, text: str, tokens: int) -> list[Level]:
     """Return shorter texts of a summary, down to one for the smallest prompt, each shortened from the next longer one.
 
     They never fail a compaction: where a model does, the text is shortened without one.
@@ -493,7 +509,7 @@ async def levels(work: _Work, text: str, tokens: int) -> list[Level]:
     for size in reversed(sizes):
         said = (Turn(speaker="summary", text=text, version=0, summary=True),)
         try:
-            text, _ = await shortened(
+            text, _ = await shorten_turns(
                 work.summarizer,
                 said,
                 limit=size,
@@ -503,7 +519,7 @@ async def levels(work: _Work, text: str, tokens: int) -> list[Level]:
             )
         except ProviderError:
             asked = SummaryRequest(turns=said, max_tokens=size, counter=work.counter)
-            text = await (await writer(None)).summarize(asked)
+            text = await (await resolve_summarizer(None)).summarize(asked)
         if not text:
             break
         tokens = work.counter.count(text)
@@ -511,7 +527,7 @@ async def levels(work: _Work, text: str, tokens: int) -> list[Level]:
     return found
 
 
-async def writer(summarizer: Summarizer | None) -> Summarizer:
+async def resolve_summarizer(summarizer: Summarizer | None) -> Summarizer:
     """Return who writes: the extractive summarizer where none is given."""
     if summarizer is not None:
         return summarizer
@@ -521,7 +537,7 @@ async def writer(summarizer: Summarizer | None) -> Summarizer:
     return room.ExtractiveSummarizer()
 
 
-async def shortened(
+async def shorten_turns(
     summarizer: Summarizer,
     said: Sequence[Turn],
     *,
@@ -546,14 +562,14 @@ async def shortened(
         parts: list[tuple[Turn, ...]] = [said]
         if window is not None:
             room = max(1, window - most - FRAME)
-            parts = await asyncio.to_thread(span.chunks, said, room, counter)
+            parts = await asyncio.to_thread(span.chunk_turns, said, room, counter)
         if said is whole:
-            coverage = sum(map(_length, parts)) / _length(whole)
+            coverage = sum(map(_count_characters, parts)) / _count_characters(whole)
         texts = [text async for text in call.texts(parts, most)]
         text = "\n".join(texts)
         if len(texts) == 1 or counter.count(text) <= most:
             break
-        if len(text) >= _length(said):
+        if len(text) >= _count_characters(said):
             raise call.refused("its summaries are no shorter than what it read")
         said = tuple(
             Turn(speaker="summary", text=text, version=part[-1].version, summary=True)
@@ -562,13 +578,13 @@ async def shortened(
     if counter.count(text) >= below:
         raise call.refused("its summary is no shorter than what it read")
     if model:
-        text = await asyncio.to_thread(span.completed, text, whole, limit, counter.count)
+        text = await asyncio.to_thread(span.complete_summary, text, whole, limit, counter.count)
     if not text:
         raise call.refused("nothing of its summary fits")
     return text, coverage
 
 
-def _length(said: Sequence[Turn]) -> int:
+def _count_characters(said: Sequence[Turn]) -> int:
     return sum(len(turn.text) for turn in said)
 
 
@@ -584,9 +600,9 @@ class _Call:
 
     async def texts(self, parts: Sequence[Sequence[Turn]], limit: int) -> AsyncIterator[str]:
         """Ask for one summary of each part, each with its share of the tokens."""
-        total = sum(map(_length, parts))
+        total = sum(map(_count_characters, parts))
         for part in parts:
-            share = limit if len(parts) == 1 else max(LEAST, limit * _length(part) // total)
+            share = limit if len(parts) == 1 else max(LEAST, limit * _count_characters(part) // total)
             asked = SummaryRequest(turns=tuple(part), max_tokens=share, counter=self.counter)
             try:
                 text = await self.summarizer.summarize(asked)
@@ -594,6 +610,6 @@ class _Call:
                 raise
             except Exception as error:
                 raise self.refused(type(error).__name__) from error
-            if not isinstance(text, str) or not cleaned(text):
+            if not isinstance(text, str) or not sanitize_summary(text):
                 raise self.refused("it returned no text")
-            yield cleaned(text)
+            yield sanitize_summary(text)

@@ -10,17 +10,17 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import cached_property, lru_cache
 
-from acms.log.trust import instructs
+from acms.log.trust import is_instruction
 from acms.model import Entry, Kind, Privacy
 from acms.results import Lost
-from acms.text.details import CORE, details
-from acms.text.tokenizer import spans, terms, words
+from acms.text.details import CORE, find_details
+from acms.text.tokenizer import content_terms, find_sentence_spans, split_words
 
 SHOWN = 10
 """Ids that a report names."""
 
 
-def lost(entries: Sequence[Entry], summary: str) -> Lost:
+def find_lost(entries: Sequence[Entry], summary: str) -> Lost:
     """Compare what was said, oldest first, with the summary that stands for it."""
     said = [
         entry
@@ -30,14 +30,14 @@ def lost(entries: Sequence[Entry], summary: str) -> Lost:
     text = _Text(summary)
     found: dict[str, list[str]] = {"instruction": [], "marked": [], "question": []}
     for entry in said:
-        if instructs(entry) and not text.says(entry.content):
+        if is_instruction(entry) and not text.says(entry.content):
             found["instruction"].append(entry.id)
         elif entry.markers and not text.says(entry.content):
             found["marked"].append(entry.id)
-    for id, question in _open(said):
+    for id, question in _find_open_questions(said):
         if not text.says(question):
             found["question"].append(id)
-    found.update(_details(said, text))
+    found.update(_find_lost_details(said, text))
     ids = dict.fromkeys(id for some in found.values() for id in some)
     return Lost(counts={kind: len(some) for kind, some in found.items() if some}, ids=tuple(ids)[:SHOWN])
 
@@ -47,7 +47,7 @@ class _Text:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self._details = {one.text for one in details(text)}
+        self._details = {one.text for one in find_details(text)}
 
     @cached_property
     def _flat(self) -> str:
@@ -55,7 +55,7 @@ class _Text:
 
     @cached_property
     def _lines(self) -> list[frozenset[int]]:
-        return [frozenset(terms(words(line))) for line in self.text.splitlines()]
+        return [frozenset(content_terms(split_words(line))) for line in self.text.splitlines()]
 
     def holds(self, detail: str) -> bool:
         """Return whether a detail stands in it letter by letter."""
@@ -65,17 +65,17 @@ class _Text:
         """Return whether it says a sentence, in these words or with all that bear meaning in one line."""
         if " ".join(sentence.split()) in self._flat:
             return True
-        asked = frozenset(terms(words(sentence))) - {0}
+        asked = frozenset(content_terms(split_words(sentence))) - {0}
         return bool(asked) and any(asked <= line for line in self._lines)
 
 
-def _details(said: Sequence[Entry], text: _Text) -> dict[str, list[str]]:
+def _find_lost_details(said: Sequence[Entry], text: _Text) -> dict[str, list[str]]:
     """Return the messages in which details stood first that a summary lacks, by kind; how people are called is none."""
     names = {(entry.actor or entry.role or "").casefold() for entry in said}
     known: set[str] = set()
     found: dict[str, list[str]] = {}
     for entry in said:
-        for detail in details(entry.content):
+        for detail in find_details(entry.content):
             if detail.text in known or detail.kind not in CORE or detail.text.casefold() in names:
                 continue
             known.add(detail.text)
@@ -84,29 +84,33 @@ def _details(said: Sequence[Entry], text: _Text) -> dict[str, list[str]]:
     return {kind: found[kind] for kind in CORE if kind in found}
 
 
-def _open(said: Sequence[Entry]) -> Iterable[tuple[str, str]]:
+def _find_open_questions(said: Sequence[Entry]) -> Iterable[tuple[str, str]]:
     """Yield the questions that messages end with and nobody took up, each with the id of its message."""
     last = [_last_sentence(entry.content) for entry in said]
     for index, entry in enumerate(said):
-        if not _asks(last[index]):
+        if not _is_question(last[index]):
             continue
         reply = index + 1
-        if reply < len(said) and _speaker(said[reply]) != _speaker(entry) and not _asks(last[reply]):
+        if (
+            reply < len(said)
+            and _speaker_of_entry(said[reply]) != _speaker_of_entry(entry)
+            and not _is_question(last[reply])
+        ):
             continue
         yield entry.id, last[index]
 
 
-def _speaker(entry: Entry) -> str:
+def _speaker_of_entry(entry: Entry) -> str:
     return entry.actor or (entry.role or "")
 
 
 def _last_sentence(text: str) -> str:
     text = text.rstrip()
-    found = spans(text)
+    found = find_sentence_spans(text)
     return text[slice(*found[-1])].strip() if found else ""
 
 
-def _asks(sentence: str) -> bool:
+def _is_question(sentence: str) -> bool:
     """Return whether a sentence ends with a question mark of any script."""
     return _is_question_mark(sentence.rstrip("\"')]}*_»”’ ")[-1:])
 

@@ -14,21 +14,21 @@ from typing import NamedTuple
 
 from acms.compaction import span
 from acms.log import in_force, read, trust
-from acms.log.compacted import REDACTED, compaction
+from acms.log.compacted import REDACTED, compaction_text
 from acms.log.foreign import AS_GIVEN
 from acms.log.known import KEY
 from acms.log.validation import canonical_text
 from acms.model import ANY, Draft, Entry, Head, Json, Kind, Origin, Part, Privacy, Raw, Seen, Text
 from acms.nouns import episode_id
 from acms.observability.events import Compacted
-from acms.observability.logging import log, tell
-from acms.privacy.modes import strictest
+from acms.observability.logging import emit_event, log_event
+from acms.privacy.modes import privacy_of_sources
 from acms.results import Lost, MessageReceipt
 from acms.session_state import SharedSession
 from acms.write.episodes import Tail
 from acms.write.queue import AppendRequest, Delivered, Overtaken, Writer
 
-__all__ = ["holds", "ingest"]
+__all__ = ["holds_compaction", "ingest_compactions"]
 
 Stored = Callable[[str, Delivered, int], Awaitable[list[MessageReceipt]]]
 
@@ -43,12 +43,12 @@ class _Batch(NamedTuple):
     following: tuple[Draft, ...] = ()
 
 
-def holds(drafts: Sequence[Draft]) -> bool:
+def holds_compaction(drafts: Sequence[Draft]) -> bool:
     """Return whether one of some messages holds a compaction."""
-    return any(compaction(part) is not None for draft in drafts for part in draft.parts)
+    return any(compaction_text(part) is not None for draft in drafts for part in draft.parts)
 
 
-async def ingest(
+async def ingest_compactions(
     shared: SharedSession, writer: Writer, drafts: Sequence[Draft], seen: Seen, stored: Stored
 ) -> list[MessageReceipt]:
     """Append messages, and each compaction among them as a summary of all that is in force before it.
@@ -59,30 +59,30 @@ async def ingest(
     """
     context = await shared.ensure()
     receipts: list[MessageReceipt] = []
-    for batch in _batches(drafts, shared):
-        made, delivered = await _append(shared, writer, context, batch, seen)
+    for batch in _split_batches(drafts, shared):
+        made, delivered = await _append_batch(shared, writer, context, batch, seen)
         seen = ANY
         if made is not None:
-            receipts.append(_receipt(context, made, delivered))
-            _tell(shared, context, made, delivered)
+            receipts.append(_build_receipt(context, made, delivered))
+            _emit_compacted(shared, context, made, delivered)
         receipts += await stored(context, delivered, 0 if made is None else 1)
     return receipts
 
 
-def _batches(drafts: Sequence[Draft], shared: SharedSession) -> list[_Batch]:
+def _split_batches(drafts: Sequence[Draft], shared: SharedSession) -> list[_Batch]:
     """Divide messages at their compactions."""
     found = [_Batch()]
     for draft in drafts:
-        places = [place for place, part in enumerate(draft.parts) if compaction(part) is not None]
+        places = [place for place, part in enumerate(draft.parts) if compaction_text(part) is not None]
         if not places:
             found[-1] = found[-1]._replace(following=(*found[-1].following, draft))
             continue
         items = tuple([part for part in draft.parts[: places[-1] + 1] if isinstance(part, Raw)])
-        found.append(_Batch(draft, items, _rest(draft, draft.parts[places[-1] + 1 :], shared)))
+        found.append(_Batch(draft, items, _strip_compaction(draft, draft.parts[places[-1] + 1 :], shared)))
     return [batch for batch in found if batch.given is not None or batch.following]
 
 
-def _rest(draft: Draft, parts: Sequence[Part], shared: SharedSession) -> Draft | None:
+def _strip_compaction(draft: Draft, parts: Sequence[Part], shared: SharedSession) -> Draft | None:
     """Return a message without the compaction that it begins with; None when nothing else is in it."""
     if all(isinstance(part, Raw) and part.vendor == AS_GIVEN for part in parts):
         return None
@@ -90,14 +90,16 @@ def _rest(draft: Draft, parts: Sequence[Part], shared: SharedSession) -> Draft |
     return replace(draft, parts=tuple(parts), content=text, tokens=shared.counter.count(text))
 
 
-async def _append(
+async def _append_batch(
     shared: SharedSession, writer: Writer, context: str, batch: _Batch, seen: Seen
 ) -> tuple[Draft | None, Delivered]:
     """Append a batch, decided again whenever something came first."""
     while True:
         head = await shared.storage.head(context)
         made = (
-            None if batch.given is None else await _summary(shared, context, head, batch.given, batch.items)
+            None
+            if batch.given is None
+            else await _build_summary(shared, context, head, batch.given, batch.items)
         )
         first = batch.rest if made is not None else batch.given
         request = AppendRequest(
@@ -119,12 +121,12 @@ async def _append(
         return made, delivered
 
 
-async def _summary(
+async def _build_summary(
     shared: SharedSession, context: str, head: Head, given: Draft, items: tuple[Raw, ...]
 ) -> Draft | None:
     """Return the summary that a compaction is, of all that is in force; None when there is nothing."""
     storage = shared.storage
-    text = compaction(items[-1]) or ""
+    text = compaction_text(items[-1]) or ""
     made = replace(
         given,
         kind=Kind.SUMMARY,
@@ -145,30 +147,32 @@ async def _summary(
         if shared.known.under(given.key or "") is not None:
             return None  # stored when there was nothing yet that it could stand for
     cover = await read.cover_at(storage, context, head, head.version)
-    found = in_force.effective(await read.read_stretches(storage, context, cover, head.version), cover)
-    covered = _covered(found)
+    found = in_force.effective_sequence(
+        await read.read_stretches(storage, context, cover, head.version), cover
+    )
+    covered = _covered_entries(found)
     if not covered:
         return None
     said = await read.messages_behind(storage, context, head, covered)
-    spans = span.replaced(covered)
+    spans = span.spans_of_entries(covered)
     return replace(
         made,
-        privacy=strictest(covered) if given.privacy is Privacy.ALLOW else given.privacy,
+        privacy=privacy_of_sources(covered) if given.privacy is Privacy.ALLOW else given.privacy,
         covers=(spans[0][0], spans[-1][1]),
         replaces=spans,
-        data=await _data(shared, made, found, covered, said),
+        data=await _build_summary_data(shared, made, found, covered, said),
     )
 
 
-def _covered(found: Sequence[Entry]) -> list[Entry]:
+def _covered_entries(found: Sequence[Entry]) -> list[Entry]:
     """Return what a provider's compaction stands for: all but what instructs, and a tool call that is still open."""
-    folded = in_force.units(found, whole=True)
+    folded = in_force.fold_atomic_groups(found, whole=True)
     closed = [entry for unit in folded.units if unit.complete for entry in unit.entries]
     hidden = [entry for entry, _ in folded.hidden]
-    return [entry for entry in (*closed, *hidden) if not trust.instructs(entry)]
+    return [entry for entry in (*closed, *hidden) if not trust.is_instruction(entry)]
 
 
-async def _data(
+async def _build_summary_data(
     shared: SharedSession,
     made: Draft,
     found: Sequence[Entry],
@@ -176,25 +180,25 @@ async def _data(
     said: Sequence[Entry],
 ) -> dict[str, Json]:
     """Return what is noted of a summary: what it took out of force and what it does not say, if it can be read."""
-    from acms.compaction.lost import lost  # it brings stemmers
+    from acms.compaction.lost import find_lost  # it brings stemmers
 
     gone = {entry.version for entry in covered}
     before = sum(entry.tokens for entry in found)
     taken = sum(entry.tokens for entry in covered) - made.tokens
-    missing = await asyncio.to_thread(lost, said, made.content) if made.content else Lost()
+    missing = await asyncio.to_thread(find_lost, said, made.content) if made.content else Lost()
     return {
         "before": before,
         "after": before - taken if made.content else before,
         "preserved": sum(1 for entry in found if entry.kind is Kind.MESSAGE and entry.version not in gone),
         "removed": len(covered),
-        "summarizer": _vendor(made),
+        "summarizer": _vendor_of_draft(made),
         "lost": {"counts": dict(missing.counts), "ids": list(missing.ids)},
-        trust.TRUST: trust.lowest(map(trust.of, said)).value,
+        trust.TRUST: trust.lowest_trust(map(trust.trust_of_entry, said)).value,
         in_force.ASKED: True,
     }
 
 
-def _vendor(made: Draft) -> str:
+def _vendor_of_draft(made: Draft) -> str:
     last = made.parts[-1]
     return last.vendor.removeprefix(REDACTED) if isinstance(last, Raw) else ""
 
@@ -202,7 +206,7 @@ def _vendor(made: Draft) -> str:
 # ── what it became ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _receipt(context: str, made: Draft, delivered: Delivered) -> MessageReceipt:
+def _build_receipt(context: str, made: Draft, delivered: Delivered) -> MessageReceipt:
     receipt, start = delivered.receipt, delivered.start
     behind = [position for position in receipt.positions[start:] if position is not None]
     return MessageReceipt(
@@ -218,12 +222,12 @@ def _receipt(context: str, made: Draft, delivered: Delivered) -> MessageReceipt:
     )
 
 
-def _tell(shared: SharedSession, context: str, made: Draft, delivered: Delivered) -> None:
+def _emit_compacted(shared: SharedSession, context: str, made: Draft, delivered: Delivered) -> None:
     if delivered.receipt.repeated or made.covers is None:
         return
     version = delivered.receipt.versions[0] + delivered.start
     removed = made.data["removed"]
-    log(logging.INFO, "compacted", context=context, version=version, removed=removed)
+    log_event(logging.INFO, "compacted", context=context, version=version, removed=removed)
     event = Compacted(
         context_id=context,
         version=version,
@@ -232,4 +236,4 @@ def _tell(shared: SharedSession, context: str, made: Draft, delivered: Delivered
         tokens_before=int(made.data["before"]),
         tokens_after=int(made.data["after"]),
     )
-    tell(shared.config.on_event, event)
+    emit_event(shared.config.on_event, event)

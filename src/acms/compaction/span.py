@@ -11,16 +11,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from acms.log.in_force import Cover, Units, anchor
-from acms.log.policy import CompactionPolicy, due
-from acms.log.trust import instructs
+from acms.log.in_force import Cover, Units, anchor_version
+from acms.log.policy import CompactionPolicy, is_compaction_due
+from acms.log.trust import is_instruction
 from acms.model import Entry, Kind, Privacy, Role, Span
-from acms.plan.prefix_cache import SLACK, step
+from acms.plan.prefix_cache import SLACK, grid_step
 from acms.ports import TokenCounter, Turn
-from acms.prompt_types import speak
-from acms.results import named
+from acms.prompt_types import prefix_speaker
+from acms.results import resolve_speaker
 from acms.text.summary_form import LEAST, SHORTER
-from acms.text.tokenizer import spans
+from acms.text.tokenizer import find_sentence_spans
 
 INSTRUCTION = "instruction"
 """Marker under which a summarizer reads what a system or developer message in the middle of a log says."""
@@ -67,15 +67,15 @@ class Stretch:
         return self.spans[0][0], self.spans[-1][1]
 
 
-def worth(policy: CompactionPolicy, stretch: Stretch, said: int) -> bool:
+def is_worthwhile(policy: CompactionPolicy, stretch: Stretch, said: int) -> bool:
     """Whether a compaction that an append asked for shall be done: the log is still too long, and it frees enough.
 
     `said` are the tokens of all messages of the log. Shortly before prompts move their start less is enough.
     """
     budget = policy.budget or 0
-    if not due(policy, stretch.before, stretch.before):
+    if not is_compaction_due(policy, stretch.before, stretch.before):
         return False
-    distance = step(budget, SLACK)
+    distance = grid_step(budget, SLACK)
     soon = said % distance >= (1 - SOON) * distance
     return stretch.tokens - stretch.limit >= (LITTLE if soon else GAIN) * budget
 
@@ -92,7 +92,7 @@ class Outdated(NamedTuple):
 UP_TO_DATE = Outdated()
 
 
-def choose(
+def choose_stretch(
     found: Units, policy: CompactionPolicy, outdated: Outdated = UP_TO_DATE, *, messages: bool = True
 ) -> Stretch | str:
     """Return what to summarise of everything in force, or why nothing older than what stays is worth it.
@@ -103,13 +103,13 @@ def choose(
     rows = sorted(
         [(list(unit.entries), unit.complete) for unit in found.units]
         + [([entry], True) for entry, _ in found.hidden],
-        key=lambda row: (anchor(row[0][-1]), row[0][-1].version),
+        key=lambda row: (anchor_version(row[0][-1]), row[0][-1].version),
     )
     groups = [group for group, _ in rows]
     costs = [sum(entry.tokens for entry in group) for group in groups]
     before = sum(costs)
-    lead = next((place for place, group in enumerate(groups) if not instructs(group[0])), len(groups))
-    end = _tail(groups, costs, rows, policy, before)
+    lead = next((place for place, group in enumerate(groups) if not is_instruction(group[0])), len(groups))
+    end = _find_tail_start(groups, costs, rows, policy, before)
     older = [
         (group, cost)
         for place, (group, cost) in enumerate(zip(groups, costs, strict=True))
@@ -117,13 +117,13 @@ def choose(
     ]
     budget = policy.budget or before
     open_calls = {unit.entries[0].id for unit in found.units if not unit.complete}
-    kept = _kept(older, policy, budget, sum(costs[end:])) | open_calls.union(outdated.stuck)
+    kept = _select_preserved(older, policy, budget, sum(costs[end:])) | open_calls.union(outdated.stuck)
     older = [(group, cost) for group, cost in older if group[0].id not in kept]
     summaries = [(group[0], cost) for group, cost in older if group[0].kind is Kind.SUMMARY]
     said = [(group, cost) for group, cost in older if messages and group[0].kind is not Kind.SUMMARY]
     new, old = sum(cost for _, cost in said), sum(cost for _, cost in summaries)
     most = int(budget * SUMMARIES)
-    merged = _merged(summaries, policy, new, old, most, outdated)
+    merged = _select_merged(summaries, policy, new, old, most, outdated)
     taken = {entry.id for entry in merged}.union(entry.id for group, _ in said for entry in group)
     entries = tuple(
         replace(entry, replaces=outdated.left.get(entry.id, entry.replaces))
@@ -132,9 +132,9 @@ def choose(
         if entry.id in taken
     )
     renews = tuple(entry.version for entry in entries if entry.id in outdated.left)
-    quoted = sum(entry.tokens for entry in entries if _verbatim(entry))
+    quoted = sum(entry.tokens for entry in entries if _is_verbatim(entry))
     again = sum(entry.tokens for entry in merged)
-    limit = _limit(policy, new, quoted, again, old - again, most)
+    limit = _compute_limit(policy, new, quoted, again, old - again, most)
     tokens = new + again
     if not renews and (len(entries) < 2 or tokens <= limit + LEAST // 2):
         return (
@@ -144,7 +144,7 @@ def choose(
     levels = [int(entry.data.get("level", 1)) for entry in entries if entry.kind is Kind.SUMMARY]
     return Stretch(
         entries=entries,
-        spans=replaced(entries),
+        spans=spans_of_entries(entries),
         before=before,
         tokens=tokens,
         limit=limit,
@@ -154,7 +154,7 @@ def choose(
     )
 
 
-def _kept(
+def _select_preserved(
     older: Sequence[tuple[list[Entry], int]], policy: CompactionPolicy, budget: int, tail: int
 ) -> set[str]:
     """Return marked messages and instructions that stay as they are, beside a tail of so many tokens."""
@@ -164,13 +164,13 @@ def _kept(
         room = min(room, max(0, int(LEFT * budget) - stays))
     kept: set[str] = set()
     for group, cost in reversed(older):
-        if any(map(_verbatim, group)) and cost <= room:
+        if any(map(_is_verbatim, group)) and cost <= room:
             kept.add(group[0].id)
             room -= cost
     return kept
 
 
-def _merged(
+def _select_merged(
     summaries: Sequence[tuple[Entry, int]],
     policy: CompactionPolicy,
     new: int,
@@ -192,12 +192,12 @@ def _merged(
     return found[first:]
 
 
-def _verbatim(entry: Entry) -> bool:
+def _is_verbatim(entry: Entry) -> bool:
     """Whether an entry is to be kept word for word: it is marked, or instructs."""
-    return bool(entry.markers) or instructs(entry)
+    return bool(entry.markers) or is_instruction(entry)
 
 
-def _tail(
+def _find_tail_start(
     groups: Sequence[list[Entry]],
     costs: Sequence[int],
     rows: Sequence[tuple[list[Entry], bool]],
@@ -216,7 +216,9 @@ def _tail(
     return end
 
 
-def _limit(policy: CompactionPolicy, new: int, quoted: int, merged: int, staying: int, most: int) -> int:
+def _compute_limit(
+    policy: CompactionPolicy, new: int, quoted: int, merged: int, staying: int, most: int
+) -> int:
     """Return the tokens of a summary of new messages, some of them marked, and of summaries to be merged."""
     if policy.summary_tokens is not None:
         return policy.summary_tokens
@@ -227,7 +229,7 @@ def _limit(policy: CompactionPolicy, new: int, quoted: int, merged: int, staying
     return max(LEAST, wanted)
 
 
-def replaced(entries: Iterable[Entry]) -> tuple[Span, ...]:
+def spans_of_entries(entries: Iterable[Entry]) -> tuple[Span, ...]:
     """Return exactly the versions some entries stand at and replaced, as ascending spans."""
     pieces = sorted(
         [(entry.version, entry.version) for entry in entries]
@@ -242,7 +244,7 @@ def replaced(entries: Iterable[Entry]) -> tuple[Span, ...]:
     return tuple(found)
 
 
-def without(found: Iterable[Span], gone: Sequence[tuple[int, int, int]]) -> tuple[Span, ...]:
+def subtract_spans(found: Iterable[Span], gone: Sequence[tuple[int, int, int]]) -> tuple[Span, ...]:
     """Return spans without the stretches of them that are gone, which ascend."""
     left: list[Span] = []
     for first, last in found:
@@ -256,7 +258,7 @@ def without(found: Iterable[Span], gone: Sequence[tuple[int, int, int]]) -> tupl
     return tuple(left)
 
 
-def still(stretch: Stretch, cover: Cover, current: Iterable[Entry | None]) -> bool:
+def is_stretch_active(stretch: Stretch, cover: Cover, current: Iterable[Entry | None]) -> bool:
     """Whether everything a summary stands for is still in force and has its content (rule 1.4)."""
     return all(
         now is not None and now.state is old.state and cover.by(old.version) is None
@@ -264,15 +266,15 @@ def still(stretch: Stretch, cover: Cover, current: Iterable[Entry | None]) -> bo
     )
 
 
-def turns(entries: Iterable[Entry]) -> tuple[Turn, ...]:
+def turns_of_entries(entries: Iterable[Entry]) -> tuple[Turn, ...]:
     """Return what a summarizer reads of some entries; what may not leave the engine is left out."""
     return tuple(
         Turn(
             speaker="summary"
             if entry.kind is Kind.SUMMARY
-            else named(entry.actor, entry.role) or Role.USER.value,
+            else resolve_speaker(entry.actor, entry.role) or Role.USER.value,
             text=entry.content,
-            markers=entry.markers or ((INSTRUCTION,) if instructs(entry) else ()),
+            markers=entry.markers or ((INSTRUCTION,) if is_instruction(entry) else ()),
             version=entry.version,
             summary=entry.kind is Kind.SUMMARY,
         )
@@ -281,14 +283,14 @@ def turns(entries: Iterable[Entry]) -> tuple[Turn, ...]:
     )
 
 
-def chunks(said: Sequence[Turn], most: int, counter: TokenCounter) -> list[tuple[Turn, ...]]:
+def chunk_turns(said: Sequence[Turn], most: int, counter: TokenCounter) -> list[tuple[Turn, ...]]:
     """Divide turns into runs of at most so many tokens; one that alone is longer is cut between its sentences."""
     found: list[tuple[Turn, ...]] = []
     run: list[Turn] = []
     size = 0
     for turn in said:
-        for piece in _pieces(turn, most, counter):
-            cost = counter.count(speak(piece.speaker, piece.text)) + 2
+        for piece in _split_turn(turn, most, counter):
+            cost = counter.count(prefix_speaker(piece.speaker, piece.text)) + 2
             if run and size + cost > most:
                 found.append(tuple(run))
                 run, size = [], 0
@@ -297,14 +299,14 @@ def chunks(said: Sequence[Turn], most: int, counter: TokenCounter) -> list[tuple
     return [*found, tuple(run)] if run else found
 
 
-def _pieces(turn: Turn, most: int, counter: TokenCounter) -> list[Turn]:
+def _split_turn(turn: Turn, most: int, counter: TokenCounter) -> list[Turn]:
     def cost(text: str) -> int:
-        return counter.count(speak(turn.speaker, text)) + 2
+        return counter.count(prefix_speaker(turn.speaker, text)) + 2
 
     if cost(turn.text) <= most:
         return [turn]
     pieces: list[str] = []
-    for first, last in spans(turn.text):
+    for first, last in find_sentence_spans(turn.text):
         sentence = turn.text[first:last]
         if pieces and cost(pieces[-1] + sentence) <= most:
             pieces[-1] += sentence
@@ -324,16 +326,16 @@ def _pieces(turn: Turn, most: int, counter: TokenCounter) -> list[Turn]:
     ]
 
 
-def completed(text: str, said: Sequence[Turn], limit: int, count: Callable[[str], int]) -> str:
+def complete_summary(text: str, said: Sequence[Turn], limit: int, count: Callable[[str], int]) -> str:
     """Return what a model wrote within its limit, and with the marked texts and details it left out, as many as fit.
 
     Names, numbers, paths and the like are what models drop first and what cannot be guessed again.
     """
-    from acms.text.details import details  # they bring numpy, and appends import this module
-    from acms.text.extract import extract
+    from acms.text.details import find_details  # they bring numpy, and appends import this module
+    from acms.text.extract import extract_summary
 
     if count(text) > limit:
-        text = extract(
+        text = extract_summary(
             [Turn(speaker="summary", text=text, version=said[-1].version, summary=True)], limit, count
         )
     missing: list[Turn] = []
@@ -341,13 +343,13 @@ def completed(text: str, said: Sequence[Turn], limit: int, count: Callable[[str]
         if turn.markers and turn.text.strip() not in text:
             missing.append(turn)
             continue
-        lines = [turn.text[first:last] for first, last in spans(turn.text)]
-        kept = [line for line in lines if any(detail.text not in text for detail in details(line))]
+        lines = [turn.text[first:last] for first, last in find_sentence_spans(turn.text)]
+        kept = [line for line in lines if any(detail.text not in text for detail in find_details(line))]
         if kept:
             missing.append(replace(turn, text="".join(kept), markers=()))
     room = limit - count(text)
     while missing and room > 0:
-        whole = f"{text}\n{extract(missing, room, count)}".strip()
+        whole = f"{text}\n{extract_summary(missing, room, count)}".strip()
         over = count(whole) - limit
         if over <= 0:
             return whole

@@ -13,11 +13,11 @@ from datetime import datetime
 from typing import Literal
 
 from acms.contract.kv_policy import Held, policy
-from acms.contract.renditions import Counts, let_go
+from acms.contract.renditions import Counts, release_in_chunks
 from acms.contract.schema import Candidate, KVPolicy, RiskLevel, Variant
-from acms.contract.selection import Profile, Selection, select
+from acms.contract.selection import Profile, Selection, select_fragments
 from acms.model import Privacy
-from acms.privacy.detect import Redacted, effective, redact, safe_key
+from acms.privacy.detect import Redacted, redact_text, safe_key, strictest_mode
 from acms.results import Ledger, Verdict
 
 MARK = "[REDACTED: "
@@ -69,16 +69,16 @@ class Admitted:
     advice: KVPolicy
 
 
-def choose(candidates: Iterable[Candidate], terms: Terms) -> Admitted:
+def admit_candidates(candidates: Iterable[Candidate], terms: Terms) -> Admitted:
     """Choose what enters a reply. The order in which candidates come does not matter."""
-    under = {mode: effective(terms.mode, mode) for mode in Privacy}
+    under = {mode: strictest_mode(terms.mode, mode) for mode in Privacy}
     pool, withheld = _without_blocked(candidates, under, terms.unread)
     clean: set[str] = set()
     asked = frozenset(terms.gaze)
     tells = {mode: _Sensitive(mode) for mode in Privacy}
     rounds = 0
     while True:
-        selection = select(
+        selection = select_fragments(
             pool,
             gaze=terms.gaze,
             tokens_max=terms.tokens_max,
@@ -98,7 +98,7 @@ def choose(candidates: Iterable[Candidate], terms: Terms) -> Admitted:
             fresh = {one.id for one in pool} - clean
         modes = [under[one.privacy] for one in pool]
         cleaned = [
-            _cleaned(one, mode, asked, tells[mode]) if one.id in fresh else one
+            _redact_candidate(one, mode, asked, tells[mode]) if one.id in fresh else one
             for one, mode in zip(pool, modes, strict=True)
         ]
         changed = any(found is not one for found, one in zip(cleaned, pool, strict=True))
@@ -109,7 +109,7 @@ def choose(candidates: Iterable[Candidate], terms: Terms) -> Admitted:
             break
     shown = {one.id for one in selection.fragments}
     by_id = {one.id: one for one in pool if one.id in shown}
-    let_go(pool)
+    release_in_chunks(pool)
     return Admitted(
         selection=selection,
         advice=policy(
@@ -135,12 +135,12 @@ def _without_blocked(
     hidden: list[Candidate] = []
     for one in candidates:
         (hidden if under[one.privacy] is Privacy.BLOCK else pool).append(one)
-    texts = Windows((*(text for one in hidden for text in _texts(one)), *unread))
-    shown = [found for one in hidden if (found := _referred(one, texts)) is not None]
+    texts = Windows((*(text for one in hidden for text in _candidate_texts(one)), *unread))
+    shown = [found for one in hidden if (found := _strip_blocked(one, texts)) is not None]
     return pool + shown, len(hidden) - len(shown)
 
 
-def best(candidates: Iterable[Candidate], most: int) -> tuple[list[Candidate], tuple[str, ...]]:
+def best_candidates(candidates: Iterable[Candidate], most: int) -> tuple[list[Candidate], tuple[str, ...]]:
     """Return the best of some candidates by their providers' judgement, then the freshest; and the ids of the rest."""
     ordered = sorted(candidates, key=_best_first)
     return ordered[:most], tuple(one.id for one in ordered[most:])
@@ -151,7 +151,7 @@ def _best_first(one: Candidate) -> tuple[float, float, str, str]:
     return -(one.relevance or 0.0), -stamp, one.id, repr(one)
 
 
-def ledger(admitted: Admitted, beyond: Sequence[str] = ()) -> Ledger:
+def build_ledger(admitted: Admitted, beyond: Sequence[str] = ()) -> Ledger:
     """Return why each candidate is shown or not, in the words of a recall; written down when it is first read.
 
     `beyond` are ids of units of experience that were too many. There is no text in it. An id that holds something
@@ -161,13 +161,18 @@ def ledger(admitted: Admitted, beyond: Sequence[str] = ()) -> Ledger:
 
     def write() -> dict[str, Verdict]:
         found = [
-            _left_out(id, "top_k", "experience_top_k asked for fewer units of experience") for id in beyond
+            _omission_verdict(id, "top_k", "experience_top_k asked for fewer units of experience")
+            for id in beyond
         ]
         found += weighed.verdicts()
         reason = "its id or its names would tell what may not be shown"
-        found += [_left_out(f"withheld:{number}", "hidden", reason) for number in range(1, withheld + 1)]
+        found += [
+            _omission_verdict(f"withheld:{number}", "hidden", reason) for number in range(1, withheld + 1)
+        ]
         safe = [
-            replace(one, id=redact(one.id, Privacy.REDACT).text) if _tells(one.id, Privacy.REDACT) else one
+            replace(one, id=redact_text(one.id, Privacy.REDACT).text)
+            if _is_sensitive_id(one.id, Privacy.REDACT)
+            else one
             for one in found
         ]
         return {one.id: one for one in safe}
@@ -176,11 +181,11 @@ def ledger(admitted: Admitted, beyond: Sequence[str] = ()) -> Ledger:
     return Ledger(write, omitted=weighed.single + withheld + len(beyond) - shown)
 
 
-def _left_out(id: str, rule: str, reason: str) -> Verdict:
+def _omission_verdict(id: str, rule: str, reason: str) -> Verdict:
     return Verdict(id=id, version=0, included=False, rule=rule, reason=reason)
 
 
-def _texts(one: Candidate) -> Iterator[str]:
+def _candidate_texts(one: Candidate) -> Iterator[str]:
     """Yield all renditions of a candidate."""
     if one.text:
         yield one.text
@@ -188,9 +193,9 @@ def _texts(one: Candidate) -> Iterator[str]:
         yield variant.text
 
 
-def _referred(one: Candidate, texts: Windows) -> Candidate | None:
+def _strip_blocked(one: Candidate, texts: Windows) -> Candidate | None:
     """Return what may be said of a blocked item; None when its id alone would tell one of the blocked texts."""
-    if texts.give_away(one.id) or _tells(one.id, Privacy.REDACT):
+    if texts.give_away(one.id) or _is_sensitive_id(one.id, Privacy.REDACT):
         return None
     return replace(
         one,
@@ -203,18 +208,18 @@ def _referred(one: Candidate, texts: Windows) -> Candidate | None:
     )
 
 
-def _tells(id: str, mode: Privacy) -> bool:
+def _is_sensitive_id(id: str, mode: Privacy) -> bool:
     """Whether an id holds what is sensitive; any long number may look like a telephone number, and ids hold some."""
-    return any(one.kind != "phone" for one in redact(id, mode).spans)
+    return any(one.kind != "phone" for one in redact_text(id, mode).spans)
 
 
-def excerpt(part: str, whole: str, mode: Privacy) -> str | None:
+def redact_excerpt(part: str, whole: str, mode: Privacy) -> str | None:
     """Return a part of a text as it may be shown; None when it ends in the middle of what is sensitive in the whole.
 
     Half a key is no longer found by the rules, and still half a key.
     """
-    shown = redact(part, mode).text
-    for span in redact(whole, mode).spans:
+    shown = redact_text(part, mode).text
+    for span in redact_text(whole, mode).spans:
         secret = whole[span.start : span.end]
         if any(secret[at : at + PIECE] in shown for at in range(max(1, len(secret) - PIECE + 1))):
             return None
@@ -229,25 +234,25 @@ class _Sensitive(dict[str, bool]):
         self._mode = mode
 
     def __missing__(self, name: str) -> bool:
-        found = self[name] = bool(redact(name, self._mode).spans)
+        found = self[name] = bool(redact_text(name, self._mode).spans)
         return found
 
 
-def _cleaned(
+def _redact_candidate(
     one: Candidate, mode: Privacy, asked: frozenset[str], sensitive: Mapping[str, bool]
 ) -> Candidate | None:
     """Return an item without what is sensitive, itself when there is nothing; None when its id is."""
-    if _tells(one.id, mode):
+    if _is_sensitive_id(one.id, mode):
         return None
-    citations = tuple(name for name in one.citations if not _tells(name, mode))
-    text = None if one.text is None else redact(one.text, mode)
+    citations = tuple(name for name in one.citations if not _is_sensitive_id(name, mode))
+    text = None if one.text is None else redact_text(one.text, mode)
     variants: list[Variant] = []
-    secret = _taken(one.text, text)
+    secret = _redacted_texts(one.text, text)
     for variant in one.variants:
-        read = redact(variant.text, mode)
-        secret += _taken(variant.text, read)
+        read = redact_text(variant.text, mode)
+        secret += _redacted_texts(variant.text, read)
         shown = (
-            excerpt(variant.text, one.text, mode)
+            redact_excerpt(variant.text, one.text, mode)
             if text is not None and one.text and text.spans
             else read.text
         )
@@ -258,7 +263,8 @@ def _cleaned(
     entities = tuple(
         name
         for name in one.entities
-        if not sensitive[name] and (name.lower() in asked or not _part(name.lower(), secret, left))
+        if not sensitive[name]
+        and (name.lower() in asked or not _is_redacted_entity(name.lower(), secret, left))
     )
     if not secret and entities == one.entities and citations == one.citations:
         return one
@@ -273,13 +279,13 @@ def _cleaned(
     )
 
 
-def _taken(before: str | None, after: Redacted | None) -> list[str]:
+def _redacted_texts(before: str | None, after: Redacted | None) -> list[str]:
     if before is None or after is None:
         return []
     return [before[span.start : span.end].lower() for span in after.spans]
 
 
-def _part(name: str, secret: Sequence[str], left: Sequence[str]) -> bool:
+def _is_redacted_entity(name: str, secret: Sequence[str], left: Sequence[str]) -> bool:
     """Whether an entity was read off what was taken out, and stands nowhere else."""
     return any(name in one for one in secret) and not any(name in one for one in left)
 
@@ -318,14 +324,15 @@ class Windows:
                 continue
             before, after = name[max(0, at - GRAM) : at], name[at + GRAM : at + 2 * GRAM]
             if len(around) > MOST or any(
-                _same(reversed(left), reversed(before)) + _same(right, after) >= WINDOW - GRAM
+                _common_prefix_length(reversed(left), reversed(before)) + _common_prefix_length(right, after)
+                >= WINDOW - GRAM
                 for left, right in around
             ):
                 return True
         return False
 
 
-def _same(one: Iterable[str], other: Iterable[str]) -> int:
+def _common_prefix_length(one: Iterable[str], other: Iterable[str]) -> int:
     """Return how many characters two texts have in common at their start."""
     count = 0
     for left, right in zip(one, other, strict=False):

@@ -22,22 +22,22 @@ JUDGED = 0.8
 """Share of a provider's relevance in how well an item answers; the rest is the overlap."""
 
 
-def recency(timestamp: datetime | None, now: datetime) -> float:
+def recency_of_timestamp(timestamp: datetime | None, now: datetime) -> float:
     """Return how fresh something is, in [0, 1]: 0 when its time is unknown, 1 when it lies ahead."""
-    return 0.0 if timestamp is None else fresh((now - timestamp).total_seconds())
+    return 0.0 if timestamp is None else recency_of_age((now - timestamp).total_seconds())
 
 
-def fresh(seconds: float) -> float:
+def recency_of_age(seconds: float) -> float:
     """Return the recency of an age in seconds."""
     return exp(seconds / _FADES) if seconds > 0 else 1.0
 
 
-def citation(candidate: Candidate, risk: RiskLevel) -> float:
+def score_citations(candidate: Candidate, risk: RiskLevel) -> float:
     """Return what citations earn: 1 with one at least, else 0.5, or 0 where the risk is high."""
     return 1.0 if candidate.citations else 0.0 if risk is RiskLevel.HIGH else 0.5
 
 
-def judged(candidate: Candidate) -> float | None:
+def clamp_relevance(candidate: Candidate) -> float | None:
     """Return the relevance a provider claims, within [0, 1]; what is no number is none."""
     relevance = candidate.relevance
     if relevance is None or 0.0 < relevance < 1.0:
@@ -45,11 +45,11 @@ def judged(candidate: Candidate) -> float | None:
     return min(1.0, max(0.0, relevance))
 
 
-def benefit(overlap: float, recency: float, citation: float) -> float:
+def compute_benefit(overlap: float, recency: float, citation: float) -> float:
     """Return the published benefit."""
     return OVERLAP * overlap + RECENCY * recency + CITATION * citation
 
 
-def score(benefit: float, tokens: int) -> float:
+def compute_score(benefit: float, tokens: int) -> float:
     """Return the published score, as it is compared."""
     return round(benefit / (1 + tokens / 1000), DIGITS)

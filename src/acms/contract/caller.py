@@ -17,10 +17,10 @@ from typing import Protocol
 from uuid import uuid4
 
 from acms.contract.caller_cache import Applied, Kept, KVCache
-from acms.contract.entities import gaze
-from acms.contract.intent_defaults import BUDGETS, HURRY, Intent, Urgency, understand
+from acms.contract.entities import gaze_of_request
+from acms.contract.intent_defaults import BUDGETS, HURRY, Intent, Urgency, classify_intent
 from acms.contract.schema import Action, Code, ErrorEnvelope, Notice, RenderReply, RenderRequest, RiskLevel
-from acms.contract.wire import one_of, text
+from acms.contract.wire import one_of, parse_text
 from acms.errors import ValidationError
 from acms.model import Privacy
 
@@ -115,7 +115,7 @@ class CEO:
         request_id: str | None = None,
     ) -> RenderRequest:
         """Return the request for a user's text; what is stated counts, the rest is read off the text."""
-        return self._request(_understood(said), privacy, risk, request_id)
+        return self._request(_intent_of_text(said), privacy, risk, request_id)
 
     async def ask(
         self,
@@ -131,7 +131,7 @@ class CEO:
         attempts are over or nothing offered may be done. The cache takes the reply that is returned, and no other; when
         policies conflict often, that reply carries `PARTIAL_DATA`.
         """
-        intent = _understood(said)
+        intent = _intent_of_text(said)
         request = sent = self._request(intent, privacy, risk, request_id)
         start = self._clock()
         notices = self.cache.notices() if self.cache is not None else ()
@@ -142,7 +142,7 @@ class CEO:
             reply = await self._acs.render(sent, action=action, attempt=len(tried) + 1, cache=self.cache)
             code = None if reply.error is None else reply.error.code
             tried.append(Tried(id=sent.id, attempt=len(tried) + 1, action=action, code=code))
-            replies.append(_warned(reply) if action is Action.EXPLICIT_L1_EXPANSION else reply)
+            replies.append(_add_expansion_warning(reply) if action is Action.EXPLICIT_L1_EXPANSION else reply)
             if reply.error is None or len(tried) >= reply.error.max_attempts:
                 break
             left = request.time_ms - (self._clock() - start) * 1000
@@ -153,10 +153,10 @@ class CEO:
         final = replies[-1]
         if final.error is not None:
             final = max(reversed(replies), key=lambda one: len(one.fragments or ()))
-        final = _with(final, notices)
+        final = _add_warnings(final, notices)
         applied = None
         if self.cache is not None:
-            applied = self.cache.receive(final, gaze=gaze(request))
+            applied = self.cache.receive(final, gaze=gaze_of_request(request))
         return Outcome(intent=intent, request=request, reply=final, tried=tuple(tried), applied=applied)
 
     def _request(
@@ -173,7 +173,7 @@ class CEO:
             id=self._ids(),
             request_id=self._ids()
             if request_id is None
-            else text(request_id, "request_id", least=1, most=512),
+            else parse_text(request_id, "request_id", least=1, most=512),
             intent=intent.goal,
             tokens_max=tokens_max,
             time_ms=time_ms,
@@ -204,21 +204,21 @@ def pick(
     return None
 
 
-def _understood(said: str) -> Intent:
-    if not text(said, "text", least=1, most=100_000).strip():
+def _intent_of_text(said: str) -> Intent:
+    if not parse_text(said, "text", least=1, most=100_000).strip():
         raise ValidationError("must not be blank", field="text")
-    return understand(said)
+    return classify_intent(said)
 
 
-def _warned(reply: RenderReply) -> RenderReply:
+def _add_expansion_warning(reply: RenderReply) -> RenderReply:
     """Return a reply that says that the world beyond the project was asked: users must know."""
     if not reply.fragments or any(one.code == Code.L1_EXPANSION for one in reply.warnings):
         return reply
     said = "the project had no answer in time; general knowledge was used instead"
-    return _with(reply, (Notice(code=Code.L1_EXPANSION.value, message=said),))
+    return _add_warnings(reply, (Notice(code=Code.L1_EXPANSION.value, message=said),))
 
 
-def _with(reply: RenderReply, notices: tuple[Notice, ...]) -> RenderReply:
+def _add_warnings(reply: RenderReply, notices: tuple[Notice, ...]) -> RenderReply:
     """Return a reply with more warnings, each once."""
     missing = tuple(one for one in notices if one not in reply.warnings)
     return replace(reply, warnings=(*reply.warnings, *missing)) if missing else reply

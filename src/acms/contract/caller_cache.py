@@ -11,13 +11,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from acms import nouns
-from acms.contract.kv_policy import CAPACITY, LARGE, Held, going, resolve
+from acms.contract.kv_policy import CAPACITY, LARGE, Held, eviction_sort_key, resolve_conflicts
 from acms.contract.schema import Code, Fragment, KVPolicy, Lod, Notice, RenderReply, Variant
-from acms.contract.wire import fields, needed, number, one_of, strings, text, whole
+from acms.contract.wire import (
+    one_of,
+    parse_integer,
+    parse_number,
+    parse_object,
+    parse_strings,
+    parse_text,
+    require_field,
+)
 from acms.errors import ValidationError
 from acms.model import Json
 from acms.ports import TokenCounter
-from acms.recall.planner import cut
+from acms.recall.planner import cut_middle
 
 FREQUENT, RECENT = 3, 8
 """Conflicts are frequent when so many of so many last policies had one."""
@@ -95,7 +103,7 @@ class KVCache:
         counter: TokenCounter | None = None,
         shorten: Callable[[str, int], str] | None = None,
     ) -> None:
-        self._capacity = whole(capacity, "capacity", least=1, most=1_000_000)
+        self._capacity = parse_integer(capacity, "capacity", least=1, most=1_000_000)
         self._counter = counter or Quarters()
         self._shorten = shorten
         self._units: dict[str, Kept] = {}
@@ -169,7 +177,7 @@ class KVCache:
         """
         units = dict(self._units)
         self._hold(units, self._turn, key, text, lod, entities, cost, benefit, variants)
-        _press(units, self._turn, self._capacity)
+        _evict_excess(units, self._turn, self._capacity)
         self._units = units
 
     def apply(self, policy: KVPolicy | Mapping[str, object]) -> Applied:
@@ -194,10 +202,10 @@ class KVCache:
         units, turn = dict(self._units), self._turn + 1
         asked = frozenset(one.strip().lower() for one in gaze)
         for one in reply.fragments or ():
-            benefit = (benefits or {}).get(one.id, _estimate(one, asked))
+            benefit = (benefits or {}).get(one.id, _estimate_benefit(one, asked))
             self._hold(units, turn, one.id, one.text, one.lod, one.entities, one.cost_tokens, benefit, ())
         if reply.kv_policy is None:
-            applied, conflicts = Applied(evicted=_press(units, turn, self._capacity)), self._conflicts
+            applied, conflicts = Applied(evicted=_evict_excess(units, turn, self._capacity)), self._conflicts
         else:
             applied, conflicts = self._apply(units, turn, reply.kv_policy)
         self._units, self._turn, self._conflicts = units, turn, conflicts
@@ -215,21 +223,23 @@ class KVCache:
         benefit: float,
         variants: Iterable[Variant],
     ) -> None:
-        before = units.pop(text(key, "key", least=1, most=4096), None)  # what is newest stands last
+        before = units.pop(parse_text(key, "key", least=1, most=4096), None)  # what is newest stands last
         units[key] = Kept(
             key=key,
             lod=lod,
             text=said,
             entities=tuple(entities),
-            cost=(0 if said is None else self._counter.count(said)) if cost is None else whole(cost, "cost"),
-            benefit=float(number(benefit, "benefit", least=0, most=1)),
+            cost=(0 if said is None else self._counter.count(said))
+            if cost is None
+            else parse_integer(cost, "cost"),
+            benefit=float(parse_number(benefit, "benefit", least=0, most=1)),
             used=turn,
             pinned=before is not None and before.pinned,
             variants=() if said is None else tuple(variants),
         )
 
     def _apply(self, units: dict[str, Kept], turn: int, policy: KVPolicy) -> tuple[Applied, dict[int, bool]]:
-        clear, conflicts = resolve(policy)
+        clear, conflicts = resolve_conflicts(policy)
         named = (clear.pin, clear.compress, clear.evict)
         ignored = tuple(key for keys in named for key in keys if key not in units)
         pin, compress, evict = ([key for key in keys if key in units] for keys in named)
@@ -241,7 +251,7 @@ class KVCache:
         for key, one in units.items():
             if one.pinned != (key in pins):
                 units[key] = replace(one, pinned=not one.pinned)
-        pressed = _press(units, turn, self._capacity)
+        pressed = _evict_excess(units, turn, self._capacity)
         recent = {**self._conflicts, turn: bool(conflicts) or self._conflicts.get(turn, False)}
         applied = Applied(
             pinned=tuple(pin),
@@ -274,7 +284,7 @@ class KVCache:
                 compressed=True,
                 variants=(),
             )
-        written = cut(one.text, room, self._counter)
+        written = cut_middle(one.text, room, self._counter)
         return self._less(one, written, scale) if written and len(written) < len(one.text) else one
 
     def _less(self, one: Kept, written: str, scale: float) -> Kept:
@@ -296,7 +306,7 @@ class KVCache:
             "capacity": self._capacity,
             "turn": self._turn,
             "conflicts": [[turn, had] for turn, had in self._conflicts.items()],
-            "units": [nouns.write(one, wire=False) for one in self._units.values()],
+            "units": [nouns.encode_noun(one, wire=False) for one in self._units.values()],
         }
 
     @classmethod
@@ -308,74 +318,80 @@ class KVCache:
         shorten: Callable[[str, int], str] | None = None,
     ) -> KVCache:
         """Read a cache that `to_wire` wrote; `ValidationError` names the field."""
-        body = fields(data, "", _STATE, False)
+        body = parse_object(data, "", _STATE, False)
         if body.get("version") != 1:
             raise ValidationError("must be 1: another release wrote this state", field="version")
         cache = cls(
-            capacity=whole(needed(body, "capacity"), "capacity", least=1),
+            capacity=parse_integer(require_field(body, "capacity"), "capacity", least=1),
             counter=counter,
             shorten=shorten,
         )
-        cache._turn = whole(needed(body, "turn"), "turn")
-        cache._conflicts = dict(_turns(needed(body, "conflicts")))
-        for one in _each(needed(body, "units"), "units"):
-            kept = _read(*one)
+        cache._turn = parse_integer(require_field(body, "turn"), "turn")
+        cache._conflicts = dict(_parse_conflicts(require_field(body, "conflicts")))
+        for one in _iter_items(require_field(body, "units"), "units"):
+            kept = _parse_fragment(*one)
             cache._units[kept.key] = kept
         return cache
 
 
-def _estimate(one: Fragment, asked: frozenset[str]) -> float:
+def _estimate_benefit(one: Fragment, asked: frozenset[str]) -> float:
     own = {name.strip().lower() for name in one.entities}
     return UNJUDGED + (OVERLAP * len(own & asked) / len(asked) if asked else 0.0)
 
 
-def _press(units: dict[str, Kept], turn: int, capacity: int) -> tuple[str, ...]:
+def _evict_excess(units: dict[str, Kept], turn: int, capacity: int) -> tuple[str, ...]:
     """Make room: drop what is missed least, and say what that was."""
     excess = len(units) - capacity
     if excess <= 0:
         return ()
-    free = sorted((one.held(turn) for one in units.values() if not one.pinned), key=going)[:excess]
+    free = sorted((one.held(turn) for one in units.values() if not one.pinned), key=eviction_sort_key)[
+        :excess
+    ]
     for unit in free:
         del units[unit.key]
     return tuple(unit.key for unit in free)
 
 
-def _read(data: object, field: str) -> Kept:
-    body = fields(data, field, _UNIT, False)
+def _parse_fragment(data: object, field: str) -> Kept:
+    body = parse_object(data, field, _UNIT, False)
     within = f"{field}."
-    said = needed(body, "text", within)
+    said = require_field(body, "text", within)
     variants: list[Variant] = []
-    for each, name in _each(needed(body, "variants", within), f"{within}variants"):
-        one = fields(each, name, ("lod", "text", "cost_tokens"), False)
+    for each, name in _iter_items(require_field(body, "variants", within), f"{within}variants"):
+        one = parse_object(each, name, ("lod", "text", "cost_tokens"), False)
         variants.append(
             Variant(
-                lod=one_of(Lod, needed(one, "lod", f"{name}."), f"{name}.lod"),
-                text=text(needed(one, "text", f"{name}."), f"{name}.text"),
-                cost_tokens=whole(needed(one, "cost_tokens", f"{name}."), f"{name}.cost_tokens"),
+                lod=one_of(Lod, require_field(one, "lod", f"{name}."), f"{name}.lod"),
+                text=parse_text(require_field(one, "text", f"{name}."), f"{name}.text"),
+                cost_tokens=parse_integer(
+                    require_field(one, "cost_tokens", f"{name}."), f"{name}.cost_tokens"
+                ),
             )
         )
     return Kept(
-        key=text(needed(body, "key", within), f"{within}key", least=1, most=4096),
-        lod=one_of(Lod, needed(body, "lod", within), f"{within}lod"),
-        text=None if said is None else text(said, f"{within}text"),
-        entities=strings(needed(body, "entities", within), f"{within}entities"),
-        cost=whole(needed(body, "cost", within), f"{within}cost"),
-        benefit=float(number(needed(body, "benefit", within), f"{within}benefit", least=0, most=1)),
-        used=whole(needed(body, "used", within), f"{within}used"),
-        pinned=needed(body, "pinned", within) is True,
-        compressed=needed(body, "compressed", within) is True,
+        key=parse_text(require_field(body, "key", within), f"{within}key", least=1, most=4096),
+        lod=one_of(Lod, require_field(body, "lod", within), f"{within}lod"),
+        text=None if said is None else parse_text(said, f"{within}text"),
+        entities=parse_strings(require_field(body, "entities", within), f"{within}entities"),
+        cost=parse_integer(require_field(body, "cost", within), f"{within}cost"),
+        benefit=float(
+            parse_number(require_field(body, "benefit", within), f"{within}benefit", least=0, most=1)
+        ),
+        used=parse_integer(require_field(body, "used", within), f"{within}used"),
+        pinned=require_field(body, "pinned", within) is True,
+        compressed=require_field(body, "compressed", within) is True,
         variants=tuple(variants),
     )
 
 
-def _turns(value: object) -> Iterator[tuple[int, bool]]:
-    for one, field in _each(value, "conflicts"):
+def _parse_conflicts(value: object) -> Iterator[tuple[int, bool]]:
+    for one, field in _iter_items(value, "conflicts"):
         if not isinstance(one, Sequence) or isinstance(one, str | bytes) or len(one) != 2:
             raise ValidationError("must be a turn, and whether it had conflicts", field=field)
-        yield whole(one[0], field), one[1] is True
+        yield parse_integer(one[0], field), one[1] is True
 
 
-def _each(value: object, field: str) -> Iterator[tuple[object, str]]:
+def _iter_items(value: object, field: str) -> Iterator[tuple[object, str]]:
     if not isinstance(value, Sequence) or isinstance(value, str | bytes):
         raise ValidationError("must be a list", field=field)
     return ((one, f"{field}[{index}]") for index, one in enumerate(value))

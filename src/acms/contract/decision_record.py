@@ -46,7 +46,7 @@ class Rejected(NamedTuple):
     cost: int
 
 
-def _doubles() -> array[float]:
+def _empty_array() -> array[float]:
     return array("d")
 
 
@@ -61,15 +61,15 @@ class Weighed:
     layers: bytearray = field(default_factory=bytearray)
     #: Tokens of the rendition that is shown, or of the shortest one.
     costs: list[int] = field(default_factory=list[int])
-    scores: array[float] = field(default_factory=_doubles)
+    scores: array[float] = field(default_factory=_empty_array)
     #: The published benefit.
-    benefits: array[float] = field(default_factory=_doubles)
+    benefits: array[float] = field(default_factory=_empty_array)
     #: How many entities that were asked for it covers, its recency, what citations earn, the relevance that is
     #: claimed for it or NaN.
-    own: array[float] = field(default_factory=_doubles)
-    fresh: array[float] = field(default_factory=_doubles)
-    cited: array[float] = field(default_factory=_doubles)
-    judged: array[float] = field(default_factory=_doubles)
+    own: array[float] = field(default_factory=_empty_array)
+    fresh: array[float] = field(default_factory=_empty_array)
+    cited: array[float] = field(default_factory=_empty_array)
+    judged: array[float] = field(default_factory=_empty_array)
     #: How many entities were asked for.
     asked: int = 0
     #: Tokens that nothing was found for.

@@ -25,12 +25,12 @@ from typing import Literal, NamedTuple
 
 from acms.contract import recovery
 from acms.contract import reply as replying
-from acms.contract.admission import Admitted, Terms, choose, ledger
-from acms.contract.entities import entities, gaze
-from acms.contract.kv_policy import Held, Holds, known
-from acms.contract.providers import Answer, Call, Desk, KnowledgeSource, ask, providers
+from acms.contract.admission import Admitted, Terms, admit_candidates, build_ledger
+from acms.contract.entities import extract_entities, gaze_of_request
+from acms.contract.kv_policy import Held, Holds, parse_cache_keys
+from acms.contract.providers import Answer, Call, Desk, KnowledgeSource, ask_providers, build_providers
 from acms.contract.recovery import Outcome, Situation
-from acms.contract.renditions import let_go
+from acms.contract.renditions import release_in_chunks
 from acms.contract.schema import (
     Action,
     Code,
@@ -46,13 +46,13 @@ from acms.contract.session_source import Memory
 from acms.errors import ConfigurationError
 from acms.log import validation
 from acms.model import Json, Privacy
-from acms.observability.logging import correlation, correlation_id, log, safe_error
-from acms.observability.operations import traced
+from acms.observability.logging import correlation, correlation_id, log_event, safe_error
+from acms.observability.operations import trace_class
 from acms.ports import TokenCounter
-from acms.privacy.detect import effective, redact
+from acms.privacy.detect import redact_text, strictest_mode
 from acms.prompt.manifest import Manifest
-from acms.prompt.render_log import RenderLog, of_reply
-from acms.providers.tokens import batches, default_counter
+from acms.prompt.render_log import RenderLog, manifest_of_reply
+from acms.providers.tokens import build_batch_counter, default_counter
 from acms.results import Ledger
 from acms.runtime.threads import off_loop
 from acms.view import View
@@ -101,7 +101,7 @@ class _Asking(NamedTuple):
     def tell(self, name: str, *, level: int = logging.DEBUG, **fields: object) -> None:
         """Write an event of this request: ids, counts and milliseconds since it began, never a text."""
         ms = round(1000 * (asyncio.get_running_loop().time() - self.began), 3)
-        log(level, name, request_id=self.id, attempt=self.attempt, ms=ms, **fields)
+        log_event(level, name, request_id=self.id, attempt=self.attempt, ms=ms, **fields)
 
 
 class _Pile:
@@ -129,10 +129,10 @@ class _Pile:
         """Let the candidates go, a piece at a time and in a thread where they are many, unless others hold them."""
         if self._spare:
             pile = [one for answer in self.take().values() for one in answer.candidates]
-            await off_loop(partial(let_go, pile), self.size)
+            await off_loop(partial(release_in_chunks, pile), self.size)
 
 
-@traced
+@trace_class
 class ACS:
     """Adaptive context scaling: asks every source, chooses within the budget, says what went wrong and what can help.
 
@@ -163,13 +163,13 @@ class ACS:
             raise ConfigurationError('order must be "selection" or "lod"')
         if isinstance(sources, str | bytes) or not isinstance(sources, Sequence):
             raise ConfigurationError("sources must be a list of sessions and sources")
-        self._providers = providers(sources)
+        self._providers = build_providers(sources)
         self._layers = frozenset(one.layer for one in self._providers)
         self._profile: Profile = profile
         self._order: Literal["selection", "lod"] = order
-        self._privacy = validation.choice(privacy, Privacy, "privacy")
-        self._top_k = validation.whole(top_k, "top_k", least=1, most=recovery.MAX_TOP_K)
-        self._max_attempts = validation.whole(max_attempts, "max_attempts", least=1, most=10)
+        self._privacy = validation.parse_choice(privacy, Privacy, "privacy")
+        self._top_k = validation.validate_integer(top_k, "top_k", least=1, most=recovery.MAX_TOP_K)
+        self._max_attempts = validation.validate_integer(max_attempts, "max_attempts", least=1, most=10)
         sessions = [one.source for one in self._providers if one.own]
         counter: TokenCounter = (
             token_counter
@@ -179,10 +179,10 @@ class ACS:
             else default_counter()
         )
         self._count = counter.count
-        self._counts = batches(counter)
+        self._counts = build_batch_counter(counter)
         self._clock = clock
         self._timer = timer
-        _load()
+        _preload_rules()
         if sessions:
             _load_memory()
         self._count("load")
@@ -206,10 +206,10 @@ class ACS:
         """
         began = asyncio.get_running_loop().time()
         asked = RenderRequest.of(request, lenient=lenient)
-        attempt = validation.whole(attempt, "attempt", least=1, most=self._max_attempts)
+        attempt = validation.validate_integer(attempt, "attempt", least=1, most=self._max_attempts)
         chosen = None if action is None else Action.of(action)
-        mode = effective(asked.privacy, self._privacy)
-        held = known(cache)
+        mode = strictest_mode(asked.privacy, self._privacy)
+        held = parse_cache_keys(cache)
         capacity = cache.capacity if isinstance(cache, Holds) else None
         kept = self._kept.get(asked.request_id)
         if kept is not None and (kept.intent, kept.mode) != (asked.intent, mode):
@@ -220,7 +220,7 @@ class ACS:
             mode=mode,
             action=chosen,
             attempt=attempt,
-            id=redact(asked.request_id, Privacy.REDACT).text,
+            id=redact_text(asked.request_id, Privacy.REDACT).text,
             began=began,
             until=began + max(0.0, left),
             kept=kept,
@@ -246,7 +246,7 @@ class ACS:
             log = await self._render_log()
             reply = await self._render(now)
             if log is not None and reply.fragments is not None:
-                log.add("acs", partial(_manifest, reply, request.tokens_max), request=now.id)
+                log.add("acs", partial(_build_manifest, reply, request.tokens_max), request=now.id)
         except Exception as error:
             now.tell("render.broke", level=logging.ERROR, error=safe_error(error))
             reply = self._failed(now, Code.INTERNAL, "the engine failed", [], 0)
@@ -281,14 +281,14 @@ class ACS:
             return replace(failed, fragments=(), metrics=Metrics(used_tokens=0, planner_ms=0.0))
         answers = {} if minimal else await self._gather(now)
         everything = {**self._reused(now, answers), **answers}
-        outcomes = [replying.outcome(answer) for _, answer in sorted(answers.items())]
-        collected = replying.collected(everything, request.experience_top_k)
+        outcomes = [replying.outcome_of_answer(answer) for _, answer in sorted(answers.items())]
+        collected = replying.count_candidates(everything, request.experience_top_k)
         if not collected and not minimal:
-            code = recovery.failure(outcomes, request.risk, obtained=False)
+            code = recovery.select_error_code(outcomes, request.risk, obtained=False)
             if code is not None:
                 self._remember(now, everything)
                 return self._failed(now, code, recovery.describe_outcomes(outcomes), outcomes, 0)
-        warnings = replying.missing(everything)
+        warnings = replying.notices_for_answers(everything)
         if not collected or any(answer.code is not None for answer in everything.values()):
             if not minimal:
                 self._remember(now, everything)
@@ -322,8 +322,8 @@ class ACS:
                 planner_ms=planner_ms,
                 coverage_entities=admitted.selection.coverage,
             ),
-            warnings=(*warnings, *replying.shortened(admitted, too_large=too_large)),
-            experience=replying.experience(admitted),
+            warnings=(*warnings, *replying.notices_for_selection(admitted, too_large=too_large)),
+            experience=replying.build_experience(admitted),
             ledger=reasons,
         )
 
@@ -338,7 +338,7 @@ class ACS:
     ) -> RenderReply | None:
         """Return the failure of a choice that is not enough for the request; None when it is."""
         obtained = bool(admitted.selection.fragments) or too_large
-        code = recovery.failure(outcomes, now.request.risk, obtained=obtained)
+        code = recovery.select_error_code(outcomes, now.request.risk, obtained=obtained)
         if code is not None:
             return self._failed(now, code, recovery.describe_outcomes(outcomes), outcomes, collected)
         if admitted.withheld and not obtained:
@@ -352,12 +352,12 @@ class ACS:
         request = now.request
 
         def read() -> tuple[RenderRequest, dict[int, Memory]]:
-            others = redact(request.intent, _spoken(now.mode)).text
+            others = redact_text(request.intent, _privacy_of_query(now.mode)).text
             memories = {
                 id(one.source): Memory(one.source, request, now.mode) for one in self._providers if one.own
             }
             stated = replace(request, intent=others)
-            return replace(stated, entities=gaze(stated)), memories
+            return replace(stated, entities=gaze_of_request(stated)), memories
 
         foreign, memories = await off_loop(read, 4 * len(request.intent))
         calls: dict[int, Call] = {}
@@ -399,9 +399,9 @@ class ACS:
             )
         if any(call.request.expansion for call in calls.values()):
             now.tell("expansion.used", asked_for=now.action is Action.EXPLICIT_L1_EXPANSION)
-        found = await ask(list(calls.values()), memories, now.desk, until=now.until)
+        found = await ask_providers(list(calls.values()), memories, now.desk, until=now.until)
         for one in found:
-            for name, level, fields in replying.heard(one):
+            for name, level, fields in replying.log_records_for_answer(one):
                 now.tell(name, level=level, **fields)
         return dict(zip(calls, found, strict=True))
 
@@ -471,11 +471,11 @@ class ACS:
             earlier = again if again is not None else now.kept and now.kept.answers.get(place)
             if earlier:
                 top_k = earlier.call.request.top_k
-            top_k = recovery.reduced(top_k)
+            top_k = recovery.reduce_top_k(top_k)
         if again is None and now.action is Action.RETRY_WITH_REDUCED_SCOPE:
             full = (time_ms - recovery.reserve_ms(time_ms)) if not own else left_ms
             old = recovery.slice_ms(provider.deadline_ms, provider.layer, time_ms, full, own=own)
-            slice_ms = recovery.raised_ms(old, left_ms, own=own)
+            slice_ms = recovery.retry_slice_ms(old, left_ms, own=own)
         number = now.attempt if again is None else f"{now.attempt}.2"
         reissued = now.attempt > 1 or again is not None
         return Call(
@@ -524,11 +524,11 @@ class ACS:
         moment = self._clock()
 
         def work() -> tuple[Admitted, Ledger]:
-            candidates, beyond = replying.candidates(pile, request.experience_top_k)
+            candidates, beyond = replying.merge_candidates(pile, request.experience_top_k)
             names = {name for one in candidates for name in one.entities if not name.isalnum()}
             terms = Terms(
                 mode=now.mode,
-                gaze=gaze(request, known=names),
+                gaze=gaze_of_request(request, known=names),
                 tokens_max=request.tokens_max,
                 now=moment,
                 count=self._count,
@@ -541,9 +541,9 @@ class ACS:
                 unread=tuple(text for answer in pile for text in answer.unread),
                 external_share=self._external_share,
             )
-            chosen = choose(candidates, terms)
-            let_go(candidates)
-            return chosen, ledger(chosen, beyond)
+            chosen = admit_candidates(candidates, terms)
+            release_in_chunks(candidates)
+            return chosen, build_ledger(chosen, beyond)
 
         last = now.began + (request.time_ms + max(0.05 * request.time_ms, 25.0)) / 1000
         left = last - asyncio.get_running_loop().time() - LEAVE
@@ -570,13 +570,13 @@ class ACS:
             collected=collected,
         )
         return RenderReply(
-            request_id=now.request.request_id, error=recovery.envelope(code, message, situation)
+            request_id=now.request.request_id, error=recovery.build_envelope(code, message, situation)
         )
 
 
-def _manifest(reply: RenderReply, budget: int) -> Manifest:
+def _build_manifest(reply: RenderReply, budget: int) -> Manifest:
     fragments = [(one.id, one.source.value, one.lod.value, one.cost_tokens) for one in reply.fragments or ()]
-    return of_reply(fragments, reply.ledger, budget=budget)
+    return manifest_of_reply(fragments, reply.ledger, budget=budget)
 
 
 def _tell_choice(now: _Asking, admitted: Admitted, collected: int, planner_ms: float) -> None:
@@ -600,10 +600,10 @@ def _tell_choice(now: _Asking, admitted: Admitted, collected: int, planner_ms: f
 
 
 @once
-def _load() -> None:
+def _preload_rules() -> None:
     """Load the rules, the stemmer and what else a first reply needs: it would take half of its time."""
-    entities("load")
-    redact("password: load; token=load, mail me@example.com or +49 30 1234567", Privacy.REDACT)
+    extract_entities("load")
+    redact_text("password: load; token=load, mail me@example.com or +49 30 1234567", Privacy.REDACT)
 
 
 @once
@@ -613,6 +613,6 @@ def _load_memory() -> None:
         import_module(f"acms.recall.{name}")
 
 
-def _spoken(mode: Privacy) -> Privacy:
+def _privacy_of_query(mode: Privacy) -> Privacy:
     """Return how a question is redacted before others see it: there must be one."""
     return Privacy.REDACT if mode is Privacy.BLOCK else mode

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterator
 
 from acms.contract.schema import RenderRequest
-from acms.text.tokenizer import term
+from acms.text.tokenizer import content_term
 
 MOST = 64
 """Entities of one text, at most."""
@@ -39,7 +39,7 @@ _ASKING = frozenset(
 )
 
 
-def entities(text: str) -> tuple[str, ...]:
+def extract_entities(text: str) -> tuple[str, ...]:
     """Return what a text is about, in lower case, in the order of first mention, `MOST` at most.
 
     Of more than that, names (those with capitals, digits, or several parts) are kept before plain words. The mark of a
@@ -47,7 +47,7 @@ def entities(text: str) -> tuple[str, ...]:
     """
     named: dict[str, bool] = {}
     for piece in _PIECE.findall(_REDACTED.sub(" ", text[:READ])):
-        for name, proper in _of(piece):
+        for name, proper in _entities_of_piece(piece):
             named[name] = named.get(name, False) or proper
     if len(named) <= MOST:
         return tuple(named)
@@ -55,43 +55,43 @@ def entities(text: str) -> tuple[str, ...]:
     return tuple(name for name in named if name in kept)
 
 
-def gaze(request: RenderRequest, *, known: Collection[str] = ()) -> tuple[str, ...]:
+def gaze_of_request(request: RenderRequest, *, known: Collection[str] = ()) -> tuple[str, ...]:
     """Return the entities a request asks for: the stated ones, else those read off its intent.
 
     A slug such as `debug_memory_leak` is its words. `known` are names of entities that others use: one whose words
     stand in the intent side by side is asked for in place of those words, so `memory_leak` is found if it is known.
     """
     if request.entities is not None:
-        return tuple(dict.fromkeys(filter(None, map(normal, request.entities))))
+        return tuple(dict.fromkeys(filter(None, map(normalize_entity, request.entities))))
     intent = request.intent.strip()
-    if _WORD.fullmatch(intent) and len(slug := list(_parts(intent))) >= _SLUG:
+    if _WORD.fullmatch(intent) and len(slug := list(_split_word(intent))) >= _SLUG:
         intent = " ".join(slug)
-    found = list(entities(intent))
+    found = list(extract_entities(intent))
     said = [word.lower() for word in _WORD.findall(intent[:READ])]
     if len(found) > 1 and found[0] in _ASKING and said and said[0] == found[0]:
         del found[0]
-    return _joined(found, said, known) if known else tuple(found)
+    return _join_known_names(found, said, known) if known else tuple(found)
 
 
-def normal(name: str) -> str:
+def normalize_entity(name: str) -> str:
     """Return the name of an entity as two are compared: lower case, blanks at its ends aside."""
     return name.strip().lower()
 
 
-def _of(piece: str) -> Iterator[tuple[str, bool]]:
+def _entities_of_piece(piece: str) -> Iterator[tuple[str, bool]]:
     """Return the entities in what stands between two spaces, each with whether it is a name."""
     small = piece.lower()
     if small.isascii() and small.isalpha() and (piece == small or piece.istitle() or piece.isupper()):
-        if _counts(small):
+        if _is_meaningful(small):
             yield small, piece != small
         return
     if _NUMBER.fullmatch(piece):
         yield small, True
         return
-    parts = [part for word in _WORD.findall(piece) for part in _parts(word)]
-    if len(small) <= LONGEST and not _RUN.search(small) and (len(parts) > 1 or _counts(small)):
+    parts = [part for word in _WORD.findall(piece) for part in _split_word(word)]
+    if len(small) <= LONGEST and not _RUN.search(small) and (len(parts) > 1 or _is_meaningful(small)):
         yield small, True
-    telling = [part for part in parts if _counts(part)]
+    telling = [part for part in parts if _is_meaningful(part)]
     if len(telling) < 2 and any(len(part) < 3 for part in parts) and len(parts) > 1:
         return  # what is left of "OAuth" or "v1.2" is another word
     for part in telling:
@@ -99,7 +99,7 @@ def _of(piece: str) -> Iterator[tuple[str, bool]]:
             yield part, False
 
 
-def _parts(word: str) -> Iterator[str]:
+def _split_word(word: str) -> Iterator[str]:
     if word.isascii():
         for part in word.split("_"):
             mixed = not (part.islower() or part.isupper() or part.istitle())
@@ -118,18 +118,18 @@ def _parts(word: str) -> Iterator[str]:
         yield word[place:].lower()
 
 
-def _counts(word: str) -> bool:
+def _is_meaningful(word: str) -> bool:
     """Whether a word says anything by itself."""
     if not word.isascii():
         return len(word) <= LONGEST
-    return 1 < len(word) <= LONGEST and term(word) != 0
+    return 1 < len(word) <= LONGEST and content_term(word) != 0
 
 
-def _joined(found: list[str], said: list[str], known: Collection[str]) -> tuple[str, ...]:
+def _join_known_names(found: list[str], said: list[str], known: Collection[str]) -> tuple[str, ...]:
     """Return entities with the words of a known name replaced by it, longest names first."""
     by_words: dict[tuple[str, ...], str] = {}
-    for name in sorted(set(map(normal, known))):
-        words = tuple(part for word in _WORD.findall(name) for part in _parts(word))
+    for name in sorted(set(map(normalize_entity, known))):
+        words = tuple(part for word in _WORD.findall(name) for part in _split_word(word))
         if len(words) > 1:
             by_words.setdefault(words, name)
     where: dict[str, list[int]] = {}

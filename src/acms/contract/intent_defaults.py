@@ -111,46 +111,46 @@ _RISKS = {
 }
 
 
-def understand(text: str) -> Intent:
+def classify_intent(text: str) -> Intent:
     """Return what a text asks for; a slug such as `debug_memory_leak` is read as its words."""
     goal = " ".join(text.split())
     said = re.sub(r"[\W_]+", " ", goal.lower())
-    verbs = {verb: _named(words, said) for verb, words in _VERBS.items()}
+    verbs = {verb: _find_keywords(words, said) for verb, words in _VERBS.items()}
     most = max(verbs.values(), key=len)
     total = sum(map(len, verbs.values()))
-    domains = {domain: _named(words, said) for domain, words in _DOMAINS.items()}
+    domains = {domain: _find_keywords(words, said) for domain, words in _DOMAINS.items()}
     topic = max(domains, key=lambda domain: len(domains[domain]))
     groups = (_COMPLEXITIES, _URGENCIES, _RISKS)
-    found = {at for group in groups for words in group.values() for at in _named(words, said)}
+    found = {at for group in groups for words in group.values() for at in _find_keywords(words, said)}
     found |= {at for group in (verbs, domains) for named in group.values() for at in named}
     return Intent(
         goal=goal,
         verb=next(verb for verb, named in verbs.items() if named is most) if total else Verb.SEARCH,
         confidence=len(most) / total if total else 0.0,
         domain=topic if domains[topic] else Domain.GENERAL,
-        complexity=_first(_COMPLEXITIES, said, Complexity.MEDIUM),
-        urgency=_first(_URGENCIES, said, Urgency.MEDIUM),
-        risk=_first(_RISKS, said, RiskLevel.MEDIUM),
+        complexity=_first_match(_COMPLEXITIES, said, Complexity.MEDIUM),
+        urgency=_first_match(_URGENCIES, said, Urgency.MEDIUM),
+        risk=_first_match(_RISKS, said, RiskLevel.MEDIUM),
         keywords=tuple(dict.fromkeys(word for _, word in sorted(found))),
     )
 
 
-def _first(table: Mapping[T, str], said: str, otherwise: T) -> T:
-    return next((one for one, words in table.items() if _named(words, said)), otherwise)
+def _first_match(table: Mapping[T, str], said: str, otherwise: T) -> T:
+    return next((one for one, words in table.items() if _find_keywords(words, said)), otherwise)
 
 
-def _named(words: str, said: str) -> list[tuple[int, str]]:
+def _find_keywords(words: str, said: str) -> list[tuple[int, str]]:
     """Return where words of a table stand, each once."""
     found: list[tuple[int, str]] = []
     for word in words.split(", "):
-        match = _pattern(word).search(said)
+        match = _compile_pattern(word).search(said)
         if match is not None:
             found.append((match.start(), word))
     return found
 
 
 @cache
-def _pattern(word: str) -> re.Pattern[str]:
+def _compile_pattern(word: str) -> re.Pattern[str]:
     """Return a word with its regular forms, or a phrase as it stands."""
     if " " in word:
         return re.compile(rf"\b{word}\b")

@@ -20,7 +20,17 @@ from acms.contract.schema import Fragment, KVPolicy, Lod
 from acms.errors import ValidationError
 from acms.privacy.detect import safe_key
 
-__all__ = ["Held", "Holds", "Resolved", "evict_score", "going", "known", "policy", "quoting", "resolve"]
+__all__ = [
+    "Held",
+    "Holds",
+    "Resolved",
+    "evict_score",
+    "eviction_sort_key",
+    "find_quoting_keys",
+    "parse_cache_keys",
+    "policy",
+    "resolve_conflicts",
+]
 
 CAPACITY = 64
 """Keys a cache holds unless it says otherwise."""
@@ -76,7 +86,7 @@ class Resolved(NamedTuple):
     conflicts: tuple[str, ...]
 
 
-def known(cache: Holds | Iterable[Held | str] | None) -> tuple[Held, ...]:
+def parse_cache_keys(cache: Holds | Iterable[Held | str] | None) -> tuple[Held, ...]:
     """Return what a caller says of its cache: a cache, its keys with or without what is known of them, or nothing."""
     if cache is None:
         return ()
@@ -102,7 +112,7 @@ def evict_score(*, turns: int, cost: int, benefit: float) -> float:
     )
 
 
-def resolve(policy: KVPolicy) -> Resolved:
+def resolve_conflicts(policy: KVPolicy) -> Resolved:
     """Return a policy with each key in one list, once: pin wins over compress, compress over evict."""
     pin = dict.fromkeys(policy.pin)
     compress = dict.fromkeys(key for key in policy.compress if key not in pin)
@@ -137,20 +147,21 @@ def policy(
     now = {one.id for one in selected}
     if capacity is None:
         capacity = cache.capacity if isinstance(cache, Holds) else CAPACITY
-    units = _units(selected, told, known(cache))
+    units = _collect_keys(selected, told, parse_cache_keys(cache))
     hidden = {key for key in units if not safe(key)}
-    hidden |= quoting(
+    hidden |= find_quoting_keys(
         [key for key in units if key not in hidden], [one.text for one in selected if one.text is not None]
     )
     asked = frozenset(one.strip().lower() for one in gaze)
-    pin = _pinned(selected, asked, tokens_max, hidden)
+    pin = _choose_pins(selected, asked, tokens_max, hidden)
     rest = [unit for key, unit in units.items() if key not in pin]
     compress = {unit.key for unit in rest if unit.cost >= LARGE and MEDIUM <= unit.benefit < GOOD} - hidden
-    left = sorted((unit for unit in rest if unit.key not in compress), key=going)
+    left = sorted((unit for unit in rest if unit.key not in compress), key=eviction_sort_key)
     evict = {
         unit.key
         for unit in left
-        if _score(unit) >= STALE or (unit.key not in now and any(_redundant(unit, units[key]) for key in pin))
+        if _score_for_eviction(unit) >= STALE
+        or (unit.key not in now and any(_is_redundant(unit, units[key]) for key in pin))
     } - hidden
     excess = len(units) - len(evict) - capacity
     for unit in left:
@@ -166,16 +177,16 @@ def policy(
     )
 
 
-def going(unit: Held) -> tuple[float, int, str]:
+def eviction_sort_key(unit: Held) -> tuple[float, int, str]:
     """Return the sort key of eviction: highest score first, then oldest use, then id."""
-    return -_score(unit), -unit.turns, unit.key
+    return -_score_for_eviction(unit), -unit.turns, unit.key
 
 
-def _score(unit: Held) -> float:
+def _score_for_eviction(unit: Held) -> float:
     return evict_score(turns=unit.turns, cost=unit.cost, benefit=unit.benefit)
 
 
-def _units(
+def _collect_keys(
     selected: Iterable[Fragment], benefits: Mapping[str, float], cache: Iterable[Held]
 ) -> dict[str, Held]:
     """Return every key of the reply and of the cache; what the reply says of a key counts."""
@@ -197,13 +208,15 @@ def _units(
     return units
 
 
-def _pinned(
+def _choose_pins(
     selected: Iterable[Fragment], asked: frozenset[str], tokens_max: int, hidden: Collection[str]
 ) -> dict[str, None]:
     pin: dict[str, None] = {}
     total = 0
     for one in selected:
-        active = one.lod is Lod.MACRO or (one.lod is Lod.MICRO and bool(_names(one.entities) & asked))
+        active = one.lod is Lod.MACRO or (
+            one.lod is Lod.MICRO and bool(_normalize_names(one.entities) & asked)
+        )
         if not active or one.text is None or one.id in hidden or one.cost_tokens > PIN_SHARE * tokens_max:
             continue
         total += one.cost_tokens
@@ -213,25 +226,25 @@ def _pinned(
     return pin
 
 
-def _redundant(unit: Held, pinned: Held) -> bool:
+def _is_redundant(unit: Held, pinned: Held) -> bool:
     """Tell whether a pinned key says what this one does: about all it is about, in as much detail, worth as much."""
-    own = _names(unit.entities)
+    own = _normalize_names(unit.entities)
     return (
         bool(own)
-        and own <= _names(pinned.entities)
+        and own <= _normalize_names(pinned.entities)
         and unit.lod.rank <= pinned.lod.rank
         and unit.benefit <= pinned.benefit
     )
 
 
-def _names(entities: Iterable[str]) -> frozenset[str]:
+def _normalize_names(entities: Iterable[str]) -> frozenset[str]:
     return frozenset(one.strip().lower() for one in entities)
 
 
 # ── keys are not text ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def quoting(keys: Iterable[str], texts: Iterable[str]) -> set[str]:
+def find_quoting_keys(keys: Iterable[str], texts: Iterable[str]) -> set[str]:
     """Return the keys that have `WINDOW` characters in a row of one of the texts in them."""
     half = WINDOW // 2
     windows: dict[str, list[str]] = {}

@@ -18,9 +18,18 @@ from acms.errors import (
 )
 from acms.log.merges import MergeConflict
 from acms.model import Json
-from acms.nouns import read, write
+from acms.nouns import decode_noun, encode_noun
 
-__all__ = ["CODE", "MEDIA", "STATUS", "TITLES", "advice", "problem", "raised", "status_of"]
+__all__ = [
+    "CODE",
+    "MEDIA",
+    "STATUS",
+    "TITLES",
+    "parse_problem",
+    "serialize_problem",
+    "status_of",
+    "translate_options",
+]
 
 MEDIA = "application/problem+json"
 """Media type of an error."""
@@ -166,7 +175,7 @@ def status_of(error: ACMSError) -> int:
     return STATUS.get(error.code, 500)
 
 
-def problem(error: ACMSError, *, request_id: str) -> dict[str, Json]:
+def serialize_problem(error: ACMSError, *, request_id: str) -> dict[str, Json]:
     """Write an error as a problem; what an internal error says stays inside."""
     status = status_of(error)
     inside = status == 500
@@ -177,7 +186,7 @@ def problem(error: ACMSError, *, request_id: str) -> dict[str, Json]:
         "detail": "the service failed; its log has more under the request id" if inside else str(error),
         "code": error.code,
         "retryable": error.retryable,
-        "options": [] if inside else advice(error),
+        "options": [] if inside else translate_options(error),
         "requestId": request_id,
     }
     if written["options"] != list(error.options) and not inside and error.code not in _OPERATORS:
@@ -189,7 +198,7 @@ def problem(error: ACMSError, *, request_id: str) -> dict[str, Json]:
     if isinstance(error, FitError):
         written["where"], written["tried"] = error.where, list(error.tried)
     if isinstance(error, MergeConflictError):
-        written["conflicts"] = [write(one) for one in error.conflicts]
+        written["conflicts"] = [encode_noun(one) for one in error.conflicts]
     if isinstance(error, JobFailedError):
         written["jobId"] = error.job_id
     if isinstance(error, PermissionDeniedError) and error.scope:
@@ -199,18 +208,18 @@ def problem(error: ACMSError, *, request_id: str) -> dict[str, Json]:
     return written
 
 
-def advice(error: ACMSError) -> list[str]:
+def translate_options(error: ACMSError) -> list[str]:
     """Return what a client over HTTP can do about an error; what only a program or the shell can do is left out."""
     if error.code in _OPERATORS:
         again = "repeat the request, a change under the same Idempotency-Key"
         return [
             again if error.retryable else "ask who runs the service: its log has more under the request id"
         ]
-    found = dict.fromkeys(_meant(option) for option in error.options)
+    found = dict.fromkeys(_translate_option(option) for option in error.options)
     return [option for option in found if not CODE.search(option)]
 
 
-def _meant(option: str) -> str:
+def _translate_option(option: str) -> str:
     for said, meant in _SAID:
         match = said.fullmatch(option)
         if match is not None:
@@ -218,29 +227,34 @@ def _meant(option: str) -> str:
     return option
 
 
-def raised(written: Mapping[str, Json]) -> ACMSError:
+def parse_problem(written: Mapping[str, Json]) -> ACMSError:
     """Read a problem back as the error it was; what is not known of it becomes an `ACMSError`."""
     code = written.get("code")
     found = _CLASSES.get(code) if isinstance(code, str) else None
     said = written.get("detail")
     text = said if isinstance(said, str) else "the service answered with an error"
-    advised = _list(written.get("pythonOptions", written.get("options")))
+    advised = _list_or_empty(written.get("pythonOptions", written.get("options")))
     options = [one for one in advised if isinstance(one, str)]
     error = (found or ACMSError).__new__(found or ACMSError)
     ACMSError.__init__(error, text, retryable=written.get("retryable") is True, options=options)
     extra: dict[str, Json] = {}
     if isinstance(error, ValidationError):
-        fields = _list(written.get("errors"))
+        fields = _list_or_empty(written.get("errors"))
         first = fields[0] if fields and isinstance(fields[0], dict) else {}
         extra["field"] = str(first.get("field", ""))
     if isinstance(error, TokenBudgetExceededError):
-        extra["budget"], extra["required"] = _whole(written.get("budget")), _whole(written.get("required"))
+        extra["budget"], extra["required"] = (
+            _int_or_zero(written.get("budget")),
+            _int_or_zero(written.get("required")),
+        )
     if isinstance(error, FitError):
         extra["over"] = extra["required"] - extra["budget"]
         extra["where"] = str(written.get("where", ""))
-        extra["tried"] = tuple(str(one) for one in _list(written.get("tried")))
+        extra["tried"] = tuple(str(one) for one in _list_or_empty(written.get("tried")))
     if isinstance(error, MergeConflictError):
-        extra["conflicts"] = tuple(read(MergeConflict, one) for one in _list(written.get("conflicts")))
+        extra["conflicts"] = tuple(
+            decode_noun(MergeConflict, one) for one in _list_or_empty(written.get("conflicts"))
+        )
     if isinstance(error, JobFailedError):
         extra["job_id"] = str(written.get("jobId", ""))
     if isinstance(error, PermissionDeniedError):
@@ -256,9 +270,9 @@ def raised(written: Mapping[str, Json]) -> ACMSError:
     return error
 
 
-def _list(value: Json) -> list[Json]:
+def _list_or_empty(value: Json) -> list[Json]:
     return value if isinstance(value, list) else []
 
 
-def _whole(value: Json) -> int:
+def _int_or_zero(value: Json) -> int:
     return value if type(value) is int else 0

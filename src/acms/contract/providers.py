@@ -32,7 +32,7 @@ from acms.contract.wire import ITEMS, one_of
 from acms.errors import ACMSError, ConfigurationError, ProviderError, ValidationError
 from acms.model import Json, Privacy
 from acms.observability.logging import safe_error
-from acms.privacy.detect import redact
+from acms.privacy.detect import redact_text
 from acms.recall.patience import patience
 from acms.view import View
 
@@ -137,12 +137,12 @@ class Desk:
         self.turn = asyncio.Lock()
 
 
-def providers(sources: Sequence[object]) -> tuple[Provider, ...]:
+def build_providers(sources: Sequence[object]) -> tuple[Provider, ...]:
     """Return sources as the engine asks them: a session as its project and its experience."""
     found: list[Provider] = []
     for source in sources:
         if isinstance(source, View):
-            name = redact(source.session_id, Privacy.REDACT).text  # it stands in logs and messages
+            name = redact_text(source.session_id, Privacy.REDACT).text  # it stands in logs and messages
             found.append(Provider(name=name, layer=Layer.L2, source=source, own=True))
             found.append(Provider(name=name, layer=Layer.L4, source=source, own=True))
             continue
@@ -168,7 +168,7 @@ def providers(sources: Sequence[object]) -> tuple[Provider, ...]:
             raise ConfigurationError("layer of a source must be L1, L2 or L4")
         found.append(
             Provider(
-                name=redact(name, Privacy.REDACT).text
+                name=redact_text(name, Privacy.REDACT).text
                 if isinstance(name, str) and name
                 else type(source).__name__,
                 layer=layer,
@@ -182,7 +182,7 @@ def providers(sources: Sequence[object]) -> tuple[Provider, ...]:
 # ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def ask(
+async def ask_providers(
     calls: Sequence[Call], memories: Mapping[int, Memory], desk: Desk, *, until: float
 ) -> list[Answer]:
     """Ask all at the same time, each within its slice; return an answer for each, in order. Nothing is left running.
@@ -195,7 +195,7 @@ async def ask(
     loop = asyncio.get_running_loop()
     begin = loop.time()
     pending = [_Pending(call, begin=begin, until=until) for call in calls]
-    under_way = {asyncio.create_task(_answer(one, memories, desk)): one for one in pending}
+    under_way = {asyncio.create_task(_call_provider(one, memories, desk)): one for one in pending}
     tasks = list(under_way)
     waiting, late = set(tasks), set[asyncio.Task[Answer]]()
     try:
@@ -214,9 +214,9 @@ async def ask(
                     waiting.discard(task)
                     late.add(task)
     finally:
-        await _ended(tasks, max(LEAST_GRACE, min(GRACE, until - loop.time())))
+        await _cancel_tasks(tasks, max(LEAST_GRACE, min(GRACE, until - loop.time())))
     return [
-        replace(_outcome(task, one.call, task in late), took_ms=one.took_ms or 0.0)
+        replace(_answer_of_task(task, one.call, task in late), took_ms=one.took_ms or 0.0)
         for task, one in under_way.items()
     ]
 
@@ -246,12 +246,12 @@ class _Pending:
             self.took_ms = 1000 * (asyncio.get_running_loop().time() - self._begin)
 
 
-async def _ended(tasks: Sequence[asyncio.Task[Answer]], grace: float) -> None:
+async def _cancel_tasks(tasks: Sequence[asyncio.Task[Answer]], grace: float) -> None:
     """See to it that no task is left, whatever it does about being cancelled."""
     left = {task for task in tasks if not task.done()}
     for task in left:
         task.cancel()
-        task.add_done_callback(_forget)
+        task.add_done_callback(_retrieve_exception)
     if left:
         _, left = await asyncio.wait(left, timeout=grace)
     for _ in range(2):
@@ -265,13 +265,13 @@ async def _ended(tasks: Sequence[asyncio.Task[Answer]], grace: float) -> None:
         _, left = await asyncio.wait(left, timeout=KILL)
 
 
-def _forget(task: asyncio.Task[Any]) -> None:
+def _retrieve_exception(task: asyncio.Task[Any]) -> None:
     """Look at what became of a task that nobody waits for."""
     if not task.cancelled():
         task.exception()
 
 
-def _outcome(task: asyncio.Task[Answer], call: Call, late: bool) -> Answer:
+def _answer_of_task(task: asyncio.Task[Answer], call: Call, late: bool) -> Answer:
     if not task.done():
         return Answer(call=call, code=Code.PROVIDER_TIMEOUT, abandoned=True)
     if task.cancelled():
@@ -281,7 +281,7 @@ def _outcome(task: asyncio.Task[Answer], call: Call, late: bool) -> Answer:
         return Answer(call=call, code=Code.PROVIDER_TIMEOUT)
     if error is None:
         return task.result()
-    code = _code(error)
+    code = _code_of_error(error)
     passing = isinstance(error, ConnectionError) or (
         isinstance(error, ACMSError) and error.retryable and not isinstance(error, ProviderError)
     )
@@ -289,7 +289,7 @@ def _outcome(task: asyncio.Task[Answer], call: Call, late: bool) -> Answer:
     return Answer(call=call, code=code, passing=passing, error=told)
 
 
-def _code(error: BaseException) -> Code:
+def _code_of_error(error: BaseException) -> Code:
     if isinstance(error, TimeoutError):
         return Code.PROVIDER_TIMEOUT
     if isinstance(error, ConnectionError):
@@ -311,7 +311,7 @@ _BY_STATUS: Mapping[object, Code] = {
 }
 
 
-async def _answer(pending: _Pending, memories: Mapping[int, Memory], desk: Desk) -> Answer:
+async def _call_provider(pending: _Pending, memories: Mapping[int, Memory], desk: Desk) -> Answer:
     call = pending.call
     if call.provider.own:
         memory = memories[id(call.provider.source)]
@@ -326,7 +326,7 @@ async def _answer(pending: _Pending, memories: Mapping[int, Memory], desk: Desk)
     pending.note_answer()
     held = [said]
     del said  # whoever reads it lets it go, a piece at a time
-    return await _read(held, call, desk, stop=pending.stop)
+    return await _read_answer(held, call, desk, stop=pending.stop)
 
 
 # ── reading an answer ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -336,24 +336,26 @@ _VARIANT = tuple(field.name for field in fields(Variant))
 _RESPONSE = tuple(field.name for field in fields(ProviderResponse))
 
 
-def _plain(value: object, names: Sequence[str]) -> object:
+def _to_mapping(value: object, names: Sequence[str]) -> object:
     """Return an object as the mapping it would be on the wire: what others made is checked like what was sent."""
     return value if isinstance(value, Mapping) else {name: getattr(value, name) for name in names}
 
 
-def _candidate(value: object) -> object:
+def _candidate_to_mapping(value: object) -> object:
     if not isinstance(value, Candidate):
         return value
-    body: Any = _plain(value, _CANDIDATE)
+    body: Any = _to_mapping(value, _CANDIDATE)
     variants = body["variants"]
     if isinstance(variants, Sequence):
-        body["variants"] = [_plain(one, _VARIANT) if isinstance(one, Variant) else one for one in variants]
+        body["variants"] = [
+            _to_mapping(one, _VARIANT) if isinstance(one, Variant) else one for one in variants
+        ]
     return body
 
 
-def _opened(said: object, request_id: str) -> tuple[ProviderResponse, list[object]]:
+def _split_response(said: object, request_id: str) -> tuple[ProviderResponse, list[object]]:
     """Return an answer without its candidates, and these as they came; `ValidationError` when it is malformed."""
-    body: Any = _plain(said, _RESPONSE) if isinstance(said, ProviderResponse) else said
+    body: Any = _to_mapping(said, _RESPONSE) if isinstance(said, ProviderResponse) else said
     if not isinstance(body, Mapping):
         raise ValidationError("must be an object", field="response")
     given: Any = body.get("candidates")
@@ -372,14 +374,14 @@ def _opened(said: object, request_id: str) -> tuple[ProviderResponse, list[objec
     return frame, list(islice(given, len(given)))
 
 
-async def _read(held: list[Any], call: Call, desk: Desk, *, stop: float) -> Answer:
+async def _read_answer(held: list[Any], call: Call, desk: Desk, *, stop: float) -> Answer:
     """Take an answer and read it, a candidate at a time; one that is malformed is passed over.
 
     Those who read at the same time take turns. What is not read at `stop`, in the loop's time, is left out, and the
     answer is partial. `ValidationError` when the answer as a whole is malformed: no
     candidates, another request's id, more than is allowed.
     """
-    frame, pile = _opened(held.pop(), call.request.request_id)
+    frame, pile = _split_response(held.pop(), call.request.request_id)
     found: list[Candidate] = []
     unread: list[str] = []
     dropped = disobeyed = chars = done = 0
@@ -388,7 +390,7 @@ async def _read(held: list[Any], call: Call, desk: Desk, *, stop: float) -> Answ
         async with desk.turn:
             until = perf_counter() + TURN
             while done < len(pile) and perf_counter() < until:
-                one = _candidate(pile[done])
+                one = _candidate_to_mapping(pile[done])
                 pile[done] = None
                 done += 1
                 try:

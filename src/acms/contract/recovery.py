@@ -68,7 +68,7 @@ def slice_ms(deadline_ms: float | None, layer: Layer, time_ms: float, left_ms: f
     return found if found >= LEAST_MS else 0.0
 
 
-def raised_ms(old_ms: float, left_ms: float, *, own: bool) -> float:
+def retry_slice_ms(old_ms: float, left_ms: float, *, own: bool) -> float:
     """Return how long a provider may take in a retry with a reduced scope; 0 when it is not to be asked."""
     if own:
         return max(0.0, left_ms)
@@ -76,7 +76,7 @@ def raised_ms(old_ms: float, left_ms: float, *, own: bool) -> float:
     return found if found >= LEAST_MS else 0.0
 
 
-def reduced(top_k: int) -> int:
+def reduce_top_k(top_k: int) -> int:
     """Return how many items a retry with a reduced scope asks for: 50 become 20."""
     return min(top_k, max(LEAST_TOP_K, top_k * 2 // 5))
 
@@ -87,7 +87,7 @@ def primary_failed(outcomes: Sequence[Outcome]) -> bool:
     return bool(project) and all(one.code is not None for one in project)
 
 
-def failure(outcomes: Sequence[Outcome], risk: RiskLevel, *, obtained: bool) -> Code | None:
+def select_error_code(outcomes: Sequence[Outcome], risk: RiskLevel, *, obtained: bool) -> Code | None:
     """Return the code of the error that a reply must carry; None when what was obtained will do.
 
     A missing provider alone is no error. It is one when nothing was obtained, or when the risk is high and nobody who
@@ -101,10 +101,10 @@ def failure(outcomes: Sequence[Outcome], risk: RiskLevel, *, obtained: bool) -> 
     if len(failed) == len(outcomes) > 1 and len({one.layer for one in failed}) > 1:
         started = [one for one in failed if one.code is not Code.DEADLINE_EXCEEDED]
         return Code.ALL_PROVIDERS_FAILED if started else Code.DEADLINE_EXCEEDED
-    return first(failed).code
+    return find_main_failure(failed).code
 
 
-def first(failed: Sequence[Outcome]) -> Outcome:
+def find_main_failure(failed: Sequence[Outcome]) -> Outcome:
     """Return the failure that matters most: of the project, then in the order of the sources."""
     return min(failed, key=lambda one: (one.layer is not Layer.L2, one.code is Code.DEADLINE_EXCEEDED))
 
@@ -167,10 +167,10 @@ _RETRIABLE = frozenset(
 )
 
 
-def envelope(code: Code, message: str, now: Situation) -> ErrorEnvelope:
+def build_envelope(code: Code, message: str, now: Situation) -> ErrorEnvelope:
     """Return the error of a reply, with every option that could succeed."""
     options = [
-        option for action in _OFFERS.get(code, ()) if (option := _option(action, code, now)) is not None
+        option for action in _OFFERS.get(code, ()) if (option := _build_option(action, code, now)) is not None
     ]
     again = code in _RETRIABLE and now.attempt < now.max_attempts
     if code is Code.DEADLINE_EXCEEDED:  # the same time would be too short again
@@ -185,17 +185,17 @@ def envelope(code: Code, message: str, now: Situation) -> ErrorEnvelope:
     )
 
 
-def _option(action: Action, code: Code, now: Situation) -> Option | None:
+def _build_option(action: Action, code: Code, now: Situation) -> Option | None:
     """Return an action with its hint; None when it could not succeed."""
     if action in _RETRIES and now.attempt >= now.max_attempts:
         return None
     left = now.request.time_ms - reserve_ms(now.request.time_ms)
     if action is Action.RETRY_WITH_REDUCED_SCOPE:
-        return _reduced(action, left, now)
+        return _build_retry_option(action, left, now)
     if action is Action.EXPLICIT_L1_EXPANSION:
-        return _expansion(action, left, now)
+        return _build_expansion_option(action, left, now)
     if action is Action.RETURN_L4_ONLY:
-        return _experience(action, now)
+        return _build_experience_option(action, now)
     if action is Action.RETURN_MINIMAL:
         what = f"the {now.collected} items collected so far" if now.collected else "an empty context"
         return Option(action=action, hint=f"Stop here and return {what}")
@@ -204,21 +204,21 @@ def _option(action: Action, code: Code, now: Situation) -> Option | None:
     return Option(action=action, hint="Ask once more, unchanged")
 
 
-def _reduced(action: Action, left: float, now: Situation) -> Option | None:
+def _build_retry_option(action: Action, left: float, now: Situation) -> Option | None:
     failed = [one for one in now.outcomes if one.code is not None]
     if not failed:
         return None
-    one = first(failed)
-    time = raised_ms(one.slice_ms, left, own=one.own)
+    one = find_main_failure(failed)
+    time = retry_slice_ms(one.slice_ms, left, own=one.own)
     if not time:
         return None
     return Option(
         action=action,
-        hint=f"Ask {one.layer} for {reduced(one.top_k)} instead of {one.top_k} items, within {time:.0f} ms",
+        hint=f"Ask {one.layer} for {reduce_top_k(one.top_k)} instead of {one.top_k} items, within {time:.0f} ms",
     )
 
 
-def _expansion(action: Action, left: float, now: Situation) -> Option | None:
+def _build_expansion_option(action: Action, left: float, now: Situation) -> Option | None:
     used = any(one.layer is Layer.L1 for one in now.outcomes)
     if Layer.L1 not in now.layers or used or now.mode is Privacy.BLOCK or left < LEAST_MS:
         return None
@@ -227,7 +227,7 @@ def _expansion(action: Action, left: float, now: Situation) -> Option | None:
     )
 
 
-def _experience(action: Action, now: Situation) -> Option | None:
+def _build_experience_option(action: Action, now: Situation) -> Option | None:
     asked = [one for one in now.outcomes if one.layer is Layer.L4]
     if Layer.L4 not in now.layers or now.request.experience_top_k == 0:
         return None

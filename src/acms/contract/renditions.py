@@ -66,7 +66,7 @@ class Item:
         self.score = 0.0
 
 
-def normalised(
+def normalize_candidates(
     candidates: Iterable[Candidate], counts: Counts, prefer: Lod | None, *, upwards: bool
 ) -> tuple[list[Item], list[Item]]:
     """Return the candidates with costs that can be relied on, and those whose id came again.
@@ -75,22 +75,22 @@ def normalised(
     offered count only `upwards`. Of two with the same id the fresher is kept, then the cheaper.
     """
     pile = list(candidates)
-    counted = iter(counts(_counted(pile)))
+    counted = iter(counts(_texts_to_count(pile)))
     best: dict[str, Item] = {}
     doubles: list[Item] = []
     for candidate in pile:
-        item = _item(candidate, counted, prefer, upwards)
+        item = _build_item(candidate, counted, prefer, upwards)
         other = best.setdefault(candidate.id, item)
         if other is item:
             continue
-        if _before(item, other):
+        if _is_preferred(item, other):
             best[candidate.id] = item
             item = other
         doubles.append(item)
     return list(best.values()), doubles
 
 
-def _counted(candidates: Iterable[Candidate]) -> Iterator[str]:
+def _texts_to_count(candidates: Iterable[Candidate]) -> Iterator[str]:
     """Yield the texts of which the tokens are counted, in the order in which `_item` takes the numbers."""
     for one in candidates:
         if one.text is not None:
@@ -99,7 +99,7 @@ def _counted(candidates: Iterable[Candidate]) -> Iterator[str]:
                 yield variant.text
 
 
-def _before(item: Item, other: Item) -> bool:
+def _is_preferred(item: Item, other: Item) -> bool:
     """Whether the first of two with the same id is the one to keep."""
     mine, theirs = (-item.stamp, item.key[2]), (-other.stamp, other.key[2])
     if mine != theirs:
@@ -107,7 +107,7 @@ def _before(item: Item, other: Item) -> bool:
     return repr(item.candidate) < repr(other.candidate)  # whichever, as long as it is always the same
 
 
-def _item(candidate: Candidate, counted: Iterator[int], prefer: Lod | None, upwards: bool) -> Item:
+def _build_item(candidate: Candidate, counted: Iterator[int], prefer: Lod | None, upwards: bool) -> Item:
     """Return an item with the renditions that are wanted, without those that say less than a cheaper one."""
     text, lod, cost = candidate.text, candidate.lod, candidate.cost_tokens
     if text is not None and (spent := next(counted)) > cost:
@@ -115,7 +115,7 @@ def _item(candidate: Candidate, counted: Iterator[int], prefer: Lod | None, upwa
     if text is None or not candidate.variants:
         return Item(candidate, _LODS_AT[1 << _RANK[lod]], (text,), (cost,))
     own = _RANK[lod]
-    costs_at, texts_at = _cheapest(candidate.variants, counted)
+    costs_at, texts_at = _cheapest_variants(candidate.variants, counted)
     costs_at[own] = cost
     texts_at[own] = text
     most = 2 if upwards else own
@@ -154,7 +154,9 @@ def _item(candidate: Candidate, counted: Iterator[int], prefer: Lod | None, upwa
     )
 
 
-def _cheapest(variants: Iterable[Variant], counted: Iterator[int]) -> tuple[list[int | None], list[str]]:
+def _cheapest_variants(
+    variants: Iterable[Variant], counted: Iterator[int]
+) -> tuple[list[int | None], list[str]]:
     """Return the cost and the text of the cheapest variant of each level of detail."""
     costs_at: list[int | None] = [None, None, None]
     texts_at = ["", "", ""]
@@ -176,7 +178,7 @@ _LODS_AT = tuple(tuple(lod for lod in _LODS if present >> lod.rank & 1) for pres
 _DOWN = ((0,), (1, 0), (2, 1, 0))
 
 
-def let_go(pile: list[Any]) -> None:
+def release_in_chunks(pile: list[Any]) -> None:
     """Empty a list a piece at a time: whoever waits for the interpreter has a turn in between."""
     while pile:
         del pile[-PIECE:]

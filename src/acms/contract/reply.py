@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 
 from acms.contract import recovery
-from acms.contract.admission import Admitted, best
+from acms.contract.admission import Admitted, best_candidates
 from acms.contract.providers import Answer
 from acms.contract.recovery import Outcome
 from acms.contract.schema import Candidate, Code, Experience, Layer, Lod, Notice
@@ -15,7 +15,7 @@ LOW = 0.5
 """Coverage below which the caller is warned."""
 
 
-def outcome(answer: Answer) -> Outcome:
+def outcome_of_answer(answer: Answer) -> Outcome:
     """Return what became of a call."""
     call = answer.call
     return Outcome(
@@ -29,7 +29,7 @@ def outcome(answer: Answer) -> Outcome:
     )
 
 
-def heard(answer: Answer) -> Iterator[tuple[str, int, dict[str, object]]]:
+def log_records_for_answer(answer: Answer) -> Iterator[tuple[str, int, dict[str, object]]]:
     """Yield the records of an answer for the log: name, level, fields."""
     name = answer.call.provider.name
     code = None if answer.code is None else answer.code.value
@@ -50,14 +50,14 @@ def heard(answer: Answer) -> Iterator[tuple[str, int, dict[str, object]]]:
         yield "privacy.violation", logging.WARNING, {"provider": name, "candidates": answer.disobeyed}
 
 
-def collected(answers: Mapping[int, Answer], most: int | None) -> int:
+def count_candidates(answers: Mapping[int, Answer], most: int | None) -> int:
     """Return how many candidates there are to choose from, with `most` units of experience."""
     past = sum(len(one.candidates) for one in answers.values() if _is_experience(one))
     rest = sum(len(one.candidates) for one in answers.values() if not _is_experience(one))
     return rest + (past if most is None else min(past, most))
 
 
-def candidates(answers: Iterable[Answer], most: int | None) -> tuple[list[Candidate], tuple[str, ...]]:
+def merge_candidates(answers: Iterable[Answer], most: int | None) -> tuple[list[Candidate], tuple[str, ...]]:
     """Return what is chosen from; of experience the best `most` units, and the ids of the rest."""
     rest: list[Candidate] = []
     past: list[Candidate] = []
@@ -65,7 +65,7 @@ def candidates(answers: Iterable[Answer], most: int | None) -> tuple[list[Candid
         (past if _is_experience(answer) else rest).extend(answer.candidates)
     beyond: tuple[str, ...] = ()
     if most is not None and len(past) > most:
-        past, beyond = best(past, most)
+        past, beyond = best_candidates(past, most)
     return rest + past, beyond
 
 
@@ -73,7 +73,7 @@ def _is_experience(answer: Answer) -> bool:
     return answer.call.provider.layer is Layer.L4
 
 
-def missing(answers: Mapping[int, Answer]) -> tuple[Notice, ...]:
+def notices_for_answers(answers: Mapping[int, Answer]) -> tuple[Notice, ...]:
     """Return what is degraded about the answers, in the order of the sources."""
     found: dict[Notice, None] = {}
 
@@ -84,7 +84,7 @@ def missing(answers: Mapping[int, Answer]) -> tuple[Notice, ...]:
     for _, answer in sorted(answers.items()):
         name = f"{answer.call.provider.layer} provider {answer.call.provider.name!r}"
         if answer.code is not None:
-            warn(Code.PARTIAL_DATA, recovery.describe_outcome(outcome(answer)))
+            warn(Code.PARTIAL_DATA, recovery.describe_outcome(outcome_of_answer(answer)))
         elif answer.dropped:
             warn(Code.PARTIAL_DATA, f"{answer.dropped} candidates of {name} were not usable")
         if answer.partial or Code.PARTIAL_DATA in answer.warnings:
@@ -101,7 +101,7 @@ def missing(answers: Mapping[int, Answer]) -> tuple[Notice, ...]:
     return tuple(found)
 
 
-def shortened(admitted: Admitted, *, too_large: bool) -> tuple[Notice, ...]:
+def notices_for_selection(admitted: Admitted, *, too_large: bool) -> tuple[Notice, ...]:
     """Return what privacy and the budget have taken, and how little of what was asked for is left.
 
     `too_large` tells that something was left out for want of room.
@@ -125,7 +125,7 @@ def shortened(admitted: Admitted, *, too_large: bool) -> tuple[Notice, ...]:
     return tuple(found)
 
 
-def experience(admitted: Admitted) -> tuple[Experience, ...]:
+def build_experience(admitted: Admitted) -> tuple[Experience, ...]:
     """Return the chosen fragments that are experience as units of it."""
     return tuple(
         Experience(

@@ -13,7 +13,17 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from acms.contract.wire import ITEMS, fields, needed, number, one_of, strings, text, whole, written
+from acms.contract.wire import (
+    ITEMS,
+    one_of,
+    parse_integer,
+    parse_number,
+    parse_object,
+    parse_strings,
+    parse_text,
+    require_field,
+    serialize_noun,
+)
 from acms.errors import ValidationError
 from acms.model import Json, Layer, Privacy
 from acms.results import Ledger
@@ -147,35 +157,35 @@ class RenderRequest:
         """
         if isinstance(data, RenderRequest):
             return data
-        body = fields(data, "", _REQUEST, lenient)
+        body = parse_object(data, "", _REQUEST, lenient)
         if body.get("version") != VERSION:
             raise ValidationError(f"must be {VERSION!r}", field="version")
-        budgets = fields(needed(body, "budgets"), "budgets", _BUDGETS, lenient)
+        budgets = parse_object(require_field(body, "budgets"), "budgets", _BUDGETS, lenient)
         risk = body.get("risk_profile")
         level = RiskLevel.MEDIUM
         if risk is not None:
-            profile = fields(risk, "risk_profile", ("level",), lenient)
-            level = one_of(RiskLevel, needed(profile, "level", "risk_profile."), "risk_profile.level")
-        intent, entities = _intent(needed(body, "intent"), lenient)
+            profile = parse_object(risk, "risk_profile", ("level",), lenient)
+            level = one_of(RiskLevel, require_field(profile, "level", "risk_profile."), "risk_profile.level")
+        intent, entities = _parse_intent(require_field(body, "intent"), lenient)
         top_k = budgets.get("experience_top_k")
         return cls(
-            id=_uuid(needed(body, "id")),
-            request_id=text(needed(body, "request_id"), "request_id", least=1, most=512),
+            id=_parse_uuid(require_field(body, "id")),
+            request_id=parse_text(require_field(body, "request_id"), "request_id", least=1, most=512),
             intent=intent,
             tokens_max=math.floor(
-                number(
-                    needed(budgets, "tokens_max", "budgets."),
+                parse_number(
+                    require_field(budgets, "tokens_max", "budgets."),
                     "budgets.tokens_max",
                     least=0,
                     most=100_000_000,
                 )
             ),
-            time_ms=number(
-                needed(budgets, "time_ms", "budgets."), "budgets.time_ms", above=0, most=86_400_000
+            time_ms=parse_number(
+                require_field(budgets, "time_ms", "budgets."), "budgets.time_ms", above=0, most=86_400_000
             ),
             risk=level,
             privacy=one_of(Privacy, body.get("privacy_mode", "allow"), "privacy_mode"),
-            experience_top_k=None if top_k is None else whole(top_k, "budgets.experience_top_k"),
+            experience_top_k=None if top_k is None else parse_integer(top_k, "budgets.experience_top_k"),
             entities=entities,
         )
 
@@ -245,7 +255,7 @@ class Fragment:
 
     def to_wire(self, *, extended: bool = False) -> dict[str, Json]:
         """Write the fragment as JSON."""
-        return written(self) if extended else written(self, source=None)
+        return serialize_noun(self) if extended else serialize_noun(self, source=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,17 +271,17 @@ class KVPolicy:
         """Read a policy off the wire; a fourth name is refused, keys may repeat and conflict."""
         if isinstance(data, KVPolicy):
             return data
-        body = fields(data, "kv_policy", ("pin", "compress", "evict"), False)
+        body = parse_object(data, "kv_policy", ("pin", "compress", "evict"), False)
         return cls(
             **{
-                name: strings(body.get(name, ()), f"kv_policy.{name}")
+                name: parse_strings(body.get(name, ()), f"kv_policy.{name}")
                 for name in ("pin", "compress", "evict")
             }
         )
 
     def to_wire(self) -> dict[str, Json]:
         """Write the policy as JSON, all three lists."""
-        return written(self)
+        return serialize_noun(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,7 +297,7 @@ class Metrics:
 
     def to_wire(self) -> dict[str, Json]:
         """Write the metrics as JSON."""
-        return written(self)
+        return serialize_noun(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,7 +309,7 @@ class Notice:
 
     def to_wire(self) -> dict[str, Json]:
         """Write the warning as JSON."""
-        return written(self)
+        return serialize_noun(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,7 +321,7 @@ class Option:
 
     def to_wire(self) -> dict[str, Json]:
         """Write the option as JSON."""
-        return written(self, "hint")
+        return serialize_noun(self, "hint")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,7 +338,7 @@ class ErrorEnvelope:
 
     def to_wire(self) -> dict[str, Json]:
         """Write the envelope as JSON."""
-        return written(self) | {"options": [option.to_wire() for option in self.options]}
+        return serialize_noun(self) | {"options": [option.to_wire() for option in self.options]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,10 +353,10 @@ class Experience:
 
     def to_wire(self) -> dict[str, Json]:
         """Write the unit as JSON."""
-        return written(self, "refs", "reason")
+        return serialize_noun(self, "refs", "reason")
 
 
-def _unwritten() -> Ledger:
+def _empty_ledger() -> Ledger:
     return Ledger(dict)
 
 
@@ -363,7 +373,7 @@ class RenderReply:
     error: ErrorEnvelope | None = None
     experience: tuple[Experience, ...] = ()
     #: Why each candidate is shown or not, by id; it never goes over the wire.
-    ledger: Ledger = field(default_factory=_unwritten, compare=False, repr=False)
+    ledger: Ledger = field(default_factory=_empty_ledger, compare=False, repr=False)
 
     def to_wire(self, *, extended: bool = False) -> dict[str, Json]:
         """Write the reply as JSON, valid against the schema.
@@ -403,7 +413,7 @@ class ProviderRequest:
 
     def to_wire(self) -> dict[str, Json]:
         """Write the request as JSON, all seven fields."""
-        return written(self, privacy="privacy_mode")
+        return serialize_noun(self, privacy="privacy_mode")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -420,18 +430,20 @@ class ProviderResponse:
     @classmethod
     def of(cls, data: object) -> ProviderResponse:
         """Read a response off the wire; `ValidationError` names the field of what is malformed."""
-        body = fields(data, "", ("request_id", "candidates", "latency_ms", "warnings", "partial"), True)
-        found = needed(body, "candidates")
+        body = parse_object(data, "", ("request_id", "candidates", "latency_ms", "warnings", "partial"), True)
+        found = require_field(body, "candidates")
         if not isinstance(found, Sequence) or isinstance(found, str | bytes) or len(found) > ITEMS:
             raise ValidationError(f"must be a list of at most {ITEMS} candidates", field="candidates")
         partial = body.get("partial", False)
         if not isinstance(partial, bool):
             raise ValidationError("must be true or false", field="partial")
         return cls(
-            request_id=text(needed(body, "request_id"), "request_id", least=1, most=512),
-            candidates=tuple(_candidate(one, f"candidates[{index}]") for index, one in enumerate(found)),
-            latency_ms=number(body.get("latency_ms", 0), "latency_ms", least=0),
-            warnings=_notices(body.get("warnings", ())),
+            request_id=parse_text(require_field(body, "request_id"), "request_id", least=1, most=512),
+            candidates=tuple(
+                _parse_candidate(one, f"candidates[{index}]") for index, one in enumerate(found)
+            ),
+            latency_ms=parse_number(body.get("latency_ms", 0), "latency_ms", least=0),
+            warnings=_parse_notices(body.get("warnings", ())),
             partial=partial,
         )
 
@@ -443,26 +455,26 @@ _BUDGETS = ("tokens_max", "time_ms", "experience_top_k")
 _SLUG = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\Z", re.IGNORECASE)
 
 
-def _uuid(value: object) -> str:
-    found = text(value, "id", most=64)
+def _parse_uuid(value: object) -> str:
+    found = parse_text(value, "id", most=64)
     if not _SLUG.match(found):
         raise ValidationError("must be a UUID", field="id")
     return found.lower()
 
 
-def _intent(value: object, lenient: bool) -> tuple[str, tuple[str, ...] | None]:
+def _parse_intent(value: object, lenient: bool) -> tuple[str, tuple[str, ...] | None]:
     if lenient and isinstance(value, Mapping):
-        goal = text(needed(value, "goal", "intent."), "intent.goal", least=1, most=100_000)
+        goal = parse_text(require_field(value, "goal", "intent."), "intent.goal", least=1, most=100_000)
         stated = value.get("entities")
-        return goal, None if stated is None else strings(stated, "intent.entities")
-    found = text(value, "intent", least=1, most=100_000)
+        return goal, None if stated is None else parse_strings(stated, "intent.entities")
+    found = parse_text(value, "intent", least=1, most=100_000)
     if not found.strip():
         raise ValidationError("must not be blank", field="intent")
     return found, None
 
 
-def _candidate(data: object, field: str) -> Candidate:
-    body = fields(data, field, (), True)
+def _parse_candidate(data: object, field: str) -> Candidate:
+    body = parse_object(data, field, (), True)
     said = body.get("text")
     time = body.get("timestamp")
     variants = body.get("variants", ())
@@ -470,34 +482,40 @@ def _candidate(data: object, field: str) -> Candidate:
         raise ValidationError(f"must be a list of at most {len(Lod)} variants", field=f"{field}.variants")
     relevance = body.get("relevance")
     return Candidate(
-        id=text(needed(body, "id", f"{field}."), f"{field}.id", least=1, most=512),
-        source=one_of(Layer, needed(body, "source", f"{field}."), f"{field}.source"),
+        id=parse_text(require_field(body, "id", f"{field}."), f"{field}.id", least=1, most=512),
+        source=one_of(Layer, require_field(body, "source", f"{field}."), f"{field}.source"),
         lod=one_of(Lod, body.get("lod", "micro"), f"{field}.lod"),
-        text=None if said is None else text(said, f"{field}.text", most=SNIPPET),
-        entities=strings(needed(body, "entities", f"{field}."), f"{field}.entities", most=NAMES),
-        cost_tokens=whole(needed(body, "cost_tokens", f"{field}."), f"{field}.cost_tokens"),
-        timestamp=None if time is None else _moment(time, f"{field}.timestamp"),
-        citations=strings(body.get("citations", ()), f"{field}.citations", most=NAMES),
-        variants=tuple(_variant(one, f"{field}.variants[{index}]") for index, one in enumerate(variants)),
+        text=None if said is None else parse_text(said, f"{field}.text", most=SNIPPET),
+        entities=parse_strings(require_field(body, "entities", f"{field}."), f"{field}.entities", most=NAMES),
+        cost_tokens=parse_integer(require_field(body, "cost_tokens", f"{field}."), f"{field}.cost_tokens"),
+        timestamp=None if time is None else _parse_moment(time, f"{field}.timestamp"),
+        citations=parse_strings(body.get("citations", ()), f"{field}.citations", most=NAMES),
+        variants=tuple(
+            _parse_variant(one, f"{field}.variants[{index}]") for index, one in enumerate(variants)
+        ),
         relevance=None
         if relevance is None
-        else float(number(relevance, f"{field}.relevance", least=0, most=1)),
+        else float(parse_number(relevance, f"{field}.relevance", least=0, most=1)),
         privacy=one_of(Privacy, body.get("privacy", "allow"), f"{field}.privacy"),
     )
 
 
-def _variant(data: object, field: str) -> Variant:
-    body = fields(data, field, (), True)
+def _parse_variant(data: object, field: str) -> Variant:
+    body = parse_object(data, field, (), True)
     return Variant(
-        lod=one_of(Lod, needed(body, "lod", f"{field}."), f"{field}.lod"),
-        text=text(needed(body, "text", f"{field}."), f"{field}.text", most=SNIPPET),
-        cost_tokens=whole(body.get("cost_tokens", 0), f"{field}.cost_tokens"),
+        lod=one_of(Lod, require_field(body, "lod", f"{field}."), f"{field}.lod"),
+        text=parse_text(require_field(body, "text", f"{field}."), f"{field}.text", most=SNIPPET),
+        cost_tokens=parse_integer(body.get("cost_tokens", 0), f"{field}.cost_tokens"),
     )
 
 
-def _moment(value: object, field: str) -> datetime:
+def _parse_moment(value: object, field: str) -> datetime:
     try:
-        found = value if isinstance(value, datetime) else datetime.fromisoformat(text(value, field, most=64))
+        found = (
+            value
+            if isinstance(value, datetime)
+            else datetime.fromisoformat(parse_text(value, field, most=64))
+        )
     except ValueError as error:
         raise ValidationError("must be a date and time of RFC 3339", field=field) from error
     if found.tzinfo is None:
@@ -505,15 +523,20 @@ def _moment(value: object, field: str) -> datetime:
     return found.astimezone(UTC)
 
 
-def _notices(value: object) -> tuple[Notice, ...]:
+def _parse_notices(value: object) -> tuple[Notice, ...]:
     if not isinstance(value, Sequence) or isinstance(value, str | bytes) or len(value) > ITEMS:
         raise ValidationError("must be a list of warnings", field="warnings")
     found: list[Notice] = []
     for index, one in enumerate(value):
-        body = fields(one, f"warnings[{index}]", (), True)
-        code = text(needed(body, "code", f"warnings[{index}]."), f"warnings[{index}].code", most=128)
+        body = parse_object(one, f"warnings[{index}]", (), True)
+        code = parse_text(
+            require_field(body, "code", f"warnings[{index}]."), f"warnings[{index}].code", most=128
+        )
         found.append(
-            Notice(code=code, message=text(body.get("message", ""), f"warnings[{index}].message", most=4096))
+            Notice(
+                code=code,
+                message=parse_text(body.get("message", ""), f"warnings[{index}].message", most=4096),
+            )
         )
     return tuple(found)
 

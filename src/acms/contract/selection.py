@@ -24,7 +24,17 @@ from math import nan
 from operator import attrgetter
 from typing import Literal, NamedTuple, TypeAlias
 
-from acms.contract.benefit import CITATION, DIGITS, JUDGED, OVERLAP, RECENCY, citation, fresh, judged, score
+from acms.contract.benefit import (
+    CITATION,
+    DIGITS,
+    JUDGED,
+    OVERLAP,
+    RECENCY,
+    clamp_relevance,
+    compute_score,
+    recency_of_age,
+    score_citations,
+)
 from acms.contract.decision_record import (
     BUDGET,
     DUPLICATE,
@@ -36,7 +46,7 @@ from acms.contract.decision_record import (
     Rejected,
     Weighed,
 )
-from acms.contract.renditions import Counts, Item, let_go, normalised
+from acms.contract.renditions import Counts, Item, normalize_candidates, release_in_chunks
 from acms.contract.schema import Candidate, Fragment, Lod, Purpose, RiskLevel
 
 Profile: TypeAlias = Literal["published", "quality"]
@@ -87,7 +97,7 @@ class Selection:
 # ── the choice ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def select(
+def select_fragments(
     candidates: Iterable[Candidate],
     *,
     gaze: Sequence[str],
@@ -112,35 +122,35 @@ def select(
     counts, then the cheaper.
     """
     asked = frozenset([one.strip().lower() for one in gaze])
-    items, doubles = normalised(
+    items, doubles = normalize_candidates(
         candidates, partial(map, count) if counts is None else counts, prefer, upwards=profile == "quality"
     )
-    _sort(items)
-    _read(items, asked, now.timestamp(), risk)
+    _sort_items(items)
+    _read_signals(items, asked, now.timestamp(), risk)
     benefits = array("d", [OVERLAP * item.overlap + item.static for item in items])
 
     def choose(some: Sequence[Item]) -> _Run:
         if profile == "published":
-            return _published(some, [benefits[item.rank] for item in some], tokens_max)
-        return _quality(some, len(asked), tokens_max, lod_mix)
+            return _run_published_profile(some, [benefits[item.rank] for item in some], tokens_max)
+        return _run_quality_profile(some, len(asked), tokens_max, lod_mix)
 
-    run = _with_external_share(items, choose, tokens_max, external_share)
+    run = _limit_external_share(items, choose, tokens_max, external_share)
     taken = run.taken
     if order == "lod":
         taken = sorted(taken, key=lambda pair: pair[0].lods[pair[1]].rank)
-    fragments = tuple(_fragment(item, level) for item, level in taken)
+    fragments = tuple(_build_fragment(item, level) for item, level in taken)
     covered: set[str] = set()
     for item, _ in taken:
         covered |= item.own
     used = sum(fragment.cost_tokens for fragment in fragments)
     weighed = replace(
-        _weighed(items, doubles, run),
+        _record_decisions(items, doubles, run),
         benefits=benefits,
         asked=len(asked),
         room=max(0, tokens_max - used),
         quality=profile == "quality",
     )
-    let_go(items)
+    release_in_chunks(items)
     return Selection(
         fragments=fragments,
         used_tokens=used,
@@ -149,7 +159,7 @@ def select(
     )
 
 
-def _sort(items: list[Item]) -> None:
+def _sort_items(items: list[Item]) -> None:
     """Put items in the order of their rank; in pieces first, for a sort lets nobody have a turn."""
     key = attrgetter("key")
     for start in range(0, len(items), RUN):
@@ -157,7 +167,7 @@ def _sort(items: list[Item]) -> None:
     items.sort(key=key)  # runs that are in order are only merged
 
 
-def _read(items: Sequence[Item], asked: frozenset[str], moment: float, risk: RiskLevel) -> None:
+def _read_signals(items: Sequence[Item], asked: frozenset[str], moment: float, risk: RiskLevel) -> None:
     """Read off the candidates, in the order of their rank, what they are worth by themselves."""
     covers, lower, size = asked.intersection, str.lower, len(asked)
     for rank, item in enumerate(items):
@@ -166,9 +176,9 @@ def _read(items: Sequence[Item], asked: frozenset[str], moment: float, risk: Ris
         if size and one.entities and (own := covers(map(lower, one.entities))):
             item.own = own
             item.overlap = len(own) / size
-        item.fresh = since = fresh(moment - item.stamp)
-        item.cited = cited = citation(one, risk)
-        item.claimed = judged(one)
+        item.fresh = since = recency_of_age(moment - item.stamp)
+        item.cited = cited = score_citations(one, risk)
+        item.claimed = clamp_relevance(one)
         item.static = RECENCY * since + CITATION * cited
 
 
@@ -187,14 +197,14 @@ class _Run(NamedTuple):
     beyond_share: Collection[int] = ()
 
 
-def _with_external_share(
+def _limit_external_share(
     items: Sequence[Item], choose: Callable[[Sequence[Item]], _Run], tokens_max: int, share: float
 ) -> _Run:
     """Choose; where external text takes more than its share and other text that answers is left out, choose again."""
     run = choose(items)
     external = [(item, number) for item, number in run.taken if item.candidate.external]
     left = int(share * tokens_max)
-    if sum(item.costs[number] for item, number in external) <= left or not _leaves_answers_out(items, run):
+    if sum(item.costs[number] for item, number in external) <= left or not _omits_answers(items, run):
         return run
     admitted: set[int] = set()
     for item, _ in external:
@@ -203,22 +213,22 @@ def _with_external_share(
             left -= item.costs[-1]
     run = choose([item for item in items if not item.candidate.external or item.rank in admitted])
     beyond = [item for item, _ in external if item.rank not in admitted]
-    if not _leaves_answers_out(items, run):
+    if not _omits_answers(items, run):
         used = sum(item.costs[number] for item, number in run.taken)
-        more = _filled(beyond, tokens_max - used)
+        more = _fill_remaining(beyond, tokens_max - used)
         run = run._replace(taken=[*run.taken, *more])
     taken = {item.rank for item, _ in run.taken}
     return run._replace(beyond_share=[item.rank for item in beyond if item.rank not in taken])
 
 
-def _leaves_answers_out(items: Sequence[Item], run: _Run) -> bool:
+def _omits_answers(items: Sequence[Item], run: _Run) -> bool:
     """Return whether text that answers and is not external is left out."""
     decided = {item.rank for item, _ in run.taken}.union(run.floored)
     own = [item for item in items if not item.candidate.external and item.rank not in decided]
     return any(item.own or item.claimed for item in own)
 
 
-def _fragment(item: Item, number: int) -> Fragment:
+def _build_fragment(item: Item, number: int) -> Fragment:
     one = item.candidate
     return Fragment(
         id=one.id,
@@ -230,14 +240,14 @@ def _fragment(item: Item, number: int) -> Fragment:
     )
 
 
-def _weighed(items: Sequence[Item], doubles: Sequence[Item], run: _Run) -> Weighed:
+def _record_decisions(items: Sequence[Item], doubles: Sequence[Item], run: _Run) -> Weighed:
     """Return what became of every candidate."""
     if doubles:
         scores = {item.candidate.id: item.score for item in items}
         again = sorted(doubles, key=lambda item: (item.candidate.id, -item.stamp, item.costs))
         for item in again:
             item.score = scores[item.candidate.id]
-            item.claimed = judged(item.candidate)
+            item.claimed = clamp_relevance(item.candidate)
         rows = [*items, *again]
     else:
         rows = items
@@ -269,9 +279,9 @@ def _weighed(items: Sequence[Item], doubles: Sequence[Item], run: _Run) -> Weigh
 # ── published ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _published(items: Sequence[Item], benefits: Sequence[float], tokens_max: int) -> _Run:
+def _run_published_profile(items: Sequence[Item], benefits: Sequence[float], tokens_max: int) -> _Run:
     for item, benefit in zip(items, benefits, strict=True):
-        item.score = score(benefit, item.costs[item.offered])
+        item.score = compute_score(benefit, item.costs[item.offered])
     left = tokens_max
     taken: list[_Chosen] = []
     for item in sorted(items, key=attrgetter("score"), reverse=True):  # stable: of equals the better rank
@@ -286,27 +296,27 @@ def _published(items: Sequence[Item], benefits: Sequence[float], tokens_max: int
 # ── quality ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _quality(
+def _run_quality_profile(
     items: Sequence[Item],
     size: int,
     tokens_max: int,
     lod_mix: Mapping[Lod, float] | None,
 ) -> _Run:
-    first, second, fill, floored = _tiers(items, size)
-    taken = _best(first, tokens_max) if lod_mix is None else _mixed(first, tokens_max, lod_mix)
+    first, second, fill, floored = _split_tiers(items, size)
+    taken = _choose_best(first, tokens_max) if lod_mix is None else _choose_by_mix(first, tokens_max, lod_mix)
     left = tokens_max - sum(item.costs[number] for item, number in taken)
     if second and left >= 0:
-        taken += _best(second, left) if lod_mix is None else _mixed(second, left, lod_mix)
+        taken += _choose_best(second, left) if lod_mix is None else _choose_by_mix(second, left, lod_mix)
         left = tokens_max - sum(item.costs[number] for item, number in taken)
-    return _Run(taken + _filled(fill, left), floored)
+    return _Run(taken + _fill_remaining(fill, left), floored)
 
 
-def _filled(items: Sequence[Item], left: int) -> list[_Chosen]:
+def _fill_remaining(items: Sequence[Item], left: int) -> list[_Chosen]:
     """Fill what is left: the newest that nobody has judged, then the best of the others, as detailed as it fits."""
     taken: list[_Chosen] = []
     for item in sorted(items, key=_filling_order):
         if item.costs[0] <= left:
-            number = _fitting(item.costs, left)
+            number = _find_fitting_rendition(item.costs, left)
             left -= item.costs[number]
             taken.append((item, number))
     return taken
@@ -316,7 +326,7 @@ def _filling_order(item: Item) -> tuple[bool, float, int]:
     return item.claimed is not None, -(item.claimed or 0.0), item.rank
 
 
-def _tiers(items: Sequence[Item], size: int) -> tuple[list[Item], list[Item], list[Item], list[int]]:
+def _split_tiers(items: Sequence[Item], size: int) -> tuple[list[Item], list[Item], list[Item], list[int]]:
     """Weigh the items.
 
     Return those that answer, those that may come after them, those that fill what is left, and the ranks of the rest.
@@ -349,11 +359,11 @@ def _tiers(items: Sequence[Item], size: int) -> tuple[list[Item], list[Item], li
         else:
             (fill if purpose is Purpose.FILL else tier).append(item)
         item.most = most = item.static + item.weight * len(own) if own else item.static
-        item.score = score(most, item.costs[-1])
+        item.score = compute_score(most, item.costs[-1])
     return first, second, fill, floored
 
 
-def _benefit(item: Item, covered: set[str]) -> float:
+def _marginal_benefit(item: Item, covered: set[str]) -> float:
     """Return what an item adds to what is covered already."""
     if not item.own:
         return item.static
@@ -361,40 +371,40 @@ def _benefit(item: Item, covered: set[str]) -> float:
     return item.static + item.weight * (len(item.own) - (1 - AGAIN) * known)
 
 
-def _best(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
+def _choose_best(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
     """Return the best of three ways to fill the room: by score, by worth per token, the one best item."""
-    plain = _by_score(items, tokens_max)
+    plain = _choose_by_score(items, tokens_max)
     if len(plain) == len(items) and all(number == len(item.costs) - 1 for item, number in plain):
         return plain
-    found, most = plain, _worth(plain)
-    for other in (_in_order(_by_density(items, tokens_max)), _single(items, tokens_max)):
-        if (worth := _worth(other)) > most:
+    found, most = plain, _worth_of_set(plain)
+    for other in (_sort_by_gain(_choose_by_density(items, tokens_max)), _choose_single(items, tokens_max)):
+        if (worth := _worth_of_set(other)) > most:
             found, most = other, worth
     return found
 
 
-def _worth(taken: Sequence[_Chosen]) -> float:
+def _worth_of_set(taken: Sequence[_Chosen]) -> float:
     """Return the worth of a set, best score first."""
     known: set[str] = set()
     total = 0.0
     for item, number in taken:
-        total += _benefit(item, known) ** POWER * item.shown[number]
+        total += _marginal_benefit(item, known) ** POWER * item.shown[number]
         known |= item.own
     return round(total, DIGITS)
 
 
-def _single(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
+def _choose_single(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
     best: tuple[float, Item, int] | None = None
     for item in items:
         if item.costs[0] <= tokens_max:
-            number = _fitting(item.costs, tokens_max)
+            number = _find_fitting_rendition(item.costs, tokens_max)
             worth = item.most**POWER * item.shown[number]
             if best is None or worth > best[0]:
                 best = worth, item, number
     return [] if best is None else [best[1:]]
 
 
-def _by_score(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
+def _choose_by_score(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
     """Take the best score again and again, each item in as much detail as fits.
 
     What an item adds only shrinks while others are taken, so a score that is still the best when it is looked at
@@ -412,18 +422,18 @@ def _by_score(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
         if costs[0] > left:
             continue
         if item.own and not known.isdisjoint(item.own):
-            now = -score(_benefit(item, known), costs[-1])
+            now = -compute_score(_marginal_benefit(item, known), costs[-1])
             if now > was:
                 heappush(heap, (now, rank, item))
                 continue
-        number = _fitting(costs, left)
+        number = _find_fitting_rendition(costs, left)
         left -= costs[number]
         known |= item.own
         taken.append((item, number))
     return taken
 
 
-def _fitting(costs: Sequence[int], left: int) -> int:
+def _find_fitting_rendition(costs: Sequence[int], left: int) -> int:
     """Return the number of the most detailed rendition that fits; the first one does."""
     number = len(costs) - 1
     while costs[number] > left:
@@ -431,7 +441,7 @@ def _fitting(costs: Sequence[int], left: int) -> int:
     return number
 
 
-def _in_order(taken: Sequence[_Chosen]) -> list[_Chosen]:
+def _sort_by_gain(taken: Sequence[_Chosen]) -> list[_Chosen]:
     """Return what was chosen with the best score first."""
     known: set[str] = set()
     heap = [(-item.score, item.rank, item, number) for item, number in taken]
@@ -439,7 +449,7 @@ def _in_order(taken: Sequence[_Chosen]) -> list[_Chosen]:
     found: list[_Chosen] = []
     while heap:
         was, rank, item, number = heappop(heap)
-        now = -score(_benefit(item, known), item.costs[-1])
+        now = -compute_score(_marginal_benefit(item, known), item.costs[-1])
         if now > was:
             heappush(heap, (now, rank, item, number))
             continue
@@ -448,13 +458,13 @@ def _in_order(taken: Sequence[_Chosen]) -> list[_Chosen]:
     return found
 
 
-def _by_density(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
+def _choose_by_density(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
     """Take what is worth most per token again and again: an item, or more detail of one that is in."""
     known: set[str] = set()
     left = tokens_max
     #: By rank, where something is covered already.
     worths: dict[int, float] = {}
-    heap = [step for item in items if (step := _first_step(item, left)) is not None]
+    heap = [step for item in items if (step := _find_first_step(item, left)) is not None]
     heapify(heap)
     least = min((item.costs[0] for item in items), default=0)
     taken: dict[int, _Chosen] = {}
@@ -465,11 +475,11 @@ def _by_density(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
             if left < least:
                 continue
             if item.own and not known.isdisjoint(item.own):
-                worths[rank] = _benefit(item, known) ** POWER
+                worths[rank] = _marginal_benefit(item, known) ** POWER
         worth = worths.get(rank)
         if worth is None:
             worth = item.most**POWER
-        step = _step(item, here, left, worth)
+        step = _find_next_step(item, here, left, worth)
         if step is None:
             continue
         if step[0] > was or step[2] != number:
@@ -478,13 +488,13 @@ def _by_density(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
         left -= item.costs[number] - (item.costs[here] if here >= 0 else 0)
         known |= item.own
         taken[rank] = item, number
-        more = _step(item, number, left, worth)
+        more = _find_next_step(item, number, left, worth)
         if more is not None:
             heappush(heap, more)
     return list(taken.values())
 
 
-def _first_step(item: Item, left: int) -> tuple[float, int, int, Item] | None:
+def _find_first_step(item: Item, left: int) -> tuple[float, int, int, Item] | None:
     """Return `_step` of an item that is not in, in short: every candidate comes by here."""
     costs, shown, worth = item.costs, item.shown, item.most**POWER
     if len(costs) == 1:
@@ -500,7 +510,7 @@ def _first_step(item: Item, left: int) -> tuple[float, int, int, Item] | None:
     return None if chosen < 0 else (-round(1000 * best, DIGITS), item.rank, chosen, item)
 
 
-def _step(item: Item, here: int, left: int, worth: float) -> tuple[float, int, int, Item] | None:
+def _find_next_step(item: Item, here: int, left: int, worth: float) -> tuple[float, int, int, Item] | None:
     """Return the best next rendition of an item that fits: minus its worth per 1,000 tokens, rank, number, item."""
     costs, shown = item.costs, item.shown
     if here < 0:
@@ -520,7 +530,7 @@ def _step(item: Item, here: int, left: int, worth: float) -> tuple[float, int, i
     return None if chosen < 0 else (-round(1000 * best, DIGITS), item.rank, chosen, item)
 
 
-def _mixed(items: Sequence[Item], tokens_max: int, lod_mix: Mapping[Lod, float]) -> list[_Chosen]:
+def _choose_by_mix(items: Sequence[Item], tokens_max: int, lod_mix: Mapping[Lod, float]) -> list[_Chosen]:
     """Take the best score again and again, where a level of detail that has more than its share loses a little.
 
     What a level loses is the same for all renditions of it, so the best of each level are all that must be compared.
@@ -529,10 +539,10 @@ def _mixed(items: Sequence[Item], tokens_max: int, lod_mix: Mapping[Lod, float])
     left = tokens_max
     heaps: dict[Lod, list[tuple[float, int, int, Item]]] = {lod: [] for lod in Lod}
     for item in items:
-        gain = _benefit(item, known)
+        gain = _marginal_benefit(item, known)
         for number, lod in enumerate(item.lods):
             heaps[lod].append(
-                (-score(gain * item.shown[number], item.costs[number]), item.rank, number, item)
+                (-compute_score(gain * item.shown[number], item.costs[number]), item.rank, number, item)
             )
     for heap in heaps.values():
         heapify(heap)
@@ -542,7 +552,7 @@ def _mixed(items: Sequence[Item], tokens_max: int, lod_mix: Mapping[Lod, float])
         best: tuple[float, int, Lod] | None = None
         used = tokens_max - left
         for lod, heap in heaps.items():
-            _settle(heap, taken, known, left)
+            _settle_heap(heap, taken, known, left)
             if heap:
                 over = max(0.0, spent[lod] / used - lod_mix.get(lod, 0.0)) if used else 0.0
                 found = round(heap[0][0] + MIXED * over, DIGITS), heap[0][1], lod
@@ -557,7 +567,7 @@ def _mixed(items: Sequence[Item], tokens_max: int, lod_mix: Mapping[Lod, float])
         taken[rank] = item, number
 
 
-def _settle(
+def _settle_heap(
     heap: list[tuple[float, int, int, Item]], taken: Mapping[int, object], known: set[str], left: int
 ) -> None:
     """Bring to the top of a heap what is really the best in it and can be taken."""
@@ -566,7 +576,7 @@ def _settle(
         if rank in taken or item.costs[number] > left:
             heappop(heap)
             continue
-        now = -score(_benefit(item, known) * item.shown[number], item.costs[number])
+        now = -compute_score(_marginal_benefit(item, known) * item.shown[number], item.costs[number])
         if now <= was:
             return
         heappop(heap)

@@ -14,25 +14,25 @@ from functools import partial
 from math import inf
 from typing import NamedTuple, TypeAlias
 
-from acms.contract.admission import excerpt
-from acms.contract.entities import entities, gaze
+from acms.contract.admission import redact_excerpt
+from acms.contract.entities import extract_entities, gaze_of_request
 from acms.contract.schema import Candidate, Layer, Lod, Purpose, RenderRequest, Variant, size
 from acms.errors import SessionNotFoundError
 from acms.log import trust, validation
-from acms.log.in_force import preview
+from acms.log.in_force import preview_text
 from acms.log.policy import PRIVATE
-from acms.log.read import PROFILE, in_force, valid_times_at
-from acms.log.validity import Labels, label_of, labelled
+from acms.log.read import PROFILE, read_active_sequence, valid_times_at
+from acms.log.validity import Labels, attach_label, label_of
 from acms.model import Entry, Kind, Privacy, Role, Search, State
 from acms.model import Origin as Trust
 from acms.model import Source as Origin
-from acms.privacy.detect import effective, redact
-from acms.prompt_types import speak
+from acms.privacy.detect import redact_text, strictest_mode
+from acms.prompt_types import prefix_speaker
 from acms.recall.patience import patience
-from acms.results import ContextItem, ContextItems, named
-from acms.runtime.threads import breathe, off_loop
+from acms.results import ContextItem, ContextItems, resolve_speaker
+from acms.runtime.threads import off_loop, pause_if_busy
 from acms.session import ACMS
-from acms.text.tokenizer import spans
+from acms.text.tokenizer import find_sentence_spans
 from acms.view import View
 from acms.write.episodes import is_mark
 
@@ -75,7 +75,7 @@ class Recalled(NamedTuple):
     rest: tuple[ContextItem, ...]
 
 
-def _divided(found: ContextItems, others: ContextItems, room: int) -> Recalled:
+def _split_recalled(found: ContextItems, others: ContextItems, room: int) -> Recalled:
     """Divide what was recalled into answers that have a room of their own and what fills the rest."""
     over = found.tokens - room
     answers = {item.id for item in found}
@@ -105,7 +105,7 @@ class Memory:
         self._tokens_max = request.tokens_max
         self._budget = max(LEAST_BUDGET, request.tokens_max)
         self._mode = mode
-        self._asked = frozenset(gaze(request))
+        self._asked = frozenset(gaze_of_request(request))
         self._recalling = asyncio.Lock()
         self._recalled: Recalled | None = None
 
@@ -116,14 +116,14 @@ class Memory:
         labels = await self._labels()
         whole: list[Entry] = []
         if found.version and (await storage.head(found.context)).tokens <= self._tokens_max:
-            whole = await in_force(storage, found.context, found.version, None)
+            whole = await read_active_sequence(storage, found.context, found.version, None)
         there = {one.id for one in whole}
         offered = [(item, Purpose.ANSWER) for item in found.answers]
         offered += [(item, Purpose.FILL) for item in found.rest]
         beyond = await self._rows([item.id for item, _ in offered if item.id not in there])
 
         def work() -> Iterator[_Work]:
-            rows = beyond | {one.id: one for one in whole if _there(one)}
+            rows = beyond | {one.id: one for one in whole if _has_live_content(one)}
             for item, purpose in offered:
                 row = rows.pop(item.id, None)
                 if row is not None and (stored := _as_stored(item, row)).content.strip():
@@ -131,7 +131,10 @@ class Memory:
             for row in rows.values():
                 yield row, partial(self._message, row, labels.of(row))
 
-        return await off_loop(lambda: _found(work()), _letters(whole) + _letters(beyond.values()))
+        return await off_loop(
+            lambda: _build_candidates(work()),
+            _estimate_characters(whole) + _estimate_characters(beyond.values()),
+        )
 
     async def experience(self) -> Found:
         """Return the summaries of past episodes, and what other sessions of the namespace know about the query."""
@@ -141,11 +144,11 @@ class Memory:
             found = await self._session.storage.read(
                 own.context, at=own.version, kinds=(Kind.SUMMARY,), newest=PAST
             )
-            marks = [one for one in found if is_mark(one) and _there(one)]
+            marks = [one for one in found if is_mark(one) and _has_live_content(one)]
             labels = await self._labels()
             work = [(one, partial(self._episode, one, label=labels.of(one))) for one in marks]
         work += await self._elsewhere(own)
-        return await off_loop(partial(_found, work), _letters(row for row, _ in work))
+        return await off_loop(partial(_build_candidates, work), _estimate_characters(row for row, _ in work))
 
     async def _elsewhere(self, own: Recalled) -> list[_Work]:
         """Recall what other sessions of the namespace have learnt: facts, summaries, marked messages.
@@ -215,7 +218,9 @@ class Memory:
                     )
                 finally:
                     patience.reset(waited)
-                self._recalled = _divided(found, others, self._tokens_max - int(NEWEST * self._tokens_max))
+                self._recalled = _split_recalled(
+                    found, others, self._tokens_max - int(NEWEST * self._tokens_max)
+                )
             return self._recalled
 
     async def _turn(self) -> list[str]:
@@ -229,7 +234,7 @@ class Memory:
     async def _rows(self, ids: Sequence[str]) -> dict[str, Entry]:
         """Return entries by id, those that are still there."""
         found = await self._session.storage.get(list(dict.fromkeys(ids)))
-        return {one.id: one for one in found if one is not None and _there(one)}
+        return {one.id: one for one in found if one is not None and _has_live_content(one)}
 
     async def _labels(self) -> Labels:
         """Return what its messages and summaries have to say that may not be so any more."""
@@ -249,7 +254,7 @@ class Memory:
     def _episode(self, row: Entry, relevance: float | None = None, label: str = "") -> Candidate:
         return self._candidate(
             row,
-            labelled(row.content, label),
+            attach_label(row.content, label),
             source=Layer.L4,
             lod=Lod.MICRO,
             citations=(f"episode:{row.episode}",),
@@ -278,12 +283,14 @@ class Memory:
                 relevance=relevance,
                 purpose=purpose,
             )
-        found = self._entry_candidate(row, item.content, speak(item.speaker, ""), shortened=item.truncated)
+        found = self._entry_candidate(
+            row, item.content, prefix_speaker(item.speaker, ""), shortened=item.truncated
+        )
         return replace(found, source=source, relevance=relevance, purpose=purpose)
 
     def _message(self, row: Entry, label: str) -> Candidate:
-        lead = "" if row.kind is Kind.SUMMARY else speak(named(row.actor, row.role), "")
-        found = self._entry_candidate(row, labelled(row.content, label), lead)
+        lead = "" if row.kind is Kind.SUMMARY else prefix_speaker(resolve_speaker(row.actor, row.role), "")
+        found = self._entry_candidate(row, attach_label(row.content, label), lead)
         return replace(found, purpose=Purpose.FILL)
 
     def _entry_candidate(self, row: Entry, content: str, lead: str, *, shortened: bool = False) -> Candidate:
@@ -313,10 +320,10 @@ class Memory:
 
         Of a blocked one only the entities that the caller has named: ours are the words of its text.
         """
-        external = trust.of(row) is Trust.EXTERNAL
-        mode = effective(self._mode, self._session.stage.mode or Privacy.ALLOW, row.privacy)
+        external = trust.trust_of_entry(row) is Trust.EXTERNAL
+        mode = strictest_mode(self._mode, self._session.stage.mode or Privacy.ALLOW, row.privacy)
         if mode is Privacy.BLOCK:
-            names = tuple(name for name in entities(about + content) if name in self._asked)
+            names = tuple(name for name in extract_entities(about + content) if name in self._asked)
             return Candidate(
                 id=row.id,
                 source=source,
@@ -328,19 +335,23 @@ class Memory:
                 purpose=purpose,
                 external=external,
             )
-        clean = redact(content, mode).text if content == row.content else excerpt(content, row.content, mode)
+        clean = (
+            redact_text(content, mode).text
+            if content == row.content
+            else redact_excerpt(content, row.content, mode)
+        )
         if clean is None:
-            clean = redact(row.content, mode).text + _label_in(content, row)
-        text = redact(lead, mode).text + clean
+            clean = redact_text(row.content, mode).text + _label_in(content, row)
+        text = redact_text(lead, mode).text + clean
         return Candidate(
             id=row.id,
             source=source,
             lod=lod,
             text=text,
-            entities=entities(about + clean),
+            entities=extract_entities(about + clean),
             timestamp=row.created_at,
             citations=citations,
-            variants=_shorter(text, lod),
+            variants=_build_variants(text, lod),
             relevance=relevance,
             privacy=row.privacy,
             purpose=purpose,
@@ -348,17 +359,17 @@ class Memory:
         )
 
 
-def _letters(rows: Iterable[Entry]) -> int:
+def _estimate_characters(rows: Iterable[Entry]) -> int:
     """Return about how much there is to read in some entries: what is shown of one is read beside what was stored."""
     return sum([2 * len(one.content) for one in rows])
 
 
-def _found(work: Iterable[_Work]) -> Found:
+def _build_candidates(work: Iterable[_Work]) -> Found:
     """Read the texts."""
     candidates: list[Candidate] = []
     for _, make in work:
         candidates.append(make())
-        breathe()
+        pause_if_busy()
     return Found(tuple(candidates), sum(map(size, candidates)))
 
 
@@ -375,21 +386,21 @@ def _label_in(content: str, row: Entry) -> str:
     return "" if row.content.endswith(label) else label
 
 
-def _there(row: Entry) -> bool:
+def _has_live_content(row: Entry) -> bool:
     return row.state is State.LIVE and bool(row.content.strip())
 
 
-def _shorter(shown: str, lod: Lod) -> tuple[Variant, ...]:
+def _build_variants(shown: str, lod: Lod) -> tuple[Variant, ...]:
     """Return shorter renditions of a long text: its first line, and its first sentences, each with its label."""
     if len(shown) < LONG or lod is Lod.MACRO:
         return ()
     told = label_of(shown)
     shown = shown.removesuffix(told)
-    title = Variant(lod=Lod.MACRO, text=preview(shown, TITLE) + told, cost_tokens=0)
+    title = Variant(lod=Lod.MACRO, text=preview_text(shown, TITLE) + told, cost_tokens=0)
     if lod is Lod.MICRO:
         return (title,)
     end = 0
-    for _, stop in spans(shown):
+    for _, stop in find_sentence_spans(shown):
         if stop > len(shown) // 3:
             break
         end = stop

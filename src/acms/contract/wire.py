@@ -19,19 +19,19 @@ ITEMS = 10_000
 """Items of one list on the wire, at most."""
 
 
-def written(noun: object, *unless_empty: str, **named: Json) -> dict[str, Json]:
+def serialize_noun(noun: object, *unless_empty: str, **named: Json) -> dict[str, Json]:
     """Write a noun of the contract as JSON; what is None is left out, and what is empty of these fields.
 
     `named` are names that differ from those of the fields: None for what does not go over the wire.
     """
     return {
         named.get(name, name): value
-        for name, value in nouns.write(noun, wire=False).items()
+        for name, value in nouns.encode_noun(noun, wire=False).items()
         if value is not None and (value or name not in unless_empty) and named.get(name, name) is not None
     }
 
 
-def text(value: object, field: str, *, least: int = 0, most: int = CHARS) -> str:
+def parse_text(value: object, field: str, *, least: int = 0, most: int = CHARS) -> str:
     """Return a string without NUL and lone surrogates, of a stated length."""
     if not isinstance(value, str):
         raise ValidationError(f"must be a string, not {type(value).__name__}", field=field)
@@ -47,7 +47,7 @@ def text(value: object, field: str, *, least: int = 0, most: int = CHARS) -> str
     return value
 
 
-def number(
+def parse_number(
     value: object, field: str, *, least: float = -math.inf, above: float = -math.inf, most: float = math.inf
 ) -> float:
     """Return a finite number within bounds."""
@@ -60,22 +60,22 @@ def number(
     return value
 
 
-def whole(value: object, field: str, *, least: int = 0, most: int = 100_000_000) -> int:
+def parse_integer(value: object, field: str, *, least: int = 0, most: int = 100_000_000) -> int:
     """Return an integer within bounds; 3.0 is one, as JSON Schema has it."""
-    found = number(value, field, least=least, most=most)
+    found = parse_number(value, field, least=least, most=most)
     if found != int(found):
         raise ValidationError("must be an integer", field=field)
     return int(found)
 
 
-def strings(value: object, field: str, *, most: int = ITEMS) -> tuple[str, ...]:
+def parse_strings(value: object, field: str, *, most: int = ITEMS) -> tuple[str, ...]:
     """Return a list of strings, so many at most."""
     if not isinstance(value, Sequence) or isinstance(value, str | bytes) or len(value) > most:
         raise ValidationError(f"must be a list of at most {most} strings", field=field)
-    return tuple(text(one, f"{field}[{index}]", most=4096) for index, one in enumerate(value))
+    return tuple(parse_text(one, f"{field}[{index}]", most=4096) for index, one in enumerate(value))
 
 
-def fields(value: object, field: str, names: Sequence[str], lenient: bool) -> Mapping[str, object]:
+def parse_object(value: object, field: str, names: Sequence[str], lenient: bool) -> Mapping[str, object]:
     """Return an object; one with an unknown field is refused unless `lenient`."""
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         raise ValidationError("must be an object", field=field or "request")
@@ -89,7 +89,7 @@ def fields(value: object, field: str, names: Sequence[str], lenient: bool) -> Ma
     return value
 
 
-def needed(body: Mapping[str, object], name: str, within: str = "") -> object:
+def require_field(body: Mapping[str, object], name: str, within: str = "") -> object:
     """Return a field that must be there."""
     if name not in body:
         raise ValidationError("is required", field=within + name)

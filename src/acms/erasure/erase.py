@@ -15,14 +15,14 @@ from typing import Any, Literal, TypeVar
 from acms.branches.forks import COLLECT_AFTER
 from acms.erasure import proof
 from acms.errors import ACMSError, EntryNotFoundError, LegalHoldError, SessionNotFoundError, ValidationError
-from acms.facts.consolidate import fold, mentions
+from acms.facts.consolidate import fold_text, mentions_value
 from acms.jobs.requests import COMPACT, PRIVACY
 from acms.log import policy, validation
 from acms.log.in_force import Cover, is_record
-from acms.log.known import hashed
+from acms.log.known import hash_sensitive_key
 from acms.log.policy import CompactionPolicy
-from acms.log.provenance import COPIED, COPIES, Link, Reached, Run, spans
-from acms.log.read import profile
+from acms.log.provenance import COPIED, COPIES, Link, Reached, Run, source_spans
+from acms.log.read import find_profile
 from acms.log.settings import read_setting
 from acms.model import (
     Append,
@@ -38,10 +38,10 @@ from acms.model import (
     Retry,
     State,
 )
-from acms.observability.operations import recorded
+from acms.observability.operations import trace_function
 from acms.ports import Progress, StorageBackend
 from acms.results import Erasure, Remaining
-from acms.storage.append_rules import segments
+from acms.storage.append_rules import split_segments
 from acms.storage.sessions import count_erased
 from acms.storage.traces import LEAST
 
@@ -59,7 +59,7 @@ PAGE = 500
 # ── erase ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def erase(
+async def erase_entries(
     storage: StorageBackend,
     context: str,
     ids: Sequence[str],
@@ -91,25 +91,25 @@ async def erase(
     if not isinstance(ids, Sequence) or isinstance(ids, str | bytes) or not ids:
         raise ValidationError("must be a list of one id or more", field="ids")
     for id in ids:
-        validation.name(id, "ids")
+        validation.validate_name(id, "ids")
     reader = await storage.context(context)
     found: list[Link] = []
     keyed: dict[str, Entry] | None = None
-    for some in _batches(list(ids)):
+    for some in _split_batches(list(ids)):
         for id, entry in zip(some, await storage.get(some), strict=True):
-            if entry is None or _owner(reader, entry.version) != entry.context:
+            if entry is None or _owner_of_version(reader, entry.version) != entry.context:
                 if keyed is None:
-                    keyed = await _keyed(storage, reader, ids)
+                    keyed = await _find_entries_by_key(storage, reader, ids)
                 if id not in keyed:
                     raise EntryNotFoundError(f"the session {reader.key or reader.id!r} has no entry {id!r}")
                 entry = keyed[id]
-            found.append(_link(await _context_of(storage, reader, entry), entry))
+            found.append(_link_of_entry(await _context_of(storage, reader, entry), entry))
     return await _Erasing(storage, found, reason, service, progress, privacy).run(
         verify=verify, rewrite=rewrite
     )
 
 
-@recorded
+@trace_function
 async def erase_context(
     storage: StorageBackend,
     id_or_key: str,
@@ -125,15 +125,15 @@ async def erase_context(
 
     What it inherited is its ancestors'. Its name, settings and tags stay: they say nothing that was said.
     """
-    name = validation.name(id_or_key, "id_or_key")
+    name = validation.validate_name(id_or_key, "id_or_key")
     found = [
-        _link(own, entry)
-        async for own, entry in _own(storage, [await storage.context(name, namespace=namespace)])
+        _link_of_entry(own, entry)
+        async for own, entry in _iter_own_entries(storage, [await storage.context(name, namespace=namespace)])
     ]
     return await _Erasing(storage, found, reason, service, progress).run(verify=verify, rewrite=rewrite)
 
 
-@recorded
+@trace_function
 async def erase_subject(
     storage: StorageBackend,
     *,
@@ -152,18 +152,22 @@ async def erase_subject(
     """
     if namespace is ... and actor is ...:
         raise ValidationError("give a namespace, an actor or both", field="namespace")
-    within = None if namespace is ... else validation.namespace_name(_one(namespace, "namespace"))
-    who = None if actor is ... else _one(actor, "actor")
-    contexts = await _contexts(storage, ContextQuery(namespace=within, deleted=True, limit=PAGE))
+    within = (
+        None if namespace is ... else validation.namespace_name(_require_single_name(namespace, "namespace"))
+    )
+    who = None if actor is ... else _require_single_name(actor, "actor")
+    contexts = await _list_contexts(storage, ContextQuery(namespace=within, deleted=True, limit=PAGE))
     found = [
-        _link(own, entry)
-        async for own, entry in _own(storage, contexts, kinds=None if who is None else (Kind.MESSAGE,))
+        _link_of_entry(own, entry)
+        async for own, entry in _iter_own_entries(
+            storage, contexts, kinds=None if who is None else (Kind.MESSAGE,)
+        )
         if who is None or entry.actor == who
     ]
     return await _Erasing(storage, found, reason, service, progress).run(verify=verify, rewrite=rewrite)
 
 
-@recorded
+@trace_function
 async def erase_tenant(
     storage: StorageBackend,
     *,
@@ -176,15 +180,15 @@ async def erase_tenant(
     """Erase everything the tenant of this handle has; `confirm` must be its name."""
     if confirm != storage.tenant:
         raise ValidationError("must be the name of the tenant whose data goes", field="confirm")
-    contexts = await _contexts(storage, ContextQuery(deleted=True, limit=PAGE))
-    found = [_link(own, entry) async for own, entry in _own(storage, contexts)]
+    contexts = await _list_contexts(storage, ContextQuery(deleted=True, limit=PAGE))
+    found = [_link_of_entry(own, entry) async for own, entry in _iter_own_entries(storage, contexts)]
     return await _Erasing(storage, found, reason, None, progress).run(verify=verify, rewrite=rewrite)
 
 
-def _one(value: object, field: str) -> str:
+def _require_single_name(value: object, field: str) -> str:
     if not isinstance(value, str) or value.strip() in ("", "*"):
         raise ValidationError(f"must be the name of one {field}, was {value!r}", field=field)
-    return validation.name(value, field)
+    return validation.validate_name(value, field)
 
 
 class _Erasing:
@@ -201,7 +205,7 @@ class _Erasing:
     ) -> None:
         self._storage = storage
         self._asked = asked
-        self._reason = validation.name(reason, "reason")
+        self._reason = validation.validate_name(reason, "reason")
         self._service = service or CompactionPolicy()
         self._progress = progress
         self._privacy = privacy
@@ -220,7 +224,7 @@ class _Erasing:
 
     async def run(self, *, verify: bool, rewrite: bool) -> Erasure:
         """Take away what was asked for and what cites it, until nothing new does."""
-        files = proof.rewritable(self._storage) if rewrite else None
+        files = proof.require_rewritable_store(self._storage) if rewrite else None
         while True:
             doomed = await self._doomed()
             left = [link for link in doomed if link.id not in self._gone]
@@ -248,9 +252,9 @@ class _Erasing:
             contexts=contexts,
             residue=(*left, *(() if anew is None else anew.found)),
             verified=verify and not remaining,
-            proof=proof.proves(self._storage, anew, texts) if verify else None,
+            proof=proof.determine_proof_level(self._storage, anew, texts) if verify else None,
             rewritten=() if anew is None else anew.rewritten,
-            unreached=proof.unreached(self._storage, anew),
+            unreached=proof.describe_unreached_data(self._storage, anew),
         )
 
     async def _doomed(self) -> list[Link]:
@@ -262,8 +266,8 @@ class _Erasing:
     async def _read_lineage(self, links: Iterable[Link]) -> None:
         """Read what was made from something, in all contexts that may hold what was made from some entries."""
         roots = {(await self._context(link.owner)).root for link in links}
-        self._contexts.update(await _trees(self._storage, roots))
-        self._made = [link async for link in _made(self._storage, self._contexts.values())]
+        self._contexts.update(await _list_tree_contexts(self._storage, roots))
+        self._made = [link async for link in _iter_derived_links(self._storage, self._contexts.values())]
         self._stated = [link.id for link in self._made if link.kind is Kind.FACT and not link.sources]
 
     async def _close_over(self, links: Iterable[Link]) -> Reached:
@@ -285,7 +289,7 @@ class _Erasing:
                     if (
                         original is not None
                         and link.version <= copy.settings[COPIED]["version"]
-                        and _owner(original, link.version) == link.owner
+                        and _owner_of_version(original, link.version) == link.owner
                     ):
                         await self._reach(reached, link, (copy.id, link.version, link.version))
 
@@ -297,7 +301,7 @@ class _Erasing:
         for entry in await self._storage.read(
             owner, after=first - 1, before=last + 1, kinds=kinds, deleted=True
         ):
-            reached.add(_link(await self._context(owner), entry), cause.id)
+            reached.add(_link_of_entry(await self._context(owner), entry), cause.id)
             if entry.state is State.ERASED:
                 self._gone.add(entry.id)
 
@@ -317,7 +321,7 @@ class _Erasing:
             if context.id in oldest
             or any(oldest.get(owner, upto + 1) <= upto for owner, upto in context.lineage)
         ]
-        held = await _held(self._storage, readers)
+        held = await _find_legal_hold(self._storage, readers)
         if held is not None:
             raise LegalHoldError(
                 f"{held} is under legal hold: nothing was erased", options=("lift the hold first",)
@@ -325,10 +329,10 @@ class _Erasing:
 
     async def _remember(self, links: Sequence[Link]) -> None:
         """Keep the texts that go, to look for them afterwards."""
-        for some in _batches(links):
+        for some in _split_batches(links):
             for entry in await self._storage.get([link.id for link in some]):
                 if entry is not None:
-                    self._texts.update(text.encode() for text in proof.texts(entry))
+                    self._texts.update(text.encode() for text in proof.iter_erased_texts(entry))
                     if entry.kind is Kind.MESSAGE:
                         self._blanked.append(entry)
 
@@ -336,15 +340,15 @@ class _Erasing:
         """Return the facts by hand whose value a message has that goes."""
         gone = {link.id for link in doomed}
         facts = await self._live([id for id in self._stated if id not in gone])
-        values = [(one, fold(str(one.data.get("value", "")))) for one in facts]
+        values = [(one, fold_text(str(one.data.get("value", "")))) for one in facts]
         messages = [link.id for link in doomed if link.kind is Kind.MESSAGE] if facts else []
         found: list[Remaining] = []
         for said in await self._live(messages):
-            words = fold(said.content)
+            words = fold_text(said.content)
             found += [
-                _remaining(fact, "statement", said.id)
+                _make_remaining(fact, "statement", said.id)
                 for fact, value in values
-                if value and mentions(words, value)
+                if value and mentions_value(words, value)
             ]
         return found
 
@@ -381,7 +385,7 @@ class _Erasing:
                 erased_of[link.id] = erased_of[start]
                 waiting.append(link)
                 if link.state is State.LIVE:
-                    found.append(_remaining(link, "copy", erased_of[link.id]))
+                    found.append(_make_remaining(link, "copy", erased_of[link.id]))
         return found
 
     async def _originals(self, links: Sequence[Link]) -> AsyncIterator[tuple[Link, str]]:
@@ -398,7 +402,7 @@ class _Erasing:
             if source.startswith(_CITES_ORIGINAL[link.kind])
         }
         for entry in await self._get(list(cited)):
-            yield _link(await self._context(entry.context), entry), cited[entry.id]
+            yield _link_of_entry(await self._context(entry.context), entry), cited[entry.id]
         by_owner: dict[str, dict[int, str]] = {}
         for link in links:
             by_owner.setdefault(link.owner, {})[link.version] = link.id
@@ -413,7 +417,7 @@ class _Erasing:
             last = min(max(versions), said["version"])
             async for entry in self._entries(original, after=min(versions) - 1, last=last):
                 if entry.version in versions:
-                    yield _link(await self._context(entry.context), entry), versions[entry.version]
+                    yield _link_of_entry(await self._context(entry.context), entry), versions[entry.version]
 
     async def _find_sources(self, doomed: Sequence[Link]) -> list[Remaining]:
         """Return the messages that erased facts were made from, with the edits and copies of these."""
@@ -422,7 +426,7 @@ class _Erasing:
             id: link.id for link in doomed if link.kind is Kind.FACT for id in link.sources if id not in gone
         }
         messages = [
-            _link(await self._context(one.context), one)
+            _link_of_entry(await self._context(one.context), one)
             for one in await self._live(list(fact_of))
             if one.kind is Kind.MESSAGE
         ]
@@ -431,7 +435,7 @@ class _Erasing:
         await self._read_lineage(messages)
         reached = await self._close_over(messages)
         return [
-            _remaining(link, "source", fact_of[reached.start[link.id]])
+            _make_remaining(link, "source", fact_of[reached.start[link.id]])
             for link in reached.links.values()
             if link.kind is Kind.MESSAGE and link.state is State.LIVE
         ]
@@ -452,7 +456,7 @@ class _Erasing:
         for one in await self._live(await proof.find_repeats(self._storage, known.values())):
             erased = known.get((one.content, one.created_at)) or known.get((one.content, one.key))
             if erased is not None and erased.role is one.role:
-                found.append(_remaining(one, "copy", erased.id))
+                found.append(_make_remaining(one, "copy", erased.id))
         return found
 
     async def _entries(self, context: Context, *, after: int, last: int) -> AsyncIterator[Entry]:
@@ -470,7 +474,7 @@ class _Erasing:
     async def _get(self, ids: Sequence[str]) -> list[Entry]:
         """Return those of some entries that exist."""
         found: list[Entry] = []
-        for some in _batches(ids):
+        for some in _split_batches(ids):
             found += [one for one in await self._storage.get(some) if one is not None]
         return found
 
@@ -490,7 +494,7 @@ class _Erasing:
             for link in sorted(group, key=lambda link: -link.version):
                 by_owner.setdefault(link.owner, []).append(link)
             for owner, some in by_owner.items():
-                for batch in _batches(some):
+                for batch in _split_batches(some):
                     versions = [link.version for link in batch]
                     await self._storage.blank(
                         owner, versions, to=State.ERASED, audit={"reason": self._reason}
@@ -506,7 +510,7 @@ class _Erasing:
             context = await self._storage.context(owner)
             if context.deleted_at is not None:
                 continue
-            found = await policy.resolve(
+            found = await policy.resolve_policy(
                 self._storage, owner, namespace=context.namespace, service=self._service
             )
             if not found.policy.enabled or found.policy.budget is None:
@@ -525,14 +529,14 @@ class _Erasing:
 
     async def _residue(self, doomed: Sequence[Link], texts: Sequence[bytes]) -> list[str]:
         citing = [link for link in await self._doomed() if link.id not in self._gone]
-        found = await proof.residue(self._storage, doomed, self._contexts, texts)
+        found = await proof.find_residue(self._storage, doomed, self._contexts, texts)
         return [*(f"{link.id} was made from it" for link in citing), *found]
 
 
 # ── what is read of a tree ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _contexts(storage: StorageBackend, query: ContextQuery) -> list[Context]:
+async def _list_contexts(storage: StorageBackend, query: ContextQuery) -> list[Context]:
     """Return every context of a query, oldest first."""
     found: list[Context] = []
     while True:
@@ -543,7 +547,7 @@ async def _contexts(storage: StorageBackend, query: ContextQuery) -> list[Contex
         query = replace(query, after=page.next_after)
 
 
-async def _trees(storage: StorageBackend, roots: Iterable[str]) -> dict[str, Context]:
+async def _list_tree_contexts(storage: StorageBackend, roots: Iterable[str]) -> dict[str, Context]:
     """Return every context of some fork trees, of their copies, and of the trees of their namespaces' profiles.
 
     Deleted ones too.
@@ -552,7 +556,7 @@ async def _trees(storage: StorageBackend, roots: Iterable[str]) -> dict[str, Con
     waiting, namespaces = set(roots), set[str]()
     while waiting:
         query = ContextQuery(root=waiting.pop(), deleted=True, limit=PAGE)
-        for context in await _contexts(storage, query):
+        for context in await _list_contexts(storage, query):
             found[context.id] = context
             for copy in read_setting(context.settings, COPIES, ()):
                 if copy not in found:
@@ -562,13 +566,13 @@ async def _trees(storage: StorageBackend, roots: Iterable[str]) -> dict[str, Con
                         continue
             if context.namespace not in namespaces:
                 namespaces.add(context.namespace)
-                known = await profile(storage, context.namespace)
+                known = await find_profile(storage, context.namespace)
                 if known is not None and known.id not in found:
                     waiting.add(known.root)
     return found
 
 
-async def _own(
+async def _iter_own_entries(
     storage: StorageBackend, contexts: Iterable[Context], **selection: Any
 ) -> AsyncIterator[tuple[Context, Entry]]:
     """Yield the entries that contexts own, deleted ones too."""
@@ -583,9 +587,11 @@ async def _own(
             after = page[-1].version
 
 
-async def _keyed(storage: StorageBackend, reader: Context, keys: Iterable[str]) -> dict[str, Entry]:
+async def _find_entries_by_key(
+    storage: StorageBackend, reader: Context, keys: Iterable[str]
+) -> dict[str, Entry]:
     """Return what a context reads that was said first under some keys, as they are or as they were hidden."""
-    names = {name: key for key in keys for name in (hashed(key), key)}
+    names = {name: key for key in keys for name in (hash_sensitive_key(key), key)}
     found: dict[str, Entry] = {}
     after = 0
     while True:
@@ -596,44 +602,44 @@ async def _keyed(storage: StorageBackend, reader: Context, keys: Iterable[str]) 
         after = page[-1].version
 
 
-async def _made(storage: StorageBackend, contexts: Iterable[Context]) -> AsyncIterator[Link]:
+async def _iter_derived_links(storage: StorageBackend, contexts: Iterable[Context]) -> AsyncIterator[Link]:
     """Yield everything in some contexts that was made from something: facts, summaries, edits, copies of a merge."""
     for context in contexts:
-        async for _, entry in _own(storage, [context], kinds=(Kind.FACT, Kind.SUMMARY)):
-            yield _link(context, entry)
-        async for _, entry in _own(storage, [context], kinds=(Kind.MESSAGE,), replacing=True):
-            yield _link(context, entry)
-        async for _, entry in _own(storage, [context], kinds=(Kind.RETRACTION,)):
+        async for _, entry in _iter_own_entries(storage, [context], kinds=(Kind.FACT, Kind.SUMMARY)):
+            yield _link_of_entry(context, entry)
+        async for _, entry in _iter_own_entries(storage, [context], kinds=(Kind.MESSAGE,), replacing=True):
+            yield _link_of_entry(context, entry)
+        async for _, entry in _iter_own_entries(storage, [context], kinds=(Kind.RETRACTION,)):
             if is_record(entry):
                 kinds, before = (Kind.MESSAGE,), entry.batch - 1
                 for copy in await storage.read(
                     context.id, after=before, at=entry.version, kinds=kinds, deleted=True
                 ):
-                    yield _link(context, copy)
+                    yield _link_of_entry(context, copy)
 
 
-def _link(context: Context, entry: Entry) -> Link:
+def _link_of_entry(context: Context, entry: Entry) -> Link:
     runs: list[Run] = []
-    for first, last in spans(entry.kind, entry.replaces, entry.covers):
-        runs += segments(context.id, context.lineage, first, last)
+    for first, last in source_spans(entry.kind, entry.replaces, entry.covers):
+        runs += split_segments(context.id, context.lineage, first, last)
     return Link(entry.id, entry.context, entry.version, entry.kind, entry.state, tuple(runs), entry.sources)
 
 
-def _remaining(one: Link | Entry, kind: Literal["source", "statement", "copy"], of: str) -> Remaining:
+def _make_remaining(one: Link | Entry, kind: Literal["source", "statement", "copy"], of: str) -> Remaining:
     owner = one.owner if isinstance(one, Link) else one.context
     return Remaining(id=one.id, kind=kind, of=of, context=owner, version=one.version)
 
 
-def _owner(context: Context, version: int) -> str:
+def _owner_of_version(context: Context, version: int) -> str:
     """Return the id of the context that has the row of a version."""
-    return segments(context.id, context.lineage, version, version)[0][0]
+    return split_segments(context.id, context.lineage, version, version)[0][0]
 
 
 async def _context_of(storage: StorageBackend, reader: Context, entry: Entry) -> Context:
     return reader if entry.context == reader.id else await storage.context(entry.context)
 
 
-async def _held(storage: StorageBackend, contexts: Iterable[Context]) -> str | None:
+async def _find_legal_hold(storage: StorageBackend, contexts: Iterable[Context]) -> str | None:
     """Return what of some contexts is under legal hold, in words; None when nothing is."""
     namespaces: set[str] = set()
     for context in contexts:
@@ -646,7 +652,7 @@ async def _held(storage: StorageBackend, contexts: Iterable[Context]) -> str | N
     return None
 
 
-def _batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
+def _split_batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
     for start in range(0, len(items), BATCH):
         yield items[start : start + BATCH]
 
@@ -654,12 +660,12 @@ def _batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
 # ── expire and collect: jobs ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _now() -> datetime:
+def _utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-async def expire(
-    storage: StorageBackend, lease: Lease, *, clock: Callable[[], datetime] = _now
+async def expire_messages(
+    storage: StorageBackend, lease: Lease, *, clock: Callable[[], datetime] = _utc_now
 ) -> Done | Retry | Failed:
     """Work off a job "expire": delete the content of old messages that a summary stands for.
 
@@ -678,15 +684,15 @@ async def expire(
     summary = next((one for one in found if one.data.get("job") == writer), None)
     if summary is None or summary.version not in (await _read_in_force(storage, context)).summaries:
         return Done(reason="its summary is no longer in force")
-    tree = await _contexts(storage, ContextQuery(root=context.root, deleted=True, limit=PAGE))
+    tree = await _list_contexts(storage, ContextQuery(root=context.root, deleted=True, limit=PAGE))
     readers = [one for one in tree if one.id == context.id or one.deleted_at is None]
-    held = await _held(storage, readers)
+    held = await _find_legal_hold(storage, readers)
     if held is not None:
         return Retry(error=f"{held} is under legal hold", not_before=now + LOOK_AGAIN)
-    return await _expire(storage, context, summary, readers, now, float(seconds))
+    return await _blank_expired_messages(storage, context, summary, readers, now, float(seconds))
 
 
-async def _expire(
+async def _blank_expired_messages(
     storage: StorageBackend,
     context: Context,
     summary: Entry,
@@ -716,12 +722,12 @@ async def _expire(
                 elif all(
                     standing[one.id].stand_for(entry.version)
                     for one in readers
-                    if _owner(one, entry.version) == entry.context
+                    if _owner_of_version(one, entry.version) == entry.context
                 ):
                     old.append(entry.version)
                 else:
                     blocked = True
-    for some in _batches(old):
+    for some in _split_batches(old):
         audit = {"reason": "retention", "seconds": seconds, "summary": summary.id}
         await storage.blank(context.id, some, to=State.EXPIRED, audit=audit)
     waits = [*later, *([LOOK_AGAIN.total_seconds()] if blocked else [])]
@@ -750,8 +756,8 @@ async def _read_in_force(storage: StorageBackend, context: Context) -> _InForce:
     return _InForce(cover, frozenset(one.version for one in live))
 
 
-async def collect(
-    storage: StorageBackend, lease: Lease, *, clock: Callable[[], datetime] = _now
+async def collect_deleted_entries(
+    storage: StorageBackend, lease: Lease, *, clock: Callable[[], datetime] = _utc_now
 ) -> Done | Retry:
     """Work off a job "collect": erase what only deleted contexts of a tree still have.
 
@@ -765,8 +771,8 @@ async def collect(
         return Done(reason="the session was brought back")
     if now < context.deleted_at + COLLECT_AFTER:
         return Retry(error="it can still be brought back", not_before=context.deleted_at + COLLECT_AFTER)
-    tree = await _contexts(storage, ContextQuery(root=context.root, deleted=True, limit=PAGE))
-    held = await _held(storage, tree)
+    tree = await _list_contexts(storage, ContextQuery(root=context.root, deleted=True, limit=PAGE))
+    held = await _find_legal_hold(storage, tree)
     if held is not None:
         return Retry(error=f"{held} is under legal hold", not_before=now + LOOK_AGAIN)
     for one in tree:
@@ -782,9 +788,9 @@ async def collect(
         kept = max(reads, default=0)
         left = [
             entry.version
-            async for _, entry in _own(storage, [one])
+            async for _, entry in _iter_own_entries(storage, [one])
             if entry.version > kept and entry.state is not State.ERASED
         ]
-        for some in _batches(left):
+        for some in _split_batches(left):
             await storage.blank(one.id, some, to=State.ERASED, audit={"reason": "collected"})
     return Done()

@@ -42,7 +42,7 @@ class FindsRepeats(Protocol):
 
 async def find_repeats(storage: StorageBackend, entries: Iterable[Entry]) -> list[str]:
     """Return the ids of messages of the tenant that have the time or the key of one of these; none if it cannot say."""
-    found = _innermost(storage)
+    found = _unwrap_storage(storage)
     asked = list(entries)
     if not asked or not isinstance(found, FindsRepeats):
         return []
@@ -51,9 +51,9 @@ async def find_repeats(storage: StorageBackend, entries: Iterable[Entry]) -> lis
     return await found.find_messages(sorted(times), sorted(keys))
 
 
-def rewritable(storage: StorageBackend) -> Rewritable:
+def require_rewritable_store(storage: StorageBackend) -> Rewritable:
     """Return the store behind its wrappers; `ConfigurationError` when it has no files to write anew."""
-    found = _innermost(storage)
+    found = _unwrap_storage(storage)
     if not isinstance(found, Rewritable):
         raise ConfigurationError(
             f"{type(found).__name__} has no files that can be written anew", options=("leave rewrite out",)
@@ -61,26 +61,28 @@ def rewritable(storage: StorageBackend) -> Rewritable:
     return found
 
 
-def unreached(storage: StorageBackend, rewriting: Rewriting | None) -> tuple[str, ...]:
+def describe_unreached_data(storage: StorageBackend, rewriting: Rewriting | None) -> tuple[str, ...]:
     """Return where no erasure in this store reaches, and what to do there."""
-    found = _innermost(storage)
+    found = _unwrap_storage(storage)
     until = found.until_rewritten if isinstance(found, Rewritable) else ()
     return (*(until if rewriting is None else rewriting.unreached), *UNREACHED)
 
 
-def proves(storage: StorageBackend, rewriting: Rewriting | None, texts: Sized) -> Literal["rows", "bytes"]:
+def determine_proof_level(
+    storage: StorageBackend, rewriting: Rewriting | None, texts: Sized
+) -> Literal["rows", "bytes"]:
     """Return what it says that `residue` found nothing of these texts."""
-    searched = getattr(_innermost(storage), "searches_bytes", False)
+    searched = getattr(_unwrap_storage(storage), "searches_bytes", False)
     return "bytes" if texts and (searched or (rewriting is not None and rewriting.searched)) else "rows"
 
 
-def _innermost(storage: StorageBackend) -> StorageBackend:
+def _unwrap_storage(storage: StorageBackend) -> StorageBackend:
     while isinstance(storage, WrapperStorage):
         storage = storage.inner
     return storage
 
 
-async def residue(
+async def find_residue(
     storage: StorageBackend, links: Sequence[Link], contexts: Iterable[str], texts: Sequence[bytes]
 ) -> list[str]:
     """Return what is still found of erased entries; says where, never what.
@@ -100,17 +102,19 @@ async def residue(
         for id, entry in zip(some, await storage.get(some), strict=True):
             if entry is None:
                 found.append(f"{id} is missing: its place should stay")
-            elif entry.state is not State.ERASED or _content(entry):
+            elif entry.state is not State.ERASED or _has_content(entry):
                 found.append(f"{id} still has content")
     for owner in dict.fromkeys(link.owner for link in links):
-        found += await _broken(storage, await storage.context(owner))
-    found += await _named(storage, contexts, ids)
+        found += await _find_chain_problems(storage, await storage.context(owner))
+    found += await _find_job_references(storage, contexts, ids)
     if isinstance(storage, Searchable):
         found += await storage.residue(ids, texts)
     return found
 
 
-async def _named(storage: StorageBackend, contexts: Iterable[str], ids: Sequence[str]) -> list[str]:
+async def _find_job_references(
+    storage: StorageBackend, contexts: Iterable[str], ids: Sequence[str]
+) -> list[str]:
     """Return the jobs that still name what is gone."""
     found: list[str] = []
     for context in contexts:
@@ -127,17 +131,17 @@ async def _named(storage: StorageBackend, contexts: Iterable[str], ids: Sequence
     return found
 
 
-def _content(entry: Entry) -> bool:
+def _has_content(entry: Entry) -> bool:
     left = (entry.content, entry.parts, entry.data, entry.metadata, entry.salt, entry.key, entry.actor)
     return any(left)
 
 
-def texts(entry: Entry) -> Iterator[str]:
+def iter_erased_texts(entry: Entry) -> Iterator[str]:
     """Yield every text of an entry that must not be found once it is erased."""
     yield entry.content
     yield from (entry.key or "", entry.actor or "")
-    yield from _strings(entry.data, keys=False)  # its names are ours
-    yield from _strings(entry.metadata)
+    yield from _iter_strings(entry.data, keys=False)  # its names are ours
+    yield from _iter_strings(entry.metadata)
     for part in entry.parts:
         match part:
             case Text(text) | Reasoning(text):
@@ -152,25 +156,25 @@ def texts(entry: Entry) -> Iterator[str]:
                 yield part.output
 
 
-def _strings(value: Json, *, keys: bool = True) -> Iterator[str]:
+def _iter_strings(value: Json, *, keys: bool = True) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
         if keys:
             yield from map(str, value)
         for item in value.values():
-            yield from _strings(item, keys=keys)
+            yield from _iter_strings(item, keys=keys)
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from _strings(item, keys=keys)
+            yield from _iter_strings(item, keys=keys)
 
 
-async def _broken(storage: StorageBackend, context: Context) -> list[str]:
+async def _find_chain_problems(storage: StorageBackend, context: Context) -> list[str]:
     """Return where the hash chain of a log does not verify; a deleted one can be read, but has no head to check."""
     if context.deleted_at is None:
         return [str(problem) for problem in await export.verify(storage, context)]
     oldest = await storage.context(context.lineage[0][0]) if context.lineage else context
-    head, before = encoding.genesis(oldest.parent or oldest.id), 0
+    head, before = encoding.genesis_hash(oldest.parent or oldest.id), 0
     found: list[str] = []
     rest: list[Entry] = []
     more = True
@@ -183,7 +187,8 @@ async def _broken(storage: StorageBackend, context: Context) -> list[str]:
         cut = len([entry for entry in entries if entry.batch != entries[-1].batch]) if more else len(entries)
         whole, rest = entries[:cut], entries[cut:]
         found += [
-            f"{context.id} v{n}: {what}" for n, what in encoding.verify(whole, head=head, version=before)
+            f"{context.id} v{n}: {what}"
+            for n, what in encoding.verify_chain(whole, head=head, version=before)
         ]
         if whole:
             head, before = whole[-1].chain, whole[-1].version

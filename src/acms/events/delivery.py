@@ -22,9 +22,9 @@ from typing import NamedTuple
 from acms.config import RetryConfig
 from acms.errors import ACMSError, ConflictError, GoneError, LeaseLostError, ProviderError
 from acms.events.cursor import Cursor
-from acms.events.follow import changed_jobs, unfinished
-from acms.events.signing import signed
-from acms.events.webhooks import Progress, Webhooks, follows, place_of
+from acms.events.follow import changed_jobs, list_unfinished_jobs
+from acms.events.signing import sign_request
+from acms.events.webhooks import Progress, Webhooks, delivers_job_changes, progress_key_of
 from acms.jobs.worker import Outcome
 from acms.log.validation import PAGE
 from acms.model import (
@@ -43,14 +43,14 @@ from acms.model import (
     Lease,
     Retry,
 )
-from acms.nouns import instant
+from acms.nouns import format_instant
 from acms.ports import StorageBackend
 from acms.providers.http import Endpoint
 from acms.results import Webhook
 from acms.runtime.chance import chance
 from acms.storage.outbox import JOB
 
-__all__ = ["Delivery", "ended"]
+__all__ = ["Delivery", "try_finish_delivery"]
 
 WAITS = (5, 30, 120, 600, 1800, 3600, 7200, 14_400, 28_800, 43_200)
 """Seconds before the next attempt, after each that failed; after the last one the delivery is given up."""
@@ -113,7 +113,7 @@ class Delivery:
             later = self._clock() + timedelta(seconds=rest)
             return Retry(error="the webhook did not answer as it should", not_before=later)
         self._busy[id] += 1
-        deliver = self._follow if follows(lease.job) else self._deliver
+        deliver = self._follow if delivers_job_changes(lease.job) else self._deliver
         try:
             return await deliver(_Task(storage, lease, webhooks, context, *found))
         finally:
@@ -124,9 +124,9 @@ class Delivery:
         storage, lease, webhooks, context, webhook, secret = task
         progress = await webhooks.progress(webhook.id, context.id)
         if progress is None:  # kept before anything is sent: the job that follows this one does not know it
-            progress = Progress(version=_first(lease))
+            progress = Progress(version=_read_start_version(lease))
             await webhooks.keep(webhook.id, context.id, progress)
-        async with _endpoint(webhook) as endpoint:
+        async with _make_endpoint(webhook) as endpoint:
             while True:
                 head = await storage.head(context.id)
                 entries = await storage.read(
@@ -137,7 +137,7 @@ class Delivery:
                     limit=ENTRIES,
                 )
                 if not entries:
-                    if await ended(storage, lease, head.version):
+                    if await try_finish_delivery(storage, lease, head.version):
                         return None
                     continue
                 for entry in entries:
@@ -153,21 +153,21 @@ class Delivery:
     async def _follow(self, task: _Task) -> Outcome:
         """Tell how the jobs of a log changed, after the entries that they appended, until none of them goes on."""
         storage, lease, webhooks, context, webhook, secret = task
-        place = place_of(lease.job)
+        place = progress_key_of(lease.job)
         progress = await webhooks.progress(webhook.id, place)
         if progress is None:  # kept before anything is sent, as above
-            progress = Progress(version=0, jobs=str(await _start(storage, lease)))
+            progress = Progress(version=0, jobs=str(await _find_start_cursor(storage, lease)))
             await webhooks.keep(webhook.id, place, progress)
         cursor = Cursor.read(progress.jobs)
         jobs, highest = await changed_jobs(storage, context.id, cursor)
         # Read after the jobs: what came meanwhile is told by the job that it brought.
-        others = await _others(storage, lease)
-        if any(follows(one) and int(one.id) > int(lease.job.id) for one in others):
+        others = await _list_sibling_jobs(storage, lease)
+        if any(delivers_job_changes(one) and int(one.id) > int(lease.job.id) for one in others):
             return Done(reason="a later one tells it")
-        if any(not follows(one) or one.state is JobState.RUNNING for one in others):
+        if any(not delivers_job_changes(one) or one.state is JobState.RUNNING for one in others):
             later = self._clock() + TURN
             return Retry(error="what was asked for before is delivered first", not_before=later)
-        async with _endpoint(webhook) as endpoint:
+        async with _make_endpoint(webhook) as endpoint:
             for job in jobs:
                 try:
                     await endpoint.notify(*self._job(context, job, secret))
@@ -184,7 +184,7 @@ class Delivery:
 
     async def _look_again(self, storage: StorageBackend, lease: Lease) -> Outcome:
         """Return when jobs are looked at again; `Done` when none goes on."""
-        going = [job for job in await unfinished(storage, lease.job.context) if job.kind != WEBHOOK]
+        going = [job for job in await list_unfinished_jobs(storage, lease.job.context) if job.kind != WEBHOOK]
         if not going:
             return Done()
         now = self._clock()
@@ -195,12 +195,18 @@ class Delivery:
     def _entry(self, context: Context, entry: Entry, secret: str) -> tuple[bytes, dict[str, str]]:
         """Return what is sent for an entry, and its header fields."""
         about = {"role": entry.role, "version": entry.version, "position": entry.position}
-        data = {**_whose(context), "id": entry.id, "kind": entry.kind, **about}
+        data = {**_identify_log(context), "id": entry.id, "kind": entry.kind, **about}
         return self._message(entry.id, f"{entry.kind}.appended", entry.created_at, data, secret)
 
     def _job(self, context: Context, job: Job, secret: str) -> tuple[bytes, dict[str, str]]:
         """Return what is sent for a job as it stands, and its header fields."""
-        data = {**_whose(context), "id": job.id, "kind": job.kind, "state": job.state, "attempt": job.attempt}
+        data = {
+            **_identify_log(context),
+            "id": job.id,
+            "kind": job.kind,
+            "state": job.state,
+            "attempt": job.attempt,
+        }
         id = f"{JOB}_{job.id}_{job.attempt}_{job.state}"
         return self._message(id, f"{JOB}.{job.state}", job.updated_at, data, secret)
 
@@ -208,9 +214,9 @@ class Delivery:
         self, id: str, type: str, when: datetime, data: Mapping[str, Json], secret: str
     ) -> tuple[bytes, dict[str, str]]:
         """Return what is sent, and its header fields."""
-        told = {"type": type, "timestamp": instant(when), "data": data}
+        told = {"type": type, "timestamp": format_instant(when), "data": data}
         content = json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode()
-        return content, signed(secret, id, int(self._clock().timestamp()), content)
+        return content, sign_request(secret, id, int(self._clock().timestamp()), content)
 
     def _failed(self, id: str, failures: int, error: ProviderError) -> Retry | Failed:
         """Return when an attempt that failed is followed by the next one; `Failed` after the last."""
@@ -223,13 +229,13 @@ class Delivery:
         return Retry(error=str(error), not_before=self._clock() + timedelta(seconds=seconds))
 
 
-def _first(lease: Lease) -> int:
+def _read_start_version(lease: Lease) -> int:
     """Return the version behind which delivery begins; all of the log in doubt."""
     after = lease.job.payload.get("after", 0)
     return after if isinstance(after, int) else 0
 
 
-def _whose(context: Context) -> dict[str, Json]:
+def _identify_log(context: Context) -> dict[str, Json]:
     """Return what says which log something happened to."""
     return {
         "contextId": context.id,
@@ -238,23 +244,30 @@ def _whose(context: Context) -> dict[str, Json]:
     }
 
 
-async def _others(storage: StorageBackend, lease: Lease) -> list[Job]:
+async def _list_sibling_jobs(storage: StorageBackend, lease: Lease) -> list[Job]:
     """Return the other unfinished jobs that deliver the same log to the same webhook."""
     own, webhook = lease.job, lease.job.payload["webhook"]
-    found = await unfinished(storage, own.context)
+    found = await list_unfinished_jobs(storage, own.context)
     return [
         job for job in found
         if job.kind == WEBHOOK and job.id != own.id and job.payload.get("webhook") == webhook
     ]  # fmt: skip
 
 
-async def _start(storage: StorageBackend, lease: Lease) -> Cursor:
+async def _find_start_cursor(storage: StorageBackend, lease: Lease) -> Cursor:
     """Return the cursor behind all that jobs did before the first unfinished job that tells of them was asked for."""
     context = lease.job.context
-    asked = [lease.job, *[job for job in await _others(storage, lease) if follows(job)]]
+    asked = [
+        lease.job,
+        *[job for job in await _list_sibling_jobs(storage, lease) if delivers_job_changes(job)],
+    ]
     since = min(job.created_at for job in asked) - TURN  # what one commit wrote may bear two times
     page = await storage.jobs(JobQuery(context=context, limit=PAGE))
-    known = {job.id: job for job in [*page.items, *await unfinished(storage, context)] if job.kind != WEBHOOK}
+    known = {
+        job.id: job
+        for job in [*page.items, *await list_unfinished_jobs(storage, context)]
+        if job.kind != WEBHOOK
+    }
     old = [job for job in known.values() if job.updated_at < since]
     cursor = Cursor(job=0)
     for job in old:
@@ -265,7 +278,7 @@ async def _start(storage: StorageBackend, lease: Lease) -> Cursor:
     return cursor
 
 
-def _endpoint(webhook: Webhook) -> Endpoint:
+def _make_endpoint(webhook: Webhook) -> Endpoint:
     return Endpoint(
         webhook.url,
         provider="the webhook",
@@ -277,7 +290,7 @@ def _endpoint(webhook: Webhook) -> Endpoint:
     )
 
 
-async def ended(storage: StorageBackend, lease: Lease, version: int) -> bool:
+async def try_finish_delivery(storage: StorageBackend, lease: Lease, version: int) -> bool:
     """End a job if the log still ends at a version; else there is more to deliver."""
     op = Append(context=lease.job.context, drafts=(), expect=Expect(version=version), finish=lease)
     (result,) = await storage.append([op])

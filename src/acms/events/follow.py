@@ -16,7 +16,7 @@ from acms.results import LogEvent
 from acms.session_state import SharedSession
 from acms.storage import handles
 
-__all__ = ["Followed", "changed_jobs", "session_events", "start", "unfinished"]
+__all__ = ["Followed", "changed_jobs", "list_unfinished_jobs", "parse_cursor", "session_events"]
 
 LOOKS = (0.1, 1.0)
 """Seconds between two looks at a log in which nothing happens, at first and at most."""
@@ -24,11 +24,11 @@ HEARTBEAT = 15.0
 """Seconds after which a reader is told that nothing happens."""
 
 
-def _going_on() -> bool:
+def _never_ended() -> bool:
     return False
 
 
-async def start(storage: StorageBackend, context: str, after: str | int) -> Cursor:
+async def parse_cursor(storage: StorageBackend, context: str, after: str | int) -> Cursor:
     """Return a cursor that is checked against the log; `ValidationError` when the log ends before it."""
     cursor = Cursor.read(after)
     head = await storage.head(context)
@@ -58,12 +58,12 @@ async def changed_jobs(storage: StorageBackend, context: str, cursor: Cursor) ->
     if missing:
         found |= {job.id: job for job in (await storage.jobs(JobQuery(ids=missing))).items}
     if cursor.job is None:
-        found = {job.id: job for job in await unfinished(storage, context)}
+        found = {job.id: job for job in await list_unfinished_jobs(storage, context)}
     changed = [job for job in found.values() if not cursor.knows(job) and job.kind != WEBHOOK]
     return sorted(changed, key=lambda job: int(job.id)), highest
 
 
-async def unfinished(storage: StorageBackend, context: str) -> list[Job]:
+async def list_unfinished_jobs(storage: StorageBackend, context: str) -> list[Job]:
     """Return the newest jobs of a log that are neither done nor given up."""
     query = JobQuery(context=context, states=UNFINISHED, limit=PAGE)
     return list((await storage.jobs(query)).items)
@@ -86,7 +86,7 @@ class Followed:
         stage: Stage,
         *,
         handle: StorageBackend | None = None,
-        ended: Callable[[], bool] = _going_on,
+        ended: Callable[[], bool] = _never_ended,
     ) -> None:
         self._storage = storage
         self._context = context
@@ -106,7 +106,7 @@ class Followed:
         None says that everything was told so far: once at first, and then every `HEARTBEAT` seconds without an event.
         With `follow=False` it ends where the log does. `SessionNotFoundError` once the log is deleted.
         """
-        with handles.heard(self._handle, self._context) as heard:
+        with handles.listen_for_appends(self._handle, self._context) as heard:
             pause, quiet = LOOKS[0], HEARTBEAT
             while not self._ended():
                 heard.clear()
@@ -168,7 +168,7 @@ async def session_events(
 ) -> AsyncGenerator[LogEvent]:
     """Yield the events of a session's log behind a cursor; see `acms.ACMS.events`."""
     context = await shared.written()
-    cursor = await start(shared.storage, context, after)
+    cursor = await parse_cursor(shared.storage, context, after)
     followed = Followed(shared.storage, context, cursor, shared.stage, handle=shared.handle)
     events = followed.events(follow=follow)
     try:

@@ -8,7 +8,7 @@ from hashlib import sha256
 
 from acms.log.encoding import Entropy
 
-__all__ = ["new_secret", "signed"]
+__all__ = ["new_secret", "sign_request"]
 
 SECRET_BYTES = 32
 _PREFIX = "whsec_"
@@ -19,7 +19,7 @@ def new_secret(entropy: Entropy) -> str:
     return _PREFIX + b64encode(entropy(SECRET_BYTES)).decode("ascii")
 
 
-def signed(secret: str, id: str, seconds: int, content: bytes) -> dict[str, str]:
+def sign_request(secret: str, id: str, seconds: int, content: bytes) -> dict[str, str]:
     """Return the header fields that let a receiver check a request: its id, when it was sent, and the signature."""
     key = b64decode(secret.removeprefix(_PREFIX))
     digest = hmac.new(key, f"{id}.{seconds}.".encode() + content, sha256).digest()

@@ -18,10 +18,10 @@ from acms.errors import ConfigurationError, ConflictError, NotFoundError, Valida
 from acms.events.signing import new_secret
 from acms.jobs import requests
 from acms.log import validation
-from acms.log.encoding import Entropy, token
+from acms.log.encoding import Entropy, draw_token
 from acms.model import WEBHOOK, Job, JobQuery, JobState, Json, KVEntry
-from acms.nouns import read, write
-from acms.observability.logging import log
+from acms.nouns import decode_noun, encode_noun
+from acms.observability.logging import log_event
 from acms.ports import HasOwnValues, ListingKV, Searchable, StorageBackend
 from acms.providers.http import Endpoint
 from acms.results import Webhook
@@ -29,7 +29,7 @@ from acms.storage.kv import update_entry
 from acms.storage.outbox import JOB, WEBHOOKS
 from acms.storage.wrapper import WrapperStorage
 
-__all__ = ["KINDS", "Progress", "Told", "Webhooks", "follows", "place_of"]
+__all__ = ["KINDS", "Progress", "Told", "Webhooks", "delivers_job_changes", "progress_key_of"]
 
 MOST = 16
 """Webhooks of a tenant."""
@@ -85,8 +85,8 @@ class Webhooks:
         if not kinds:
             raise ValidationError("must name at least one kind", field="events", options=KINDS)
         made = Webhook(
-            id=token(self._entropy, _ID),
-            url=_checked(url, private),
+            id=draw_token(self._entropy, _ID),
+            url=_validate_url(url, private),
             events=tuple([kind for kind in KINDS if kind in kinds]),
             private=private,
             created_at=self._clock(),
@@ -94,25 +94,25 @@ class Webhooks:
         secret = new_secret(self._entropy)
 
         def change(entry: KVEntry | None) -> Json:
-            rows = _rows(entry)
+            rows = _read_rows(entry)
             if len(rows) >= MOST:
                 raise ConflictError(
                     f"there are {MOST} webhooks already", retryable=False, options=("remove one of them",)
                 )
-            return {**rows, made.id: {**write(made, wire=False), "secret": secret}}
+            return {**rows, made.id: {**encode_noun(made, wire=False), "secret": secret}}
 
         await update_entry(self._kv, WEBHOOKS, change)
         return made, secret
 
     async def list(self) -> list[Webhook]:
         """Return the webhooks, oldest first; never their secrets."""
-        rows = _rows(await self._kv.get(WEBHOOKS))
-        return sorted([_webhook(id, row) for id, row in rows.items()], key=lambda one: one.created_at)
+        rows = _read_rows(await self._kv.get(WEBHOOKS))
+        return sorted([_parse_webhook(id, row) for id, row in rows.items()], key=lambda one: one.created_at)
 
     async def find(self, id: str) -> tuple[Webhook, str] | None:
         """Return a webhook and its secret, for whoever delivers; None when there is none."""
-        row = _rows(await self._kv.get(WEBHOOKS)).get(id)
-        return None if row is None else (_webhook(id, row), row["secret"])
+        row = _read_rows(await self._kv.get(WEBHOOKS)).get(id)
+        return None if row is None else (_parse_webhook(id, row), row["secret"])
 
     async def remove(self, id: str) -> None:
         """Remove a webhook and its secret; what was not delivered to it by now is not.
@@ -122,13 +122,13 @@ class Webhooks:
         """
         found = await self.find(id)
         if found is None:
-            raise _unknown(id)
+            raise _unknown_webhook_error(id)
 
         def change(entry: KVEntry | None) -> Json:
-            return {other: row for other, row in _rows(entry).items() if other != id}
+            return {other: row for other, row in _read_rows(entry).items() if other != id}
 
         await update_entry(self._kv, WEBHOOKS, change)
-        while page := (await self._kv.list(_place(id, ""), limit=validation.PAGE)).entries:
+        while page := (await self._kv.list(_build_progress_key(id, ""), limit=validation.PAGE)).entries:
             for entry in page:
                 await self._kv.delete(entry.key)
         await self._wipe(found[1])
@@ -139,7 +139,7 @@ class Webhooks:
         while isinstance(storage, WrapperStorage):
             storage = storage.inner
         if isinstance(storage, Searchable) and (left := await storage.residue((), (secret.encode(),))):
-            log(logging.WARNING, "webhook_secret_left", places=left)
+            log_event(logging.WARNING, "webhook_secret_left", places=left)
 
     async def replay(self, id: str) -> list[Job]:
         """Try again what was given up, with as many attempts as at first; return the jobs.
@@ -150,12 +150,12 @@ class Webhooks:
         await self._known(id)
         found: list[Job] = []
         async for job in self._given_up(id):
-            place = place_of(job)
+            place = progress_key_of(job)
             progress = await self.progress(id, place)
             if progress is not None:
                 await self.keep(id, place, replace(progress, failures=0))
             try:
-                found.append(await requests.retry(self._storage, job.id))
+                found.append(await requests.retry_job_by_id(self._storage, job.id))
             except ConflictError:  # a later job does its work by now
                 continue
         return found
@@ -175,47 +175,47 @@ class Webhooks:
 
     async def progress(self, id: str, place: str) -> Progress | None:
         """Return how far a log was delivered, or its jobs, see `place_of`; None when that has not begun."""
-        entry = await self._kv.get(_place(id, place))
-        return None if entry is None else read(Progress, entry.data, wire=False)
+        entry = await self._kv.get(_build_progress_key(id, place))
+        return None if entry is None else decode_noun(Progress, entry.data, wire=False)
 
     async def keep(self, id: str, place: str, progress: Progress) -> None:
         """Store how far a log was delivered, or its jobs."""
-        await self._kv.set(_place(id, place), write(progress, wire=False))
+        await self._kv.set(_build_progress_key(id, place), encode_noun(progress, wire=False))
 
     async def _known(self, id: str) -> None:
-        if id not in _rows(await self._kv.get(WEBHOOKS)):
-            raise _unknown(id)
+        if id not in _read_rows(await self._kv.get(WEBHOOKS)):
+            raise _unknown_webhook_error(id)
 
 
-def _unknown(id: str) -> NotFoundError:
+def _unknown_webhook_error(id: str) -> NotFoundError:
     return NotFoundError(f"no webhook has the id {id!r}", options=("list the webhooks",))
 
 
-def follows(job: Job) -> bool:
+def delivers_job_changes(job: Job) -> bool:
     """Return whether a job that delivers tells changes of jobs, not entries."""
     return job.payload.get("follows") == JOB
 
 
-def place_of(job: Job) -> str:
+def progress_key_of(job: Job) -> str:
     """Return what the progress of a job that delivers is kept under: the log, or the jobs of the log."""
-    return f"{job.context}/{JOB}" if follows(job) else job.context
+    return f"{job.context}/{JOB}" if delivers_job_changes(job) else job.context
 
 
-def _rows(entry: KVEntry | None) -> dict[str, Any]:
+def _read_rows(entry: KVEntry | None) -> dict[str, Any]:
     return {} if entry is None else dict(entry.data)
 
 
-def _webhook(id: str, row: Mapping[str, Any]) -> Webhook:
-    return read(Webhook, {name: value for name, value in row.items() if name != "secret"}, wire=False)
+def _parse_webhook(id: str, row: Mapping[str, Any]) -> Webhook:
+    return decode_noun(Webhook, {name: value for name, value in row.items() if name != "secret"}, wire=False)
 
 
-def _place(id: str, place: str) -> str:
+def _build_progress_key(id: str, place: str) -> str:
     return f"{WEBHOOKS}/{id}/{place}"
 
 
-def _checked(url: str, private: bool) -> str:
+def _validate_url(url: str, private: bool) -> str:
     """Return the address of a webhook; what is wrong with it is said without it, as there may be a password in it."""
-    text = validation.text(url, "url", limit=URL_CHARS)
+    text = validation.validate_text(url, "url", limit=URL_CHARS)
     try:
         found = urlsplit(text)
         usable = bool(found.hostname) and (found.port or 1) > 0

@@ -9,27 +9,27 @@ from typing import Any
 
 from acms.errors import ACMSError, ConflictError, SessionNotFoundError
 from acms.log import read
-from acms.log.encoding import locate
+from acms.log.encoding import parse_entry_id
 from acms.log.facts import REVOKED, Succession, address_of, has_address
 from acms.log.in_force import ENDED, Cover
 from acms.model import Append, Context, Done, Draft, Entry, Expect, Failed, JobDraft, Kind, Lease, Span, State
-from acms.observability.logging import log
+from acms.observability.logging import log_event
 from acms.ports import StorageBackend
-from acms.storage.append_rules import segments
+from acms.storage.append_rules import split_segments
 from acms.write.episodes import is_mark
 
 _FIELDS = tuple(field.name for field in fields(Draft))
 
 
-def inherits(id: str, runs: Iterable[tuple[str, int, int]]) -> bool:
+def is_inherited(id: str, runs: Iterable[tuple[str, int, int]]) -> bool:
     """Return whether an entry is among (owner, first, last) runs of a log."""
-    place = locate(id)
+    place = parse_entry_id(id)
     return place is not None and any(
         owner == place[0] and first <= place[1] <= last for owner, first, last in runs
     )
 
 
-def candidates(late: Iterable[Entry], runs: Sequence[tuple[str, int, int]], fork: int) -> list[Entry]:
+def filter_adoptable(late: Iterable[Entry], runs: Sequence[tuple[str, int, int]], fork: int) -> list[Entry]:
     """Keep what may have been made from inherited entries alone; other facts a fact cites are not looked at.
 
     Facts, retractions that say that one is no longer so, and marks of what was reflected on.
@@ -45,12 +45,12 @@ def candidates(late: Iterable[Entry], runs: Sequence[tuple[str, int, int]], fork
             if entry.kind is Kind.SUMMARY
             else (entry.kind is Kind.FACT or entry.data.get("reason") == "removed")
             and entry.sources
-            and all(inherits(id, runs) or id.startswith("f_") for id in entry.sources)
+            and all(is_inherited(id, runs) or id.startswith("f_") for id in entry.sources)
         )
     ]
 
 
-def grounded(
+def filter_grounded(
     found: Iterable[Entry], known: Mapping[str, Entry | None], runs: Sequence[tuple[str, int, int]]
 ) -> list[Entry]:
     """Keep what was made from inherited entries alone, directly or through facts like them.
@@ -58,7 +58,7 @@ def grounded(
     `known` has every entry they cite, directly or not; None for what does not exist. What was erased grounds nothing.
     """
     bad = {id for id, entry in known.items() if entry is None or entry.state is State.ERASED}
-    outside = [entry for id, entry in known.items() if entry is not None and not inherits(id, runs)]
+    outside = [entry for id, entry in known.items() if entry is not None and not is_inherited(id, runs)]
     bad |= {entry.id for entry in outside if entry.kind is not Kind.FACT or not entry.sources}
     size = -1
     while size != len(bad):
@@ -67,7 +67,7 @@ def grounded(
     return [one for one in found if is_mark(one) or (one.sources and not bad.intersection(one.sources))]
 
 
-def standing(
+def filter_active(
     found: Sequence[Entry], facts: Sequence[Entry], replacing: Sequence[Entry], fork: int
 ) -> list[Entry]:
     """Keep what would be in force if the log knew only what the fork knows.
@@ -99,7 +99,9 @@ def standing(
     return kept
 
 
-def adopted(found: Iterable[Entry], own: Sequence[Entry], cover: Cover, fork: int, open_: int) -> list[Draft]:
+def draft_adoptions(
+    found: Iterable[Entry], own: Sequence[Entry], cover: Cover, fork: int, open_: int
+) -> list[Draft]:
     """Return facts, and marks of episodes that ended before one, as the fork appends them, citing the originals.
 
     `own` are the fork's own entries and `cover` what is out of force in it. What was adopted before is left out, and so
@@ -110,7 +112,7 @@ def adopted(found: Iterable[Entry], own: Sequence[Entry], cover: Cover, fork: in
     marked = {entry.episode for entry in own if is_mark(entry)}
     drafts: list[Draft] = []
     for entry in found:
-        replaces = clipped(entry.replaces, fork)
+        replaces = clip_spans(entry.replaces, fork)
         decided = any(
             (cover.by(version) or 0) > fork for first, last in replaces for version in range(first, last + 1)
         )
@@ -129,7 +131,7 @@ def adopted(found: Iterable[Entry], own: Sequence[Entry], cover: Cover, fork: in
     return drafts
 
 
-def clipped(spans: Iterable[Span], upto: int) -> tuple[Span, ...]:
+def clip_spans(spans: Iterable[Span], upto: int) -> tuple[Span, ...]:
     """Cut spans at a version."""
     return tuple((first, min(last, upto)) for first, last in spans if first <= upto)
 
@@ -140,10 +142,10 @@ _LATE = 32
 _LEARNED = (Kind.FACT, Kind.SUMMARY, Kind.RETRACTION)
 
 
-async def ask_for(storage: StorageBackend, parent: str, child: Context) -> bool:
+async def enqueue_adoption(storage: StorageBackend, parent: str, child: Context) -> bool:
     """Enqueue a job when the parent has facts that came too late for the fork; return whether it was needed."""
     late = await storage.read(parent, kinds=_LEARNED, after=child.fork or 0, limit=_LATE)
-    found = candidates(late, _inherited(child), child.fork or 0)
+    found = filter_adoptable(late, _inherited_runs(child), child.fork or 0)
     if len(late) < _LATE:  # else the job looks at them all
         if not found:
             return False
@@ -151,11 +153,11 @@ async def ask_for(storage: StorageBackend, parent: str, child: Context) -> bool:
         if {fact.id for fact in found} <= {id for fact in own for id in fact.sources}:
             return False  # a named fork that was made before
     job = JobDraft(kind=ADOPT, dedupe=f"{ADOPT}:{child.id}")
-    _done(*await storage.append([Append(context=child.id, drafts=(), jobs=(job,))]))
+    _unwrap_result(*await storage.append([Append(context=child.id, drafts=(), jobs=(job,))]))
     return True
 
 
-async def adopt(storage: StorageBackend, lease: Lease) -> Done | Failed | None:
+async def handle_adopt_job(storage: StorageBackend, lease: Lease) -> Done | Failed | None:
     """Append the late facts of its parent to a fork: the handler of "adopt" jobs.
 
     Copies what was said with the sources, and cites the original. Doing it again adds nothing. Cancelled when the fork
@@ -175,10 +177,10 @@ async def adopt_late(storage: StorageBackend, context: str, finish: Lease | None
         if child.parent is None or child.fork is None:
             return False
         head = await storage.head(child.id)
-        late = await _late(storage, child)
+        late = await _read_late_entries(storage, child)
         own = await storage.read(child.id, at=head.version, kinds=_LEARNED, after=child.fork)
         cover = await read.cover_at(storage, child.id, head, head.version)
-        drafts = adopted(late, own, cover, child.fork, await _open_episode(storage, child))
+        drafts = draft_adoptions(late, own, cover, child.fork, await _open_episode(storage, child))
         if not drafts:
             return False
         (result,) = await storage.append(
@@ -193,19 +195,19 @@ async def adopt_late(storage: StorageBackend, context: str, finish: Lease | None
         )
         if type(result) is ConflictError:
             continue  # something was replaced or erased meanwhile: look again
-        receipt = _done(result)
-        log(logging.INFO, "adopted", context=child.id, entries=len(drafts))
+        receipt = _unwrap_result(result)
+        log_event(logging.INFO, "adopted", context=child.id, entries=len(drafts))
         return not receipt.repeated
 
 
-async def _late(storage: StorageBackend, child: Context) -> list[Entry]:
+async def _read_late_entries(storage: StorageBackend, child: Context) -> list[Entry]:
     """Return what the parent learned above a fork from what the fork has, and would not have unlearned without more."""
     assert child.parent is not None
     assert child.fork is not None
-    runs = _inherited(child)
+    runs = _inherited_runs(child)
     head = await storage.head(child.parent)
     late = await storage.read(child.parent, at=head.version, kinds=_LEARNED, after=child.fork)
-    found = candidates(late, runs, child.fork)
+    found = filter_adoptable(late, runs, child.fork)
     if not found:
         return []
     known: dict[str, Entry | None] = {}
@@ -214,11 +216,11 @@ async def _late(storage: StorageBackend, child: Context) -> list[Entry]:
         wanted = sorted(asked)
         entries = await storage.get(wanted)
         known.update(zip(wanted, entries, strict=True))
-        beyond = [entry for entry in entries if entry is not None and not inherits(entry.id, runs)]
+        beyond = [entry for entry in entries if entry is not None and not is_inherited(entry.id, runs)]
         asked = {id for entry in beyond if entry.kind is Kind.FACT for id in entry.sources} - known.keys()
     replacing = await storage.read(child.parent, at=head.version, replacing=True) if head.rewrites else []
-    found = grounded(found, known, runs)
-    return standing(found, late, replacing, child.fork)
+    found = filter_grounded(found, known, runs)
+    return filter_active(found, late, replacing, child.fork)
 
 
 async def _open_episode(storage: StorageBackend, child: Context) -> int:
@@ -234,11 +236,11 @@ async def _open_episode(storage: StorageBackend, child: Context) -> int:
     return newest.episode + 1 if ended else newest.episode
 
 
-def _inherited(child: Context) -> list[tuple[str, int, int]]:
-    return segments(child.id, child.lineage, 1, child.fork or 0)
+def _inherited_runs(child: Context) -> list[tuple[str, int, int]]:
+    return split_segments(child.id, child.lineage, 1, child.fork or 0)
 
 
-def _done(result: Any) -> Any:
+def _unwrap_result(result: Any) -> Any:
     if isinstance(result, ACMSError):
         raise result
     return result

@@ -14,21 +14,21 @@ from typing import Any, get_args
 
 from acms.knowledge import Action, Cardinality, Decision, Fact, Proposal, Reflection, Scope
 from acms.log import trust
-from acms.log.in_force import Cover, anchor, effective
+from acms.log.in_force import Cover, anchor_version, effective_sequence
 from acms.model import EMPTY, Context, Draft, Entry, EpisodeStatus, Json, Kind, Origin, Privacy, Role, State
 from acms.nouns import episode_id
 from acms.ports import Turn
-from acms.privacy.modes import strictest
-from acms.results import Episode, named
-from acms.text.summary_form import LEAST, SHORTER, cleaned
-from acms.text.tokenizer import words
-from acms.write.episodes import episodes, is_mark
+from acms.privacy.modes import privacy_of_sources
+from acms.results import Episode, resolve_speaker
+from acms.text.summary_form import LEAST, SHORTER, sanitize_summary
+from acms.text.tokenizer import split_words
+from acms.write.episodes import build_episodes, is_mark
 
 SHOWN_FACTS = 40
 """Facts in force that a reflector is shown."""
 
 
-def seed_shaped(reflector: Any) -> bool:
+def has_seed_signature(reflector: Any) -> bool:
     """Return whether a reflector has the shape `reflect(episode, turns)`."""
     try:
         found = inspect.signature(reflector.reflect).parameters.values()
@@ -54,7 +54,7 @@ class Reached:
     mark: Entry | None = None
 
 
-def reached(newest: Iterable[Entry]) -> Reached:
+def find_progress(newest: Iterable[Entry]) -> Reached:
     """Return how far a log was reflected on, by its newest summaries; it does not matter whether they are in force."""
     marks = [entry for entry in newest if is_mark(entry) and entry.covers is not None]
     if not marks:
@@ -114,7 +114,7 @@ class Stretch:
         return f"{self.parts[0].episode.ordinal}-{self.parts[-1].episode.ordinal}"
 
 
-def stretch(
+def next_stretch(
     context: str,
     entries: Sequence[Entry],
     edits: Sequence[Entry],
@@ -130,7 +130,7 @@ def stretch(
     `entries` are messages and manual closes after the last episode that was reflected on, `edits` those written since.
     With `force` nothing is too short, and edits alone are enough.
     """
-    found = [one for one in episodes(context, entries) if one.ordinal > before.episode]
+    found = [one for one in build_episodes(context, entries) if one.ordinal > before.episode]
     closed = [one for one in found if one.status is EpisodeStatus.CLOSED]
     least = 1 if force else limits.least
     groups: list[list[Episode]] = []
@@ -146,7 +146,7 @@ def stretch(
         if edit.version > before.upto
         and 0 < edit.episode <= before.episode
         and cover.by(edit.version) is None
-        and _readable(edit)
+        and _is_readable(edit)
     )
     chosen: list[Episode] = []
     turns, tokens = len(changed), sum(edit.tokens for edit in changed)
@@ -159,8 +159,8 @@ def stretch(
     if not chosen and not (force and changed):
         return None
     said: dict[int, list[Entry]] = {one.ordinal: [] for one in chosen}
-    for entry in effective(entries, cover, after=before.last):
-        if entry.kind is Kind.MESSAGE and entry.episode in said and _readable(entry):
+    for entry in effective_sequence(entries, cover, after=before.last):
+        if entry.kind is Kind.MESSAGE and entry.episode in said and _is_readable(entry):
             said[entry.episode].append(entry)
     return Stretch(
         edits=changed,
@@ -170,11 +170,11 @@ def stretch(
     )
 
 
-def _readable(entry: Entry) -> bool:
+def _is_readable(entry: Entry) -> bool:
     return entry.state is State.LIVE and entry.privacy is not Privacy.BLOCK
 
 
-def still(found: Stretch, cover: Cover, current: Iterable[Entry | None]) -> bool:
+def is_stretch_current(found: Stretch, cover: Cover, current: Iterable[Entry | None]) -> bool:
     """Return whether everything that was read is still in force and has its content."""
     return all(
         now is not None and now.state is State.LIVE and cover.by(old.version) is None
@@ -182,7 +182,7 @@ def still(found: Stretch, cover: Cover, current: Iterable[Entry | None]) -> bool
     )
 
 
-def gone(found: Stretch, cover: Cover) -> dict[int, frozenset[str]]:
+def superseded_ids_by_version(found: Stretch, cover: Cover) -> dict[int, frozenset[str]]:
     """Return the ids of what was read and is out of force, by the version that put it there."""
     by: dict[int, set[str]] = {}
     for entry in found.entries:
@@ -192,10 +192,10 @@ def gone(found: Stretch, cover: Cover) -> dict[int, frozenset[str]]:
     return {version: frozenset(ids) for version, ids in by.items()}
 
 
-def turn(entry: Entry, text: str) -> Turn:
+def build_turn(entry: Entry, text: str) -> Turn:
     """Return a message as a reflector reads it."""
     return Turn(
-        speaker=named(entry.actor, entry.role) or Role.USER.value,
+        speaker=resolve_speaker(entry.actor, entry.role) or Role.USER.value,
         text=text,
         markers=entry.markers,
         version=entry.version,
@@ -236,7 +236,7 @@ class SeedEpisode(Episode):
 
 def seed_turn(entry: Entry, text: str, context: Context) -> SeedTurn:
     """Return a message for `reflect(episode, turns)`."""
-    plain = turn(entry, text)
+    plain = build_turn(entry, text)
     values: dict[str, Any] = {field.name: getattr(plain, field.name) for field in fields(Turn)}
     return SeedTurn(
         **values,
@@ -249,15 +249,17 @@ def seed_turn(entry: Entry, text: str, context: Context) -> SeedTurn:
     )
 
 
-def shown(facts: Sequence[Fact], turns: Sequence[Turn], most: int = SHOWN_FACTS) -> tuple[Fact, ...]:
+def select_known_facts(
+    facts: Sequence[Fact], turns: Sequence[Turn], most: int = SHOWN_FACTS
+) -> tuple[Fact, ...]:
     """Return the facts a reflector is shown: all of them, or those that share most words with the turns first."""
     if len(facts) <= most:
         return tuple(facts)
-    said = {word for one in turns for word in words(one.text)}
+    said = {word for one in turns for word in split_words(one.text)}
 
     def shared(fact: Fact) -> int:
         told = f"{fact.content} {fact.subject} {fact.attribute} {fact.value}"
-        return len(said.intersection(words(told)))
+        return len(said.intersection(split_words(told)))
 
     return tuple(sorted(facts, key=shared, reverse=True)[:most])
 
@@ -284,7 +286,7 @@ def summary_tokens(tokens: int) -> int:
     return max(LEAST, tokens // SHORTER)
 
 
-def mark(
+def draft_mark(
     part: Part, found: Stretch, text: str, tokens: int, *, reflector: str, summarizer: str, now: datetime
 ) -> Draft:
     """Return the mark of one episode: its summary, and that it was reflected on."""
@@ -297,7 +299,7 @@ def mark(
         created_at=now,
         tokens=tokens,
         origin=Origin.DERIVED,
-        privacy=strictest(part.entries),
+        privacy=privacy_of_sources(part.entries),
         episode=one.ordinal,
         covers=(one.first, one.last),
         sources=tuple(entry.id for entry in part.entries),
@@ -306,12 +308,12 @@ def mark(
             "upto": found.upto,
             "reflector": reflector,
             "summarizer": summarizer,
-            trust.TRUST: trust.lowest(map(trust.of, read)).value,
+            trust.TRUST: trust.lowest_trust(map(trust.trust_of_entry, read)).value,
         },
     )
 
 
-def marked_again(found: Stretch, now: datetime) -> Draft:
+def draft_extended_mark(found: Stretch, now: datetime) -> Draft:
     """Return the mark of a stretch that has edits only: the newest one again, further on."""
     old = found.before.mark
     assert old is not None
@@ -336,7 +338,7 @@ MOST = 1_000
 """Proposals of one answer that are looked at."""
 
 
-def checked(answer: object, versions: Mapping[str, int]) -> Reflection:
+def parse_answer(answer: object, versions: Mapping[str, int]) -> Reflection:
     """Return an answer with what can be read of it; `versions` of what was read, by id, for facts that cite ids.
 
     A list of proposals or facts is an answer too. What has a wrong type is passed over, and told in words.
@@ -347,11 +349,11 @@ def checked(answer: object, versions: Mapping[str, int]) -> Reflection:
     if isinstance(answer, Reflection):
         proposals: object = answer.proposals
         if isinstance(answer.summary, str):
-            summary = cleaned(answer.summary) or None
+            summary = sanitize_summary(answer.summary) or None
         elif answer.summary is not None:
             unreadable.append(f"summary is a {type(answer.summary).__name__}")
         if isinstance(answer.unreadable, tuple | list):
-            unreadable += [cleaned(one)[:500] for one in answer.unreadable if isinstance(one, str)]
+            unreadable += [sanitize_summary(one)[:500] for one in answer.unreadable if isinstance(one, str)]
         if isinstance(answer.rejected, tuple | list):
             rejected = tuple(one for one in answer.rejected if isinstance(one, Decision))
     else:
@@ -362,9 +364,9 @@ def checked(answer: object, versions: Mapping[str, int]) -> Reflection:
     kept: list[Proposal] = []
     for number, one in enumerate(proposals[:MOST], 1):
         proposal = _from_fact(one, versions) if isinstance(one, Fact) else one
-        wrong = _wrong(proposal)
+        wrong = _find_type_error(proposal)
         if wrong is None:
-            kept.append(_clean(proposal))
+            kept.append(_clean_proposal(proposal))
         else:
             unreadable.append(f"proposal {number}: {wrong}")
     if len(proposals) > MOST:
@@ -394,7 +396,7 @@ def _from_fact(fact: Fact, versions: Mapping[str, int]) -> Any:
     )
 
 
-def _wrong(one: Any) -> str | None:
+def _find_type_error(one: Any) -> str | None:
     """Return what cannot be read of a proposal; None when it all can."""
     if not isinstance(one, Proposal):
         return f"is a {type(one).__name__}"
@@ -422,13 +424,13 @@ def _wrong(one: Any) -> str | None:
     return None
 
 
-def _clean(one: Proposal) -> Proposal:
-    texts: dict[str, Any] = {name: cleaned(getattr(one, name)) for name in _TEXTS}
-    fact_id = None if one.fact_id is None else cleaned(one.fact_id)
+def _clean_proposal(one: Proposal) -> Proposal:
+    texts: dict[str, Any] = {name: sanitize_summary(getattr(one, name)) for name in _TEXTS}
+    fact_id = None if one.fact_id is None else sanitize_summary(one.fact_id)
     return replace(one, **texts, fact_id=fact_id, sources=tuple(one.sources))
 
 
-def routed(
+def route_proposals(
     proposals: Sequence[Proposal], own: Collection[str], profile: Collection[str]
 ) -> tuple[list[int], list[int]]:
     """Return which proposals are about the session's facts, and which about those of the namespace's profile.
@@ -448,7 +450,7 @@ def routed(
     return [number for number in range(len(proposals)) if number not in taken], of_profile
 
 
-def resolved(decisions: Iterable[Decision], ids: Sequence[str]) -> list[Decision]:
+def resolve_fact_ids(decisions: Iterable[Decision], ids: Sequence[str]) -> list[Decision]:
     """Return decisions with the ids of the facts they added, once these are stored."""
     return [
         replace(one, fact_id=ids[one.draft])
@@ -458,14 +460,14 @@ def resolved(decisions: Iterable[Decision], ids: Sequence[str]) -> list[Decision
     ]
 
 
-def around(target: Entry, beside: Iterable[Entry], reach: int = 2) -> list[Entry]:
+def select_adjacent(target: Entry, beside: Iterable[Entry], reach: int = 2) -> list[Entry]:
     """Return a message and those said directly before and after it in its episode, as far as `reach`."""
     said = [
         one
         for one in beside
         if one.kind is Kind.MESSAGE and one.episode == target.episode and not one.replaces
     ]
-    place = anchor(target)
+    place = anchor_version(target)
     before = [one for one in said if one.version < place][-reach:]
     after = [one for one in said if one.version > place][:reach]
     return [*before, target, *after]

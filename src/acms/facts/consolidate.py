@@ -19,15 +19,15 @@ from datetime import datetime
 from hashlib import sha256
 from typing import Self
 
-from acms.facts.faults import fault, utc
+from acms.facts.faults import find_fault, to_utc
 from acms.knowledge import Cardinality, Decision, Fact, Outcome, Proposal
 from acms.log import trust
 from acms.log.doubt import MENTIONS, sentence_names
-from acms.log.encoding import locate
-from acms.log.facts import SAID, Address, address, has_address
-from acms.log.validity import Period, ends, stated_at
+from acms.log.encoding import parse_entry_id
+from acms.log.facts import SAID, Address, has_address, normalize_address
+from acms.log.validity import Period, ends_older_period, stated_at
 from acms.model import Draft, Entry, Json, Kind, MarkerType, Origin, Privacy, Span, State
-from acms.text.tokenizer import spans, term
+from acms.text.tokenizer import content_term, find_sentence_spans
 
 ENOUGH = 0.5
 """Share of the words of a fact that a sentence must have to say it, where its value is not found."""
@@ -39,7 +39,7 @@ _PARTS = re.compile(r"[-/]")
 _POSSESSIVE = re.compile(r"['’]s$")
 
 
-def fold(text: str) -> tuple[str, ...]:
+def fold_text(text: str) -> tuple[str, ...]:
     """Return the words of a text as two texts are compared: punctuation at their edges and case of words aside.
 
     Signs, digits and mixed case stay: `-5` is not `5`, `mW` not `MW`.
@@ -54,11 +54,11 @@ def fold(text: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def mentions(sentence: Sequence[str], value: Sequence[str]) -> bool:
+def mentions_value(sentence: Sequence[str], value: Sequence[str]) -> bool:
     """Whether a folded sentence has all words of a folded value, or all that count where some say nothing."""
     there = set(sentence)
     there.update(part for word in sentence for part in _PARTS.split(word))
-    telling = [word for word in value if term(word)] or list(value)
+    telling = [word for word in value if content_term(word)] or list(value)
     whole = "".join(value)
     if not whole.isascii() and whole in "".join(sentence):  # not everybody puts spaces between words
         return True
@@ -82,16 +82,16 @@ class Said:
         """
         bad: dict[str, set[int]] = {}
         entries: dict[str, Entry] = {}
-        new = fold(instead.value) if instead is not None else ()
+        new = fold_text(instead.value) if instead is not None else ()
         evidence = {entry.id for entry in sources}
         for fact in ends:
-            old = fold(fact.value)
+            old = fold_text(fact.value)
             if old and old == new:
                 continue
             shared = {
                 id
                 for other in self._known
-                if other.id != fact.id and fold(other.value) == old
+                if other.id != fact.id and fold_text(other.value) == old
                 for id in other.sources
             }
             told = self._of_sources(fact, old, new)
@@ -101,7 +101,7 @@ class Said:
                         entries[id] = entry
                         bad.setdefault(id, set()).update(told.get(id, set()))
         return {
-            id: _good(entries[id].content, some)
+            id: _remaining_spans(entries[id].content, some)
             for id, some in bad.items()
             if some and entries[id].kind is Kind.MESSAGE and entries[id].state is State.LIVE
         }
@@ -113,55 +113,63 @@ class Said:
         something else; where nothing is found, the citation alone is believed.
         """
         entries = {id: one for id in fact.sources for one in self._around.get(id, ()) if one.id == id}
-        found = {id: _saying(one, old, new) if old else set[int]() for id, one in entries.items()}
-        if old and new and mentions(new, old):
+        found = {
+            id: _sentences_with_value(one, old, new) if old else set[int]() for id, one in entries.items()
+        }
+        if old and new and mentions_value(new, old):
             return found
         if len(found) > 1:
             for id in [id for id, some in found.items() if not some]:
-                found[id] = _sharing(entries[id].content, fact.content)
+                found[id] = _overlapping_sentences(entries[id].content, fact.content)
         if not any(found.values()) or len(found) == 1:
-            return {id: some or _closest(entries[id].content, fact.content) for id, some in found.items()}
+            return {
+                id: some or _closest_sentences(entries[id].content, fact.content)
+                for id, some in found.items()
+            }
         return found
 
 
-def _saying(entry: Entry, old: Sequence[str], new: Sequence[str]) -> set[int]:
+def _sentences_with_value(entry: Entry, old: Sequence[str], new: Sequence[str]) -> set[int]:
     """Return which sentences of an entry have a value; one that is part of the new value is not meant with it."""
-    inside = bool(new) and mentions(new, old)
+    inside = bool(new) and mentions_value(new, old)
     found: set[int] = set()
-    for number, (start, end) in enumerate(spans(entry.content)):
-        said = fold(entry.content[start:end])
-        if mentions(said, old) and not (inside and mentions(said, new)):
+    for number, (start, end) in enumerate(find_sentence_spans(entry.content)):
+        said = fold_text(entry.content[start:end])
+        if mentions_value(said, old) and not (inside and mentions_value(said, new)):
             found.add(number)
     return found
 
 
-def _closest(content: str, statement: str) -> set[int]:
+def _closest_sentences(content: str, statement: str) -> set[int]:
     """Return which sentences are most likely to say a statement: those with enough of its words, or the best one."""
-    shares = _shares(content, statement)
+    shares = _sentence_overlaps(content, statement)
     enough = {number for number, share in enumerate(shares) if share >= ENOUGH}
     if enough or not shares or max(shares) == 0:
         return enough or set(range(len(shares)))
     return {shares.index(max(shares))}
 
 
-def _sharing(content: str, statement: str) -> set[int]:
+def _overlapping_sentences(content: str, statement: str) -> set[int]:
     """Return which sentences have enough of the words of a statement."""
-    return {number for number, share in enumerate(_shares(content, statement)) if share >= ENOUGH}
+    return {number for number, share in enumerate(_sentence_overlaps(content, statement)) if share >= ENOUGH}
 
 
-def _shares(content: str, statement: str) -> list[float]:
-    wanted = _terms(statement)
-    return [len(wanted & _terms(content[start:end])) / max(1, len(wanted)) for start, end in spans(content)]
+def _sentence_overlaps(content: str, statement: str) -> list[float]:
+    wanted = _folded_terms(statement)
+    return [
+        len(wanted & _folded_terms(content[start:end])) / max(1, len(wanted))
+        for start, end in find_sentence_spans(content)
+    ]
 
 
-def _terms(text: str) -> set[int]:
-    return {term(word.casefold()) for word in fold(text)} - {0}
+def _folded_terms(text: str) -> set[int]:
+    return {content_term(word.casefold()) for word in fold_text(text)} - {0}
 
 
-def _good(content: str, bad: set[int]) -> list[Span]:
+def _remaining_spans(content: str, bad: set[int]) -> list[Span]:
     """Return what is left of a text without some of its sentences."""
     found: list[Span] = []
-    for number, (start, end) in enumerate(spans(content)):
+    for number, (start, end) in enumerate(find_sentence_spans(content)):
         if number in bad:
             continue
         if found and found[-1][1] == start:
@@ -266,7 +274,7 @@ class _Book:
         """Begin with the facts in force."""
         at: dict[Address, list[Fact]] = {}
         for fact in known:
-            at.setdefault(address(fact.subject, fact.attribute), []).append(fact)
+            at.setdefault(normalize_address(fact.subject, fact.attribute), []).append(fact)
         by_id = {id: fact for fact in known for id in (*fact.replaces, fact.id)}
         return cls(proposals, known, by_id, at, now, by)
 
@@ -278,41 +286,41 @@ class _Book:
         )
 
 
-def rounds(proposals: Sequence[Proposal], known: Sequence[Fact]) -> list[list[int]]:
+def split_rounds(proposals: Sequence[Proposal], known: Sequence[Fact]) -> list[list[int]]:
     """Divide an answer so that no part says two things about one fact or one address of cardinality one.
 
     What was said first and corrected later in the same answer is stored and then retired, like any correction: each
     part is consolidated and appended on its own, in order. So is what was said and is no longer so. Returns the places
     of the proposals of each part.
     """
-    one = {address(fact.subject, fact.attribute) for fact in known if fact.cardinality == "one"}
-    sound = [not fault(said) for said in proposals]
+    one = {normalize_address(fact.subject, fact.attribute) for fact in known if fact.cardinality == "one"}
+    sound = [not find_fault(said) for said in proposals]
     for index, said in enumerate(proposals):
         if sound[index] and said.cardinality == "one":
-            one.add(address(said.subject, said.attribute))
+            one.add(normalize_address(said.subject, said.attribute))
     found: list[list[int]] = [[]]
     values: dict[object, tuple[str, ...]] = {}
     for index, said in enumerate(proposals):
         if sound[index] and said.action in ("add", "update") and len(found) < ROUNDS:
-            where = address(said.subject, said.attribute)
+            where = normalize_address(said.subject, said.attribute)
             about: list[object] = [where] if has_address(where) and where in one else []
             about += [said.fact_id] if said.fact_id is not None else []
-            value = fold(said.value) or fold(said.content)
+            value = fold_text(said.value) or fold_text(said.content)
             if any(values.get(one, value) != value for one in about):
                 found.append([])
                 values.clear()
             values.update(dict.fromkeys(about, value))
-            values[where, fold(said.value)] = value
+            values[where, fold_text(said.value)] = value
         elif sound[index] and said.action == "remove" and len(found) < ROUNDS:
-            where = address(said.subject, said.attribute)
-            if (said.fact_id or (where, fold(said.value))) in values:
+            where = normalize_address(said.subject, said.attribute)
+            if (said.fact_id or (where, fold_text(said.value))) in values:
                 found.append([])
                 values.clear()
         found[-1].append(index)
     return found
 
 
-def consolidate(
+def consolidate_proposals(
     proposals: Sequence[Proposal],
     known: Sequence[Fact],
     read: Sequence[Entry],
@@ -332,15 +340,15 @@ def consolidate(
     """
     book = _Book.about(proposals, known, now, by)
     for index, proposal in enumerate(proposals):
-        _judge(index, proposal, book, read, rules, count)
-    changes = _limited(_last_wins(book.changes, book), rules.max_facts, book)
-    _decide_kept(changes, book)
+        _judge_proposal(index, proposal, book, read, rules, count)
+    changes = _limit_additions(_drop_overridden(book.changes, book), rules.max_facts, book)
+    _decide_keeps(changes, book)
     around: Mapping[str, Sequence[Entry]] = {}
     asked = tuple(dict.fromkeys(id for change in changes for fact in change.ends for id in fact.sources))
     if asked:
         around = yield Around(ids=asked)
-    drafts = _drafts(changes, known, around, book, now=now, count=count, key=key)
-    drafts += _archive(changes, known, rules.max_active, now=now, key=key)
+    drafts = _build_drafts(changes, known, around, book, now=now, count=count, key=key)
+    drafts += _archive_excess(changes, known, rules.max_active, now=now, key=key)
     return Consolidated(
         drafts=tuple(drafts), decisions=tuple(book.decisions[index] for index in range(len(proposals)))
     )
@@ -349,7 +357,7 @@ def consolidate(
 # ── one proposal ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _judge(
+def _judge_proposal(
     index: int,
     proposal: Proposal,
     book: _Book,
@@ -358,7 +366,7 @@ def _judge(
     count: Callable[[str], int],
 ) -> None:
     """Decide about a proposal, or note it as a change or as a fact to be kept."""
-    wrong = fault(proposal)
+    wrong = find_fault(proposal)
     if wrong:
         book.decide(index, "invalid", wrong)
         return
@@ -376,10 +384,10 @@ def _judge(
         limit = f"{proposal.confidence:g} is less than {rules.min_confidence:g}"
         book.decide(index, "low_confidence", limit, named.id if named else None)
         return
-    change = _change(index, proposal, named, book, read)
+    change = _build_change(index, proposal, named, book, read)
     if proposal.action == "remove":
         if not change.named:
-            book.decide(index, "unknown_id", _missing(proposal))
+            book.decide(index, "unknown_id", _describe_missing(proposal))
             return
     elif not proposal.content:
         book.decide(index, "invalid", "content: must not be empty")
@@ -387,17 +395,19 @@ def _judge(
     elif (size := count(proposal.content)) > rules.max_tokens:
         book.decide(index, "too_long", f"{size} tokens, a fact may have {rules.max_tokens}")
         return
-    _compare(change, book)
+    _record_change(change, book)
 
 
-def _compare(change: _Change, book: _Book) -> None:
+def _record_change(change: _Change, book: _Book) -> None:
     """Note a change unless it says nothing new, or ends what is protected from it."""
-    safe = next((fact for fact in change.ends if _safe(fact.trust, change.trust)), None)
-    rival = _rival(change, book.changes)
-    same = None if book.by else _same(change, book.at.get(change.where, ()), book.known, book.changes)
+    safe = next((fact for fact in change.ends if _is_protected(fact.trust, change.trust)), None)
+    rival = _find_rival(change, book.changes)
+    same = (
+        None if book.by else _find_duplicate(change, book.at.get(change.where, ()), book.known, book.changes)
+    )
     if same is not None:
         book.decide(change.index, "duplicate", *same)
-        _override(same[1], change, book)
+        _override_changes(same[1], change, book)
     elif safe is not None:
         word = f"what {change.trust.value} says cannot end what {safe.trust.value} said"
         book.decide(change.index, "untrusted", word, safe.id)
@@ -410,20 +420,22 @@ def _compare(change: _Change, book: _Book) -> None:
         book.changes.append(change)
 
 
-def _override(fact_id: str | None, by: _Change, book: _Book) -> None:
+def _override_changes(fact_id: str | None, by: _Change, book: _Book) -> None:
     """Take back earlier changes that end a fact which a later proposal says stays."""
     for other in tuple(book.changes):
-        if fact_id in {fact.id for fact in other.ends} and not _safe(other.trust, by.trust):
+        if fact_id in {fact.id for fact in other.ends} and not _is_protected(other.trust, by.trust):
             book.changes.remove(other)
             book.decide(other.index, "overridden", f"proposal {by.index + 1} says that it stays", fact_id)
 
 
-def _change(
+def _build_change(
     index: int, proposal: Proposal, named: Fact | None, book: _Book, read: Sequence[Entry]
 ) -> _Change:
     """Place a proposal among the facts in force."""
-    sources, known = _sources(proposal, named, read, book.known)
-    believed = book.by or trust.lowest([*map(trust.of, sources), *known], default=Origin.DERIVED)
+    sources, known = _find_sources(proposal, named, read, book.known)
+    believed = book.by or trust.lowest_trust(
+        [*map(trust.trust_of_entry, sources), *known], default=Origin.DERIVED
+    )
     said = max((entry.created_at for entry in sources), default=book.now)
     rests = dict.fromkeys(book.by_id[id].id for id in proposal.depends_on if id in book.by_id)
     change = _Change(
@@ -432,13 +444,15 @@ def _change(
     if proposal.action == "update" and named is None:
         change.note = f"no fact in force has the id {proposal.fact_id!r}: added"
     if named is not None and proposal.action != "remove":
-        change.proposal = proposal = _completed(proposal, named)
-    change.where = where = address(proposal.subject, proposal.attribute)
+        change.proposal = proposal = _complete_update(proposal, named)
+    change.where = where = normalize_address(proposal.subject, proposal.attribute)
     there = book.at.get(where, ()) if has_address(where) else ()
     if proposal.action == "remove":
         if proposal.fact_id is None:
             change.named = tuple(
-                fact for fact in there if not proposal.value or fold(fact.value) == fold(proposal.value)
+                fact
+                for fact in there
+                if not proposal.value or fold_text(fact.value) == fold_text(proposal.value)
             )
             if not proposal.value and len(there) > 1:
                 change.named = ()
@@ -449,12 +463,12 @@ def _change(
             standing = "one" if any(fact.cardinality == "one" for fact in there) else "many"
         change.cardinality = standing or book.counts.get(where) or proposal.cardinality or "many"
         if change.exclusive:
-            own = period(proposal)
-            change.met = tuple(fact for fact in there if ends(own, period(fact), said))
+            own = stated_period(proposal)
+            change.met = tuple(fact for fact in there if ends_older_period(own, stated_period(fact), said))
     return change
 
 
-def _sources(
+def _find_sources(
     proposal: Proposal, named: Fact | None, read: Sequence[Entry], facts: Sequence[Fact]
 ) -> tuple[tuple[Entry, ...], list[Origin]]:
     """Return what a proposal was made from, what it cites or all that was read, and the classes of facts it repeats.
@@ -463,29 +477,31 @@ def _sources(
     """
     cited = tuple(entry for entry in read if entry.version in proposal.sources)
     about = named if named is not None and not proposal.content else proposal
-    value = fold(about.value)
+    value = fold_text(about.value)
 
     def says(entry: Entry) -> bool:
         if value:
-            return mentions(fold(entry.content), value)
-        return any(share >= ENOUGH for share in _shares(entry.content, about.content))
+            return mentions_value(fold_text(entry.content), value)
+        return any(share >= ENOUGH for share in _sentence_overlaps(entry.content, about.content))
 
     if not cited or any(map(says, cited)):
         return cited or tuple(read), []
-    least = trust.RANK[trust.lowest(map(trust.of, cited))]
-    sources = [one for one in read if one in cited or (trust.RANK[trust.of(one)] < least and says(one))]
+    least = trust.RANK[trust.lowest_trust(map(trust.trust_of_entry, cited))]
+    sources = [
+        one for one in read if one in cited or (trust.RANK[trust.trust_of_entry(one)] < least and says(one))
+    ]
     return tuple(sources), [
-        fact.trust for fact in facts if value and proposal.content and fold(fact.value) == value
+        fact.trust for fact in facts if value and proposal.content and fold_text(fact.value) == value
     ]
 
 
-def period(said: Proposal | Fact) -> Period:
+def stated_period(said: Proposal | Fact) -> Period:
     """Return when something is so by its own words."""
     start, end = said.valid_from, said.valid_to
-    return Period(None if start is None else utc(start), None if end is None else utc(end))
+    return Period(None if start is None else to_utc(start), None if end is None else to_utc(end))
 
 
-def _completed(proposal: Proposal, named: Fact) -> Proposal:
+def _complete_update(proposal: Proposal, named: Fact) -> Proposal:
     """Return an update with what it leaves out taken from the fact it names."""
     if not proposal.attribute:
         cardinality = proposal.cardinality or named.cardinality
@@ -496,29 +512,29 @@ def _completed(proposal: Proposal, named: Fact) -> Proposal:
     return replace(proposal, fact_type=kind, scope=named.scope)
 
 
-def _missing(proposal: Proposal) -> str:
+def _describe_missing(proposal: Proposal) -> str:
     if proposal.fact_id is not None:
         return f"no fact in force has the id {proposal.fact_id!r}"
     return "it names no id, and no single fact at its address"
 
 
-def _safe(said: Origin, by: Origin) -> bool:
+def _is_protected(said: Origin, by: Origin) -> bool:
     """Whether what was said is protected: what tools and pages say ends nothing that people said (decision 26)."""
-    return trust.protected(said) and not trust.protected(by)
+    return trust.is_protected_origin(said) and not trust.is_protected_origin(by)
 
 
-def _rival(change: _Change, earlier: Sequence[_Change]) -> _Change | None:
+def _find_rival(change: _Change, earlier: Sequence[_Change]) -> _Change | None:
     """Return an earlier change of the answer about the same that is protected from this one; None without one."""
     own = {fact.id for fact in change.named}
     filling = change.proposal.action != "remove" and change.exclusive
     for one in earlier:
         meets = filling and one.exclusive and one.proposal.action != "remove" and one.where == change.where
-        if (meets or own & {fact.id for fact in one.named}) and _safe(one.trust, change.trust):
+        if (meets or own & {fact.id for fact in one.named}) and _is_protected(one.trust, change.trust):
             return one
     return None
 
 
-def _same(
+def _find_duplicate(
     change: _Change, there: Sequence[Fact], known: Sequence[Fact], earlier: Sequence[_Change]
 ) -> tuple[str, str | None] | None:
     """Return why a proposal says nothing new, and what says it already; None when it does say something."""
@@ -527,47 +543,51 @@ def _same(
         return None
     rivals = there if has_address(change.where) else known
     for fact in rivals:
-        if not _says(said, fact, exactly=fact in change.named):
+        if not _is_same_statement(said, fact, exactly=fact in change.named):
             continue
-        if period(fact) != period(said) and not period(fact).holds(change.said):
+        if stated_period(fact) != stated_period(said) and not stated_period(fact).holds(change.said):
             continue  # it was so, or will be: now it is
-        if fact.doubt is not None and change.said > stated_at(fact) and not _safe(fact.trust, change.trust):
+        if (
+            fact.doubt is not None
+            and change.said > stated_at(fact)
+            and not _is_protected(fact.trust, change.trust)
+        ):
             change.named = (*change.named, fact)  # it was in doubt, and is said again
             change.note = "it was in doubt, and is said again"
             return None
-        if trust.RANK[change.trust] > trust.RANK[fact.trust] and _safe(change.trust, fact.trust):
+        if trust.RANK[change.trust] > trust.RANK[fact.trust] and _is_protected(change.trust, fact.trust):
             change.named = (*change.named, fact)  # now somebody says it who is to be believed
             change.note = f"{change.trust.value} confirms what {fact.trust.value} said"
             return None
         return "it is known already", fact.id
     near = [other for other in earlier if other.where == change.where and other.proposal.action != "remove"]
     for other in near[-1:] if change.exclusive else near:
-        if _says(said, other.proposal) and (other.named == change.named or not change.named):
+        if _is_same_statement(said, other.proposal) and (other.named == change.named or not change.named):
             return f"proposal {other.index + 1} says so too", None
     return None
 
 
-def _says(said: Proposal, other: Fact | Proposal, *, exactly: bool = False) -> bool:
+def _is_same_statement(said: Proposal, other: Fact | Proposal, *, exactly: bool = False) -> bool:
     """Whether two statements at one address are the same: in their values where both have one, else word by word."""
     if said.negative != other.negative:
         return False
     for name in ("valid_from", "valid_to"):
         mine, theirs = getattr(said, name), getattr(other, name)
-        if mine is not None and (theirs is None or utc(mine) != utc(theirs)):
+        if mine is not None and (theirs is None or to_utc(mine) != to_utc(theirs)):
             return False
-    addressed = has_address(address(said.subject, said.attribute))
+    addressed = has_address(normalize_address(said.subject, said.attribute))
     valued = bool(said.value.strip() and other.value.strip())
-    if valued and fold(said.value) != fold(other.value):
+    if valued and fold_text(said.value) != fold_text(other.value):
         return False
     if valued and addressed and not exactly:
         return True
-    return fold(said.content) == fold(other.content)
+    return fold_text(said.content) == fold_text(other.content)
 
 
 # ── several proposals ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _last_wins(changes: Sequence[_Change], book: _Book) -> list[_Change]:
+def _drop_overridden(changes: Sequence[_Change], book: _Book) -> list[_Change]:
     """Leave out a change whose fact, or address of cardinality one, a later one takes.
 
     A fact that is told to go, and whose place another one takes, is replaced whichever came first.
@@ -608,7 +628,7 @@ def _last_wins(changes: Sequence[_Change], book: _Book) -> list[_Change]:
     return found
 
 
-def _decide_kept(changes: Sequence[_Change], book: _Book) -> None:
+def _decide_keeps(changes: Sequence[_Change], book: _Book) -> None:
     """Decide about proposals that keep a fact: a change of the same answer comes before them."""
     ended = {fact.id: change for change in changes for fact in change.ends}
     for index, fact in book.keeps:
@@ -618,10 +638,10 @@ def _decide_kept(changes: Sequence[_Change], book: _Book) -> None:
             book.decide(index, "kept", "", fact.id)
 
 
-def _limited(changes: Sequence[_Change], most: int, book: _Book) -> list[_Change]:
+def _limit_additions(changes: Sequence[_Change], most: int, book: _Book) -> list[_Change]:
     """Leave out what one answer adds beyond a number: what tools and pages say first, then the last."""
     adding = [change for change in changes if change.proposal.action != "remove" and not change.ends]
-    adding.sort(key=lambda change: not trust.protected(change.trust))
+    adding.sort(key=lambda change: not trust.is_protected_origin(change.trust))
     beyond = sorted(change.index for change in adding[most:])
     for index in beyond:
         book.decide(index, "over_limit", f"one answer may add {most} facts")
@@ -631,7 +651,7 @@ def _limited(changes: Sequence[_Change], most: int, book: _Book) -> list[_Change
 # ── drafts ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _drafts(
+def _build_drafts(
     changes: Sequence[_Change],
     known: Sequence[Fact],
     around: Mapping[str, Sequence[Entry]],
@@ -648,22 +668,22 @@ def _drafts(
         proposal, ends = change.proposal, change.ends
         removing = proposal.action == "remove"
         demotes = told.demoted(ends, None if removing else proposal, change.sources)
-        data: dict[str, Json] = {"reason": "removed"} if removing else _data(change)
+        data: dict[str, Json] = {"reason": "removed"} if removing else _build_fact_data(change)
         if change.sources:
-            data[SAID] = utc(change.said).isoformat()
-        marks = not removing and proposal.fact_type in _MARKERS and trust.protected(change.trust)
+            data[SAID] = to_utc(change.said).isoformat()
+        marks = not removing and proposal.fact_type in _MARKERS and trust.is_protected_origin(change.trust)
         if demotes:
             data["demotes"] = [[id, [list(span) for span in good]] for id, good in demotes.items()]
         draft = Draft(
             kind=Kind.RETRACTION if removing else Kind.FACT,
             content="" if removing else proposal.content,
-            key=_key(key, change, ends),
+            key=_draft_key(key, change, ends),
             created_at=now,
             tokens=0 if removing else count(proposal.content),
             origin=Origin.DERIVED,
-            privacy=Privacy.ALLOW if removing else _strictest(change.sources),
+            privacy=Privacy.ALLOW if removing else _strictest_privacy(change.sources),
             markers=(proposal.fact_type,) if marks else (),
-            replaces=_places(ends, chain=removing),
+            replaces=_spans_of_facts(ends, chain=removing),
             sources=tuple(entry.id for entry in change.sources),
             data=data,
         )
@@ -675,7 +695,7 @@ def _drafts(
     return drafts
 
 
-def _data(change: _Change) -> dict[str, Json]:
+def _build_fact_data(change: _Change) -> dict[str, Json]:
     proposal = change.proposal
     data: dict[str, Json] = {
         "subject": proposal.subject.strip(),
@@ -688,10 +708,10 @@ def _data(change: _Change) -> dict[str, Json]:
         "negative": proposal.negative,
         "scope": proposal.scope,
         "trust": change.trust.value,
-        "valid_from": None if proposal.valid_from is None else utc(proposal.valid_from).isoformat(),
-        "valid_to": None if proposal.valid_to is None else utc(proposal.valid_to).isoformat(),
+        "valid_from": None if proposal.valid_from is None else to_utc(proposal.valid_from).isoformat(),
+        "valid_to": None if proposal.valid_to is None else to_utc(proposal.valid_to).isoformat(),
         "depends_on": [id for id in change.rests if id not in {fact.id for fact in change.ends}],
-        MENTIONS: _mentioned(change),
+        MENTIONS: _collect_names(change),
         "episode": max((entry.episode for entry in change.sources), default=0),
     }
     return {
@@ -701,39 +721,39 @@ def _data(change: _Change) -> dict[str, Json]:
     }
 
 
-def _mentioned(change: _Change) -> list[Json]:
+def _collect_names(change: _Change) -> list[Json]:
     """Return the names in the sentences that say a fact and not in the fact itself: what it follows from is there."""
     proposal = change.proposal
     found: dict[str, None] = {}
     for entry in change.sources if len(change.sources) <= FEW else ():
-        told = _saying(entry, fold(proposal.value), ()) if proposal.value else set[int]()
-        for number, (start, end) in enumerate(spans(entry.content)):
-            if number in (told or _closest(entry.content, proposal.content)):
+        told = _sentences_with_value(entry, fold_text(proposal.value), ()) if proposal.value else set[int]()
+        for number, (start, end) in enumerate(find_sentence_spans(entry.content)):
+            if number in (told or _closest_sentences(entry.content, proposal.content)):
                 found.update(dict.fromkeys(sentence_names(entry.content[start:end], proposal.content)))
     return list(found)[:NAMES]
 
 
-def _strictest(sources: Iterable[Entry]) -> Privacy:
+def _strictest_privacy(sources: Iterable[Entry]) -> Privacy:
     return max((entry.privacy for entry in sources), key=_STRICT.index, default=Privacy.ALLOW)
 
 
-def _places(facts: Iterable[Fact], *, chain: bool) -> tuple[Span, ...]:
+def _spans_of_facts(facts: Iterable[Fact], *, chain: bool) -> tuple[Span, ...]:
     """Return where facts lie; with all they stand in for, when none of these shall come back."""
     versions: set[int] = set()
     for fact in facts:
         versions.add(fact.version)
-        versions.update(place[1] for place in map(locate, fact.replaces if chain else ()) if place)
+        versions.update(place[1] for place in map(parse_entry_id, fact.replaces if chain else ()) if place)
     return tuple((version, version) for version in sorted(versions))
 
 
-def _key(key: str, change: _Change, ends: Sequence[Fact]) -> str:
+def _draft_key(key: str, change: _Change, ends: Sequence[Fact]) -> str:
     """Return a key that is the same for the same change alone: two answers about one stretch may differ."""
     proposal = change.proposal
     what = (proposal.action, proposal.content, proposal.value, *change.where, *(fact.id for fact in ends))
     return f"{key}:{change.index}:{sha256(repr(what).encode()).hexdigest()[:12]}"
 
 
-def _archive(
+def _archive_excess(
     changes: Sequence[_Change], known: Sequence[Fact], most: int, *, now: datetime, key: str
 ) -> list[Draft]:
     """Return the retraction of what is too much: what tools and pages said first, the least sure, the oldest."""
@@ -745,11 +765,11 @@ def _archive(
         return []
 
     def worth(fact: Fact) -> tuple[bool, bool, float, int]:
-        kept = trust.protected(fact.trust)
+        kept = trust.is_protected_origin(fact.trust)
         return kept, kept and fact.fact_type == MarkerType.CONSTRAINT, fact.confidence, fact.version
 
     left.sort(key=worth)
-    places = _places(left[:much], chain=True)
+    places = _spans_of_facts(left[:much], chain=True)
     digest = sha256(repr(places).encode()).hexdigest()[:12]
     return [
         Draft(

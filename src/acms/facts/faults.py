@@ -17,7 +17,7 @@ VALUE = 4_096
 _ACTIONS = ("add", "update", "remove", "keep")
 
 
-def fault(proposal: Proposal) -> str:
+def find_fault(proposal: Proposal) -> str:
     """Return what is wrong with a proposal by itself, whatever a model wrote into it; "" when nothing is."""
     # A reflector is somebody else's code: its types are only a promise.
     given: Any = proposal
@@ -42,19 +42,19 @@ def fault(proposal: Proposal) -> str:
 
 
 def _check_texts(given: Any) -> None:
-    validation.text(given.content, "content")
+    validation.validate_text(given.content, "content")
     for name in ("subject", "attribute", "fact_type"):
-        if len(validation.text(getattr(given, name), name)) > LABEL:
+        if len(validation.validate_text(getattr(given, name), name)) > LABEL:
             raise ValidationError(f"is longer than {LABEL} characters", field=name)
-    validation.text(given.value, "value", limit=VALUE)
+    validation.validate_text(given.value, "value", limit=VALUE)
     for name in given.names:
-        if not validation.text(name, "names").strip() or len(name) > LABEL:
+        if not validation.validate_text(name, "names").strip() or len(name) > LABEL:
             raise ValidationError(f"each must have 1 to {LABEL} characters", field="names")
-    validation.text(given.reason, "reason")
+    validation.validate_text(given.reason, "reason")
     if given.fact_id is not None:
-        validation.text(given.fact_id, "fact_id")
+        validation.validate_text(given.fact_id, "fact_id")
     for id in given.depends_on:
-        validation.text(id, "depends_on")
+        validation.validate_text(id, "depends_on")
 
 
 def _check_confidence(given: Any) -> None:
@@ -69,10 +69,10 @@ def _check_times(given: Any) -> None:
         moment = getattr(given, name)
         if moment is not None and not isinstance(moment, datetime):
             raise ValidationError(f"{moment!r} is not a time", field=name)
-    if None not in (given.valid_from, given.valid_to) and utc(given.valid_to) < utc(given.valid_from):
+    if None not in (given.valid_from, given.valid_to) and to_utc(given.valid_to) < to_utc(given.valid_from):
         raise ValidationError("is before valid_from", field="valid_to")
 
 
-def utc(moment: datetime) -> datetime:
+def to_utc(moment: datetime) -> datetime:
     """Return a moment in UTC; one without a zone is taken for UTC."""
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

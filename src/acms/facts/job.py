@@ -29,7 +29,7 @@ from acms.log import facts as known_facts
 from acms.log.in_force import Cover
 from acms.log.policy import PRIVATE
 from acms.log.read import PROFILE
-from acms.log.read import profile as profile_of
+from acms.log.read import find_profile as profile_of
 from acms.log.validation import UNNAMED
 from acms.model import (
     Append,
@@ -45,18 +45,18 @@ from acms.model import (
     Receipt,
 )
 from acms.observability.events import Reflected
-from acms.observability.logging import log, tell
+from acms.observability.logging import emit_event, log_event
 from acms.ports import ReflectionRequest, Reflector, StorageBackend, TokenCounter, Turn
 from acms.privacy.stage import Stage
-from acms.privacy.stage import stage as stage_of
+from acms.privacy.stage import create_redaction_stage as stage_of
 from acms.providers.tokens import token_counter
-from acms.recall.index_cache import profile_made
+from acms.recall.index_cache import record_new_profile
 from acms.runtime.chance import chance
 from acms.storage import handles
 from acms.storage.handles import Here
 from acms.text.markers import own_words
 from acms.text.summary_form import RECIPE
-from acms.write.retirement import Rewrite, follow, follow_private
+from acms.write.retirement import Rewrite, follow_private, propagate_to_profile
 
 BUSY = 0.25
 """Seconds after an append of this process for which the event loop is left to more of them."""
@@ -167,7 +167,7 @@ class _Overtaken(Exception):
     """What was read has changed or was reflected on by somebody else: look again."""
 
 
-def handler(
+def make_reflection_handler(
     config: ACMSConfig,
     reflector: Reflector,
     counters: Mapping[str, TokenCounter] = {},
@@ -181,28 +181,28 @@ def handler(
     handle is closed. `modes` are the least privacy modes in which jobs are done, by log; without, it is that of
     `config`.
     """
-    seeded = backlog.seed_shaped(reflector)
+    seeded = backlog.has_seed_signature(reflector)
     name = model_name(reflector)
 
     async def run(storage: StorageBackend, lease: Lease) -> None:
         context = await storage.context(lease.job.context)
         counter = counters.get(context.counter) or token_counter(context.counter)
-        pace = Pace(None if handle is None else handles.here(handle))
+        pace = Pace(None if handle is None else handles.get_loop_state(handle))
         own = config.privacy.mode
         mode = privacy_of(lease.job, own, own if modes is None else modes.get(lease.job.context))
         stage = stage_of(storage, mode, counter)
         work = _Work(storage, context, counter, reflector, seeded, name, config, stage, lease, pace)
         try:
-            await _run(work)
+            await _run_reflection(work)
             if handle is not None:
-                profile_made(handle)  # it may have been
+                record_new_profile(handle)  # it may have been
         finally:
             pace.leave(context.id)
 
     return run
 
 
-async def _run(work: _Work) -> None:
+async def _run_reflection(work: _Work) -> None:
     """Reflect on everything there is, then end the job if nothing came meanwhile."""
     storage, context = work.storage, work.context.id
     adopted = work.context.parent is None
@@ -210,23 +210,23 @@ async def _run(work: _Work) -> None:
     await asyncio.to_thread(importlib.import_module, "acms.text.extract")  # it brings numpy
     await work.pace.pause()
     while True:
-        before = await _reached(storage, context)
+        before = await _read_progress(storage, context)
         if not adopted:
             fork = work.context.fork or 0
             if before.mark is None or before.mark.version <= fork:
                 await adopt.adopt_late(storage, context)
-                before = await _reached(storage, context)
+                before = await _read_progress(storage, context)
             adopted = True
         work.pace.enter(context)
         seen = await storage.head(context)
-        found, state = await _next(work, before, seen)
+        found, state = await _find_next_stretch(work, before, seen)
         if found is not None:
             try:
-                await _reflect(work, found, state)
+                await _reflect_on_stretch(work, found, state)
                 stuck = 0
             except _Overtaken as error:
                 stuck += 1
-                if stuck > 8 and await _reached(storage, context) == before:
+                if stuck > 8 and await _read_progress(storage, context) == before:
                     raise ConflictError("what is read changes faster than it can be reflected on") from error
             await work.pace.rest()
             continue
@@ -240,31 +240,31 @@ async def _run(work: _Work) -> None:
         await work.pace.pause()  # something was said meanwhile: it may have closed an episode
 
 
-async def _reached(storage: StorageBackend, context: str) -> Reached:
+async def _read_progress(storage: StorageBackend, context: str) -> Reached:
     """Return how far a log was reflected on."""
     size = 16
     while True:
         newest = await storage.read(context, kinds=(Kind.SUMMARY,), newest=size)
-        found = backlog.reached(newest)
+        found = backlog.find_progress(newest)
         if found.mark is not None or len(newest) < size:
             return found
         size *= 4
 
 
-async def _state(work: _Work, context: str, head: Head) -> _Log:
+async def _read_log_state(work: _Work, context: str, head: Head) -> _Log:
     storage = work.storage
     replacing = await storage.read(context, at=head.version, replacing=True) if head.rewrites else []
     # What a compaction stands for is read as it was said.
     cover = Cover(replacing, searchable=True)
     entries = await storage.read(context, at=head.version, kinds=(Kind.FACT,))
-    facts = [fact for fact in known_facts.facts(entries, cover, replacing) if fact.retired is None]
+    facts = [fact for fact in known_facts.collect_facts(entries, cover, replacing) if fact.retired is None]
     stage = work.stage
     blocked = {one.id for one in entries if stage.entry(one).privacy is Privacy.BLOCK}
     shown = [fact for fact in stage.facts(facts, entries) if fact.id not in blocked]
     return _Log(context, head, cover, tuple(facts), tuple(shown))
 
 
-async def _next(work: _Work, before: Reached, head: Head) -> tuple[Stretch | None, _Log]:
+async def _find_next_stretch(work: _Work, before: Reached, head: Head) -> tuple[Stretch | None, _Log]:
     """Return what is to be read next, and what is known of the log at that point."""
     storage, context, config = work.storage, work.context.id, work.config.reflection
     turns = config.max_turns
@@ -272,7 +272,7 @@ async def _next(work: _Work, before: Reached, head: Head) -> tuple[Stretch | Non
         turns = min(turns, SLICE)
     limits = Limits(least=config.min_episode_turns, turns=turns, tokens=config.max_tokens)
     work.pace.begin()
-    state = await _state(work, context, head)
+    state = await _read_log_state(work, context, head)
     edits: list[Entry] = []
     if head.rewrites and before.mark is not None:
         edits = await storage.read(
@@ -283,7 +283,7 @@ async def _next(work: _Work, before: Reached, head: Head) -> tuple[Stretch | Non
         entries = await storage.read(
             context, at=head.version, after=before.last, kinds=(Kind.MESSAGE, Kind.EPISODE), limit=size
         )
-        found = backlog.stretch(
+        found = backlog.next_stretch(
             context, entries, edits, state.cover, before, head.version, limits, force=work.force
         )
         whole = len(entries) < size
@@ -292,10 +292,10 @@ async def _next(work: _Work, before: Reached, head: Head) -> tuple[Stretch | Non
         size *= 4
 
 
-async def _reflect(work: _Work, found: Stretch, state: _Log) -> None:
+async def _reflect_on_stretch(work: _Work, found: Stretch, state: _Log) -> None:
     """Ask about one stretch, and append what the rules make of the answer."""
     began = monotonic()
-    profile = None if work.context.namespace == UNNAMED else await _profile(work)
+    profile = None if work.context.namespace == UNNAMED else await _read_profile(work)
     known = (*state.facts, *(profile.facts if profile is not None else ()))
     contents = {fact.content for fact in known}
     speakers = {entry.actor for entry in found.entries if entry.actor}
@@ -305,27 +305,27 @@ async def _reflect(work: _Work, found: Stretch, state: _Log) -> None:
         if entry.privacy is not Privacy.BLOCK
         and (text := own_words(entry.content, known=contents, speakers=speakers)).strip()
     ]
-    turns = tuple(backlog.turn(entry, text) for entry, text in pairs)
-    shown = backlog.shown((*state.shown, *(profile.shown if profile is not None else ())), turns)
+    turns = tuple(backlog.build_turn(entry, text) for entry, text in pairs)
+    shown = backlog.select_known_facts((*state.shown, *(profile.shown if profile is not None else ())), turns)
     await work.pace.rest()
     called = monotonic()
     answer = Reflection()
     if turns:
-        answer = await _asked(work, found, pairs, turns, shown)
+        answer = await _ask_reflector(work, found, pairs, turns, shown)
     asked = _Asked(found, turns, tuple(fact.id for fact in shown), answer, monotonic() - called, began)
     work.pace.begin()
-    marks = await _marks(work, asked)
+    marks = await _build_marks(work, asked)
     taken = {entry.id for entry, _ in pairs}
     read = [
         entry for entry in found.entries if entry.id in taken
     ]  # as stored: places in a text are those of that
-    await _write(work, asked, marks, read, state, profile)
+    await _write_answer(work, asked, marks, read, state, profile)
 
 
 # ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _asked(
+async def _ask_reflector(
     work: _Work,
     found: Stretch,
     pairs: Sequence[tuple[Entry, str]],
@@ -353,13 +353,13 @@ async def _asked(
         )
         call = reflector.reflect(asked)
     try:
-        answer = await _ended_with(work.pace.here, call)
+        answer = await _await_until_closed(work.pace.here, call)
     except ACMSError:
         raise
     except Exception as error:
         raise ProviderError(type(error).__name__, provider=work.name, retryable=True) from error
     versions = {entry.id: entry.version for entry, _ in pairs}
-    return backlog.checked(answer, versions)
+    return backlog.parse_answer(answer, versions)
 
 
 def _most_facts(work: _Work, found: Stretch) -> int:
@@ -368,7 +368,7 @@ def _most_facts(work: _Work, found: Stretch) -> int:
     return min(config.max_facts_per_call * max(1, len(found.parts)), config.max_active_facts)
 
 
-async def _ended_with(here: handles.Here | None, call: Awaitable[object]) -> object:
+async def _await_until_closed(here: handles.Here | None, call: Awaitable[object]) -> object:
     """Await a call that ends when the storage handle is closed: nobody who closes a session waits for a model."""
     if here is None:
         return await call
@@ -380,14 +380,14 @@ async def _ended_with(here: handles.Here | None, call: Awaitable[object]) -> obj
         here.calls.discard(task)
 
 
-async def _marks(work: _Work, asked: _Asked) -> list[Draft]:
+async def _build_marks(work: _Work, asked: _Asked) -> list[Draft]:
     """Return one mark for each episode that was read."""
-    from acms.text.extract import extract
+    from acms.text.extract import extract_summary
 
     now = datetime.now(UTC)
     found = asked.stretch
     if not found.parts:
-        return [backlog.marked_again(found, now)]
+        return [backlog.draft_extended_mark(found, now)]
     count = work.counter.count
     marks: list[Draft] = []
     by_version = {turn.version: turn for turn in asked.turns}
@@ -399,14 +399,14 @@ async def _marks(work: _Work, asked: _Asked) -> list[Draft]:
             summarizer, text = work.name, asked.answer.summary
             if count(text) > limit:
                 whole = Turn(speaker="summary", text=text, version=part.episode.last, summary=True)
-                text = extract([whole], limit, count)
+                text = extract_summary([whole], limit, count)
         if not text and said:
             summarizer = RECIPE
             if sum(len(turn.text) for turn in said) > LONG:
-                text = await asyncio.to_thread(extract, said, limit, count)
+                text = await asyncio.to_thread(extract_summary, said, limit, count)
             else:
-                text = extract(said, limit, count)
-        made = backlog.mark(
+                text = extract_summary(said, limit, count)
+        made = backlog.draft_mark(
             part, found, text, count(text), reflector=work.name, summarizer=summarizer, now=now
         )
         marks.append(made)
@@ -417,7 +417,7 @@ async def _marks(work: _Work, asked: _Asked) -> list[Draft]:
 # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _write(
+async def _write_answer(
     work: _Work,
     asked: _Asked,
     marks: Sequence[Draft],
@@ -432,29 +432,29 @@ async def _write(
         proposals, profile = tuple(replace(one, scope="session") for one in proposals), None
     own_ids = {fact.id for fact in state.facts}
     profile_ids = {fact.id for fact in profile.facts} if profile is not None else set[str]()
-    own, shared = backlog.routed(proposals, own_ids, profile_ids)
+    own, shared = backlog.route_proposals(proposals, own_ids, profile_ids)
     decisions: dict[int, Decision] = {}
     if shared:
-        await _check_still(work, asked.stretch, state.head)
+        await _check_stretch_current(work, asked.stretch, state.head)
         known = profile.facts if profile is not None else ()
-        for part in rules.rounds([proposals[number] for number in shared], known):
+        for part in rules.split_rounds([proposals[number] for number in shared], known):
             numbers = [shared[place] for place in part]
             told = await _append_profile(work, asked, [proposals[number] for number in numbers], read)
             decisions.update(zip(numbers, told, strict=True))
         await _check_profile(work, asked.stretch, state.head)
-    parts = rules.rounds([proposals[number] for number in own], state.facts)
+    parts = rules.split_rounds([proposals[number] for number in own], state.facts)
     for part in parts:
         last = part is parts[-1]
         numbers = [own[place] for place in part]
         state, plan, receipt = await _append_own(
             work, asked, state, [proposals[number] for number in numbers], read, marks if last else ()
         )
-        decisions.update(zip(numbers, backlog.resolved(plan.decisions, receipt.ids), strict=True))
+        decisions.update(zip(numbers, backlog.resolve_fact_ids(plan.decisions, receipt.ids), strict=True))
         if last:
             decided = [decisions[number] for number in range(len(proposals))]
-            _tell(work, asked, [*decided, *asked.answer.rejected], receipt)
+            _emit_reflected(work, asked, [*decided, *asked.answer.rejected], receipt)
         else:
-            state = await _state(work, state.context, await work.storage.head(state.context))
+            state = await _read_log_state(work, state.context, await work.storage.head(state.context))
 
 
 async def _append_own(
@@ -467,14 +467,16 @@ async def _append_own(
 ) -> tuple[_Log, Consolidated, Receipt]:
     """Append facts to the session's own log, as often as it takes; the marks of what was read come with the last."""
     while True:
-        plan = await _consolidated(work, asked, state, proposals, read, f"reflect:{asked.stretch.key}")
+        plan = await _consolidate_proposals(
+            work, asked, state, proposals, read, f"reflect:{asked.stretch.key}"
+        )
         await work.pace.rest()
         op = Append(
             context=state.context,
             drafts=(*plan.drafts, *marks),
             expect=Expect(rewrites=state.head.rewrites),
         )
-        result = await _appended(work, op)
+        result = await _append_with_retry(work, op)
         if isinstance(result, Receipt):
             if result.repeated and marks:
                 raise _Overtaken
@@ -486,11 +488,11 @@ async def _append_own(
         head = await work.storage.head(state.context)
         if head.rewrites == state.head.rewrites:
             raise result  # refused for another reason
-        await _check_still(work, asked.stretch, state.head)
-        state = await _state(work, state.context, head)
+        await _check_stretch_current(work, asked.stretch, state.head)
+        state = await _read_log_state(work, state.context, head)
 
 
-async def _appended(work: _Work, op: Append) -> Receipt | ACMSError:
+async def _append_with_retry(work: _Work, op: Append) -> Receipt | ACMSError:
     """Append, and try again when the store is busy: what a model has answered must not be asked for again."""
     retry = work.config.retry
     attempt = 0
@@ -507,14 +509,14 @@ async def _appended(work: _Work, op: Append) -> Receipt | ACMSError:
         await asyncio.sleep(retry.delay(attempt, chance.random()))
 
 
-async def _check_still(work: _Work, found: Stretch, before: Head) -> None:
+async def _check_stretch_current(work: _Work, found: Stretch, before: Head) -> None:
     """Raise when something that was read is no longer in force: facts are not made from it."""
     head = await work.storage.head(before.context)
     if (head.rewrites, head.epoch) == (before.rewrites, before.epoch):
         return
     replacing = await work.storage.read(before.context, at=head.version, replacing=True)
     current = await work.storage.get([entry.id for entry in found.entries])
-    if not backlog.still(found, Cover(replacing, searchable=True), current):
+    if not backlog.is_stretch_current(found, Cover(replacing, searchable=True), current):
         raise _Overtaken
 
 
@@ -531,16 +533,16 @@ async def _check_profile(work: _Work, found: Stretch, before: Head) -> None:
     if head.rewrites == before.rewrites:
         return
     replacing = await work.storage.read(before.context, at=head.version, replacing=True)
-    gone = backlog.gone(found, Cover(replacing, searchable=True))
+    gone = backlog.superseded_ids_by_version(found, Cover(replacing, searchable=True))
     for entry in replacing:
         if entry.version in gone:
             done = Rewrite((), gone[entry.version])
-            await follow(work.storage, work.context.namespace, done, entry.id)
+            await propagate_to_profile(work.storage, work.context.namespace, done, entry.id)
     if gone:
         raise _Overtaken
 
 
-async def _profile(work: _Work, *, create: bool = False) -> _Log | None:
+async def _read_profile(work: _Work, *, create: bool = False) -> _Log | None:
     """Return what is known of the log of the namespace's facts; None while there is none."""
     storage, namespace = work.storage, work.context.namespace
     found = await profile_of(storage, namespace)
@@ -551,7 +553,7 @@ async def _profile(work: _Work, *, create: bool = False) -> _Log | None:
             key=PROFILE, namespace=namespace, counter=work.context.counter, created_at=datetime.now(UTC)
         )
         found = await storage.create(draft)
-    return await _state(work, found.id, await storage.head(found.id))
+    return await _read_log_state(work, found.id, await storage.head(found.id))
 
 
 async def _append_profile(
@@ -561,16 +563,16 @@ async def _append_profile(
     proposals = [replace(one, scope="namespace") for one in proposals]
     key = f"reflect:{work.context.id}:{asked.stretch.key}"
     while True:
-        state = await _profile(work, create=True)
+        state = await _read_profile(work, create=True)
         assert state is not None
-        plan = await _consolidated(work, asked, state, proposals, read, key)
+        plan = await _consolidate_proposals(work, asked, state, proposals, read, key)
         decisions = list(plan.decisions)
         if not plan.drafts:
             return decisions
         op = Append(context=state.context, drafts=plan.drafts, expect=Expect(version=state.head.version))
-        result = await _appended(work, op)
+        result = await _append_with_retry(work, op)
         if isinstance(result, Receipt):
-            return backlog.resolved(decisions, result.ids)
+            return backlog.resolve_fact_ids(decisions, result.ids)
         if isinstance(result, IdempotencyMismatchError):
             # An attempt that was killed before it came to the session's own log has said it.
             return [replace(one, draft=None) for one in decisions]
@@ -580,7 +582,7 @@ async def _append_profile(
             raise result
 
 
-async def _consolidated(
+async def _consolidate_proposals(
     work: _Work, asked: _Asked, state: _Log, proposals: Sequence[Proposal], read: Sequence[Entry], key: str
 ) -> Consolidated:
     """Let the rules decide about proposals, and read what they ask for."""
@@ -591,19 +593,19 @@ async def _consolidated(
         max_tokens=config.max_fact_tokens,
         max_active=config.max_active_facts,
     )
-    deciding: Generator[Around, Mapping[str, Sequence[Entry]], Consolidated] = rules.consolidate(
+    deciding: Generator[Around, Mapping[str, Sequence[Entry]], Consolidated] = rules.consolidate_proposals(
         proposals, state.facts, read, limits, now=datetime.now(UTC), count=work.counter.count, key=key
     )
     try:
         question = next(deciding)
         while True:
-            question = deciding.send(await around(work.storage, question.ids))
+            question = deciding.send(await read_adjacent(work.storage, question.ids))
     except StopIteration as done:
         found: Consolidated = done.value
         return found
 
 
-async def around(storage: StorageBackend, ids: Sequence[str]) -> Mapping[str, Sequence[Entry]]:
+async def read_adjacent(storage: StorageBackend, ids: Sequence[str]) -> Mapping[str, Sequence[Entry]]:
     """Return messages with those said directly before and after each."""
     found: dict[str, Sequence[Entry]] = {}
     for entry in await storage.get(list(dict.fromkeys(ids))):
@@ -614,11 +616,11 @@ async def around(storage: StorageBackend, ids: Sequence[str]) -> Mapping[str, Se
             entry.context, before=first, kinds=(Kind.MESSAGE,), newest=4, deleted=True
         )
         after = await storage.read(entry.context, after=first, kinds=(Kind.MESSAGE,), limit=4, deleted=True)
-        found[entry.id] = backlog.around(entry, [*before, *after])
+        found[entry.id] = backlog.select_adjacent(entry, [*before, *after])
     return found
 
 
-def _tell(work: _Work, asked: _Asked, decisions: Sequence[Decision], receipt: Receipt) -> None:
+def _emit_reflected(work: _Work, asked: _Asked, decisions: Sequence[Decision], receipt: Receipt) -> None:
     found = asked.stretch
     first, last = receipt.versions
     event = Reflected(
@@ -634,7 +636,7 @@ def _tell(work: _Work, asked: _Asked, decisions: Sequence[Decision], receipt: Re
         call_seconds=asked.seconds,
         seconds=monotonic() - asked.began,
     )
-    log(
+    log_event(
         logging.INFO,
         "reflected",
         context=work.context.id,
@@ -648,4 +650,4 @@ def _tell(work: _Work, asked: _Asked, decisions: Sequence[Decision], receipt: Re
         unreadable=len(event.unreadable),
         ms=round(event.seconds * 1000),
     )
-    tell(work.config.on_event, event)
+    emit_event(work.config.on_event, event)

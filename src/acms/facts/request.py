@@ -19,7 +19,7 @@ from acms.log import read, validation
 from acms.log.in_force import Cover
 from acms.log.validity import at_moment
 from acms.model import UNFINISHED, Append, Job, JobQuery, JobState, Kind
-from acms.observability.logging import log
+from acms.observability.logging import log_event
 from acms.ports import StorageBackend
 from acms.privacy.stage import OPEN, Stage
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from acms.session_state import SharedSession
 
 
-async def facts(
+async def read_facts(
     storage: StorageBackend,
     context: str,
     at: int | None,
@@ -53,17 +53,17 @@ async def facts(
     if not made:
         return []
     replacing = await storage.read(context, at=version, replacing=True) if head.rewrites else []
-    every = rules.facts(made, Cover(replacing), replacing)
+    every = rules.collect_facts(made, Cover(replacing), replacing)
     if valid_at is not None:
-        every, history = at_moment(every, valid_at, rules.alternatives(every)), True
+        every, history = at_moment(every, valid_at, rules.find_rival_pairs(every)), True
     found = stage.facts(every, made)
-    about = rules.address(subject or "", attribute or "")
+    about = rules.normalize_address(subject or "", attribute or "")
     return [
         fact
         for fact in found
         if (history or fact.retired is None)
-        and (subject is None or rules.address(fact.subject, "")[0] == about[0])
-        and (attribute is None or rules.address("", fact.attribute)[1] == about[1])
+        and (subject is None or rules.normalize_address(fact.subject, "")[0] == about[0])
+        and (attribute is None or rules.normalize_address("", fact.attribute)[1] == about[1])
         and (fact_type is None or fact.fact_type == fact_type)
     ]
 
@@ -79,34 +79,36 @@ def check_filter(subject: str | None, attribute: str | None, fact_type: str | No
     """Raise `ValidationError` for a filter that is not a text."""
     for field, value in (("subject", subject), ("attribute", attribute), ("fact_type", fact_type)):
         if value is not None:
-            validation.text(value, field)
+            validation.validate_text(value, field)
 
 
 POLL = 0.02
 """Seconds between two looks at a job that another process works off."""
 
 
-async def request(shared: SharedSession, context: str) -> Job:
+async def request_reflection(shared: SharedSession, context: str) -> Job:
     """Enqueue a reflection on everything closed, also on what is short, and return its job."""
     storage = shared.storage
     kind = requests.REFLECT if shared.reflector is None else requests.reflection_kind(shared.reflector)
     mode = shared.config.privacy.mode
     while True:
-        draft = requests.reflection(context, kind, mode, force=True)
+        draft = requests.draft_reflection(context, kind, mode, force=True)
         (result,) = await storage.append([Append(context=context, drafts=(), jobs=(draft,))])
         if isinstance(result, ACMSError):
             raise result
-        found = await requests.latest(storage, context, requests.reflection_name(context))
+        found = await requests.find_latest_job(storage, context, requests.reflection_name(context))
         if found is None:
             continue
         shared.work()
-        if requests.suits(found, mode) and (found.kind == kind or found.state is not JobState.READY):
+        if requests.satisfies_request(found, mode) and (
+            found.kind == kind or found.state is not JobState.READY
+        ):
             return found
         mode = requests.privacy_of(found, mode, mode)
         if found.state is JobState.READY:
-            await requests.withdraw(storage, found, requests.WITHDRAWN)
+            await requests.withdraw_job(storage, found, requests.WITHDRAWN)
         else:  # what it leaves is asked for again
-            while await _newest(storage, context, (JobState.RUNNING,)) is not None:
+            while await _newest_reflection(storage, context, (JobState.RUNNING,)) is not None:
                 await asyncio.sleep(POLL)
 
 
@@ -119,13 +121,13 @@ async def catch_up(shared: SharedSession, context: str) -> None:
     try:
         await _take_over(shared, context)
     except ACMSError as error:
-        log(logging.WARNING, "catch_up_failed", context=context, code=error.code)
+        log_event(logging.WARNING, "catch_up_failed", context=context, code=error.code)
 
 
 async def _take_over(shared: SharedSession, context: str) -> None:
     storage = shared.storage
     # Of a job that was withdrawn and asked for again the newer one is found; alone it says that nobody came to that.
-    found = await requests.latest(storage, context, requests.reflection_name(context))
+    found = await requests.find_latest_job(storage, context, requests.reflection_name(context))
     if found is None:
         return
     kind = requests.reflection_kind(shared.reflector)
@@ -133,25 +135,27 @@ async def _take_over(shared: SharedSession, context: str) -> None:
     if not lost and found.state not in UNFINISHED:
         return
     other = found.state is JobState.READY and found.kind != kind
-    if lost or (other and await requests.withdraw(storage, found, requests.WITHDRAWN)):
+    if lost or (other and await requests.withdraw_job(storage, found, requests.WITHDRAWN)):
         mode = requests.privacy_of(found, shared.config.privacy.mode, shared.config.privacy.mode)
-        draft = requests.reflection(context, kind, mode, force=bool(found.payload.get("force")))
+        draft = requests.draft_reflection(context, kind, mode, force=bool(found.payload.get("force")))
         (result,) = await storage.append([Append(context=context, drafts=(), jobs=(draft,))])
         if isinstance(result, ACMSError):
             raise result
     shared.work()
 
 
-async def finished(shared: SharedSession, context: str) -> None:
+async def wait_for_reflection(shared: SharedSession, context: str) -> None:
     """Wait until the reflection of a session has ended or an attempt of it has failed."""
     try:
-        while (job := await _newest(shared.storage, context, UNFINISHED)) is not None and job.error is None:
+        while (
+            job := await _newest_reflection(shared.storage, context, UNFINISHED)
+        ) is not None and job.error is None:
             await asyncio.sleep(POLL)
     except ACMSError as error:
-        log(logging.WARNING, "reflection_unknown", context=context, code=error.code)
+        log_event(logging.WARNING, "reflection_unknown", context=context, code=error.code)
 
 
-async def _newest(storage: StorageBackend, context: str, states: Sequence[JobState]) -> Job | None:
+async def _newest_reflection(storage: StorageBackend, context: str, states: Sequence[JobState]) -> Job | None:
     """Return the newest reflection of a log of those in some states."""
     name = requests.reflection_name(context)
     page = await storage.jobs(JobQuery(context=context, states=tuple(states), limit=500))

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Scope
 
 from acms.model import Json
 
-__all__ = ["API", "Refused", "path"]
+__all__ = ["API", "Refused", "quote_path_parts"]
 
 BASE = "/api/v1"
 
@@ -28,7 +28,7 @@ class Refused(Exception):
         self.options = [str(one) for one in problem.get("options") or ()]
 
 
-def path(*parts: str) -> str:
+def quote_path_parts(*parts: str) -> str:
     """Return a path below the service's base, each part quoted whole."""
     return "".join(f"/{quote(part, safe='')}" for part in parts)
 
@@ -49,7 +49,9 @@ class API:
     async def get(self, path: str, **query: object) -> Any:
         """Return what an operation answers; arguments that are None or "" are left out."""
         given = {name: value for name, value in query.items() if value is not None and value != ""}
-        return await self._ask("GET", path, urlencode({name: _text(value) for name, value in given.items()}))
+        return await self._ask(
+            "GET", path, urlencode({name: _format_query_value(value) for name, value in given.items()})
+        )
 
     async def post(self, path: str, body: Mapping[str, Json] | None = None, *, method: str = "POST") -> Any:
         """Send a body and return what is answered."""
@@ -90,5 +92,5 @@ class API:
         return found
 
 
-def _text(value: object) -> str:
+def _format_query_value(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)

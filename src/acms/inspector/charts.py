@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["PARTS", "Bar", "Segment", "costs", "waterfall"]
+__all__ = ["PARTS", "Bar", "Segment", "build_cost_bars", "build_waterfall"]
 
 PARTS = ("system", "pins", "history", "recalled", "written", "tools", "free")
 """Parts of a request, in the order in which they are drawn."""
@@ -35,7 +35,7 @@ class Bar(NamedTuple):
     of: Mapping[str, Any]
 
 
-def waterfall(use: Mapping[str, int], width: float) -> list[Segment]:
+def build_waterfall(use: Mapping[str, int], width: float) -> list[Segment]:
     """Return what the tokens of a request are used for, side by side; what is left of the budget comes last."""
     whole = sum(max(0, use.get(name, 0)) for name in PARTS) or 1
     found: list[Segment] = []
@@ -49,7 +49,7 @@ def waterfall(use: Mapping[str, int], width: float) -> list[Segment]:
     return found
 
 
-def costs(renders: Sequence[Mapping[str, Any]], width: float, height: float) -> list[Bar]:
+def build_cost_bars(renders: Sequence[Mapping[str, Any]], width: float, height: float) -> list[Bar]:
     """Return a bar for each render, oldest first: what came from the cache, what was paid, what a break cost."""
     ordered = list(reversed(renders))
     most = max((one["tokens"] for one in ordered), default=1) or 1

@@ -19,9 +19,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from acms.errors import NotFoundError, PermissionDeniedError, TooLargeError, ValidationError
 from acms.inspector import charts, views
-from acms.inspector.api import API, Refused, path
+from acms.inspector.api import API, Refused, quote_path_parts
 from acms.inspector.visitors import Visitors, same_origin
-from acms.runtime.threads import breathe, in_thread
+from acms.runtime.threads import in_thread, pause_if_busy
 from acms.runtime.version import __version__
 from acms.server import App
 
@@ -80,21 +80,23 @@ class Visit:
 
     async def session(self, tab: str, at: str = "") -> dict[str, Any]:
         """Return what every page of a session shows above its own matter."""
-        here = path("contexts", self.context)
-        details, stats, tags = await together(
-            self.api.get(here), self.api.get(f"{here}/stats", **place(at)), self.api.get(f"{here}/tags")
+        here = quote_path_parts("contexts", self.context)
+        details, stats, tags = await gather_requests(
+            self.api.get(here),
+            self.api.get(f"{here}/stats", **build_version_query(at)),
+            self.api.get(f"{here}/tags"),
         )
         info, counts = details["data"], stats["data"]
         return {
             "tab": tab,
             "context": info,
-            "name": views.named(info),
+            "name": views.display_name_of_context(info),
             "stats": counts,
             "tags": tags["data"],
             "head": info["latestVersion"],
             "at": counts["version"],
             "past": bool(at) and counts["version"] < info["latestVersion"],
-            "url": f"/s{path(self.context)}",
+            "url": f"/s{quote_path_parts(self.context)}",
             "here": here,
         }
 
@@ -121,29 +123,38 @@ class Inspector:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        filters: dict[str, Any] = {"time": _time, "pct": _percent, "place": views.place, "ticks": _ticks}
+        filters: dict[str, Any] = {
+            "time": _format_time,
+            "pct": _format_percent,
+            "place": views.format_entry_version,
+            "ticks": _markup_backticks,
+        }
         self._templates.filters.update(filters)
-        known: dict[str, Any] = {"advice": views.advice, "url_of": path, "version": __version__}
+        known: dict[str, Any] = {
+            "advice": views.suggest_inclusion,
+            "url_of": quote_path_parts,
+            "version": __version__,
+        }
         self._templates.globals.update(known)
         session = "/s/{context}"
         pages: list[tuple[str, Handler, str]] = [
-            ("/", sessions, "GET"),
-            (session, timeline, "GET"),
-            (f"{session}/entry/{{entry}}", entry, "GET"),
-            (f"{session}/sent", sent, "GET"),
-            (f"{session}/sent/{{render}}", sent, "GET"),
-            (f"{session}/diff", partial(sent, compared=True), "GET"),
-            (f"{session}/diff/{{render}}", partial(sent, compared=True), "GET"),
-            (f"{session}/ask", ask, "GET"),
-            (f"{session}/ask", ask, "POST"),
-            (f"{session}/facts", facts, "GET"),
-            (f"{session}/jobs", jobs, "GET"),
-            (f"{session}/cost", cost, "GET"),
-            (f"{session}/forks", forks, "GET"),
-            ("/docs", docs, "GET"),
+            ("/", show_sessions, "GET"),
+            (session, show_timeline, "GET"),
+            (f"{session}/entry/{{entry}}", show_entry, "GET"),
+            (f"{session}/sent", show_render, "GET"),
+            (f"{session}/sent/{{render}}", show_render, "GET"),
+            (f"{session}/diff", partial(show_render, compared=True), "GET"),
+            (f"{session}/diff/{{render}}", partial(show_render, compared=True), "GET"),
+            (f"{session}/ask", show_recall, "GET"),
+            (f"{session}/ask", show_recall, "POST"),
+            (f"{session}/facts", show_facts, "GET"),
+            (f"{session}/jobs", show_jobs, "GET"),
+            (f"{session}/cost", show_costs, "GET"),
+            (f"{session}/forks", show_forks, "GET"),
+            ("/docs", show_api_reference, "GET"),
         ]
         if self._writes:
-            pages.append((f"{session}/do/{{what}}", act, "POST"))
+            pages.append((f"{session}/do/{{what}}", run_action, "POST"))
         paths: dict[str, dict[str, Handler]] = {}
         for at, handler, method in pages:
             paths.setdefault(at, {})[method] = handler
@@ -155,7 +166,7 @@ class Inspector:
             Route("/sign-in", self._sign_in, methods=["GET", "POST"]),
             Route("/sign-out", self._sign_out, methods=["POST"]),
         ]
-        self.router = Router(routes, redirect_slashes=False, default=_nothing)
+        self.router = Router(routes, redirect_slashes=False, default=_reject_unknown_path)
 
     # ── answering ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -182,7 +193,7 @@ class Inspector:
         """Write a template with what all of them are given."""
         common = {"writes": self._writes, "keys": self._keys, "tabs": TABS, "path": request.url.path}
         shown = self._templates.get_template(template)
-        text = await in_thread(partial(_written, shown, {**common, **values}))
+        text = await in_thread(partial(_render_template, shown, {**common, **values}))
         return Response(text, status, HEADERS, "text/html; charset=utf-8")
 
     async def _form(self, request: Request) -> dict[str, str]:
@@ -227,11 +238,11 @@ class Inspector:
         return found
 
 
-async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:
+async def _reject_unknown_path(scope: Scope, receive: Receive, send: Send) -> None:
     raise NotFoundError("there is nothing at this path", options=("/ is the inspector, /docs the reference",))
 
 
-async def together(*asked: Awaitable[Any]) -> tuple[Any, ...]:
+async def gather_requests(*asked: Awaitable[Any]) -> tuple[Any, ...]:
     """Ask for several things at a time, each from a turn of the event loop of its own on."""
     began: list[Awaitable[Any]] = []
     for one in asked:
@@ -240,25 +251,25 @@ async def together(*asked: Awaitable[Any]) -> tuple[Any, ...]:
     return tuple(await asyncio.gather(*began))
 
 
-def _written(template: Template, values: Shown) -> str:
+def _render_template(template: Template, values: Shown) -> str:
     """Write a template, and let the event loop in between."""
     pieces: list[str] = []
     for piece in template.generate(values):
         pieces.append(piece)
-        breathe()
+        pause_if_busy()
     return "".join(pieces)
 
 
-def place(at: str) -> dict[str, str]:
+def build_version_query(at: str) -> dict[str, str]:
     """Return a version or a tag as operations take it."""
     return {} if not at else {"atVersion": at} if at.isdecimal() else {"atTag": at}
 
 
-def _time(text: str | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
+def _format_time(text: str | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
     return "" if not text else datetime.fromisoformat(text).strftime(form)
 
 
-def _ticks(text: str) -> Markup:
+def _markup_backticks(text: str) -> Markup:
     """Return a text whose words in backticks are code."""
     pieces = [escape(one) for one in text.split("`")]
     return Markup("").join(
@@ -266,14 +277,14 @@ def _ticks(text: str) -> Markup:
     )
 
 
-def _percent(part: float, whole: float) -> str:
+def _format_percent(part: float, whole: float) -> str:
     return f"{100 * part / whole:.0f} %" if whole else "–"
 
 
 # ── pages ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def sessions(visit: Visit) -> Response:
+async def show_sessions(visit: Visit) -> Response:
     """List the sessions whose name, label or namespace holds what is looked for."""
     query, cursor = visit.asked("q"), visit.asked("cursor")
     listed = await visit.api.get("/contexts", limit=500 if query else 100, cursor=cursor)
@@ -282,15 +293,20 @@ async def sessions(visit: Visit) -> Response:
         one
         for one in listed["data"]
         if all(
-            word in " ".join([views.named(one), one["namespace"], one["id"], *one["labels"]]).lower()
+            word
+            in " ".join(
+                [views.display_name_of_context(one), one["namespace"], one["id"], *one["labels"]]
+            ).lower()
             for word in words
         )
     ]
     more = None if listed["nextCursor"] is None else urlencode({"cursor": listed["nextCursor"], "q": query})
-    return await visit.page("sessions.html", sessions=found, query=query, more=more, named=views.named)
+    return await visit.page(
+        "sessions.html", sessions=found, query=query, more=more, named=views.display_name_of_context
+    )
 
 
-async def timeline(visit: Visit) -> Response:
+async def show_timeline(visit: Visit) -> Response:
     """Show a log as it was at a version, newest first, a stretch at a time."""
     at = visit.asked("at")
     shown = await visit.session("timeline", at)
@@ -300,23 +316,25 @@ async def timeline(visit: Visit) -> Response:
     messages: list[Any] = []
     if before - 1 > after:
         limit, here = before - 1 - after, shown["here"]
-        history, spoken = await together(
+        history, spoken = await gather_requests(
             visit.api.get(f"{here}/history", atVersion=shown["at"], cursor=after, limit=limit),
             visit.api.get(f"{here}/messages", cursor=after, limit=limit),
         )
         entries, messages = history["data"], spoken["data"]
-    rows = views.rows(entries, messages)
+    rows = views.build_timeline_rows(entries, messages)
     return await visit.page("timeline.html", **shown, rows=rows, older=after + 1 if after else None)
 
 
-async def entry(visit: Visit) -> Response:
+async def show_entry(visit: Visit) -> Response:
     """Show one entry whole, with where it comes from."""
     shown = await visit.session("timeline")
-    found = await visit.api.get(shown["here"] + path("entries", visit.request.path_params["entry"]))
+    found = await visit.api.get(
+        shown["here"] + quote_path_parts("entries", visit.request.path_params["entry"])
+    )
     return await visit.page("entry.html", **shown, entry=found["data"])
 
 
-async def sent(visit: Visit, *, compared: bool = False) -> Response:
+async def show_render(visit: Visit, *, compared: bool = False) -> Response:
     """Show what the model saw, or what is different about it from the render before."""
     shown = await visit.session("diff" if compared else "sent")
     listed = await visit.api.get(f"{shown['here']}/renders", limit=RENDERS)
@@ -325,21 +343,21 @@ async def sent(visit: Visit, *, compared: bool = False) -> Response:
     chosen = visit.request.path_params.get("render") or first or (renders[0]["id"] if renders else None)
     render = None
     if chosen:
-        render = (await visit.api.get(shown["here"] + path("renders", chosen)))["data"]
+        render = (await visit.api.get(shown["here"] + quote_path_parts("renders", chosen)))["data"]
     more: dict[str, Any] = {"render": render, "renders": renders}
     if render is not None:
         verdicts = {one["id"]: one for one in render["verdicts"]}
         left = [one for one in render["verdicts"] if not one["included"]]
         more |= {
-            "segments": charts.waterfall(render["use"], 1000),
+            "segments": charts.build_waterfall(render["use"], 1000),
             "verdicts": verdicts,
             "left": sorted(left, key=lambda one: -one["score"]),
-            "lines": views.unified(render),
+            "lines": views.build_diff_lines(render),
         }
     return await visit.page("diff.html" if compared else "sent.html", **shown, **more)
 
 
-async def ask(visit: Visit) -> Response:
+async def show_recall(visit: Visit) -> Response:
     """Ask the memory, and say of everything why it is shown or not; side by side with other settings where given."""
     at, about = visit.asked("at"), visit.asked("entry")
     shown = await visit.session("ask")
@@ -349,7 +367,8 @@ async def ask(visit: Visit) -> Response:
     if query:
         asked = [(budget, at), (budget2 or budget, visit.asked("at2"))][: 2 if other else 1]
         found = [
-            one["data"] for one in await together(*[_recall(visit, query, *one, about) for one in asked])
+            one["data"]
+            for one in await gather_requests(*[_request_recall(visit, query, *one, about) for one in asked])
         ]
         for side, (size, version) in zip(found, asked, strict=True):
             rest = [one for one in side["verdicts"] if not one["included"]]
@@ -357,53 +376,55 @@ async def ask(visit: Visit) -> Response:
             sides.append(
                 {
                     "found": side,
-                    "items": views.answers(side, beside),
+                    "items": views.rank_recalled_items(side, beside),
                     "left": rest,
                     "about": next((one for one in side["verdicts"] if one["id"] == about), None),
                     "budget": size,
                     "at": version,
                 }
             )
-    previews = await _previews(
+    previews = await _load_previews(
         visit, shown["here"], [one["id"] for side in sides for one in side["left"][:SHOWN]], about
     )
     form = {"query": query, "budget": budget, "at": at, "budget2": budget2 or "", "at2": visit.asked("at2")}
     return await visit.page("ask.html", **shown, sides=sides, form=form, about=about, previews=previews)
 
 
-async def _recall(visit: Visit, query: str, budget: int, at: str, about: str) -> Any:
+async def _request_recall(visit: Visit, query: str, budget: int, at: str, about: str) -> Any:
     body: dict[str, Any] = {"query": query, "budget": budget, "why": True, "about": [about] if about else []}
-    body |= {name: int(value) if name == "atVersion" else value for name, value in place(at).items()}
-    return await visit.api.post(path("contexts", visit.context, "recall"), body)
+    body |= {
+        name: int(value) if name == "atVersion" else value for name, value in build_version_query(at).items()
+    }
+    return await visit.api.post(quote_path_parts("contexts", visit.context, "recall"), body)
 
 
-async def _previews(visit: Visit, here: str, ids: list[str], about: str) -> dict[str, str]:
+async def _load_previews(visit: Visit, here: str, ids: list[str], about: str) -> dict[str, str]:
     """Return how some entries begin; of what may not be read, nothing."""
 
     async def one(id: str) -> str:
         try:
-            return str((await visit.api.get(here + path("entries", id)))["data"]["content"])[:400]
+            return str((await visit.api.get(here + quote_path_parts("entries", id)))["data"]["content"])[:400]
         except Refused:
             return ""
 
     wanted: list[str] = list(dict.fromkeys([about, *ids] if about else ids))
-    return dict(zip(wanted, await together(*map(one, wanted)), strict=True))
+    return dict(zip(wanted, await gather_requests(*map(one, wanted)), strict=True))
 
 
-async def facts(visit: Visit) -> Response:
+async def show_facts(visit: Visit) -> Response:
     """Show what is known, by subject, with its evidence and what it replaced."""
     at = visit.asked("at")
     shown = await visit.session("facts", at)
-    listed = await visit.api.get(f"{shown['here']}/facts", history=True, limit=500, **place(at))
+    listed = await visit.api.get(f"{shown['here']}/facts", history=True, limit=500, **build_version_query(at))
     return await visit.page(
-        "facts.html", **shown, subjects=views.subjects(listed["data"]), more=listed["hasMore"]
+        "facts.html", **shown, subjects=views.group_by_subject(listed["data"]), more=listed["hasMore"]
     )
 
 
-async def jobs(visit: Visit) -> Response:
+async def show_jobs(visit: Visit) -> Response:
     """Show what is being worked off, and what summaries stand for."""
     shown = await visit.session("jobs")
-    listed, compactions, episodes = await together(
+    listed, compactions, episodes = await gather_requests(
         visit.api.get("/jobs", contextId=visit.context, limit=100),
         visit.api.get(f"{shown['here']}/compactions", limit=100),
         visit.api.get(f"{shown['here']}/episodes", limit=50, cursor=max(0, shown["stats"]["episodes"] - 50)),
@@ -412,10 +433,10 @@ async def jobs(visit: Visit) -> Response:
     return await visit.page("jobs.html", **shown, **more)
 
 
-async def cost(visit: Visit) -> Response:
+async def show_costs(visit: Visit) -> Response:
     """Show what requests cost over time, by part and by speaker, and what of it answers cited."""
     shown = await visit.session("cost")
-    listed, messages, cited = await together(
+    listed, messages, cited = await gather_requests(
         visit.api.get(f"{shown['here']}/renders", limit=100),
         visit.api.get(f"{shown['here']}/messages", order="desc", limit=500),
         visit.api.get(f"{shown['here']}/citations"),
@@ -424,7 +445,7 @@ async def cost(visit: Visit) -> Response:
     parts = {name: sum(max(0, one["use"][name]) for one in renders) for name in charts.PARTS}
     more: dict[str, Any] = {
         "renders": renders,
-        "bars": charts.costs(renders, 1000, 200),
+        "bars": charts.build_cost_bars(renders, 1000, 200),
         "parts_of": parts,
         "speakers": views.by_speaker(messages["data"]),
         "cited": sorted(cited["data"], key=lambda one: (-one["count"], one["id"])),
@@ -433,15 +454,18 @@ async def cost(visit: Visit) -> Response:
     return await visit.page("cost.html", **shown, **more)
 
 
-async def forks(visit: Visit) -> Response:
+async def show_forks(visit: Visit) -> Response:
     """Show the tree, how what is in force differs between two branches or versions, and what a merge would do."""
     shown = await visit.session("forks")
     tree = (await visit.api.get(f"{shown['here']}/tree"))["data"]
     left, other, right = visit.asked("left"), visit.asked("other"), visit.asked("right")
     diff = None
     if other or left or right:
-        there = {"other": other, **{f"other{name[2:]}": value for name, value in place(right).items()}}
-        diff = (await visit.api.get(f"{shown['here']}/diff", **place(left), **there))["data"]
+        there = {
+            "other": other,
+            **{f"other{name[2:]}": value for name, value in build_version_query(right).items()},
+        }
+        diff = (await visit.api.get(f"{shown['here']}/diff", **build_version_query(left), **there))["data"]
     source, merge = visit.asked("merge"), None
     if source:
         merge = (await visit.api.get(f"{shown['here']}/merge", other=source))["data"]
@@ -449,7 +473,7 @@ async def forks(visit: Visit) -> Response:
     return await visit.page("forks.html", **shown, tree=tree, diff=diff, merge=merge, form=form)
 
 
-async def docs(visit: Visit) -> Response:
+async def show_api_reference(visit: Visit) -> Response:
     """Show the reference of the HTTP API, written from its OpenAPI document."""
     document = await visit.api.get("/openapi.json")
     groups: dict[str, list[dict[str, Any]]] = {}
@@ -461,23 +485,25 @@ async def docs(visit: Visit) -> Response:
     )
 
 
-async def act(visit: Visit) -> Response:
+async def run_action(visit: Visit) -> Response:
     """Do what a button says, and go back to its page."""
-    here, what = path("contexts", visit.context), visit.request.path_params["what"]
+    here, what = quote_path_parts("contexts", visit.context), visit.request.path_params["what"]
     if what == "undo":
         await visit.api.post(f"{here}/undo", {"version": visit.number("version", 0)})
     elif what == "undo-compaction":
-        await visit.api.post(here + path("compactions", visit.asked("version"), "undo"))
+        await visit.api.post(here + quote_path_parts("compactions", visit.asked("version"), "undo"))
     elif what == "withdraw":
         address = {name: visit.asked(name) for name in ("subject", "attribute")}
         await visit.api.post(f"{here}/facts/withdraw", address)
     elif what in ("retry", "cancel"):
-        await visit.api.post(path("jobs", visit.asked("job"), what))
+        await visit.api.post(quote_path_parts("jobs", visit.asked("job"), what))
     elif what == "forget":
         await visit.api.post(f"{here}/renders", method="DELETE")
     else:
         raise NotFoundError("there is no such action")
     back = visit.asked("back")
     return RedirectResponse(
-        f"/s{path(visit.context)}/{back if back in TABS else ''}".rstrip("/"), 303, headers=HEADERS
+        f"/s{quote_path_parts(visit.context)}/{back if back in TABS else ''}".rstrip("/"),
+        303,
+        headers=HEADERS,
     )

@@ -6,9 +6,18 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from acms.log.encoding import locate
+from acms.log.encoding import parse_entry_id
 
-__all__ = ["advice", "answers", "by_speaker", "named", "place", "rows", "subjects", "unified"]
+__all__ = [
+    "build_diff_lines",
+    "build_timeline_rows",
+    "by_speaker",
+    "display_name_of_context",
+    "format_entry_version",
+    "group_by_subject",
+    "rank_recalled_items",
+    "suggest_inclusion",
+]
 
 Found = Mapping[str, Any]
 
@@ -44,7 +53,7 @@ _ADVICE = {
 }
 
 
-def advice(verdict: Found) -> str:
+def suggest_inclusion(verdict: Found) -> str:
     """Return what would bring an entry in that was left out."""
     if verdict["included"]:
         return ""
@@ -52,18 +61,18 @@ def advice(verdict: Found) -> str:
     return said.format(tokens=verdict["tokens"])
 
 
-def place(id: str) -> str:
+def format_entry_version(id: str) -> str:
     """Return where an entry stands in its log, as people say it; its id where it does not tell."""
-    found = locate(id)
+    found = parse_entry_id(id)
     return id if found is None else f"v{found[1]}"
 
 
-def named(context: Found) -> str:
+def display_name_of_context(context: Found) -> str:
     """Return what a context is called for people."""
     return context["name"] or context["key"] or context["id"]
 
 
-def rows(history: Iterable[Found], messages: Iterable[Found]) -> list[dict[str, Any]]:
+def build_timeline_rows(history: Iterable[Found], messages: Iterable[Found]) -> list[dict[str, Any]]:
     """Return a stretch of a log, newest first, tool calls with their answers folded in and episodes marked."""
     told = {one["id"]: one for one in messages}
     found: list[dict[str, Any]] = [
@@ -88,7 +97,7 @@ def rows(history: Iterable[Found], messages: Iterable[Found]) -> list[dict[str, 
     return kept[::-1]
 
 
-def answers(found: Found, other: Found | None) -> list[dict[str, Any]]:
+def rank_recalled_items(found: Found, other: Found | None) -> list[dict[str, Any]]:
     """Return what a recall shows, best first, and whether another one shows it too."""
     both = set() if other is None else {one["id"] for one in other["items"]}
     told = {one["id"]: one for one in found["verdicts"]}
@@ -103,7 +112,7 @@ def answers(found: Found, other: Found | None) -> list[dict[str, Any]]:
     ]
 
 
-def unified(render: Found) -> list[dict[str, Any]]:
+def build_diff_lines(render: Found) -> list[dict[str, Any]]:
     """Return the lines of a comparison with the render before: a fold of what is the same, the break, what changed."""
     blocks = render["blocks"]
     same = [one for one in blocks if one["change"] == "same"]
@@ -118,7 +127,7 @@ def unified(render: Found) -> list[dict[str, Any]]:
     return lines
 
 
-def subjects(facts: Sequence[Found]) -> list[tuple[str, list[Found]]]:
+def group_by_subject(facts: Sequence[Found]) -> list[tuple[str, list[Found]]]:
     """Return facts by their subject, those in force first."""
     found: dict[str, list[Found]] = {}
     for one in facts:

@@ -29,7 +29,7 @@ from agent_framework import (
 from acms.codecs import OpenAIChat
 from acms.config import ACMSConfig
 from acms.errors import ValidationError
-from acms.integrations.model_input import Made, Request, as_made, json_text, model_input
+from acms.integrations.model_input import Made, Request, json_text, messages_of_entries, model_input
 from acms.integrations.sessions import Sessions
 from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.ports import Codec, StorageBackend, TokenCounter
@@ -81,7 +81,7 @@ class ACMSHistoryProvider(HistoryProvider):
     ) -> list[Message]:
         """Return all messages in force as they were saved; of one that was edited or withheld what is shown of it."""
         async with self._sessions.use(*self._names(session_id, state)) as memory:
-            return as_made(await memory.entries(), _DIALECT)
+            return messages_of_entries(await memory.entries(), _DIALECT)
 
     async def save_messages(
         self,
@@ -187,7 +187,7 @@ class _Dialect:
 
     def write(self, message: Message, key: str | None = None) -> dict[str, Any]:
         role = Role(message.role)
-        parts = [part for content in message.contents for part in _part(content, role)]
+        parts = [part for content in message.contents for part in _parts_of_content(content, role)]
         if not any(content.type == "data" for content in message.contents):
             parts.append(Raw(self.vendor, json_text(message.to_dict())))
         return {"role": role, "parts": parts or [Text("")], **({"key": key} if key else {})}
@@ -213,7 +213,7 @@ class _Dialect:
 _DIALECT = _Dialect()
 
 
-def _part(content: Content, role: Role) -> list[Part]:
+def _parts_of_content(content: Content, role: Role) -> list[Part]:
     if content.type == "text" and content.text:
         return [Text(content.text)]
     if content.type == "text_reasoning" and content.text and role is Role.ASSISTANT:

@@ -38,7 +38,7 @@ _FILE = Raw("acms-memory", "{}")
 """Beside the text of a file, so that an empty one can be stored."""
 
 
-def _checked(path: object) -> str:
+def _normalize_path(path: object) -> str:
     """Return a path of the tool in its one form; `ToolError` for one that is none, or leads out of the directory.
 
     Two spellings of a path that look the same are one path (NFC), or one of them is refused.
@@ -58,7 +58,7 @@ def _checked(path: object) -> str:
     return plain
 
 
-def _given(command: Any, name: str, kind: type, default: Any = None) -> Any:
+def _get_argument(command: Any, name: str, kind: type, default: Any = None) -> Any:
     """Return an argument of a command; `ToolError` for one that is missing, which the SDK does not check."""
     value = getattr(command, name, None)
     value = default if value is None else value
@@ -69,7 +69,7 @@ def _given(command: Any, name: str, kind: type, default: Any = None) -> Any:
     return value
 
 
-def _range(lines: object, count: int) -> tuple[int, int]:
+def _parse_view_range(lines: object, count: int) -> tuple[int, int]:
     """Return the first and the last line to view; `ToolError` for a range that a file of so many lines has not."""
     match lines:
         case None:
@@ -81,15 +81,15 @@ def _range(lines: object, count: int) -> tuple[int, int]:
             raise ToolError(f"Error: Invalid `view_range` parameter: {said}")
 
 
-def _digest(text: str) -> str:
+def _hash_text(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _numbered(lines: Sequence[str], first: int, last: int) -> str:
+def _number_lines(lines: Sequence[str], first: int, last: int) -> str:
     return "\n".join([f"{at:>6}\t{line}" for at, line in enumerate(lines[first - 1 : last], first)])
 
 
-def _listed(path: str, files: Mapping[str, Entry]) -> str:
+def _format_directory(path: str, files: Mapping[str, Entry]) -> str:
     """Return what a directory shows, with sizes; a directory has that of all that is in it."""
     sizes = {path: 0}
     for one, entry in sorted(files.items()):
@@ -114,15 +114,17 @@ class _Directory:
         """Return what a command is answered; `ToolError` says why it did nothing."""
         if command.command != "view" and not hasattr(self._memory, "replace"):
             raise ToolError("Error: this is a past version of the memory, it can only be viewed")
-        path = _checked(getattr(command, "old_path" if command.command == "rename" else "path", None))
-        text = partial(_given, command, kind=str)
+        path = _normalize_path(getattr(command, "old_path" if command.command == "rename" else "path", None))
+        text = partial(_get_argument, command, kind=str)
         does: dict[str, Callable[[], Coroutine[Any, Any, str]]] = {
             "view": lambda: self._view(path, getattr(command, "view_range", None)),
             "create": lambda: self._create(path, text("file_text")),
             "str_replace": lambda: self._str_replace(path, text("old_str"), text("new_str", default="")),
-            "insert": lambda: self._insert(path, _given(command, "insert_line", int), text("insert_text")),
+            "insert": lambda: self._insert(
+                path, _get_argument(command, "insert_line", int), text("insert_text")
+            ),
             "delete": lambda: self._delete(path),
-            "rename": lambda: self._rename(path, _checked(getattr(command, "new_path", None))),
+            "rename": lambda: self._rename(path, _normalize_path(getattr(command, "new_path", None))),
         }
         try:
             return await does[command.command]()
@@ -150,12 +152,12 @@ class _Directory:
             raise ToolError(f"The path {path} does not exist. Please provide a valid path.")
         if path not in files:
             heading = f"Here're the files and directories up to {DEEP} levels deep in {path}"
-            return f"{heading}, excluding hidden items and node_modules:\n{_listed(path, files)}"
+            return f"{heading}, excluding hidden items and node_modules:\n{_format_directory(path, files)}"
         text = files[path].content
         found = text.split("\n")
-        self._shown[path] = _digest(text)
-        first, last = _range(lines, len(found))
-        shown = _numbered(found, first, last)
+        self._shown[path] = _hash_text(text)
+        first, last = _parse_view_range(lines, len(found))
+        shown = _number_lines(found, first, last)
         return f"Here's the content of {path} with line numbers:\n{shown}"
 
     async def _create(self, path: str, text: str, **noted: str) -> str:
@@ -167,7 +169,7 @@ class _Directory:
         if (await self._files(path))[path].id != made:
             await self._memory.retract(made, reason="created by two at once")
             raise ToolError(f"Error: File {path} already exists")
-        self._shown[path] = _digest(text)
+        self._shown[path] = _hash_text(text)
         return f"File created successfully at: {path}"
 
     async def _free(self, path: str) -> None:
@@ -184,12 +186,12 @@ class _Directory:
         entry = (await self._files(path)).get(path)
         if entry is None:
             raise ToolError(f"Error: The path {path} does not exist. Please provide a valid path.")
-        if self._shown.get(path) not in (None, _digest(entry.content)):
+        if self._shown.get(path) not in (None, _hash_text(entry.content)):
             raise self._changed(path)
         stored = (await self._memory.get(entry.id)).content  # what the model is shown of it may be redacted
-        await self._memory.replace(entry.id, change(stored), sha256=_digest(stored))
+        await self._memory.replace(entry.id, change(stored), sha256=_hash_text(stored))
         text = (await self._files(path))[path].content
-        self._shown[path] = _digest(text)
+        self._shown[path] = _hash_text(text)
         return text.split("\n")
 
     async def _str_replace(self, path: str, old: str, new: str) -> str:
@@ -207,7 +209,7 @@ class _Directory:
             raise ToolError(f"No replacement was performed{why}")
 
         lines, place = await self._edit(path, change), places[0]
-        shown = _numbered(lines, max(1, place - DEEP), place + new.count("\n") + DEEP)
+        shown = _number_lines(lines, max(1, place - DEEP), place + new.count("\n") + DEEP)
         return f"The memory file has been edited.\n{shown}"
 
     async def _insert(self, path: str, line: int, new: str) -> str:

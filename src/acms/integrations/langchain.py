@@ -28,7 +28,13 @@ from langgraph.config import get_config
 from pydantic import ConfigDict
 
 from acms.errors import ConfigurationError
-from acms.integrations.langchain_messages import chat_message, completed, message_of, offered, stored
+from acms.integrations.langchain_messages import (
+    chat_message,
+    convert_tool_schema,
+    message_of,
+    restore_message_extras,
+    serialize_message,
+)
 from acms.integrations.left_out import LeftBehind
 from acms.integrations.model_input import Request, make_prompt, recall_items
 from acms.integrations.sessions import Sessions
@@ -103,7 +109,7 @@ class ACMSMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
 
     async def _store(self, messages: Sequence[BaseMessage], config: RunnableConfig) -> None:
         async with self._session(config) as session:
-            await session.sync([stored(message) for message in messages])
+            await session.sync([serialize_message(message) for message in messages])
 
     async def _rendered(self, request: ModelRequest[Any], config: RunnableConfig) -> ModelRequest[Any]:
         """Return the request with the messages that the budget allows."""
@@ -115,10 +121,10 @@ class ACMSMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
             budget=self._budget,
             query=asked,
             instructions=instructions,
-            tools=[one for one in map(offered, request.tools) if one is not None],
+            tools=[one for one in map(convert_tool_schema, request.tools) if one is not None],
         )
         async with self._session(config) as session:
-            done = await session.sync([stored(message) for message in request.messages])
+            done = await session.sync([serialize_message(message) for message in request.messages])
             hidden = await self._left.find(session, done)
             rendered = await make_prompt(session, given, hidden).render(self._budget)
             sources = [message.sources for message in rendered.messages[written:]]
@@ -127,7 +133,9 @@ class ACMSMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         shown = rendered.payload["messages"][written:]
         found = [message_of(one, ids, keys, entries) for one, ids in zip(shown, sources, strict=True)]
         spare = self._budget - rendered.tokens.upper_bound
-        return request.override(messages=cast(list[AnyMessage], completed(found, spare, self._codec.counter)))
+        return request.override(
+            messages=cast(list[AnyMessage], restore_message_extras(found, spare, self._codec.counter))
+        )
 
     def _session(self, config: RunnableConfig) -> AbstractAsyncContextManager[ACMS]:
         """Give the session of a run."""
@@ -170,7 +178,7 @@ class ACMSChatMessageHistory(BaseChatMessageHistory):
 
     async def aadd_messages(self, messages: Sequence[BaseMessage]) -> None:
         """Append messages, all or none; one whose id is known replaces what that said."""
-        await self.session.sync([stored(message) for message in messages])
+        await self.session.sync([serialize_message(message) for message in messages])
 
     def clear(self) -> None:
         """Put all messages out of force."""

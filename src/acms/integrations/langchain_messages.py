@@ -21,9 +21,16 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from acms.integrations.model_input import raw_of
 from acms.model import Entry, Json, Media, Raw, Text, ToolCall, ToolResult
 from acms.ports import TokenCounter
-from acms.text.chat_messages import RECALLED, SUMMARY, medium, wrap
+from acms.text.chat_messages import RECALLED, SUMMARY, render_media_part, wrap_text
 
-__all__ = ["Restored", "chat_message", "completed", "message_of", "offered", "stored"]
+__all__ = [
+    "Restored",
+    "chat_message",
+    "convert_tool_schema",
+    "message_of",
+    "restore_message_extras",
+    "serialize_message",
+]
 
 _VENDOR = "langchain"
 _CALLED = {"tool_calls", "tool_call_id"}
@@ -39,7 +46,7 @@ class Restored(NamedTuple):
     more: dict[str, Any]
 
 
-def stored(message: BaseMessage) -> dict[str, Any]:
+def serialize_message(message: BaseMessage) -> dict[str, Any]:
     """Return a message as ACMS stores it: a chat message under its id, and what that cannot hold in a `Raw` part.
 
     A message without an id is given one.
@@ -56,7 +63,7 @@ def stored(message: BaseMessage) -> dict[str, Any]:
         more.pop("artifact", None)
     silent = not str(chat["content"] or "").strip() and not chat.keys() & _CALLED
     if more or silent:  # a model may say nothing, and that is stored too
-        chat["parts"] = [Raw(_VENDOR, _json(more))]
+        chat["parts"] = [Raw(_VENDOR, _dump_json(more))]
     return chat
 
 
@@ -80,7 +87,7 @@ def message_of(
     return Restored(message, more)
 
 
-def completed(found: Sequence[Restored], spare: int, counter: TokenCounter) -> list[BaseMessage]:
+def restore_message_extras(found: Sequence[Restored], spare: int, counter: TokenCounter) -> list[BaseMessage]:
     """Return messages with what they had besides.
 
     What of it a model reads goes with those of the current turn, the newest first, as long as it costs no more than
@@ -91,7 +98,7 @@ def completed(found: Sequence[Restored], spare: int, counter: TokenCounter) -> l
     for message, more in reversed(found):
         current = current and message.type != "human"
         if read := {name: more[name] for name in _READ if name in more}:
-            cost = counter.count(_json(read))
+            cost = counter.count(_dump_json(read))
             if current and cost <= spare:
                 spare -= cost
             else:
@@ -103,11 +110,11 @@ def completed(found: Sequence[Restored], spare: int, counter: TokenCounter) -> l
 def chat_message(entry: Entry) -> dict[str, Json]:
     """Return an entry as a chat message."""
     if entry.role is None:
-        return {"role": "user", "content": wrap(entry.content, SUMMARY)}
+        return {"role": "user", "content": wrap_text(entry.content, SUMMARY)}
     said = "\n".join([part.text for part in entry.parts if isinstance(part, Text)])
     text = said if entry.parts else entry.content
     chat: dict[str, Json] = {"role": entry.role.value, "content": text}
-    media = [medium(part) for part in entry.parts if isinstance(part, Media)]
+    media = [render_media_part(part) for part in entry.parts if isinstance(part, Media)]
     if media:
         chat["content"] = [{"type": "text", "text": text}, *media]
     for part in entry.parts:
@@ -120,14 +127,14 @@ def chat_message(entry: Entry) -> dict[str, Json]:
     return chat
 
 
-def offered(tool: BaseTool | dict[str, Any]) -> dict[str, Any] | None:
+def convert_tool_schema(tool: BaseTool | dict[str, Any]) -> dict[str, Any] | None:
     """Return a function that is offered, as it is counted; None for a tool that runs at the provider."""
     if isinstance(tool, dict) and tool.get("type", "function") != "function":
         return None
     return convert_to_openai_tool(tool)
 
 
-def _json(value: Any) -> str:
+def _dump_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 

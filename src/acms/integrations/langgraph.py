@@ -38,7 +38,7 @@ from acms.kv import list_entries
 from acms.model import KVEntry
 from acms.ports import ListingKV
 from acms.runtime.portal import blocked
-from acms.text.tokenizer import rarity, tally, words
+from acms.text.tokenizer import compute_idf, count_terms, split_words
 
 __all__ = ["ACMSStore"]
 
@@ -77,7 +77,7 @@ class ACMSStore(BaseStore):
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """Run operations and return their results in order: what reads first, then of each key the last write."""
         listed = list(ops)
-        paths = [_path(op) for op in listed]
+        paths = [_key_of_operation(op) for op in listed]
         results: list[Result] = []
         writes: dict[str, PutOp] = {}
         for op, path in zip(listed, paths, strict=True):
@@ -86,7 +86,7 @@ class ACMSStore(BaseStore):
                 results.append(None)
             elif isinstance(op, GetOp):
                 found = await self.kv.get(path)
-                results.append(None if found is None else Item(**_fields(found)))
+                results.append(None if found is None else Item(**_fields_of_entry(found)))
             elif isinstance(op, SearchOp):
                 results.append(await self._search(op, path))
             else:
@@ -103,7 +103,7 @@ class ACMSStore(BaseStore):
             if op.value is None:
                 await self.kv.delete(path)
             else:
-                kept = [_packed(vectors[text]) for text in texts[path]]
+                kept = [_encode_vector(vectors[text]) for text in texts[path]]
                 await self.kv.set(path, {"value": op.value, **({"vectors": kept} if kept else {})})
 
         await asyncio.gather(*(write(path, op) for path, op in writes.items()))
@@ -124,7 +124,9 @@ class ACMSStore(BaseStore):
         return [entry async for entry in list_entries(self.kv, prefix)]
 
     async def _search(self, op: SearchOp, prefix: str) -> list[SearchItem]:
-        entries = [one for one in await self._entries(prefix) if _meets(one.data["value"], op.filter or {})]
+        entries = [
+            one for one in await self._entries(prefix) if _matches_filter(one.data["value"], op.filter or {})
+        ]
         scores: Sequence[float | None] = [None] * len(entries)
         if op.query and entries:
             if self.embeddings is None:
@@ -133,46 +135,50 @@ class ACMSStore(BaseStore):
                 scores = _by_vectors(await self.embeddings.aembed_query(op.query), entries)
         order = sorted(range(len(entries)), key=lambda at: (scores[at] is None, -(scores[at] or 0)))
         shown = order[op.offset : op.offset + op.limit]
-        return [SearchItem(**_fields(entries[at]), score=scores[at]) for at in shown]
+        return [SearchItem(**_fields_of_entry(entries[at]), score=scores[at]) for at in shown]
 
     async def _namespaces(self, op: ListNamespacesOp, prefix: str) -> list[tuple[str, ...]]:
-        found = {_namespace(entry.key) for entry in await self._entries(prefix)}
-        kept = [one for one in found if all(_matches(one, wanted) for wanted in op.match_conditions or ())]
+        found = {_namespace_of_key(entry.key) for entry in await self._entries(prefix)}
+        kept = [
+            one
+            for one in found
+            if all(_matches_condition(one, wanted) for wanted in op.match_conditions or ())
+        ]
         names = sorted({one[: op.max_depth] for one in kept})
         return names[op.offset : op.offset + op.limit]
 
 
-def _path(op: Op) -> str:
+def _key_of_operation(op: Op) -> str:
     """Return the key of an item, or what the keys of the items begin with that an operation reads."""
     if isinstance(op, GetOp | PutOp):
-        return f"{_prefix(op.namespace)}.{op.key}"
+        return f"{_prefix_of_namespace(op.namespace)}.{op.key}"
     if isinstance(op, SearchOp):
-        return _prefix(op.namespace_prefix)
+        return _prefix_of_namespace(op.namespace_prefix)
     if isinstance(op, ListNamespacesOp):
         found = ""
         for wanted in op.match_conditions or ():
-            path = _prefix(wanted.path)
+            path = _prefix_of_namespace(wanted.path)
             if wanted.match_type == "prefix" and "*" not in wanted.path and len(path) > len(found):
                 found = path
         return found or _HOME
     raise ValidationError(f"{type(op).__name__} is no operation of a store", field="ops")
 
 
-def _prefix(namespace: Sequence[str]) -> str:
+def _prefix_of_namespace(namespace: Sequence[str]) -> str:
     for label in namespace:
         if not isinstance(label, str) or not label or "." in label or "\0" in label:
             raise InvalidNamespaceError(f"{label!r} of {namespace} must be a text without a dot, not empty")
     return _HOME + "".join(f"{label}." for label in namespace)
 
 
-def _namespace(path: str) -> tuple[str, ...]:
+def _namespace_of_key(path: str) -> tuple[str, ...]:
     return tuple(path.removeprefix(_HOME).partition("..")[0].split("."))
 
 
-def _fields(entry: KVEntry) -> dict[str, Any]:
+def _fields_of_entry(entry: KVEntry) -> dict[str, Any]:
     """Return the fields of the item that an entry holds."""
     return {
-        "namespace": _namespace(entry.key),
+        "namespace": _namespace_of_key(entry.key),
         "key": entry.key.partition("..")[2],
         "value": entry.data["value"],
         "created_at": entry.created_at,
@@ -180,7 +186,7 @@ def _fields(entry: KVEntry) -> dict[str, Any]:
     }
 
 
-def _matches(namespace: tuple[str, ...], wanted: MatchCondition) -> bool:
+def _matches_condition(namespace: tuple[str, ...], wanted: MatchCondition) -> bool:
     """Return whether a namespace begins or ends with a path, in which "*" is any label."""
     size = len(wanted.path)
     part = namespace[:size] if wanted.match_type == "prefix" else namespace[-size:]
@@ -188,21 +194,21 @@ def _matches(namespace: tuple[str, ...], wanted: MatchCondition) -> bool:
     return len(part) == size and all(label in ("*", own) for own, label in pairs)
 
 
-def _meets(value: Any, wanted: Any) -> bool:
+def _matches_filter(value: Any, wanted: Any) -> bool:
     """Return whether a value is what a filter asks for: equal, compared by operators, or so field by field."""
     if isinstance(wanted, Mapping):
         if any(str(name).startswith("$") for name in wanted):
-            return all(_compares(value, name, other) for name, other in wanted.items())
+            return all(_compare_values(value, name, other) for name, other in wanted.items())
         return isinstance(value, Mapping) and all(
-            _meets(value.get(name), one) for name, one in wanted.items()
+            _matches_filter(value.get(name), one) for name, one in wanted.items()
         )
     if isinstance(wanted, list | tuple):
         same = isinstance(value, list | tuple) and len(value) == len(wanted)
-        return same and all(map(_meets, value, wanted))
+        return same and all(map(_matches_filter, value, wanted))
     return value == wanted
 
 
-def _compares(value: Any, name: str, other: Any) -> bool:
+def _compare_values(value: Any, name: str, other: Any) -> bool:
     if name not in _COMPARISONS:
         known = ", ".join(_COMPARISONS)
         raise ValidationError(f"{name!r} is not one of {known}", field="filter")
@@ -216,15 +222,17 @@ def _compares(value: Any, name: str, other: Any) -> bool:
 
 def _by_words(query: str, entries: Sequence[KVEntry]) -> list[float | None]:
     """Score items by the words they share with a query; None for those that share none."""
-    asked = set(tally(words(query)))
-    texts = [tally(words(" ".join(get_text_at_path(entry.data["value"], "$")))) for entry in entries]
+    asked = set(count_terms(split_words(query)))
+    texts = [
+        count_terms(split_words(" ".join(get_text_at_path(entry.data["value"], "$")))) for entry in entries
+    ]
     often = Counter(term for text in texts for term in asked & text.keys())
-    weights = {term: rarity(len(texts), count) for term, count in often.items()}
+    weights = {term: compute_idf(len(texts), count) for term, count in often.items()}
     scores = (sum(weights[term] for term in asked & text.keys()) for text in texts)
     return [score or None for score in scores]
 
 
-def _packed(vector: Sequence[float]) -> str:
+def _encode_vector(vector: Sequence[float]) -> str:
     return b64encode(np.asarray(vector, dtype="<f4").tobytes()).decode()
 
 

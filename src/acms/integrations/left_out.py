@@ -16,7 +16,7 @@ from acms.prompt.steps import Readable
 from acms.results import ContextItems, Synced
 from acms.session import ACMS
 
-__all__ = ["LeftBehind", "without"]
+__all__ = ["LeftBehind", "hide_entries"]
 
 
 class LeftBehind:
@@ -38,15 +38,17 @@ class LeftBehind:
         ours = {*done.unchanged, *done.replaced}
         listed = ours.union(done.appended)
         if ours:
-            last, tail = await _tail(session, ours, frozenset(done.appended))
+            last, tail = await _find_tail(session, ours, frozenset(done.appended))
             keys = await session.keys([entry.id for entry in tail])
             said = [entry for entry in tail if entry.id in keys]
-            if said and not _goes_on(said):
+            if said and not _is_turn_unfinished(said):
                 known.update(dict.fromkeys([entry.id for entry in said], last))
         return frozenset(id for id, last in known.items() if last in listed and id not in listed)
 
 
-async def _tail(session: ACMS, ours: Collection[str], new: Collection[str]) -> tuple[str, Sequence[Entry]]:
+async def _find_tail(
+    session: ACMS, ours: Collection[str], new: Collection[str]
+) -> tuple[str, Sequence[Entry]]:
     """Return the last entry in force of a list, and the older ones than the new that stand behind it."""
     count = len(new) + 1
     while True:
@@ -59,13 +61,13 @@ async def _tail(session: ACMS, ours: Collection[str], new: Collection[str]) -> t
         count *= 2
 
 
-def _goes_on(said: Sequence[Entry]) -> bool:
+def _is_turn_unfinished(said: Sequence[Entry]) -> bool:
     """Return whether entries are calls and answers of a turn that the model has not ended."""
     called = any(isinstance(part, ToolCall) for part in said[-1].parts)
     return (called or said[-1].role is Role.TOOL) and all(one.role is not Role.USER for one in said)
 
 
-def without(session: ACMS, hidden: Collection[str]) -> Readable:
+def hide_entries(session: ACMS, hidden: Collection[str]) -> Readable:
     """Return a session without some entries, as a prompt reads it; tool groups go as a whole."""
     return _Without(session, frozenset(hidden)) if hidden else session
 

@@ -23,14 +23,14 @@ from acms.codecs import OpenAIChat
 from acms.integrations.model_input import (
     Made,
     Request,
-    as_made,
     json_text,
+    messages_of_entries,
     model_input,
     recall_items,
 )
 from acms.model import Raw, Role
 from acms.ports import Codec, TokenCounter
-from acms.session import ACMS, withdraw
+from acms.session import ACMS, withdraw_from_session
 from acms.text.chat_messages import PER_MEDIUM
 
 __all__ = ["ACMSFunctionAgent", "ACMSMemory", "ACMSMemoryBlock", "ACMSRetriever"]
@@ -72,7 +72,7 @@ class ACMSMemory(BaseMemory):
 
     async def aget_all(self) -> list[ChatMessage]:
         """Return all messages in force as they were put; of one that was edited or withheld what is shown of it."""
-        return as_made(await self.session.entries(), _DIALECT)
+        return messages_of_entries(await self.session.entries(), _DIALECT)
 
     async def aput(self, message: ChatMessage) -> None:
         """Append a message."""
@@ -89,7 +89,7 @@ class ACMSMemory(BaseMemory):
         held = {*done.unchanged, *done.appended, *done.replaced}
         before = [entry for entry in await self.session.entries() if entry.id not in held]
         if before:
-            await withdraw(self.session, before, reason="set")
+            await withdraw_from_session(self.session, before, reason="set")
 
     async def areset(self) -> None:
         """Put all messages out of force. History keeps them: `acms.erasure` erases."""
@@ -203,7 +203,9 @@ class _Dialect:
         role = Role(role) if role in list(Role) else Role.ASSISTANT
         if role is Role.TOOL and not called:
             role = Role.USER
-        kept = [] if _bytes(message.blocks) else [Raw(self.vendor, json_text(message.model_dump()))]
+        kept = (
+            [] if _count_byte_blocks(message.blocks) else [Raw(self.vendor, json_text(message.model_dump()))]
+        )
         if role is Role.TOOL:
             return {
                 "role": role,
@@ -211,11 +213,11 @@ class _Dialect:
                 "tool_call_id": str(called),
                 "parts": kept,
             }
-        calls = [_call(block) for block in message.blocks if isinstance(block, ToolCallBlock)]
+        calls = [_convert_tool_call(block) for block in message.blocks if isinstance(block, ToolCallBlock)]
         return {
             "role": role,
-            "content": [said for block in message.blocks for said in _content(block)],
-            "tool_calls": calls or list(map(_plain, more.get("tool_calls") or ())),
+            "content": [said for block in message.blocks for said in _content_of_block(block)],
+            "tool_calls": calls or list(map(_dump_call, more.get("tool_calls") or ())),
             "parts": kept,
         }
 
@@ -231,13 +233,13 @@ class _Dialect:
         return ChatMessage(role=MessageRole(said.role.value), blocks=blocks, additional_kwargs=more)
 
     def unseen(self, message: ChatMessage, counter: TokenCounter) -> int:
-        return PER_MEDIUM * _bytes(message.blocks)
+        return PER_MEDIUM * _count_byte_blocks(message.blocks)
 
 
 _DIALECT = _Dialect()
 
 
-def _content(block: Any) -> list[str | dict[str, Any]]:
+def _content_of_block(block: Any) -> list[str | dict[str, Any]]:
     """Return a block as a part of a chat message; nothing for a call."""
     if isinstance(block, types.ThinkingBlock):
         return [{"type": "thinking", "thinking": block.content}] if block.content else []
@@ -249,17 +251,17 @@ def _content(block: Any) -> list[str | dict[str, Any]]:
     return [text] if text else []
 
 
-def _call(block: ToolCallBlock) -> dict[str, Any]:
+def _convert_tool_call(block: ToolCallBlock) -> dict[str, Any]:
     id, given = block.tool_call_id or block.tool_name, json_text(block.tool_kwargs)
     return {"id": id, "name": block.tool_name, "arguments": given}
 
 
-def _plain(call: Any) -> Any:
+def _dump_call(call: Any) -> Any:
     """Return a call as clients of Chat Completions leave it beside a message."""
     return call if isinstance(call, dict) else call.model_dump()
 
 
-def _bytes(blocks: Sequence[Any]) -> int:
+def _count_byte_blocks(blocks: Sequence[Any]) -> int:
     """Count the blocks that hold bytes."""
     held = ("image", "audio", "video", "data")
     files = [block for block in blocks if isinstance(block, _FILES)]

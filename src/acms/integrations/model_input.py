@@ -14,7 +14,7 @@ from json import dumps, loads
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from acms.errors import EntryNotFoundError, FitError, TokenBudgetExceededError
-from acms.integrations.left_out import without
+from acms.integrations.left_out import hide_entries
 from acms.log.repair import well_formed
 from acms.model import Entry, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.ports import Codec, TokenCounter
@@ -28,16 +28,16 @@ __all__ = [
     "Dialect",
     "Made",
     "Request",
-    "as_made",
+    "is_entry_unchanged",
     "json_object",
     "json_text",
-    "made_of",
     "make_prompt",
+    "message_of_parts",
+    "messages_of_entries",
     "model_input",
-    "original",
+    "original_of_entry",
     "raw_of",
     "recall_items",
-    "says",
 ]
 
 M = TypeVar("M")
@@ -139,9 +139,9 @@ async def model_input(
             least = room
             room = (least + most) // 2
             continue
-        await _read(session, rendered, dialect, known or {}, read)
-        shown = _rendered(rendered, read)
-        messages, more = _written(shown, dialect, session.counter)
+        await _load_originals(session, rendered, dialect, known or {}, read)
+        shown = _match_originals(rendered, read)
+        messages, more = _build_framework_messages(shown, dialect, session.counter)
         over = rendered.tokens.upper_bound + more - budget
         if over <= 0:
             return messages
@@ -156,7 +156,7 @@ def make_prompt(session: ACMS, request: Request, hidden: Collection[str] = ()) -
     prompt = Prompt(request.codec)
     if request.instructions.strip():
         prompt = prompt.system(well_formed(request.instructions))
-    shown = without(session, hidden)
+    shown = hide_entries(session, hidden)
     prompt = prompt.tools(request.tools).history(shown)
     if request.query.strip():
         prompt = prompt.recall(shown, well_formed(request.query))
@@ -170,7 +170,7 @@ async def recall_items(
     return await session.recall_for_prompt(well_formed(query), budget=budget, scope=scope, limit=limit)
 
 
-async def _read(
+async def _load_originals(
     session: ACMS,
     rendered: Rendered,
     dialect: Dialect[M],
@@ -189,26 +189,26 @@ async def _read(
     for id in ids:
         one = known.get(keys.get(id, ""))
         if one is None:
-            one = await _kept(session, id, dialect)
+            one = await _find_original(session, id, dialect)
         turn, repaired = ({}, ()) if one is None else read_repaired(dialect.write(one))
         # A message that had to be repaired would be refused: it is made from the log instead.
         read[id] = None if one is None or repaired else _Original(one, turn["parts"])
 
 
-def _rendered(rendered: Rendered, read: Mapping[str, _Original[M] | None]) -> list[_Sourced[M]]:
+def _match_originals(rendered: Rendered, read: Mapping[str, _Original[M] | None]) -> list[_Sourced[M]]:
     shown: list[_Sourced[M]] = []
-    for message in _whole(rendered.messages):
+    for message in _join_tool_results(rendered.messages):
         if message.role in (Role.SYSTEM, Role.DEVELOPER) and not message.sources:
             continue  # the instructions of the request
         said = [one for id in message.sources if (one := read.get(id)) is not None]
-        same = len(said) == len(message.sources) > 0 and _content(message.parts) == _content(
-            [part for one in said for part in one.parts]
-        )
+        same = len(said) == len(message.sources) > 0 and _content_of_parts(
+            message.parts
+        ) == _content_of_parts([part for one in said for part in one.parts])
         shown.append(_Sourced(message, said if same else ()))
-    return _paired(shown)
+    return _align_tool_pairs(shown)
 
 
-def _whole(messages: Sequence[PromptMessage]) -> list[PromptMessage]:
+def _join_tool_results(messages: Sequence[PromptMessage]) -> list[PromptMessage]:
     """Put the results of tools that one entry holds together again: providers take them one by one."""
     found: list[PromptMessage] = []
     for one in messages:
@@ -219,7 +219,7 @@ def _whole(messages: Sequence[PromptMessage]) -> list[PromptMessage]:
     return found
 
 
-def _paired(shown: Sequence[_Sourced[M]]) -> list[_Sourced[M]]:
+def _align_tool_pairs(shown: Sequence[_Sourced[M]]) -> list[_Sourced[M]]:
     """Take a call and its answers alike, all as they were made or none: codecs give calls other ids where they must."""
     found: list[_Sourced[M]] = []
     for one in shown:
@@ -233,7 +233,9 @@ def _paired(shown: Sequence[_Sourced[M]]) -> list[_Sourced[M]]:
     return found
 
 
-def _written(shown: Sequence[_Sourced[M]], dialect: Dialect[M], counter: TokenCounter) -> tuple[list[M], int]:
+def _build_framework_messages(
+    shown: Sequence[_Sourced[M]], dialect: Dialect[M], counter: TokenCounter
+) -> tuple[list[M], int]:
     """Return the framework's own messages and those that ACMS wrote, and what they cost beyond what the codec saw.
 
     Codecs of Chat Completions do not send reasoning; a framework does.
@@ -242,7 +244,7 @@ def _written(shown: Sequence[_Sourced[M]], dialect: Dialect[M], counter: TokenCo
     found: list[M] = []
     more = 0
     for message, originals in shown:
-        said = made_of(message.role, message.parts, names)
+        said = message_of_parts(message.role, message.parts, names)
         made = [one.message for one in originals] or [dialect.make(said)]
         thought = [part.text for one in originals for part in one.parts if isinstance(part, Reasoning)]
         more += sum(map(counter.count, thought)) + sum(dialect.unseen(one, counter) for one in made)
@@ -250,7 +252,7 @@ def _written(shown: Sequence[_Sourced[M]], dialect: Dialect[M], counter: TokenCo
     return found, more
 
 
-def made_of(role: Role, parts: Sequence[Part], names: dict[str, str]) -> Made:
+def message_of_parts(role: Role, parts: Sequence[Part], names: dict[str, str]) -> Made:
     """Return parts as a message that ACMS wrote; `names` are those of the tools by call, and its calls are added."""
     calls = [part for part in parts if isinstance(part, ToolCall)]
     names.update({one.call_id: one.name for one in calls})
@@ -259,9 +261,9 @@ def made_of(role: Role, parts: Sequence[Part], names: dict[str, str]) -> Made:
     return Made(role, "\n".join(filter(None, texts)), calls, results)
 
 
-async def _kept(session: ACMS, id: str, dialect: Dialect[M]) -> M | None:
+async def _find_original(session: ACMS, id: str, dialect: Dialect[M]) -> M | None:
     try:
-        return original(session.stage.entry(await session.get(id)), dialect)
+        return original_of_entry(session.stage.entry(await session.get(id)), dialect)
     except EntryNotFoundError:  # recalled from another session
         return None
 
@@ -271,7 +273,7 @@ def _may_be_original(message: PromptMessage) -> bool:
     return message.role is not Role.USER or len(message.sources) <= 2
 
 
-def original(entry: Entry, dialect: Dialect[M]) -> M | None:
+def original_of_entry(entry: Entry, dialect: Dialect[M]) -> M | None:
     """Return the framework's message that an entry keeps; None where it has none, or it is withheld."""
     kept = raw_of(entry.parts, dialect.vendor)
     return None if kept is None else dialect.read(kept)
@@ -283,22 +285,22 @@ def raw_of(parts: Sequence[Part], vendor: str) -> str | None:
     return next(kept, None)
 
 
-def as_made(entries: Sequence[Entry], dialect: Dialect[M]) -> list[M]:
+def messages_of_entries(entries: Sequence[Entry], dialect: Dialect[M]) -> list[M]:
     """Return entries as the framework's messages; one that was edited or withheld with what is shown of it."""
     names: dict[str, str] = {}
     found: list[M] = []
     for entry in entries:
-        shown = made_of(entry.role or Role.USER, entry.parts or (Text(entry.content),), names)
-        kept = original(entry, dialect)
-        if kept is None or not says(entry, dialect.write(kept)):
+        shown = message_of_parts(entry.role or Role.USER, entry.parts or (Text(entry.content),), names)
+        kept = original_of_entry(entry, dialect)
+        if kept is None or not is_entry_unchanged(entry, dialect.write(kept)):
             kept = dialect.make(shown)
         found.append(kept)
     return found
 
 
-def says(entry: Entry, written: Mapping[str, Any]) -> bool:
+def is_entry_unchanged(entry: Entry, written: Mapping[str, Any]) -> bool:
     """Return whether an entry still says what was written."""
-    return _content(read_repaired(written)[0]["parts"]) == _content(entry.parts)
+    return _content_of_parts(read_repaired(written)[0]["parts"]) == _content_of_parts(entry.parts)
 
 
 def json_text(value: Any) -> str:
@@ -322,7 +324,7 @@ def json_object(text: str, name: str) -> dict[str, Any]:
     return {name: text}
 
 
-def _content(parts: Sequence[Part]) -> tuple[object, ...]:
+def _content_of_parts(parts: Sequence[Part]) -> tuple[object, ...]:
     """Return what parts say, whatever the codec made of their boundaries and ids."""
     return (
         "\n".join(part.text for part in parts if isinstance(part, Text) and part.text),

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from acms.config import ACMSConfig
 from acms.errors import FitError, MissingExtraError
-from acms.integrations.model_input import Request, make_prompt, raw_of, says
+from acms.integrations.model_input import Request, is_entry_unchanged, make_prompt, raw_of
 from acms.log.native_items import AGENTS, is_understood
 from acms.log.repair import repair_value
 from acms.model import Entry, Json, Part, Raw, Role, Text, ToolCall, ToolResult
@@ -28,8 +28,8 @@ from acms.prompt import Prompt
 from acms.prompt_types import PromptMessage, Tool
 from acms.providers.codecs import OpenAIResponses
 from acms.runtime.loops import PerLoop
-from acms.session import ACMS, withdraw
-from acms.text.chat_messages import PER_MEDIUM, RECALLED, SUMMARY, wrap
+from acms.session import ACMS, withdraw_from_session
+from acms.text.chat_messages import PER_MEDIUM, RECALLED, SUMMARY, wrap_text
 from acms.write.door import read_repaired
 
 try:
@@ -73,12 +73,12 @@ class ACMSSession:
         """Return the items in force as they read now, oldest first; with a limit the newest of them."""
         limit = resolve_session_limit(limit, self.session_settings)
         entries = await self.memory.entries(limit) if limit is None or limit > 0 else ()
-        return [_item(entry) for entry in entries]
+        return [_item_of_entry(entry) for entry in entries]
 
     async def add_items(self, items: Sequence[Any]) -> None:
         """Append items in order, all or none."""
         if items:
-            await self.memory.ingest_many([_message(item) for item in items])
+            await self.memory.ingest_many([_message_of_item(item) for item in items])
 
     async def pop_item(self) -> Any | None:
         """Put the newest item out of force and return it; None when there is none. History keeps it.
@@ -89,8 +89,8 @@ class ACMSSession:
             newest = await self.memory.entries(1)
             if not newest:
                 return None
-            await withdraw(self.memory, newest, reason="popped")
-            return _item(newest[0])
+            await withdraw_from_session(self.memory, newest, reason="popped")
+            return _item_of_entry(newest[0])
 
     async def clear_session(self) -> None:
         """Put all items out of force. History keeps them."""
@@ -122,14 +122,14 @@ class ACMSSession:
         request = Request(
             codec=self._codec,
             budget=budget,
-            query=str(_what(asked[-1])[2]) if asked else "",
+            query=str(_content_of_item(asked[-1])[2]) if asked else "",
             instructions=instructions,
             tools=tools,
         )
         written = 1 if instructions.strip() else 0
         prompt = make_prompt(self.memory, request)
-        if pending := _pending(given, await self.memory.entries(1)):
-            prompt = prompt.add([read_repaired(_message(item))[0] for item in pending])
+        if pending := _find_unstored_items(given, await self.memory.entries(1)):
+            prompt = prompt.add([read_repaired(_message_of_item(item))[0] for item in pending])
         shown, more = self._with_turn(*await self._rendered(prompt, written, budget), given)
         if 0 < more < budget:
             with suppress(FitError):
@@ -142,7 +142,9 @@ class ACMSSession:
         rendered = await prompt.render(budget)
         messages = rendered.messages[written:]
         newest = 2 * sum(len(one.sources) for one in messages)  # reasoning in between is perhaps not shown
-        shown = _restored(rendered.payload["input"][written:], messages, await self.memory.entries(newest))
+        shown = _restore_items(
+            rendered.payload["input"][written:], messages, await self.memory.entries(newest)
+        )
         return shown, budget - rendered.tokens.upper_bound
 
     def _with_turn(self, shown: list[Any], spare: int, given: Sequence[Any]) -> tuple[list[Any], int]:
@@ -151,13 +153,13 @@ class ACMSSession:
         If it does not, the tokens that it needs beside what is shown are returned too, else 0.
         """
         turn = given[max((at for at, item in enumerate(given) if item.get("role") == "user"), default=0) :]
-        said = sorted(_what(item) for item in turn if _says(item))
+        said = sorted(_content_of_item(item) for item in turn if _has_known_content(item))
         place, left = len(shown), len(said)
         while place and left:
             place -= 1
-            left -= _says(shown[place])
+            left -= _has_known_content(shown[place])
         rest = shown[place:]
-        if sorted(_what(item) for item in rest if _says(item)) != said:
+        if sorted(_content_of_item(item) for item in rest if _has_known_content(item)) != said:
             return shown, 0
         more = sum(map(self._cost, turn)) - sum(map(self._cost, rest))
         return ([*shown[:place], *turn], 0) if more <= spare else (shown, more)
@@ -172,10 +174,10 @@ class ACMSSession:
         return self._codec.counter.count(written) + PER_MEDIUM * len(media)
 
 
-def _item(entry: Entry) -> Any:
+def _item_of_entry(entry: Entry) -> Any:
     if kept := raw_of(entry.parts, AGENTS):
         item = json.loads(kept)
-        if says(entry, _message(item)):
+        if is_entry_unchanged(entry, _message_of_item(item)):
             return item
     for part in entry.parts:  # edited or withheld: the frame of a call and of its answer stays
         if isinstance(part, ToolCall):
@@ -184,11 +186,11 @@ def _item(entry: Entry) -> Any:
         if isinstance(part, ToolResult):
             return {"type": "function_call_output", "call_id": part.call_id, "output": part.output}
     if entry.role is None:
-        return {"role": "user", "content": wrap(entry.content, SUMMARY)}
+        return {"role": "user", "content": wrap_text(entry.content, SUMMARY)}
     return {"role": "user" if entry.role is Role.TOOL else entry.role.value, "content": entry.content}
 
 
-def _message(item: Any) -> dict[str, Any]:
+def _message_of_item(item: Any) -> dict[str, Any]:
     """Return an item as the door of a log takes it, itself in a `Raw` part beside it."""
     plain: Mapping[str, Json] = item if isinstance(item, Mapping) else item.model_dump(exclude_unset=True)
     raw = Raw(AGENTS, json.dumps(plain))
@@ -206,33 +208,33 @@ def _is_file(part: Json) -> bool:
     return isinstance(part, Mapping) and part.get("type") in ("input_image", "input_file", "input_audio")
 
 
-def _what(item: Mapping[str, Any]) -> tuple[object, ...]:
+def _content_of_item(item: Mapping[str, Any]) -> tuple[object, ...]:
     """Return what an item says, whatever form it has: its type, role and text, calls and results."""
-    turn, _ = read_repaired(_message(item))
+    turn, _ = read_repaired(_message_of_item(item))
     parts: Sequence[Part] = turn["parts"]
     texts = [part.text for part in parts if isinstance(part, Text)]
     tools = [part for part in parts if isinstance(part, ToolCall | ToolResult)]
     return (item.get("type", "message"), str(turn["role"]), "\n".join(texts), *tools)
 
 
-def _says(item: Any) -> bool:
+def _has_known_content(item: Any) -> bool:
     """Return whether an item says something that ACMS understands; the others go to their provider alone.
 
     A message of the user does, be it but an image: a turn begins with it.
     """
-    return item.get("role") == "user" or any(_what(item)[2:])
+    return item.get("role") == "user" or any(_content_of_item(item)[2:])
 
 
-def _pending(given: Sequence[Any], stored: Sequence[Entry]) -> Sequence[Any]:
+def _find_unstored_items(given: Sequence[Any], stored: Sequence[Entry]) -> Sequence[Any]:
     """Return the items at the end of a request that are not stored yet."""
-    newest = _what(_item(stored[-1])) if stored else None
+    newest = _content_of_item(_item_of_entry(stored[-1])) if stored else None
     for count in range(len(given)):
-        if _what(given[len(given) - 1 - count]) == newest:
+        if _content_of_item(given[len(given) - 1 - count]) == newest:
             return given[len(given) - count :]
     return given
 
 
-def _restored(
+def _restore_items(
     shown: Sequence[dict[str, Any]], messages: Sequence[PromptMessage], entries: Sequence[Entry]
 ) -> list[Any]:
     """Return what is shown as the items that were stored, where they say just that.
@@ -243,15 +245,15 @@ def _restored(
     sources = [id for one in messages if not one.text.startswith(RECALLED[0]) for id in one.sources]
     stored: dict[tuple[object, ...], list[Entry]] = {}
     for entry in [known[id] for id in sources if id in known]:
-        stored.setdefault(_what(_item(entry)), []).append(entry)
-    reasoned = _reasoned(entries)
+        stored.setdefault(_content_of_item(_item_of_entry(entry)), []).append(entry)
+    reasoned = _find_reasoned_ids(entries)
     found: list[Any] = []
     thought = False
     for item in shown:
-        originals = stored.get(_what(item))
+        originals = stored.get(_content_of_item(item))
         if originals:
             entry = originals.pop(0)
-            item = dict(_item(entry))
+            item = dict(_item_of_entry(entry))
             if entry.id in reasoned and not thought:
                 item.pop("id", None)
         thought = item.get("type") == "reasoning" or (thought and item.get("role") != "user")
@@ -259,12 +261,14 @@ def _restored(
     return found
 
 
-def _reasoned(entries: Sequence[Entry]) -> set[str]:
+def _find_reasoned_ids(entries: Sequence[Entry]) -> set[str]:
     """Return the ids of what a model answered after reasoning."""
     found: set[str] = set()
     thought = False
     for entry in entries:
         if thought and entry.role is Role.ASSISTANT:
             found.add(entry.id)
-        thought = entry.role is Role.ASSISTANT and (thought or _item(entry).get("type") == "reasoning")
+        thought = entry.role is Role.ASSISTANT and (
+            thought or _item_of_entry(entry).get("type") == "reasoning"
+        )
     return found

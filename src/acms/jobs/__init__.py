@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
-from acms.runtime.lazy import lazily
+from acms.runtime.lazy import lazy_attributes
 
-__getattr__, __dir__ = lazily(__name__, {"handlers": "acms.compose"})  # where programs of before look for it
+__getattr__, __dir__ = lazy_attributes(
+    __name__, {"handlers": "acms.compose"}
+)  # where programs of before look for it

@@ -27,7 +27,7 @@ from acms.model import (
     Retry,
 )
 from acms.ports import StorageBackend, Summarizer
-from acms.privacy.modes import stricter
+from acms.privacy.modes import stricter_mode
 
 COMPACT = "compact"
 REFLECT = "reflect"
@@ -72,14 +72,16 @@ def compaction_kind(summarizer: Summarizer | None) -> str:
     return COMPACT if summarizer is None else f"{COMPACT}:{model_name(summarizer)}"
 
 
-def compaction(context: str, asks: CompactionRequest, policy: CompactionPolicy, *, force: bool) -> JobDraft:
+def draft_compaction(
+    context: str, asks: CompactionRequest, policy: CompactionPolicy, *, force: bool
+) -> JobDraft:
     """Return the request to compact a log; while one is under way another is the same."""
     mode = asks.privacy and asks.privacy.value
     payload = {"policy": policy.to_json(), "force": force, PRIVACY: mode, RETENTION: asks.retention}
     return JobDraft(kind=asks.kind, dedupe=f"{COMPACT}:{context}", payload=payload)
 
 
-def setting(job: Job, name: str) -> Json:
+def read_policy_field(job: Job, name: str) -> Json:
     """Return a field of the policy that a compaction was asked for with."""
     policy = job.payload.get("policy")
     return policy.get(name) if isinstance(policy, Mapping) else None
@@ -95,7 +97,7 @@ def reflection_name(context: str) -> str:
     return f"{REFLECT}:{context}"
 
 
-def reflection(context: str, kind: str, privacy: Privacy | None, *, force: bool = False) -> JobDraft:
+def draft_reflection(context: str, kind: str, privacy: Privacy | None, *, force: bool = False) -> JobDraft:
     """Return the request to reflect on a log; `force` reads closed episodes that are too short to be read alone."""
     payload: dict[str, Json] = {PRIVACY: privacy and privacy.value}
     if force:
@@ -110,20 +112,20 @@ def privacy_of(job: Job, worker: Privacy | None, least: Privacy | None) -> Priva
     """
     said = job.payload.get(PRIVACY)
     asked = worker if PRIVACY not in job.payload else None if said is None else Privacy(said)
-    return stricter(asked, least)
+    return stricter_mode(asked, least)
 
 
-def suits(job: Job, mode: Privacy | None) -> bool:
+def satisfies_request(job: Job, mode: Privacy | None) -> bool:
     """Return whether a job is done as whoever asks for it again now wants it: by force, and as strictly."""
     asked = privacy_of(job, None, None)
-    return bool(job.payload.get("force")) and stricter(asked, mode) is asked
+    return bool(job.payload.get("force")) and stricter_mode(asked, mode) is asked
 
 
 WITHDRAWN = "asked for in another way"
 """Why a job was cancelled that is to be asked for again at once."""
 
 
-async def job(storage: StorageBackend, id: str) -> Job:
+async def get_job_by_id(storage: StorageBackend, id: str) -> Job:
     """Return a job by its id; `NotFoundError` when there is none."""
     found = (await storage.jobs(JobQuery(ids=(id,)))).items
     if not found:
@@ -131,7 +133,7 @@ async def job(storage: StorageBackend, id: str) -> Job:
     return found[0]
 
 
-async def latest(storage: StorageBackend, context: str, name: str) -> Job | None:
+async def find_latest_job(storage: StorageBackend, context: str, name: str) -> Job | None:
     """Return the job of a name that is still to be done, else the one that ended last; None without one.
 
     That is not always the newest: an older one that was cancelled may have been made due again by hand.
@@ -143,49 +145,49 @@ async def latest(storage: StorageBackend, context: str, name: str) -> Job | None
     return None
 
 
-async def retry(storage: StorageBackend, id: str, *, now: datetime | None = None) -> Job:
+async def retry_job_by_id(storage: StorageBackend, id: str, *, now: datetime | None = None) -> Job:
     """Make a job due now that waits, failed or was cancelled; one that failed has one more attempt.
 
     `ConflictError` when it runs or is done, or when another job is to do its work by now.
     """
-    found = await job(storage, id)
+    found = await get_job_by_id(storage, id)
     if found.state is JobState.RUNNING:
         raise ConflictError(f"job {id} runs already", options=("let it end", f"acms jobs cancel {id}"))
     if found.state is JobState.DONE:
         raise ConflictError(f"job {id} is done", retryable=False)
     again = Retry(error=found.error or "tried again by hand", not_before=now or datetime.now(UTC))
-    return await _settled(storage, found, again)
+    return await _settle_job(storage, found, again)
 
 
-async def cancel(storage: StorageBackend, id: str) -> Job:
+async def cancel_job_by_id(storage: StorageBackend, id: str) -> Job:
     """Give a job up; an attempt that runs will have no effect. `ConflictError` when it is done."""
     while True:
-        found = await job(storage, id)
+        found = await get_job_by_id(storage, id)
         if found.state is JobState.CANCELLED:
             return found
         if found.state is JobState.DONE:
             raise ConflictError(f"job {id} is done", retryable=False)
         with suppress(LeaseLostError):  # a worker took it, or gave it back, since it was read
-            return await _settled(storage, found, Failed(error="cancelled by hand", cancelled=True))
+            return await _settle_job(storage, found, Failed(error="cancelled by hand", cancelled=True))
 
 
-async def withdraw(storage: StorageBackend, found: Job, reason: str) -> bool:
+async def withdraw_job(storage: StorageBackend, found: Job, reason: str) -> bool:
     """Cancel a job as it was listed; False when something happened to it since."""
     try:
-        await storage.settle(_seen(found), Failed(error=reason, cancelled=True))
+        await storage.settle(_lease_of_job(found), Failed(error=reason, cancelled=True))
         return True
     except LeaseLostError:
         return False
 
 
-async def _settled(storage: StorageBackend, found: Job, outcome: Retry | Failed) -> Job:
+async def _settle_job(storage: StorageBackend, found: Job, outcome: Retry | Failed) -> Job:
     """Settle a job as it was listed; an append of nothing has it told to webhooks that no longer followed it."""
-    settled = await storage.settle(_seen(found), outcome)
+    settled = await storage.settle(_lease_of_job(found), outcome)
     if settled.kind != WEBHOOK:
         await storage.append([Append(context=settled.context, drafts=())])
     return settled
 
 
-def _seen(found: Job) -> Lease:
+def _lease_of_job(found: Job) -> Lease:
     """Return the lease that settles a job as it was listed."""
     return Lease(job=found, attempt=found.attempt, until=found.updated_at)

@@ -21,8 +21,8 @@ from acms.errors import ACMSError, GoneError, LeaseLostError, SessionNotFoundErr
 from acms.log import validation
 from acms.model import UNFINISHED, WEBHOOK, Done, Failed, Job, JobQuery, JobState, Lease, Retry
 from acms.observability.events import Event, JobFailed, JobFinished
-from acms.observability.logging import log, safe_error, tell
-from acms.observability.operations import operation
+from acms.observability.logging import emit_event, log_event, safe_error
+from acms.observability.operations import record_operation
 from acms.ports import HasHints, StorageBackend
 from acms.runtime.chance import chance
 from acms.storage import handles
@@ -91,7 +91,7 @@ class Worker:
         self._handlers = handlers
         self._config = config or WorkerConfig()
         self._retry = retry or RetryConfig()
-        self._concurrency = validation.whole(concurrency, "concurrency", least=1)
+        self._concurrency = validation.validate_integer(concurrency, "concurrency", least=1)
         self._on_event = on_event
         self._clock = clock
         self._fraction = fraction
@@ -161,7 +161,7 @@ class Worker:
                     if not error.retryable or (failures == self._retry.max_attempts and not forever):
                         raise
                     pause = self._delay(failures)
-                    log(logging.WARNING, "claim_failed", code=error.code, seconds=pause)
+                    log_event(logging.WARNING, "claim_failed", code=error.code, seconds=pause)
                 else:
                     if self._full():
                         pause = None
@@ -203,7 +203,7 @@ class Worker:
             lane.suspect = None
         self._wake.set()
         if not task.cancelled() and (error := task.exception()) is not None:
-            log(logging.ERROR, "settle_failed", error=safe_error(error))
+            log_event(logging.ERROR, "settle_failed", error=safe_error(error))
             self._later.append(self._clock() + self._lease)  # due again when the lease ends
 
     def _put_off(self) -> float | None:
@@ -302,7 +302,7 @@ class Worker:
     async def _handled(self, lease: Lease) -> Outcome:
         job = lease.job
         about = {"acms.job.attempt": lease.attempt, "gen_ai.memory.store.id": job.context}
-        with operation("job", about, apart=True) as found:
+        with record_operation("job", about, apart=True) as found:
             found.note(job)
             outcome = await self._handlers[job.kind](self._storage, lease)
             found.note(Done() if outcome is None else outcome)
@@ -327,7 +327,7 @@ class Worker:
                 if not await self._extend(lease):
                     return False
             except ACMSError as error:  # asked again before the lease ends
-                log(logging.WARNING, "extend_failed", job=lease.job.id, code=error.code)
+                log_event(logging.WARNING, "extend_failed", job=lease.job.id, code=error.code)
 
     async def _extend(self, lease: Lease) -> bool:
         """Prolong a lease; return whether it still holds the job, or has ended it and tidies up."""
@@ -358,7 +358,9 @@ class Worker:
                     raise
                 await asyncio.sleep(self._delay(failures))
         if job is None or job.attempt != lease.attempt:  # another attempt has it, and tells
-            log(logging.INFO, "lease_lost", job=lease.job.id, kind=lease.job.kind, attempt=lease.attempt)
+            log_event(
+                logging.INFO, "lease_lost", job=lease.job.id, kind=lease.job.kind, attempt=lease.attempt
+            )
         elif job.state is JobState.RUNNING:
             await self._settle(lease, Failed(error="the handler returned None without finishing the job"))
         else:
@@ -373,16 +375,16 @@ class Worker:
         }
         event: Event = JobFinished(**fields, reason=job.reason)
         if job.state is JobState.DONE:
-            log(logging.INFO, "job_finished", **fields)
+            log_event(logging.INFO, "job_finished", **fields)
         else:
             if job.state is JobState.READY:
                 self._later.append(job.not_before)
             event = JobFailed(**fields, state=job.state.value, error=job.error or "")
-            log(logging.WARNING, "job_failed", **fields, state=event.state, error=event.error)
-        tell(self._on_event, event)
+            log_event(logging.WARNING, "job_failed", **fields, state=event.state, error=event.error)
+        emit_event(self._on_event, event)
 
 
-def background(
+def get_background_worker(
     handle: StorageBackend,
     storage: StorageBackend,
     config: WorkerConfig,
@@ -393,10 +395,10 @@ def background(
 
     `storage` is the handle, or what stands in front of it.
     """
-    here = handles.here(handle)
+    here = handles.get_loop_state(handle)
     found: Background | None = here.background
     if found is None:
-        sessions = handles.shared(handle).sessions
+        sessions = handles.get_shared_state(handle).sessions
         found = here.background = Background(storage, config, retry, on_event, here.calls, sessions)
     found.enabled = found.enabled or config.enabled
     return found
@@ -484,18 +486,18 @@ class Background:
             on_event=self._tell,
         )
         self._task = loop.create_task(self._work(worker), name="acms-background")
-        self._task.add_done_callback(_ended)
+        self._task.add_done_callback(_log_worker_failure)
 
     async def _work(self, worker: Worker) -> None:
         await worker.drain(retries=True)
         if worker.again is not None and not worker.stopping:
             self._alarm = asyncio.get_running_loop().call_later(
-                worker.again, _rouse, weakref.ref[Background](self)
+                worker.again, _poke_worker, weakref.ref[Background](self)
             )
 
     def _tell(self, event: Event) -> None:
         asking = self._sessions.get(getattr(event, "context_id", ""))
-        tell(self._on_event if asking is None else asking.tell, event)
+        emit_event(self._on_event if asking is None else asking.tell, event)
 
     def _silence(self) -> None:
         if self._alarm is not None:
@@ -526,13 +528,13 @@ class Background:
             await asyncio.wait([task])
 
 
-def _rouse(found: weakref.ref[Background]) -> None:
+def _poke_worker(found: weakref.ref[Background]) -> None:
     """Poke a worker whose handle somebody still has: a timer keeps no store open."""
     one = found()
     if one is not None:
         one.poke()
 
 
-def _ended(task: asyncio.Task[None]) -> None:
+def _log_worker_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        log(logging.ERROR, "background_failed", error=safe_error(error))
+        log_event(logging.ERROR, "background_failed", error=safe_error(error))

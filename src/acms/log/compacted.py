@@ -10,13 +10,13 @@ import json
 
 from acms.model import Json, Part, Raw
 
-__all__ = ["REDACTED", "compaction", "item"]
+__all__ = ["REDACTED", "compaction_text", "parse_raw_json"]
 
 REDACTED = "redacted-"
 """Before the vendor of a compaction of which something was taken out: its signature no longer holds."""
 
 
-def item(raw: Raw) -> Json:
+def parse_raw_json(raw: Raw) -> Json:
     """Return what a vendor's item holds; None when that is no JSON."""
     try:
         return json.loads(raw.json)
@@ -24,11 +24,11 @@ def item(raw: Raw) -> Json:
         return None
 
 
-def compaction(part: Part) -> str | None:
+def compaction_text(part: Part) -> str | None:
     """Return the text of a provider's compaction, "" of one that only the provider reads; None for every other part."""
     if not isinstance(part, Raw) or '"compaction"' not in part.json:
         return None
-    match part.vendor.removeprefix(REDACTED), item(part):
+    match part.vendor.removeprefix(REDACTED), parse_raw_json(part):
         case "anthropic", {"type": "compaction", "content": str(text)} if text.strip():
             return text
         case "openai-responses", {"type": "compaction", "encrypted_content": str(sealed)} if sealed:

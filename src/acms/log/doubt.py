@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from acms.knowledge import Doubt, Fact
-from acms.log.encoding import locate
+from acms.log.encoding import parse_entry_id
 from acms.log.in_force import Cover
 from acms.model import Entry, Kind, Span
 
@@ -45,55 +45,55 @@ MENTIONS = "mentions"
 """Names in the data of a fact, those of the sentence it was made from."""
 
 
-def examined(facts: Sequence[Fact], mentions: Mapping[str, Iterable[str]] = {}) -> list[Fact]:
+def annotate_doubts(facts: Sequence[Fact], mentions: Mapping[str, Iterable[str]] = {}) -> list[Fact]:
     """Return facts with what they rest on, and why some of those in force are in doubt.
 
     `facts` are all that a log ever held at a version, oldest first, each with what retired it; `mentions` are names
     that stood in the sentence a fact was made from, by the id of the fact.
     """
-    said = {fact.id: _statement(fact, mentions.get(fact.id, ())) for fact in facts}
+    said = {fact.id: _parse_statement(fact, mentions.get(fact.id, ())) for fact in facts}
     names = frozenset[str]().union(*(own.names for own in said.values()), *mentions.values())
     said = {id: own._replace(names=own.names | (own.first & names)) for id, own in said.items()}
     by_id = {fact.id: fact for fact in facts}
     brought = _Brought(facts, said)
     found: dict[str, Fact] = {}
     for fact in facts:
-        rests = _rests_on(fact, by_id, brought.of(said[fact.id]))
-        doubt = None if fact.retired else _doubt(fact, rests, found, by_id, said)
+        rests = _find_premises(fact, by_id, brought.of(said[fact.id]))
+        doubt = None if fact.retired else _find_doubt(fact, rests, found, by_id, said)
         found[fact.id] = replace(fact, depends_on=rests, doubt=doubt)
     return list(found.values())
 
 
 def sentence_names(sentence: str, content: str) -> list[str]:
     """Return the names in a sentence that what was made from it does not say, in order."""
-    return sorted(_names(sentence)[0] - set(_folded(content).split()))
+    return sorted(_extract_names(sentence)[0] - set(_fold_text(content).split()))
 
 
-def _statement(fact: Fact, mentions: Iterable[str] = ()) -> _Statement:
-    value = _value(fact)
-    text = _folded(f"{fact.subject} {fact.content} {fact.value}")
-    names, first = _names(value or fact.content)
+def _parse_statement(fact: Fact, mentions: Iterable[str] = ()) -> _Statement:
+    value = _short_value(fact)
+    text = _fold_text(f"{fact.subject} {fact.content} {fact.value}")
+    names, first = _extract_names(value or fact.content)
     if value:
         names, first = names | first, frozenset[str]()
-    whole = _folded(value) if value and not names and _LETTER.search(value) else ""
+    whole = _fold_text(value) if value and not names and _LETTER.search(value) else ""
     return _Statement(frozenset((*text.split(), *mentions)), names, first, whole, f" {text} ")
 
 
-def _value(fact: Fact) -> str:
+def _short_value(fact: Fact) -> str:
     """Return the value of a fact; "" where a statement stands in its place."""
-    short = len(fact.value.split()) <= VALUE and _folded(fact.value) != _folded(fact.content)
+    short = len(fact.value.split()) <= VALUE and _fold_text(fact.value) != _fold_text(fact.content)
     return fact.value if short else ""
 
 
-def _names(text: str) -> tuple[frozenset[str], frozenset[str]]:
+def _extract_names(text: str) -> tuple[frozenset[str], frozenset[str]]:
     """Return the names in a statement, folded, and its first word where only its place may make it one."""
     found = _WORD.findall(unicodedata.normalize("NFKC", text))
     named = [word for word in found if len(word) > 1 and _NAME.search(word) and _LETTER.search(word)]
-    first = {_folded(found[0])} if found and found[0].istitle() and found[0] in named else set[str]()
-    return frozenset(map(_folded, named)) - first, frozenset(first)
+    first = {_fold_text(found[0])} if found and found[0].istitle() and found[0] in named else set[str]()
+    return frozenset(map(_fold_text, named)) - first, frozenset(first)
 
 
-def _folded(text: str) -> str:
+def _fold_text(text: str) -> str:
     plain = unicodedata.normalize("NFKC", text).casefold()
     return " ".join(word.removesuffix("'s").removesuffix("’s") for word in _WORD.findall(plain))
 
@@ -139,7 +139,7 @@ class _Brought:
         return found + [fact for key in whole for fact in self._whole[key]]
 
 
-def _rests_on(fact: Fact, by_id: Mapping[str, Fact], named: Iterable[Fact]) -> tuple[str, ...]:
+def _find_premises(fact: Fact, by_id: Mapping[str, Fact], named: Iterable[Fact]) -> tuple[str, ...]:
     """Return the ids of the facts that one rests on, as they stood when it was said."""
     near = [
         other.id
@@ -157,7 +157,7 @@ def _rests_on(fact: Fact, by_id: Mapping[str, Fact], named: Iterable[Fact]) -> t
     return tuple(dict.fromkeys([*told, *near]))
 
 
-def _doubt(
+def _find_doubt(
     fact: Fact,
     rests: Iterable[str],
     found: Mapping[str, Fact],
@@ -171,22 +171,22 @@ def _doubt(
         if gone is None:
             if premise.doubt is not None:
                 return premise.doubt
-        elif gone.reason != "archived" and not _stands(fact, premise, by_id.get(gone.by), said):
+        elif gone.reason != "archived" and not _successor_supports(fact, premise, by_id.get(gone.by), said):
             return Doubt.of(premise)
     return None
 
 
-def _stands(fact: Fact, premise: Fact, heir: Fact | None, said: Mapping[str, _Statement]) -> bool:
+def _successor_supports(fact: Fact, premise: Fact, heir: Fact | None, said: Mapping[str, _Statement]) -> bool:
     """Whether what took the place of a premise still says what a fact takes from it."""
     if heir is None:
         return False
-    value = _value(heir)
+    value = _short_value(heir)
     if not value:
         return False
-    if _folded(value) == _folded(premise.value):
+    if _fold_text(value) == _fold_text(premise.value):
         return True
     taken = said[premise.id].names & said[fact.id].words
-    return bool(taken) and taken <= set(_folded(value).split())
+    return bool(taken) and taken <= set(_fold_text(value).split())
 
 
 class Doubted(NamedTuple):
@@ -196,7 +196,9 @@ class Doubted(NamedTuple):
     news: tuple[int, ...] = ()
 
 
-def labels(facts: Sequence[Fact], summaries: Iterable[Entry], owners: Collection[str]) -> dict[int, Doubted]:
+def doubt_labels(
+    facts: Sequence[Fact], summaries: Iterable[Entry], owners: Collection[str]
+) -> dict[int, Doubted]:
     """Return what a reader has to be told of facts, messages and summaries of a log that are in doubt, by version.
 
     Of messages those that alone said such a fact; of summaries those that stand for what said it, or for what said the
@@ -205,25 +207,27 @@ def labels(facts: Sequence[Fact], summaries: Iterable[Entry], owners: Collection
     """
     found: dict[int, Doubted] = {}
     spots: list[tuple[int, frozenset[str], Doubted]] = []
-    news = {fact.id: places(fact.retired.evidence, owners) for fact in facts if fact.retired is not None}
+    news = {
+        fact.id: versions_of_ids(fact.retired.evidence, owners) for fact in facts if fact.retired is not None
+    }
     for fact in facts:
         told = fact.doubt.label if fact.doubt is not None else ""
-        said_at = places(fact.sources, owners)
+        said_at = versions_of_ids(fact.sources, owners)
         if fact.doubt is not None:
             found[fact.version] = Doubted(told, news[fact.doubt.premise])
             if len(fact.sources) == 1 and said_at:
                 found[said_at[0]] = found[fact.version]
         gone = fact.retired
         if told or (gone is not None and gone.reason in ("updated", "removed")):
-            words = _statement(fact)
+            words = _parse_statement(fact)
             said = words.names or frozenset(filter(None, [words.whole]))
             why = found[fact.version] if told else Doubted(Doubt.of(fact).label, news[fact.id])
             spots += [(place, said, why) for place in said_at]
     for entry in summaries:
-        text = f" {_folded(entry.content)} " if spots else ""
+        text = f" {_fold_text(entry.content)} " if spots else ""
         held = entry.replaces if entry.covers is None else (entry.covers,)
         for place, keys, why in spots:
-            if not _within(place, held) or any(_within(one, held) for one in why.news):
+            if not _is_within_spans(place, held) or any(_is_within_spans(one, held) for one in why.news):
                 continue
             if any(f" {key} " in text for key in keys):
                 found[entry.version] = Doubted(why.label)
@@ -231,7 +235,7 @@ def labels(facts: Sequence[Fact], summaries: Iterable[Entry], owners: Collection
     return found
 
 
-def outdated(cover: Cover) -> dict[int, str]:
+def outdated_summary_labels(cover: Cover) -> dict[int, str]:
     """Return what a reader has to be told of summaries that stand for something retracted or edited since, by version.
 
     `cover` is that of what can still be found: also a summary that a later one stands for is told of, because a prompt
@@ -251,10 +255,10 @@ def outdated(cover: Cover) -> dict[int, str]:
     return found
 
 
-def _within(version: int, spans: Iterable[Span]) -> bool:
+def _is_within_spans(version: int, spans: Iterable[Span]) -> bool:
     return any(low <= version <= high for low, high in spans)
 
 
-def places(ids: Iterable[str], owners: Collection[str]) -> tuple[int, ...]:
+def versions_of_ids(ids: Iterable[str], owners: Collection[str]) -> tuple[int, ...]:
     """Return the versions of those of some entries that a log reads."""
-    return tuple([place[1] for place in map(locate, ids) if place is not None and place[0] in owners])
+    return tuple([place[1] for place in map(parse_entry_id, ids) if place is not None and place[0] in owners])

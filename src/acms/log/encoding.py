@@ -83,7 +83,7 @@ _DAMAGED = (KeyError, TypeError, ValueError, AttributeError, IndexError, Overflo
 
 def entry_to_json(entry: Entry) -> dict[str, Json]:
     """Write an entry with everything `restore` needs; fields with their default value are left out."""
-    found = nouns.write(entry, Entry, wire=False)
+    found = nouns.encode_noun(entry, Entry, wire=False)
     salt = entry.salt and base64.b64encode(entry.salt).decode()
     written = {name: found.pop(name) for name in _ALWAYS} | {**found, "salt": salt}
     return {
@@ -99,14 +99,14 @@ def entry_from_json(written: Mapping[str, Json]) -> Entry:
         salt = written.get("salt")
         salt = None if salt is None else base64.b64decode(salt)
         needed = {name: written[name] for name in _ALWAYS}
-        return nouns.read(Entry, {"position": None, **written, **needed}, wire=False, salt=salt)
+        return nouns.decode_noun(Entry, {"position": None, **written, **needed}, wire=False, salt=salt)
     except _DAMAGED as error:
         raise CorruptRecordError(f"this is not an exported entry: {error}") from error
 
 
 def context_to_json(context: Context) -> dict[str, Json]:
     """Write a context: the first line of an export."""
-    return {"acms": FORMAT, **nouns.write(context, wire=False)}
+    return {"acms": FORMAT, **nouns.encode_noun(context, wire=False)}
 
 
 def context_from_json(written: Mapping[str, Json]) -> Context:
@@ -114,7 +114,7 @@ def context_from_json(written: Mapping[str, Json]) -> Context:
     try:
         if written["acms"] != FORMAT:
             raise CorruptRecordError(f"this export has format {written['acms']}, this release reads {FORMAT}")
-        return nouns.read(Context, written, wire=False)
+        return nouns.decode_noun(Context, written, wire=False)
     except _DAMAGED as error:
         raise CorruptRecordError(f"this is not an exported context: {error}") from error
 
@@ -134,23 +134,23 @@ _EMPTY = sha256()
 Entropy = Callable[[int], bytes]
 
 
-def _hashed(data: bytes) -> bytes:
+def _sha256_digest(data: bytes) -> bytes:
     found = _EMPTY.copy()
     found.update(data)
     return found.digest()
 
 
-def micros(moment: datetime) -> int:
+def to_microseconds(moment: datetime) -> int:
     """Return microseconds since 1970 UTC."""
     return (moment - _EPOCH) // _MICROSECOND
 
 
-def moment(micros: int) -> datetime:
+def from_microseconds(micros: int) -> datetime:
     """Return the aware UTC time of a number of microseconds since 1970."""
     return _EPOCH + timedelta(microseconds=micros)
 
 
-def base32(number: int) -> str:
+def encode_base32(number: int) -> str:
     """Write a number in Crockford's base 32, lower case."""
     digits = _DIGITS[number & 31]
     while number := number >> 5:
@@ -158,14 +158,14 @@ def base32(number: int) -> str:
     return digits
 
 
-def token(entropy: Entropy, length: int) -> str:
+def draw_token(entropy: Entropy, length: int) -> str:
     """Draw a random string of base-32 digits."""
     return "".join(_DIGITS[byte & 31] for byte in entropy(length))
 
 
 def context_id(entropy: Entropy) -> str:
     """Draw the id of a new context: 80 random bits."""
-    return f"c_{token(entropy, 16)}"
+    return f"c_{draw_token(entropy, 16)}"
 
 
 def entry_id(kind: Kind, context: str, version: int, nonce: str) -> str:
@@ -173,7 +173,7 @@ def entry_id(kind: Kind, context: str, version: int, nonce: str) -> str:
 
     It is found by its primary key and then compared whole: a version used again after a failover has another id.
     """
-    return f"{_PREFIX[kind]}_{context[2:]}_{base32(version)}_{nonce}"
+    return f"{_PREFIX[kind]}_{context[2:]}_{encode_base32(version)}_{nonce}"
 
 
 def is_summary(id: str) -> bool:
@@ -182,7 +182,7 @@ def is_summary(id: str) -> bool:
 
 
 @lru_cache(maxsize=8192)
-def locate(id: str) -> tuple[str, int] | None:
+def parse_entry_id(id: str) -> tuple[str, int] | None:
     """Return the context and version an entry id points to; None when it is not an entry id."""
     fields = id.split("_")
     if (
@@ -202,12 +202,12 @@ def locate(id: str) -> tuple[str, int] | None:
     return f"c_{fields[1]}", version
 
 
-def genesis(context: str) -> bytes:
+def genesis_hash(context: str) -> bytes:
     """Return the chain value of an empty log."""
     return sha256(context.encode()).digest()
 
 
-def canonical(draft: Draft, nonce: str, created_at: int | None = None) -> bytes:
+def canonical_bytes(draft: Draft, nonce: str, created_at: int | None = None) -> bytes:
     """Write everything immutable about a draft as UTF-8: the bytes that are hashed.
 
     Eighteen fields joined by NUL, which no text may contain: kind, nonce, microseconds, role, content, parts, data,
@@ -223,8 +223,9 @@ def canonical(draft: Draft, nonce: str, created_at: int | None = None) -> bytes:
         or draft.replaces
         or draft.sources
     ):  # most messages: the same, faster
+        moment = to_microseconds(draft.created_at) if created_at is None else created_at
         return (
-            f"{draft.kind._value_}\0{nonce}\0{micros(draft.created_at) if created_at is None else created_at}\0"
+            f"{draft.kind._value_}\0{nonce}\0{moment}\0"
             f"{draft.role._value_}\0{draft.content}\0\0\0\0{draft.actor or ''}\0{draft.origin._value_}\0"
             f"{draft.privacy._value_}\0\0{draft.episode}\0{draft.closes or ''}\0{draft.group or ''}\0\0\0"
         ).encode()
@@ -232,7 +233,7 @@ def canonical(draft: Draft, nonce: str, created_at: int | None = None) -> bytes:
         (
             draft.kind._value_,  # not `value`, which is two calls of Python
             nonce,
-            str(micros(draft.created_at) if created_at is None else created_at),
+            str(to_microseconds(draft.created_at) if created_at is None else created_at),
             draft.role._value_ if draft.role is not None else "",
             draft.content,
             dump(parts_to_json(draft.parts)) if draft.parts else "",
@@ -252,9 +253,9 @@ def canonical(draft: Draft, nonce: str, created_at: int | None = None) -> bytes:
     ).encode()
 
 
-def digest(draft: Draft, nonce: str, salt: bytes) -> bytes:
+def digest_draft(draft: Draft, nonce: str, salt: bytes) -> bytes:
     """Return the salted digest of a draft."""
-    return sha256(salt + canonical(draft, nonce)).digest()
+    return sha256(salt + canonical_bytes(draft, nonce)).digest()
 
 
 class Stamp(NamedTuple):
@@ -265,34 +266,34 @@ class Stamp(NamedTuple):
     digest: bytes
 
 
-def stamp(draft: Draft, entropy: Entropy, created_at: int | None = None) -> Stamp:
+def stamp_draft(draft: Draft, entropy: Entropy, created_at: int | None = None) -> Stamp:
     """Draw a salt and a nonce and hash the draft with them; `created_at` are its microseconds, when known."""
     random = entropy(22)
     nonce = random[16:].translate(_NONCE).decode()
     salt = random[:16]
-    return Stamp(nonce, salt, _hashed(salt + canonical(draft, nonce, created_at)))
+    return Stamp(nonce, salt, _sha256_digest(salt + canonical_bytes(draft, nonce, created_at)))
 
 
-def links(head: bytes, stamps: Iterable[Stamp]) -> Iterator[bytes]:
+def chain_values(head: bytes, stamps: Iterable[Stamp]) -> Iterator[bytes]:
     """Yield the chain values of the entries of one append."""
     prefix = _EMPTY.copy()
     for one in stamps:
         prefix.update(one.digest)
-        yield _hashed(head + prefix.digest())
+        yield _sha256_digest(head + prefix.digest())
 
 
-def seal(
+def seal_drafts(
     context: str, version: int, head: bytes, drafts: Sequence[Draft], entropy: Entropy
 ) -> Iterator[tuple[str, bytes, bytes, bytes]]:
     """Yield (id, salt, digest, chain) for the drafts of one append; the first one gets `version`."""
-    stamps = [stamp(draft, entropy) for draft in drafts]
+    stamps = [stamp_draft(draft, entropy) for draft in drafts]
     for offset, (draft, one, chain) in enumerate(
-        zip(drafts, stamps, links(head, stamps), strict=True), version
+        zip(drafts, stamps, chain_values(head, stamps), strict=True), version
     ):
         yield entry_id(draft.kind, context, offset, one.nonce), one.salt, one.digest, chain
 
 
-def verify(entries: Iterable[Entry], *, head: bytes, version: int) -> Iterator[tuple[int, str]]:
+def verify_chain(entries: Iterable[Entry], *, head: bytes, version: int) -> Iterator[tuple[int, str]]:
     """Yield (version, what is wrong) for entries that follow `version`, whose chain value was `head`.
 
     Reads ascending entries of one owner. Blanked entries have no salt: their digest stands for them.
@@ -312,7 +313,7 @@ def verify(entries: Iterable[Entry], *, head: bytes, version: int) -> Iterator[t
                 yield version, "has no salt"
             elif entry.content or entry.parts or entry.data or entry.metadata:
                 yield version, f"is {entry.state.value} and still has content"
-        elif digest(entry, entry.id.rsplit("_", 1)[-1], entry.salt) != entry.digest:
+        elif digest_draft(entry, entry.id.rsplit("_", 1)[-1], entry.salt) != entry.digest:
             yield version, "the content does not match its digest"
         prefix.update(entry.digest)
         head = sha256(before + prefix.digest()).digest()

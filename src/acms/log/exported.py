@@ -15,7 +15,7 @@ from typing import Any
 from acms.errors import ValidationError
 from acms.log import summary_levels, trust, validation
 from acms.log.doubt import MENTIONS
-from acms.log.encoding import base32, entry_id
+from acms.log.encoding import encode_base32, entry_id
 from acms.log.in_force import ASKED, MERGED, SEEN
 from acms.log.merges import KEPT
 from acms.log.settings import validate_settings
@@ -42,7 +42,7 @@ def validate_context(context: Context, *, own: str | None = None) -> None:
         validation.namespace_name(context.namespace)
     if context.key is not None and context.key not in validation.INNER:
         validation.session_name(context.key, "key")
-    validation.name(context.counter, "counter")
+    validation.validate_name(context.counter, "counter")
     validation.context_id(context.root, "root")
     if (context.parent is None) != (context.fork is None):
         raise ValidationError("a fork has a parent and a version, any other session neither", field="fork")
@@ -53,35 +53,35 @@ def validate_context(context: Context, *, own: str | None = None) -> None:
             )
     else:
         validation.context_id(context.parent, "parent")
-        validation.whole(context.fork, "fork", most=LAST_VERSION)
+        validation.validate_integer(context.fork, "fork", most=LAST_VERSION)
         for owner, last in context.lineage:
             validation.context_id(owner, "lineage")
-            validation.whole(last, "lineage", most=LAST_VERSION)
-    validation.whole(context.settings_rev, "settings_rev")
+            validation.validate_integer(last, "lineage", most=LAST_VERSION)
+    validation.validate_integer(context.settings_rev, "settings_rev")
     validate_settings(context.settings)
 
 
 def validate_entry(entry: Entry) -> None:
     """Raise `ValidationError` with the field at fault of an entry that is to be restored or copied."""
-    validation.whole(entry.version, "version", least=1, most=LAST_VERSION)
+    validation.validate_integer(entry.version, "version", least=1, most=LAST_VERSION)
     _check_id(entry)
-    validation.whole(entry.batch, "batch", least=1, most=entry.version)
-    validation.whole(entry.tokens, "tokens", most=validation.PARTS * validation.BUDGET)
-    validation.whole(entry.total, "total")
-    validation.whole(entry.episode, "episode", most=entry.version)
+    validation.validate_integer(entry.batch, "batch", least=1, most=entry.version)
+    validation.validate_integer(entry.tokens, "tokens", most=validation.PARTS * validation.BUDGET)
+    validation.validate_integer(entry.total, "total")
+    validation.validate_integer(entry.episode, "episode", most=entry.version)
     for value, field in ((entry.key, "key"), (entry.actor, "actor"), (entry.group, "group")):
         validation.optional_name(value, field)
     if entry.closes is not None:
-        validation.text(entry.closes, "closes", limit=validation.METADATA_BYTES)
+        validation.validate_text(entry.closes, "closes", limit=validation.METADATA_BYTES)
     _check_hashes(entry)
     _check_message(entry)
-    validation.markers(entry.markers)
+    validation.validate_markers(entry.markers)
     for spans, field in ((entry.replaces, "replaces"), ((entry.covers,) if entry.covers else (), "covers")):
         _check_spans(spans, field, before=entry.version)
     for source in entry.sources:
-        validation.text(source, "sources", limit=validation.NAME_CHARS)
-    validation.metadata(entry.metadata)
-    validation.document(dict(entry.data), "data")
+        validation.validate_text(source, "sources", limit=validation.NAME_CHARS)
+    validation.validate_metadata(entry.metadata)
+    validation.serialize_document(dict(entry.data), "data")
     if entry.kind is not Kind.MESSAGE:
         for name, value in entry.data.items():
             if name in _DATA:
@@ -92,7 +92,7 @@ def _check_id(entry: Entry) -> None:
     validation.context_id(entry.context, "context")
     nonce = entry.id[-6:]
     if entry.id != entry_id(entry.kind, entry.context, entry.version, nonce) or not _NONCE.match(nonce):
-        wanted = f"{entry.kind.value[0]}_{entry.context[2:]}_{base32(entry.version)}_ and six more"
+        wanted = f"{entry.kind.value[0]}_{entry.context[2:]}_{encode_base32(entry.version)}_ and six more"
         raise ValidationError(f"is not the id of this entry, which is {wanted}", field="id")
 
 
@@ -106,7 +106,7 @@ def _check_hashes(entry: Entry) -> None:
 
 def _check_message(entry: Entry) -> None:
     """Check what an entry says, and that a message has a role and nothing else has one."""
-    validation.text(entry.content, "content", limit=CONTENT_BYTES)
+    validation.validate_text(entry.content, "content", limit=CONTENT_BYTES)
     message = entry.kind is Kind.MESSAGE
     if message != (entry.role is not None):
         raise ValidationError("belongs to a message, and to nothing else", field="role")
@@ -129,11 +129,11 @@ def _check_spans(spans: Sequence[Span], field: str, *, before: int) -> None:
 
 
 def _check_text(value: Json, field: str) -> None:
-    validation.text(value, field)
+    validation.validate_text(value, field)
 
 
 def _check_whole(value: Json, field: str) -> None:
-    validation.whole(value, field)
+    validation.validate_integer(value, field)
 
 
 def _check_flag(value: Json, field: str) -> None:
@@ -147,13 +147,13 @@ def _check_number(value: Json, field: str) -> None:
 
 
 def _check_texts(value: Json, field: str) -> None:
-    for one in _listed(value, field):
-        validation.text(one, field)
+    for one in _require_list(value, field):
+        validation.validate_text(one, field)
 
 
 def _check_time(value: Json, field: str) -> None:
     try:
-        datetime.fromisoformat(validation.text(value, field))
+        datetime.fromisoformat(validation.validate_text(value, field))
     except ValueError as error:
         raise ValidationError(f"{value!r} is not an ISO 8601 time", field=field) from error
 
@@ -167,7 +167,7 @@ def _check_counts(value: Json, field: str) -> None:
     """Check whole numbers by name."""
     _check_object(value, field)
     for name, count in value.items():
-        validation.whole(count, f"{field}.{name}")
+        validation.validate_integer(count, f"{field}.{name}")
 
 
 def _check_lost(value: Json, field: str) -> None:
@@ -177,36 +177,36 @@ def _check_lost(value: Json, field: str) -> None:
 
 
 def _check_levels(value: Json, field: str) -> None:
-    for index, level in enumerate(_listed(value, field)):
+    for index, level in enumerate(_require_list(value, field)):
         _check_object(level, f"{field}[{index}]")
-        validation.text(level.get("content"), f"{field}[{index}].content")
-        validation.whole(level.get("tokens"), f"{field}[{index}].tokens")
+        validation.validate_text(level.get("content"), f"{field}[{index}].content")
+        validation.validate_integer(level.get("tokens"), f"{field}[{index}].tokens")
 
 
 def _check_demoted(value: Json, field: str) -> None:
     """Check ids of messages, each with the spans of characters that are still good."""
-    for row in _listed(value, field):
-        if len(_listed(row, field)) != 2:
+    for row in _require_list(value, field):
+        if len(_require_list(row, field)) != 2:
             raise ValidationError("must hold pairs of an id and its spans", field=field)
-        validation.text(row[0], field)
-        for span in _listed(row[1], field):
-            if len(_listed(span, field)) != 2:
+        validation.validate_text(row[0], field)
+        for span in _require_list(row[1], field):
+            if len(_require_list(span, field)) != 2:
                 raise ValidationError("must hold spans of two numbers", field=field)
             for end in span:
-                validation.whole(end, field)
+                validation.validate_integer(end, field)
 
 
-def _listed(value: Json, field: str) -> Sequence[Any]:
+def _require_list(value: Json, field: str) -> Sequence[Any]:
     if not isinstance(value, list | tuple):
         raise ValidationError(f"must be a list, not {type(value).__name__}", field=field)
     return value
 
 
-def _member(kind: type[StrEnum]) -> Callable[[Json, str], None]:
+def _make_enum_check(kind: type[StrEnum]) -> Callable[[Json, str], None]:
     """Return the check of a name from a closed vocabulary."""
 
     def check(value: Json, field: str) -> None:
-        validation.choice(value, kind, field)
+        validation.parse_choice(value, kind, field)
 
     return check
 
@@ -227,6 +227,6 @@ _DATA: Mapping[str, Callable[[Json, str], None]] = {
     "lost": _check_lost,
     "demotes": _check_demoted,
     summary_levels.LEVELS: _check_levels,
-    trust.TRUST: _member(Origin),
+    trust.TRUST: _make_enum_check(Origin),
 }
 """How what ACMS itself writes into the data of an entry is read; other names are plain JSON."""

@@ -15,9 +15,9 @@ from typing import Any
 
 from acms.knowledge import Fact, Retired
 from acms.log import trust
-from acms.log.doubt import MENTIONS, examined
+from acms.log.doubt import MENTIONS, annotate_doubts
 from acms.log.in_force import Cover
-from acms.log.validity import Period, ends, periods
+from acms.log.validity import Period, ends_older_period, validity_periods
 from acms.model import Draft, Entry, Kind, Span, State
 
 REVOKED = "revoked"
@@ -48,12 +48,12 @@ _DRAFT = tuple(field.name for field in fields(Draft))
 # ── addresses ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def address(subject: str, attribute: str) -> Address:
+def normalize_address(subject: str, attribute: str) -> Address:
     """Return what two facts have in common that are about the same: case, articles, plurals and punctuation aside.
 
     What is part of a name stays, as in C++ and node -1; so does the "s" of a subject of one short word, as in Mars.
     """
-    return _plain(subject, name=True), _plain(attribute)
+    return _normalize_label(subject, name=True), _normalize_label(attribute)
 
 
 def has_address(where: Address) -> bool:
@@ -61,7 +61,7 @@ def has_address(where: Address) -> bool:
     return bool(where[1])
 
 
-def _plain(label: str, *, name: bool = False) -> str:
+def _normalize_label(label: str, *, name: bool = False) -> str:
     text = _POSSESSIVE.sub("", unicodedata.normalize("NFKC", label)).replace("\N{MINUS SIGN}", "-")
     if not text.isascii():  # letters of many scripts have marks, which make another word
         text = "".join(
@@ -71,10 +71,10 @@ def _plain(label: str, *, name: bool = False) -> str:
     said = [word.casefold() for word in said]
     said = [word for word in said if word not in _ARTICLES] or said
     short = name and len(said) == 1 and len(said[0]) < _LONG
-    return " ".join(said if short else map(_singular, said))
+    return " ".join(said if short else map(_singularize_word, said))
 
 
-def _singular(word: str) -> str:
+def _singularize_word(word: str) -> str:
     """Return a word as its plural and its singular have it in common; not always a word of the language."""
     if len(word) < 4 or not word.isascii():
         return word
@@ -89,10 +89,10 @@ def _singular(word: str) -> str:
 
 def address_of(entry: Entry) -> Address:
     """Return the address of a fact."""
-    return address(_text(entry, "subject"), _text(entry, "attribute"))
+    return normalize_address(_text_field(entry, "subject"), _text_field(entry, "attribute"))
 
 
-def _text(entry: Entry, name: str) -> str:
+def _text_field(entry: Entry, name: str) -> str:
     value = entry.data.get(name)
     return value if isinstance(value, str) else ""
 
@@ -112,7 +112,7 @@ class Succession:
         self._heirs: dict[int, Entry] = {}
         for heir in cover.retiring:
             if heir.kind is Kind.FACT:
-                for version in _versions(heir.replaces, known):
+                for version in _versions_in_spans(heir.replaces, known):
                     self._heirs.setdefault(version, heir)
         self._effect = {heir.version for heir in cover.retiring}
         self._net()
@@ -137,7 +137,9 @@ class Succession:
         for some in at.values():
             if len(some) > 1 and any(entry.data.get("cardinality") == "one" for entry in some):
                 for place, entry in enumerate(some):
-                    heir = next((new for new in reversed(some[place + 1 :]) if _ends(new, entry)), None)
+                    heir = next(
+                        (new for new in reversed(some[place + 1 :]) if _supersedes_entry(new, entry)), None
+                    )
                     if heir is not None:
                         self._heirs[entry.version] = heir
                         self._outshone.add(entry.version)
@@ -162,7 +164,7 @@ class Succession:
         """Return the facts that a fact stands in for directly."""
         found = list(self._ended.get(entry.version, ()))
         if entry.replaces and entry.version not in self._effect:  # it stood in for them once
-            inside = _versions(entry.replaces, {one.version: one for one in self.entries})
+            inside = _versions_in_spans(entry.replaces, {one.version: one for one in self.entries})
             found += [one for one in self.entries if one.version in inside]
         return found
 
@@ -171,31 +173,33 @@ class Succession:
         by = self._cover.by(entry.version)
         heir = self._heirs.get(entry.version)
         if heir is not None and (by is None or by == heir.version or self._cover.by(heir.version) == by):
-            return _retired("updated", heir)
+            return _make_retired("updated", heir)
         if by is None:
             return None
         other = by_version[by]
-        return _retired("updated" if other.kind is Kind.FACT else _text(other, "reason") or "replaced", other)
+        return _make_retired(
+            "updated" if other.kind is Kind.FACT else _text_field(other, "reason") or "replaced", other
+        )
 
 
-def _retired(reason: str, by: Entry) -> Retired:
+def _make_retired(reason: str, by: Entry) -> Retired:
     return Retired(reason=reason, version=by.version, by=by.id, evidence=by.sources, at=_stated_at(by))
 
 
 def _stated_at(entry: Entry) -> datetime:
     """Return when what an entry was made from was said."""
-    return _moment(entry.data.get(SAID)) or entry.created_at
+    return _parse_time(entry.data.get(SAID)) or entry.created_at
 
 
-def _period(entry: Entry) -> Period:
-    return Period(_moment(entry.data.get("valid_from")), _moment(entry.data.get("valid_to")))
+def _period_of_entry(entry: Entry) -> Period:
+    return Period(_parse_time(entry.data.get("valid_from")), _parse_time(entry.data.get("valid_to")))
 
 
-def _ends(new: Entry, old: Entry) -> bool:
-    return ends(_period(new), _period(old), _stated_at(new))
+def _supersedes_entry(new: Entry, old: Entry) -> bool:
+    return ends_older_period(_period_of_entry(new), _period_of_entry(old), _stated_at(new))
 
 
-def _versions(spans: Iterable[Span], known: Mapping[int, Entry]) -> set[int]:
+def _versions_in_spans(spans: Iterable[Span], known: Mapping[int, Entry]) -> set[int]:
     found: set[int] = set()
     for first, last in spans:
         if last - first < len(known):
@@ -205,12 +209,12 @@ def _versions(spans: Iterable[Span], known: Mapping[int, Entry]) -> set[int]:
     return found
 
 
-def in_force(entries: Iterable[Entry], cover: Cover) -> list[Entry]:
+def active_facts(entries: Iterable[Entry], cover: Cover) -> list[Entry]:
     """Return the facts in force, oldest first."""
     return Succession(entries, cover).in_force
 
 
-def facts(entries: Iterable[Entry], cover: Cover, replacing: Iterable[Entry]) -> list[Fact]:
+def collect_facts(entries: Iterable[Entry], cover: Cover, replacing: Iterable[Entry]) -> list[Fact]:
     """Return every fact that has its content, oldest first, each with what retired it.
 
     `replacing` are the entries that put others out of force.
@@ -218,7 +222,7 @@ def facts(entries: Iterable[Entry], cover: Cover, replacing: Iterable[Entry]) ->
     found = Succession(entries, cover)
     by_version = {entry.version: entry for entry in replacing}
     originals = {id: entry.id for entry in found.entries for id in entry.sources if id.startswith("f_")}
-    return examined(
+    return annotate_doubts(
         [
             as_fact(
                 entry,
@@ -235,7 +239,7 @@ def facts(entries: Iterable[Entry], cover: Cover, replacing: Iterable[Entry]) ->
 
 def valid_times(found: Sequence[Fact]) -> dict[int, Period]:
     """Return the facts in force by version, and when each of them is so; `found` are all of a log, oldest first."""
-    when = periods(found, alternatives(found))
+    when = validity_periods(found, find_rival_pairs(found))
     return {
         fact.version: when[fact.id]._replace(source="".join(fact.sources[-1:]))
         for fact in found
@@ -243,12 +247,12 @@ def valid_times(found: Sequence[Fact]) -> dict[int, Period]:
     }
 
 
-def alternatives(found: Iterable[Fact]) -> list[tuple[str, str]]:
+def find_rival_pairs(found: Iterable[Fact]) -> list[tuple[str, str]]:
     """Return pairs of ids, an older and a newer fact of one address that holds one value at a time."""
     at: dict[Address, list[Fact]] = {}
     pairs: list[tuple[str, str]] = []
     for fact in found:
-        where = address(fact.subject, fact.attribute)
+        where = normalize_address(fact.subject, fact.attribute)
         if has_address(where):
             there = at.setdefault(where, [])
             pairs += [(old.id, fact.id) for old in there if "one" in (old.cardinality, fact.cardinality)]
@@ -273,19 +277,19 @@ def as_fact(
         id=entry.id,
         version=entry.version,
         content=entry.content,
-        subject=_text(entry, "subject"),
-        attribute=_text(entry, "attribute"),
-        value=_text(entry, "value"),
+        subject=_text_field(entry, "subject"),
+        attribute=_text_field(entry, "attribute"),
+        value=_text_field(entry, "value"),
         cardinality="one" if data.get("cardinality") == "one" else "many",
-        fact_type=_text(entry, "fact_type") or "fact",
+        fact_type=_text_field(entry, "fact_type") or "fact",
         confidence=float(confidence) if isinstance(confidence, int | float) else 1.0,
         negative=data.get("negative") is True,
         scope="namespace" if data.get("scope") == "namespace" else "session",
         names=tuple(name for name in data.get("names", ()) if isinstance(name, str)),
-        valid_from=_moment(data.get("valid_from")),
-        valid_to=_moment(data.get("valid_to")),
+        valid_from=_parse_time(data.get("valid_from")),
+        valid_to=_parse_time(data.get("valid_to")),
         stated_at=_stated_at(entry),
-        trust=trust.of(entry),
+        trust=trust.trust_of_entry(entry),
         sources=tuple(id for id in entry.sources if not id.startswith("f_")),  # a fork cites what it adopted
         replaces=replaces,
         depends_on=tuple(originals.get(id, id) for id in data.get("depends_on", ()) if isinstance(id, str)),
@@ -296,7 +300,7 @@ def as_fact(
     )
 
 
-def _moment(value: Any) -> datetime | None:
+def _parse_time(value: Any) -> datetime | None:
     if not isinstance(value, str):
         return None
     found = datetime.fromisoformat(value)
@@ -306,12 +310,12 @@ def _moment(value: Any) -> datetime | None:
 # ── what a change of the log does to facts ──────────────────────────────────────────────────────────────────────────
 
 
-def one_by_one(entries: Iterable[Entry]) -> tuple[Span, ...]:
+def single_spans(entries: Iterable[Entry]) -> tuple[Span, ...]:
     """Return the places of some entries as spans."""
     return tuple((version, version) for version in sorted({entry.version for entry in entries}))
 
 
-def appended(drafts: Iterable[Draft], version: int) -> list[Entry]:
+def simulate_append(drafts: Iterable[Draft], version: int) -> list[Entry]:
     """Return drafts as if they were appended behind a version."""
     found: list[Entry] = []
     for place, draft in enumerate(drafts, version + 1):
@@ -325,7 +329,7 @@ def appended(drafts: Iterable[Draft], version: int) -> list[Entry]:
     return found
 
 
-def collision(entries: Sequence[Entry], before: Cover, after: Cover) -> tuple[Entry, Entry] | None:
+def find_collision(entries: Sequence[Entry], before: Cover, after: Cover) -> tuple[Entry, Entry] | None:
     """Return a fact that would come back, and another in force at its address of cardinality one; else None."""
     now, later = Succession(entries, before), Succession(entries, after)
     back = {one.version for one in entries if later.uncovered(one) and not now.uncovered(one)}
@@ -333,25 +337,25 @@ def collision(entries: Sequence[Entry], before: Cover, after: Cover) -> tuple[En
     for entry in entries:
         if entry.version in back:
             for other in entries:
-                if other.version in there and later.uncovered(other) and rivals(entry, other):
+                if other.version in there and later.uncovered(other) and are_rivals(entry, other):
                     return entry, other
     return None
 
 
-def rivals(one: Entry, other: Entry) -> bool:
+def are_rivals(one: Entry, other: Entry) -> bool:
     """Whether two facts cannot both be in force: they have one address, of cardinality one, and one ends the other."""
     where = address_of(one)
     old, new = sorted((one, other), key=lambda entry: entry.version)
     return (
         one.version != other.version
-        and _ends(new, old)
+        and _supersedes_entry(new, old)
         and "one" in (one.data.get("cardinality"), other.data.get("cardinality"))
         and has_address(where)
         and where == address_of(other)
     )
 
 
-def revoked(
+def find_revoked_facts(
     entries: Sequence[Entry], cover: Cover, gone: frozenset[str], *, whole: bool = False
 ) -> list[Entry]:
     """Return the facts to be retired when some messages are: those in force that were made from them.
@@ -370,7 +374,7 @@ def revoked(
     waiting = list(reversed(taken))
     while waiting:
         for old in reversed(found.before(waiting.pop())):  # the newest comes back first
-            if goes(old) or any(rivals(old, other) for other in standing):
+            if goes(old) or any(are_rivals(old, other) for other in standing):
                 taken.append(old)
                 waiting.append(old)
             else:

@@ -15,11 +15,20 @@ from typing import Any, TypeAlias
 
 from acms.errors import ValidationError
 from acms.log import validation
-from acms.log.inline_media import Keep, Place, kept, lifted, referred
+from acms.log.inline_media import Keep, Place, keep_media_bytes, refer_to_media, replace_inline_bytes
 from acms.log.native_items import AS_GIVEN, RESPONSES, call_of_result, read_call, read_result
 from acms.model import Json, Part, Raw, Reasoning, Text, ToolCall, ToolResult
 
-__all__ = ["AS_GIVEN", "FIELDS", "KNOWN", "REASONING_FIELDS", "Keep", "Turn", "of_gemini", "read"]
+__all__ = [
+    "AS_GIVEN",
+    "FIELDS",
+    "KNOWN",
+    "REASONING_FIELDS",
+    "Keep",
+    "Turn",
+    "of_gemini",
+    "parse_provider_message",
+]
 
 MISSPELT = 0.8
 """Likeness to "privacy" from which a field that nobody knows is a slip and no field of a provider's."""
@@ -51,7 +60,7 @@ _CHAT = frozenset(("image_url", "input_audio", "file"))
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
-def dump(value: Json) -> str:
+def encode_strict_json(value: Json) -> str:
     """Write a JSON value; `ValidationError` for what is none."""
     try:
         return _encode(value)
@@ -59,7 +68,7 @@ def dump(value: Json) -> str:
         raise ValidationError(f"holds what is not JSON: {error}", field="message") from error
 
 
-def read(
+def parse_provider_message(
     message: Mapping[str, Any], field: str = "", *, keep: Keep | None = None, strict: bool = False
 ) -> list[Turn]:
     """Read one message of a provider, or one of ours, as the messages it is in a log.
@@ -73,10 +82,10 @@ def read(
     place = Place(field, keep)
     if message.get("object") == WINDOW:
         given = {name: value for name, value in message.items() if name not in ("created_at", "metadata")}
-        turn = _window(message, place._replace(vendor=RESPONSES))
+        turn = _read_compacted_window(message, place._replace(vendor=RESPONSES))
         if not given.get("id"):  # known by what it ends with
             given["id"] = message["output"][-1].get("id")
-        return [_keyed(turn, given)]
+        return [_copy_ingest_fields(turn, given)]
     if (
         found is None
         and "role" in message
@@ -90,16 +99,16 @@ def read(
         own = _adapter_parts(message)
         ours = {*_OURS, "key", "idempotency_key", *(("parts",) if own else ())}
         item = {name: value for name, value in message.items() if name not in ours}
-        turn = _item(item, place._replace(vendor=RESPONSES))
+        turn = _read_item(item, place._replace(vendor=RESPONSES))
         if own:
             turn["parts"] = [*turn.get("parts", ()), *own]
-        return [_keyed(turn, message)]
+        return [_copy_ingest_fields(turn, message)]
     if of_gemini(message):
         return _content_of_gemini(message, place.at("parts"))
     unknown = sorted(set(message) - KNOWN, key=str)
     if unknown and strict:
         raise ValidationError(f"unknown field {unknown[0]!r}", field=field)
-    return _spoken(message, place, unknown)
+    return _read_role_message(message, place, unknown)
 
 
 def _adapter_parts(item: Mapping[str, Any]) -> Sequence[Raw]:
@@ -120,7 +129,7 @@ def check_privacy_field(message: Mapping[str, Any], field: str) -> None:
             raise ValidationError(f"unknown field {name!r}, did you mean 'privacy'?", field=f"{field}.{name}")
 
 
-def _keyed(turn: Turn, message: Mapping[str, Any]) -> Turn:
+def _copy_ingest_fields(turn: Turn, message: Mapping[str, Any]) -> Turn:
     """Give a message what `ingest` takes besides what it says; the id a provider gave it is its key."""
     for name in _OURS if "role" not in message else (*_OURS, "metadata"):
         if message.get(name) is not None:
@@ -136,53 +145,53 @@ def _keyed(turn: Turn, message: Mapping[str, Any]) -> Turn:
 # ── messages with a role ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _spoken(message: Mapping[str, Any], place: Place, unknown: Sequence[str]) -> list[Turn]:
-    place = place._replace(vendor=_vendor(message))
+def _read_role_message(message: Mapping[str, Any], place: Place, unknown: Sequence[str]) -> list[Turn]:
+    place = place._replace(vendor=_guess_vendor(message))
     name = message.get("name")
     if message["role"] == "function" and isinstance(name, str):  # before calls had ids
         turn = {"role": "tool", "content": message.get("content") or "", "tool_call_id": f"call_{name}"}
-        return [_keyed(turn, message)]
+        return [_copy_ingest_fields(turn, message)]
     turn: Turn = {"role": message["role"], "content": ""}
-    answers, parts = _contents(message.get("content"), place.at("content"))
-    parts = [*_reasoning(message, place), *parts]
+    answers, parts = _read_contents(message.get("content"), place.at("content"))
+    parts = [*_read_reasoning(message, place), *parts]
     if message.get("refusal"):
         parts.append(Text(place.at("refusal").text(message["refusal"])))
-    parts += _calls(message, place)
+    parts += _read_calls(message, place)
     given = message.get("parts") or ()
     if not isinstance(given, list | tuple):
         raise ValidationError(f"must be a list, not {type(given).__name__}", field=place.at("parts").field)
     parts += given
     if message.get("tool_call_id") is not None:
-        return [_keyed(_answered(turn, parts, message["tool_call_id"], place), message)]
+        return [_copy_ingest_fields(_make_tool_answer(turn, parts, message["tool_call_id"], place), message)]
     if answers and not parts:
-        return _numbered(answers, message)
+        return _number_keys(answers, message)
     actor = message.get("actor_id") or name
     if actor is not None:
         turn["actor_id"] = place.at("name" if name == actor else "actor_id").name(actor)
     rest = {one: message[one] for one in _ENVELOPE if message.get(one)}
     if isinstance(rest.get("audio"), Mapping):
-        rest["audio"] = _heard(rest["audio"], place.at("audio"), parts)
+        rest["audio"] = _read_audio_answer(rest["audio"], place.at("audio"), parts)
     if message.get("status") not in (None, "completed"):
         rest["status"] = message["status"]
     fields = {name: message[name] for name in unknown if name not in _MARKS and message[name] not in _NOTHING}
     if fields:
-        rest["fields"] = {place.vendor: lifted(fields, place)}
-    _say(turn, parts, rest)
-    return _numbered([*answers, turn], message)
+        rest["fields"] = {place.vendor: replace_inline_bytes(fields, place)}
+    _set_content(turn, parts, rest)
+    return _number_keys([*answers, turn], message)
 
 
-def _reasoning(message: Mapping[str, Any], place: Place) -> list[Part]:
+def _read_reasoning(message: Mapping[str, Any], place: Place) -> list[Part]:
     """Return what a model thought, in the first of the fields that servers of the chat format have for it."""
-    for block in _rows(message.get("thinking_blocks")):
+    for block in _only_mappings(message.get("thinking_blocks")):
         if isinstance(block.get("thinking"), str):
             return [
                 part
-                for one in _rows(message["thinking_blocks"])
+                for one in _only_mappings(message["thinking_blocks"])
                 if isinstance(one.get("thinking"), str)
-                for part in _thinking(one, place.at("thinking_blocks"))
+                for part in _read_thinking(one, place.at("thinking_blocks"))
             ]
     found: list[Part] = []
-    for detail in _rows(message.get("reasoning_details")):
+    for detail in _only_mappings(message.get("reasoning_details")):
         text = detail.get("text") or detail.get("summary")
         if isinstance(text, str) and text:
             signed = str(detail.get("format")).startswith("anthropic") and isinstance(
@@ -197,7 +206,7 @@ def _reasoning(message: Mapping[str, Any], place: Place) -> list[Part]:
     return found if message["role"] == "assistant" else []
 
 
-def _rows(value: object) -> list[Mapping[str, Any]]:
+def _only_mappings(value: object) -> list[Mapping[str, Any]]:
     return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list | tuple) else []
 
 
@@ -213,25 +222,25 @@ def _content_of_gemini(message: Mapping[str, Any], place: Place) -> list[Turn]:
     """Read a content of Gemini; answers to calls come first, each a message of its own."""
     from acms.log import gemini  # those who have none do without
 
-    answers, parts = gemini.read(message, place, dump)
+    answers, parts = gemini.read_content_parts(message, place, encode_strict_json)
     turns: list[Turn] = [{"role": "tool", "content": "", "parts": held} for held in answers]
     if parts or not answers:
         turn: Turn = {"role": "assistant" if message["role"] == "model" else message["role"], "content": ""}
-        _say(turn, parts, {})
+        _set_content(turn, parts, {})
         turns.append(turn)
-    return _numbered(turns, {name: value for name, value in message.items() if name != "parts"})
+    return _number_keys(turns, {name: value for name, value in message.items() if name != "parts"})
 
 
-def _heard(audio: Mapping[str, Any], place: Place, parts: list[Part]) -> Json:
+def _read_audio_answer(audio: Mapping[str, Any], place: Place, parts: list[Part]) -> Json:
     """Read the audio of an answer: its transcript is text, its bytes are kept elsewhere; return the rest."""
     if audio.get("transcript"):
         parts.append(Text(place.at("transcript").text(audio["transcript"])))
     if audio.get("data"):
-        parts.append(kept(audio["data"], "audio/*", place.at("data")))
+        parts.append(keep_media_bytes(audio["data"], "audio/*", place.at("data")))
     return {name: value for name, value in audio.items() if name not in ("transcript", "data")}
 
 
-def _contents(content: object, place: Place) -> tuple[list[Turn], list[Part]]:
+def _read_contents(content: object, place: Place) -> tuple[list[Turn], list[Part]]:
     """Return the results of tools in a content, each a message of its own, and its other parts."""
     if isinstance(content, str):
         return [], [Text(content)] if content else []
@@ -243,35 +252,35 @@ def _contents(content: object, place: Place) -> tuple[list[Turn], list[Part]]:
     for index, one in enumerate(content or ()):
         at = place.at(f"[{index}]")
         if isinstance(one, Mapping) and one.get("type") == "tool_result":
-            answers.append(_result(one, at))
+            answers.append(_read_tool_result(one, at))
         else:
-            parts += _content(one, at)
+            parts += _read_part(one, at)
     return answers, parts
 
 
-def _calls(message: Mapping[str, Any], place: Place) -> Iterator[Part]:
+def _read_calls(message: Mapping[str, Any], place: Place) -> Iterator[Part]:
     calls, legacy = message.get("tool_calls"), message.get("function_call")
     if calls is not None and not isinstance(calls, list | tuple):
         raise ValidationError("must be a list", field=place.at("tool_calls").field)
     for index, call in enumerate(calls or ()):
-        yield from _call(call, place.at(f"tool_calls[{index}]"))
+        yield from _read_tool_call(call, place.at(f"tool_calls[{index}]"))
     if isinstance(legacy, Mapping):
-        yield from _call({"id": f"call_{legacy.get('name')}", **legacy}, place.at("function_call"))
+        yield from _read_tool_call({"id": f"call_{legacy.get('name')}", **legacy}, place.at("function_call"))
 
 
-def _numbered(turns: list[Turn], message: Mapping[str, Any]) -> list[Turn]:
+def _number_keys(turns: list[Turn], message: Mapping[str, Any]) -> list[Turn]:
     """Give the messages that one became what was given for it; those behind the first have the key with a number."""
-    found = [_keyed(turn, message) for turn in turns]
+    found = [_copy_ingest_fields(turn, message) for turn in turns]
     for index, turn in enumerate(found[1:], 1):
         if "key" in turn:
             turn["key"] = f"{turn['key']}:{index}"
     return found
 
 
-def _say(turn: Turn, parts: list[Part], rest: Mapping[str, Json]) -> None:
+def _set_content(turn: Turn, parts: list[Part], rest: Mapping[str, Json]) -> None:
     """Put parts into a message: texts alone are its content."""
     if rest:
-        parts = [*parts, Raw(AS_GIVEN, dump(dict(rest)))]
+        parts = [*parts, Raw(AS_GIVEN, encode_strict_json(dict(rest)))]
     if parts and all(type(part) is Text for part in parts):
         turn["content"] = "\n".join([part.text for part in parts if isinstance(part, Text)])
         return
@@ -281,7 +290,7 @@ def _say(turn: Turn, parts: list[Part], rest: Mapping[str, Json]) -> None:
         turn["parts"] = parts
 
 
-def _answered(turn: Turn, parts: Sequence[Part], call_id: Json, place: Place) -> Turn:
+def _make_tool_answer(turn: Turn, parts: Sequence[Part], call_id: Json, place: Place) -> Turn:
     """Make a message the answer to a call: its texts are the output, media stand beside it."""
     turn["tool_call_id"] = place.at("tool_call_id").name(call_id)
     turn["content"] = "\n".join([part.text for part in parts if isinstance(part, Text)])
@@ -291,7 +300,7 @@ def _answered(turn: Turn, parts: Sequence[Part], call_id: Json, place: Place) ->
     return turn
 
 
-def _vendor(message: Mapping[str, Any]) -> str:
+def _guess_vendor(message: Mapping[str, Any]) -> str:
     """Return whose message it is, as far as that can be told: unknown parts are kept under this name."""
     content = message.get("content")
     given = content if isinstance(content, list | tuple) else ()
@@ -304,7 +313,7 @@ def _vendor(message: Mapping[str, Any]) -> str:
     return "openai-chat" if chat or isinstance(content, str) else "anthropic"
 
 
-def _call(call: object, place: Place) -> Iterator[Part]:
+def _read_tool_call(call: object, place: Place) -> Iterator[Part]:
     """Read a call of a function, or of a custom tool, whose input is any text."""
     if not isinstance(call, Mapping):
         raise ValidationError(f"must be a mapping, not {type(call).__name__}", field=place.field)
@@ -313,20 +322,22 @@ def _call(call: object, place: Place) -> Iterator[Part]:
         name, given, at = custom.get("name"), custom.get("input"), place.at("custom")
         id = place.at("id").name(call.get("id"))
         yield ToolCall(id, at.at("name").name(name), at.at("input").text(given))
-        yield Raw(AS_GIVEN, dump({"id": call.get("id"), "type": "custom"}))
+        yield Raw(AS_GIVEN, encode_strict_json({"id": call.get("id"), "type": "custom"}))
         return
     extra = call.get("extra_content")
     google = extra.get("google") if isinstance(extra, Mapping) else None
     signature = google.get("thought_signature") if isinstance(google, Mapping) else None
     if isinstance(signature, str) and signature:
-        yield Raw("gemini", dump({"thoughtSignature": place.at("extra_content").text(signature)}))
-    yield validation.call(call, place.field)
+        yield Raw(
+            "gemini", encode_strict_json({"thoughtSignature": place.at("extra_content").text(signature)})
+        )
+    yield validation.parse_tool_call(call, place.field)
 
 
 # ── parts of a content ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _content(one: object, place: Place) -> list[Part]:
+def _read_part(one: object, place: Place) -> list[Part]:
     """Read one part of a content: what it says, and what it says besides."""
     if isinstance(one, str):
         return [Text(place.text(one))]
@@ -335,47 +346,53 @@ def _content(one: object, place: Place) -> list[Part]:
     kind = one["type"]
     reader = _READERS.get(kind)
     found = None if reader is None else reader(one, place)
-    return [_raw(one, place)] if found is None else [part for part in found if part != Text("")]
+    return [_make_raw_part(one, place)] if found is None else [part for part in found if part != Text("")]
 
 
-def _surplus(one: Mapping[str, Any], *held: str) -> list[Part]:
+def _surplus_parts(one: Mapping[str, Any], *held: str) -> list[Part]:
     """Return what a part says besides the fields that are held; nothing when it is null, empty, or a mark."""
     rest = {
         name: value
         for name, value in one.items()
         if name not in held and name not in _MARKS and name != "type" and value not in (None, [], {}, "auto")
     }
-    return [Raw(AS_GIVEN, dump({"type": one["type"], **rest}))] if rest else []
+    return [Raw(AS_GIVEN, encode_strict_json({"type": one["type"], **rest}))] if rest else []
 
 
-def _text(one: Mapping[str, Any], place: Place) -> list[Part]:
-    surplus = _surplus(one, "text")
+def _read_text(one: Mapping[str, Any], place: Place) -> list[Part]:
+    surplus = _surplus_parts(one, "text")
     if surplus and place.vendor != "anthropic":
-        surplus = _surplus({**one, "vendor": place.vendor}, "text")
+        surplus = _surplus_parts({**one, "vendor": place.vendor}, "text")
     return [Text(place.at("text").text(one.get("text"))), *surplus]
 
 
-def _refusal(one: Mapping[str, Any], place: Place) -> list[Part]:
-    return [Text(place.at("refusal").text(one.get("refusal"))), Raw(AS_GIVEN, dump({"type": "refusal"}))]
+def _read_refusal(one: Mapping[str, Any], place: Place) -> list[Part]:
+    return [
+        Text(place.at("refusal").text(one.get("refusal"))),
+        Raw(AS_GIVEN, encode_strict_json({"type": "refusal"})),
+    ]
 
 
-def _thinking(one: Mapping[str, Any], place: Place) -> list[Part]:
+def _read_thinking(one: Mapping[str, Any], place: Place) -> list[Part]:
     signature = one.get("signature")
     said = place.at("thinking").text(one.get("thinking"))
     signed = None if signature is None else place.at("signature").text(signature)
-    return [Reasoning(said, signed), *_surplus(one, "thinking", "signature")]
+    return [Reasoning(said, signed), *_surplus_parts(one, "thinking", "signature")]
 
 
 def _tool_use(one: Mapping[str, Any], place: Place) -> list[Part]:
     given = {"id": one.get("id"), "name": one.get("name"), "arguments": one.get("input") or {}}
-    return [validation.call(given, place.field), *_surplus(one, "id", "name", "input")]
+    return [validation.parse_tool_call(given, place.field), *_surplus_parts(one, "id", "name", "input")]
 
 
 def _image_url(one: Mapping[str, Any], place: Place) -> list[Part]:
     image = one.get("image_url")
     inner: Mapping[str, Any] = image if isinstance(image, Mapping) else {"url": image}
     said = {"type": one["type"], **one, **inner}
-    return [referred(inner.get("url"), "image/*", place.at("image_url")), *_surplus(said, "url", "image_url")]
+    return [
+        refer_to_media(inner.get("url"), "image/*", place.at("image_url")),
+        *_surplus_parts(said, "url", "image_url"),
+    ]
 
 
 def _input_image(one: Mapping[str, Any], place: Place) -> list[Part] | None:
@@ -383,17 +400,20 @@ def _input_image(one: Mapping[str, Any], place: Place) -> list[Part] | None:
         return _image_url(one, place)
     if one.get("file_id") is None:
         return None
-    return [referred(one.get("file_id"), "image/*", place.at("file_id")), *_surplus(one, "file_id")]
+    return [
+        refer_to_media(one.get("file_id"), "image/*", place.at("file_id")),
+        *_surplus_parts(one, "file_id"),
+    ]
 
 
-def _audio(one: Mapping[str, Any], place: Place) -> list[Part]:
+def _read_input_audio(one: Mapping[str, Any], place: Place) -> list[Part]:
     audio, at = one.get("input_audio"), place.at("input_audio")
     if not isinstance(audio, Mapping):
         raise ValidationError("must be an object", field=at.field)
-    return [kept(audio.get("data"), f"audio/{audio.get('format') or '*'}", at.at("data"))]
+    return [keep_media_bytes(audio.get("data"), f"audio/{audio.get('format') or '*'}", at.at("data"))]
 
 
-def _file(one: Mapping[str, Any], place: Place) -> list[Part] | None:
+def _read_file(one: Mapping[str, Any], place: Place) -> list[Part] | None:
     given, at = (one, place) if one["type"] != "file" else (one.get("file"), place.at("file"))
     if not isinstance(given, Mapping):
         raise ValidationError("must be an object", field=at.field)
@@ -402,13 +422,13 @@ def _file(one: Mapping[str, Any], place: Place) -> list[Part] | None:
         return None
     value, mime = given.get(name), "application/octet-stream"
     if name == "file_data" and isinstance(value, str) and not value.startswith("data:"):
-        found = kept(value, mime, at.at(name))
+        found = keep_media_bytes(value, mime, at.at(name))
     else:
-        found = referred(value, mime, at.at(name))
-    return [found, *_surplus({"type": one["type"], **given}, name)]
+        found = refer_to_media(value, mime, at.at(name))
+    return [found, *_surplus_parts({"type": one["type"], **given}, name)]
 
 
-def _block(one: Mapping[str, Any], place: Place) -> list[Part] | None:
+def _read_media_block(one: Mapping[str, Any], place: Place) -> list[Part] | None:
     """Read an image or a document of Anthropic; None for a source that is not known.
 
     What says more than the texts in it says how many of the parts before are these: its codec puts it together again.
@@ -418,39 +438,39 @@ def _block(one: Mapping[str, Any], place: Place) -> list[Part] | None:
     held: list[Part]
     match source:
         case {"type": "base64", "data": data}:
-            held = [kept(data, str(source.get("media_type") or mime), at.at("data"))]
+            held = [keep_media_bytes(data, str(source.get("media_type") or mime), at.at("data"))]
         case {"type": "url", "url": url}:
-            held = [referred(url, mime, at.at("url"))]
+            held = [refer_to_media(url, mime, at.at("url"))]
         case {"type": "file", "file_id": file}:
-            held = [referred(file, mime, at.at("file_id"))]
+            held = [refer_to_media(file, mime, at.at("file_id"))]
         case {"type": "text", "data": data}:
             held = [Text(at.at("data").text(data))] if data else []
-            return [*held, *_surplus({**one, "source": {**source, "data": len(held)}})]
+            return [*held, *_surplus_parts({**one, "source": {**source, "data": len(held)}})]
         case {"type": "content", "content": content}:
-            held = _contents(content, at.at("content"))[1]
-            return [*held, *_surplus({**one, "source": {**source, "content": len(held)}})]
+            held = _read_contents(content, at.at("content"))[1]
+            return [*held, *_surplus_parts({**one, "source": {**source, "content": len(held)}})]
         case _:
             return None
-    return [*held, *_surplus(one, "source")]
+    return [*held, *_surplus_parts(one, "source")]
 
 
-def _compaction(one: Mapping[str, Any], place: Place) -> list[Part]:
+def _read_compaction(one: Mapping[str, Any], place: Place) -> list[Part]:
     """Keep a compaction as it is sent back: what an SDK adds as null is refused."""
     said = {name: value for name, value in one.items() if name not in _MARKS and value is not None}
-    return [_raw({**said, "content": one.get("content")}, place)]
+    return [_make_raw_part({**said, "content": one.get("content")}, place)]
 
 
 def _search_result(one: Mapping[str, Any], place: Place) -> list[Part]:
-    held = _contents(one.get("content"), place.at("content"))[1]
-    return [*held, *_surplus({**one, "content": len(held)})]
+    held = _read_contents(one.get("content"), place.at("content"))[1]
+    return [*held, *_surplus_parts({**one, "content": len(held)})]
 
 
-def _result(one: Mapping[str, Any], place: Place) -> Turn:
+def _read_tool_result(one: Mapping[str, Any], place: Place) -> Turn:
     """Read the result of a tool as a message of its own."""
-    _, parts = _contents(one.get("content"), place.at("content"))
+    _, parts = _read_contents(one.get("content"), place.at("content"))
     call_id = place.at("tool_use_id").name(one.get("tool_use_id"))
-    parts += _surplus(one, "tool_use_id", "content", "is_error")
-    turn = _answered({"role": "tool", "content": ""}, parts, call_id, place)
+    parts += _surplus_parts(one, "tool_use_id", "content", "is_error")
+    turn = _make_tool_answer({"role": "tool", "content": ""}, parts, call_id, place)
     if one.get("is_error") is True:
         failed = ToolResult(turn.pop("tool_call_id"), turn["content"], True)
         return {**turn, "content": "", "parts": [failed, *turn.get("parts", ())]}
@@ -458,35 +478,36 @@ def _result(one: Mapping[str, Any], place: Place) -> Turn:
 
 
 _READERS: dict[str, Callable[[Mapping[str, Any], Place], list[Part] | None]] = {
-    "text": _text, "input_text": _text, "output_text": _text, "refusal": _refusal, "thinking": _thinking,
-    "tool_use": _tool_use, "image_url": _image_url, "input_image": _input_image, "input_audio": _audio,
-    "file": _file, "input_file": _file, "image": _block, "document": _block, "search_result": _search_result,
-    "compaction": _compaction,
+    "text": _read_text, "input_text": _read_text, "output_text": _read_text, "refusal": _read_refusal,
+    "thinking": _read_thinking,
+    "tool_use": _tool_use, "image_url": _image_url, "input_image": _input_image, "input_audio": _read_input_audio,
+    "file": _read_file, "input_file": _read_file, "image": _read_media_block, "document": _read_media_block,
+    "search_result": _search_result, "compaction": _read_compaction,
 }  # fmt: skip
 
 
 # ── items of Responses ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _item(item: Mapping[str, Any], place: Place) -> Turn:
+def _read_item(item: Mapping[str, Any], place: Place) -> Turn:
     """Read an item that is no message: calls and their outputs as such, every other one word for word."""
     match item.get("type"):
         case "function_call":
             given = {"id": item.get("call_id"), "name": item.get("name"), "arguments": item.get("arguments")}
-            parts = [validation.call(given, place.field, id="call_id"), *_surplus_of(item, *given)]
+            parts = [validation.parse_tool_call(given, place.field, id="call_id"), *_surplus_of(item, *given)]
         case "function_call_output" if item.get("call_id") is not None:
-            _, parts = _contents(item.get("output"), place.at("output"))
+            _, parts = _read_contents(item.get("output"), place.at("output"))
             parts += _surplus_of(item, "output")
-            return _answered({"role": "tool", "content": ""}, parts, item["call_id"], place)
+            return _make_tool_answer({"role": "tool", "content": ""}, parts, item["call_id"], place)
         case str():
             if call_of_result(item["type"]) is not None:
                 return _native_result(item, place)
-            held = _lifted(item, place)
+            held = _item_without_bytes(item, place)
             if answer := read_result(held):
                 return {"role": "tool", "content": "", "parts": answer}
-            parts = read_call(held) or [Raw(place.vendor, dump(held))]
+            parts = read_call(held) or [Raw(place.vendor, encode_strict_json(held))]
         case None if item and item.keys() <= {"id", "type"}:
-            parts = [_raw({**item, "type": "item_reference"}, place)]
+            parts = [_make_raw_part({**item, "type": "item_reference"}, place)]
         case _:
             raise ValidationError("needs a role", field=place.field)
     return {"role": "assistant", "content": "", "parts": parts}
@@ -497,20 +518,24 @@ def _native_result(item: Mapping[str, Any], place: Place) -> Turn:
     output, at = item.get("output"), place.at("output")
     media: list[Part] = []
     if item["type"] == "custom_tool_call_output" and isinstance(output, list | tuple):
-        media = _contents(output, at)[1]
+        media = _read_contents(output, at)[1]
         item = {**item, "output": "\n".join([part.text for part in media if isinstance(part, Text)])}
     elif item["type"] == "computer_call_output" and isinstance(output, Mapping):
         media = _input_image({"type": "computer_screenshot", **output}, at) or []
         item = {name: value for name, value in item.items() if name != "output"}
-    held = _lifted(item, place)
+    held = _item_without_bytes(item, place)
     found = read_result(held)
     if found is None:
-        return {"role": "assistant", "content": "", "parts": [Raw(place.vendor, dump(held)), *media]}
+        return {
+            "role": "assistant",
+            "content": "",
+            "parts": [Raw(place.vendor, encode_strict_json(held)), *media],
+        }
     beside = [one for one in media if not isinstance(one, Text)]
     return {"role": "tool", "content": "", "parts": [*found, *beside]}
 
 
-def _window(message: Mapping[str, Any], place: Place) -> Turn:
+def _read_compacted_window(message: Mapping[str, Any], place: Place) -> Turn:
     """Read a conversation that was compacted on demand: every item of it word for word."""
     output = message.get("output")
     if not isinstance(output, list | tuple) or not output:
@@ -520,23 +545,23 @@ def _window(message: Mapping[str, Any], place: Place) -> Turn:
         at = place.at(f"output[{index}]")
         if not isinstance(one, Mapping):
             raise ValidationError(f"must be a mapping, not {type(one).__name__}", field=at.field)
-        parts.append(_raw(one, at))
+        parts.append(_make_raw_part(one, at))
     return {"role": "assistant", "content": "", "parts": parts}
 
 
 def _surplus_of(item: Mapping[str, Any], *held: str) -> list[Part]:
     """Return what an item says besides a call or its output, its id and how far it came."""
-    return _surplus(item, "call_id", "id", "status", *held, *FIELDS)
+    return _surplus_parts(item, "call_id", "id", "status", *held, *FIELDS)
 
 
-def _raw(one: Mapping[str, Any], place: Place) -> Raw:
+def _make_raw_part(one: Mapping[str, Any], place: Place) -> Raw:
     """Keep a part or an item word for word; bytes within it are kept elsewhere."""
-    return Raw(place.vendor, dump(_lifted(one, place)))
+    return Raw(place.vendor, encode_strict_json(_item_without_bytes(one, place)))
 
 
-def _lifted(one: Mapping[str, Any], place: Place) -> dict[str, Json]:
+def _item_without_bytes(one: Mapping[str, Any], place: Place) -> dict[str, Json]:
     """Return an item in which bytes are references."""
     try:
-        return dict(lifted(one, place))
+        return dict(replace_inline_bytes(one, place))
     except RecursionError as error:
         raise ValidationError("is nested too deep", field=place.field) from error

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from acms.log import validation
-from acms.log.inline_media import Place, kept, referred
+from acms.log.inline_media import Place, keep_media_bytes, refer_to_media
 from acms.log.native_items import AS_GIVEN
 from acms.model import Json, Part, Raw, Reasoning, Text, ToolResult
 
-__all__ = ["FIELDS", "SIGNATURE", "VENDOR", "other_fields", "read"]
+__all__ = ["FIELDS", "SIGNATURE", "VENDOR", "other_fields", "read_content_parts"]
 
 VENDOR = "gemini"
 SIGNATURE = "thoughtSignature"
@@ -33,9 +33,9 @@ def other_fields(one: Mapping[str, Any]) -> dict[str, Json]:
     """Return the fields of a part that no part of a log holds; those within a call or a file stand under its name."""
     found: dict[str, Json] = {}
     for name, value in one.items():
-        camel = _camel(name)
+        camel = _to_camel_case(name)
         if camel in _HELD and isinstance(value, Mapping):
-            value = {each: inner for each, inner in value.items() if _camel(each) not in _HELD[camel]}
+            value = {each: inner for each, inner in value.items() if _to_camel_case(each) not in _HELD[camel]}
             value = {each: inner for each, inner in value.items() if inner not in _NOTHING}
         if camel not in _TEXT and value not in _NOTHING:
             found[camel if camel in _HELD else name] = value
@@ -45,61 +45,68 @@ def other_fields(one: Mapping[str, Any]) -> dict[str, Json]:
 _NOTHING: tuple[Json, ...] = (None, "", [], {})
 
 
-def read(message: Mapping[str, Any], place: Place, dump: Any) -> tuple[list[list[Part]], list[Part]]:
+def read_content_parts(
+    message: Mapping[str, Any], place: Place, dump: Any
+) -> tuple[list[list[Part]], list[Part]]:
     """Return the answers to calls that a content holds, each with what stands behind it, and its other parts."""
     answers: list[list[Part]] = []
     parts: list[Part] = []
     seen = Counter[str]()
     for index, one in enumerate(message["parts"]):
         at = place.at(f"[{index}]")
-        held = _of(one, "thought_signature")
+        held = _field_value(one, "thought_signature")
         if held:
             text = b64encode(held).decode() if isinstance(held, bytes) else at.at(SIGNATURE).text(held)
-            alone = {"text": ""} if _of(one, "text") == "" else {}
+            alone = {"text": ""} if _field_value(one, "text") == "" else {}
             parts.append(Raw(VENDOR, dump({**alone, SIGNATURE: text})))
-        call, answer = _of(one, "function_call"), _of(one, "function_response")
+        call, answer = _field_value(one, "function_call"), _field_value(one, "function_response")
         if isinstance(call, Mapping):
             given = {
-                "id": _id(call, seen, "call"),
+                "id": _derive_call_id(call, seen, "call"),
                 "name": call.get("name"),
                 "arguments": call.get("args") or {},
             }
-            parts.append(validation.call(given, at.field))
+            parts.append(validation.parse_tool_call(given, at.field))
         elif isinstance(answer, Mapping):
-            answers.append([_answer(answer, _id(answer, seen, "answer"), at, dump), *_behind(one, dump)])
+            answers.append(
+                [
+                    _read_answer(answer, _derive_call_id(answer, seen, "answer"), at, dump),
+                    *_keep_other_fields(one, dump),
+                ]
+            )
             continue
         else:
-            said = _spoken(one, at, dump)
+            said = _read_part(one, at, dump)
             parts += said
             if not said or isinstance(said[0], Raw):
                 continue
-        parts += _behind(one, dump)
+        parts += _keep_other_fields(one, dump)
     return answers, parts
 
 
-def _behind(one: Mapping[str, Any], dump: Any) -> list[Part]:
+def _keep_other_fields(one: Mapping[str, Any], dump: Any) -> list[Part]:
     fields = other_fields(one)
     return [Raw(AS_GIVEN, dump({"type": FIELDS, "fields": fields}))] if fields else []
 
 
-def _of(one: Mapping[str, Any], name: str) -> Any:
+def _field_value(one: Mapping[str, Any], name: str) -> Any:
     """Return a field, which the API spells in camel case."""
-    return one.get(name, one.get(_camel(name)))
+    return one.get(name, one.get(_to_camel_case(name)))
 
 
-def _camel(name: str) -> str:
+def _to_camel_case(name: str) -> str:
     head, *rest = name.split("_")
     return head + "".join([word.capitalize() for word in rest])
 
 
-def _id(one: Mapping[str, Any], seen: Counter[str], kind: str) -> str:
+def _derive_call_id(one: Mapping[str, Any], seen: Counter[str], kind: str) -> str:
     """Return the id of a call; where the API gave none, its name and which of that name it is in its content."""
     name = str(one.get("name"))
     seen[kind + name] += 1
     return str(one.get("id") or f"call_{name}_{seen[kind + name]}")
 
 
-def _answer(one: Mapping[str, Any], id: str, place: Place, dump: Any) -> ToolResult:
+def _read_answer(one: Mapping[str, Any], id: str, place: Place, dump: Any) -> ToolResult:
     response = one.get("response") or {}
     failed = isinstance(response, Mapping) and "error" in response
     said: Json = response
@@ -108,16 +115,28 @@ def _answer(one: Mapping[str, Any], id: str, place: Place, dump: Any) -> ToolRes
     return ToolResult(place.at("id").name(id), said if isinstance(said, str) else dump(said), failed)
 
 
-def _spoken(one: Mapping[str, Any], place: Place, dump: Any) -> Sequence[Part]:
-    text, inline, file = _of(one, "text"), _of(one, "inline_data"), _of(one, "file_data")
+def _read_part(one: Mapping[str, Any], place: Place, dump: Any) -> Sequence[Part]:
+    text, inline, file = (
+        _field_value(one, "text"),
+        _field_value(one, "inline_data"),
+        _field_value(one, "file_data"),
+    )
     if isinstance(text, str):
         said = place.at("text").text(text)
         return [] if not said else [Reasoning(said)] if one.get("thought") else [Text(said)]
     if isinstance(inline, Mapping):
         data = inline.get("data")
         written = b64encode(data).decode() if isinstance(data, bytes) else data
-        return [kept(written, str(_of(inline, "mime_type") or "*/*"), place.at("inlineData"))]
+        return [
+            keep_media_bytes(written, str(_field_value(inline, "mime_type") or "*/*"), place.at("inlineData"))
+        ]
     if isinstance(file, Mapping):
-        return [referred(_of(file, "file_uri"), str(_of(file, "mime_type") or "*/*"), place.at("fileData"))]
+        return [
+            refer_to_media(
+                _field_value(file, "file_uri"),
+                str(_field_value(file, "mime_type") or "*/*"),
+                place.at("fileData"),
+            )
+        ]
     rest = {name: value for name, value in one.items() if name not in (SIGNATURE, "thought_signature")}
     return [Raw(VENDOR, dump(rest))] if any(rest.values()) else []

@@ -17,8 +17,8 @@ from itertools import compress, takewhile
 from operator import attrgetter
 from typing import Generic, NamedTuple, TypeVar
 
-from acms.log.encoding import locate
-from acms.log.trust import LEADING, instructs
+from acms.log.encoding import parse_entry_id
+from acms.log.trust import LEADING, is_instruction
 from acms.model import Entry, Kind, Part, Role, Span, State, ToolCall, ToolResult
 
 LONG_RUN = 64
@@ -47,7 +47,7 @@ ASKED = "asked"
 """Says in the data of a summary whether somebody asked for it; False when an append did, for room."""
 
 
-def unasked(entry: Entry) -> bool:
+def is_automatic_summary(entry: Entry) -> bool:
     """Return whether an entry is a summary that only an append asked for: a prompt may go on without it for a while."""
     return entry.kind is Kind.SUMMARY and entry.data.get(ASKED) is False
 
@@ -93,10 +93,10 @@ class Cover:
                 continue
             if entry.kind is Kind.SUMMARY and self._hides_nothing(entry):
                 continue
-            if _keeps(entry):
+            if _keeps_replaced(entry):
                 keeping.add(entry.version)
             if searchable and entry.kind is Kind.SUMMARY:
-                for version in _within(summaries, entry.replaces):
+                for version in _versions_in_spans(summaries, entry.replaces):
                     self._add(version, version, entry.version)
             else:
                 for first, last in entry.replaces:
@@ -126,9 +126,9 @@ class Cover:
 
     def asked(self, began: int) -> Cover:
         """Return what is out of force without the summaries after a version that nobody asked for."""
-        if not any(map(unasked, self.after(began))):
+        if not any(map(is_automatic_summary, self.after(began))):
             return self
-        effective = [one for one in self.replacing if not unasked(one) or one.version <= began]
+        effective = [one for one in self.replacing if not is_automatic_summary(one) or one.version <= began]
         return Cover(effective, searchable=self._searchable)
 
     def _follow(self, entry: Entry) -> bool:
@@ -150,9 +150,9 @@ class Cover:
     def _end(self, old: Entry, newer: Entry) -> bool:
         """Take the effect of an entry that a newer one has put out of force; False when something may come back."""
         effects = self._effects(old)
-        place = bisect_left(effects, -old.version, key=_age)
+        place = bisect_left(effects, -old.version, key=_newest_first_key)
         has_effect = place < len(effects) and effects[place] is old
-        if old.kind is Kind.FACT and _keeps(newer):
+        if old.kind is Kind.FACT and _keeps_replaced(newer):
             return has_effect
         if old.kind is Kind.SUMMARY:  # seldom
             return False
@@ -209,7 +209,7 @@ class Cover:
     def edit_of(self, entry: Entry) -> Entry | None:
         """Return the edit in force that is read in an entry's place; None when there is none."""
         by = self.by(entry.version)
-        place = 0 if by is None else bisect_left(self.shown, -by, key=_age)
+        place = 0 if by is None else bisect_left(self.shown, -by, key=_newest_first_key)
         found = next((edit for edit in self.shown[place : place + 1] if edit.version == by), None)
         return found if found is not None and found.kind is Kind.MESSAGE else None
 
@@ -239,7 +239,7 @@ class Cover:
         """Return the stretches of versions up to one that have to be read: long runs out of force are left out."""
         found: list[Span] = []
         start = 1
-        for first, end in _joined(self.spans()):
+        for first, end in _join_spans(self.spans()):
             if end - first >= LONG_RUN and start <= last:
                 if start < first:
                     found.append((start, min(first - 1, last)))
@@ -298,16 +298,16 @@ def read_as(cover: Cover) -> Callable[[int], tuple[Entry | None, Entry | None]]:
     return read
 
 
-def _age(entry: Entry) -> int:
+def _newest_first_key(entry: Entry) -> int:
     return -entry.version
 
 
-def _keeps(entry: Entry) -> bool:
+def _keeps_replaced(entry: Entry) -> bool:
     """Whether what a fact replaced stays out of force when an entry puts that fact out of force."""
     return entry.kind is Kind.FACT or (entry.kind is Kind.RETRACTION and entry.data.get("reason") in ENDED)
 
 
-def _within(versions: Sequence[int], spans: Iterable[Span]) -> list[int]:
+def _versions_in_spans(versions: Sequence[int], spans: Iterable[Span]) -> list[int]:
     """Return which of some ascending versions lie in one of some spans."""
     found: list[int] = []
     for first, last in spans:
@@ -315,7 +315,7 @@ def _within(versions: Sequence[int], spans: Iterable[Span]) -> list[int]:
     return found
 
 
-def _joined(found: Iterable[Span]) -> list[Span]:
+def _join_spans(found: Iterable[Span]) -> list[Span]:
     """Join spans that follow each other without a gap."""
     joined: list[Span] = []
     for first, last in found:
@@ -326,14 +326,14 @@ def _joined(found: Iterable[Span]) -> list[Span]:
     return joined
 
 
-def anchor(entry: Entry) -> int:
+def anchor_version(entry: Entry) -> int:
     """Return the version at which an entry is read: its own, or the first one it replaces."""
     if entry.replaces and entry.kind in (Kind.MESSAGE, Kind.SUMMARY):
         return min(first for first, _ in entry.replaces)
     return entry.version
 
 
-def effective(entries: Sequence[Entry], cover: Cover, *, after: int = 0) -> list[Entry]:
+def effective_sequence(entries: Sequence[Entry], cover: Cover, *, after: int = 0) -> list[Entry]:
     """Return the effective sequence above a version; `entries` ascend and hold at least every one above it.
 
     What was erased or has expired has nothing to show and is left out. An answer that came after a summary took its
@@ -350,10 +350,10 @@ def effective(entries: Sequence[Entry], cover: Cover, *, after: int = 0) -> list
     if not cover:
         return plain
     found = [entry for entry in plain if cover.by(entry.version) is None]
-    found += [entry for entry in cover.shown if anchor(entry) > after and entry.state is State.LIVE]
+    found += [entry for entry in cover.shown if anchor_version(entry) > after and entry.state is State.LIVE]
     alone = _answers_to_summarised(found, entries, cover, after)
     found = [replace(entry, group=None) if entry.version in alone else entry for entry in found]
-    return sorted(found, key=lambda entry: (anchor(entry), entry.version))
+    return sorted(found, key=lambda entry: (anchor_version(entry), entry.version))
 
 
 def _answers_to_summarised(
@@ -364,11 +364,13 @@ def _answers_to_summarised(
     A call that was not read lies in a long run out of force, of a summary unless a retraction has put one there.
     """
     summaries = [entry.version for entry in cover.shown if entry.kind is Kind.SUMMARY]
-    called = {entry.group for entry in found if entry.group is not None and _calls(entry)}
+    called = {entry.group for entry in found if entry.group is not None and _has_tool_calls(entry)}
     lone = [entry for entry in found if entry.group is not None and entry.group not in called]
     if not summaries or not lone:
         return set()
-    calls = {entry.group: entry.version for entry in entries if entry.group is not None and _calls(entry)}
+    calls = {
+        entry.group: entry.version for entry in entries if entry.group is not None and _has_tool_calls(entry)
+    }
     gone = [span for one in cover.retiring if one.kind is Kind.RETRACTION for span in one.replaces]
     unread = not after and all(last - first < LONG_RUN for first, last in gone)
     alone = set[int]()
@@ -379,7 +381,7 @@ def _answers_to_summarised(
     return alone
 
 
-def _calls(entry: Entry) -> bool:
+def _has_tool_calls(entry: Entry) -> bool:
     return any(isinstance(part, ToolCall) for part in entry.parts)
 
 
@@ -465,7 +467,7 @@ NO_CALL = "its tool call is not in force"
 """Why the answer of a tool cannot be shown."""
 
 
-def units(sequence: Sequence[Entry], *, whole: bool) -> Units:
+def fold_atomic_groups(sequence: Sequence[Entry], *, whole: bool) -> Units:
     """Fold an effective sequence into units; `whole` says that it starts at the beginning of the log.
 
     A tool group stands where its newest answer stands, so nothing before it moves when a late answer arrives. A group
@@ -511,14 +513,14 @@ def group_spans(target: Entry, members: Iterable[Entry]) -> tuple[Span, ...]:
     return tuple(sorted(spans))
 
 
-def shown_role(entry: Entry | Doc) -> Role | None:
+def rendered_role(entry: Entry | Doc) -> Role | None:
     """Return the role under which an entry is shown.
 
     A tool result without a call, and what has a role that instructs but did not come from who may, is text of the user.
     """
     if entry.role is Role.TOOL and entry.group is None:
         return Role.USER
-    if isinstance(entry, Entry) and entry.role in LEADING and not instructs(entry):
+    if isinstance(entry, Entry) and entry.role in LEADING and not is_instruction(entry):
         return Role.USER
     return entry.role
 
@@ -527,12 +529,12 @@ FACT = "fact"
 """Stands where a speaker would when a fact is shown."""
 
 
-def speaker(entry: Entry | Doc) -> str | None:
+def display_name_of(entry: Entry | Doc) -> str | None:
     """Return under whose name an entry is shown; None when its role must do."""
     return FACT if entry.kind is Kind.FACT else entry.actor
 
 
-def preview(content: str, length: int = 100) -> str:
+def preview_text(content: str, length: int = 100) -> str:
     """Return the start of a text on one line."""
     line = " ".join(content[: 4 * length].split())
     return line if len(line) <= length else line[: length - 1].rstrip() + "…"
@@ -567,7 +569,9 @@ class Stale:
         self.alone = not profile and places is None
         #: A message is looked up by its version, or by where an index of many logs has it: that needs no reading of it.
         self._versions = (
-            {place[1] for id in found if (place := locate(id)) is not None} if places is None else places
+            {place[1] for id in found if (place := parse_entry_id(id)) is not None}
+            if places is None
+            else places
         )
 
     def __bool__(self) -> bool:
@@ -607,18 +611,18 @@ class Stale:
 NONE = Stale({})
 
 
-def stale(cover: Cover) -> Stale:
+def find_demotions(cover: Cover) -> Stale:
     """Return what the entries with effect demote: undoing one of them restores everything."""
     found: dict[str, tuple[int, tuple[Span, ...]]] = {}
     for entry in cover.retiring:  # the newest first
         for id, spans in entry.data.get("demotes", ()):
             good = tuple((start, end) for start, end in spans)
             by, kept = found.get(id, (entry.version, good))
-            found[id] = by, _both(kept, good) if id in found else good
+            found[id] = by, _intersect_spans(kept, good) if id in found else good
     return Stale(found) if found else NONE
 
 
-def _both(left: Sequence[Span], right: Sequence[Span]) -> tuple[Span, ...]:
+def _intersect_spans(left: Sequence[Span], right: Sequence[Span]) -> tuple[Span, ...]:
     """Return what lies in both of two ascending lists of spans."""
     cut = [(max(a, c), min(b, d)) for a, b in left for c, d in right]
     return tuple(sorted((start, end) for start, end in cut if start < end))

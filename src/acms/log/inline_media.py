@@ -35,23 +35,23 @@ class Place(NamedTuple):
 
     def text(self, value: object) -> str:
         """Return a text, checked."""
-        return validation.text(value, self.field)
+        return validation.validate_text(value, self.field)
 
     def name(self, value: object) -> str:
         """Return a name, checked."""
-        return validation.name(value, self.field)
+        return validation.validate_name(value, self.field)
 
 
-def referred(ref: object, mime: str, place: Place) -> Media:
+def refer_to_media(ref: object, mime: str, place: Place) -> Media:
     """Refer to media by a URL or the id of a file; bytes in a data: URL are kept elsewhere."""
     ref = place.text(ref)
     if not ref.startswith("data:"):
         return Media(mime, place.name(ref) if not ref.strip() else ref)
     head, _, data = ref.removeprefix("data:").partition(",")
-    return kept(data, head.partition(";")[0] or mime, place)
+    return keep_media_bytes(data, head.partition(";")[0] or mime, place)
 
 
-def kept(data: object, mime: str, place: Place) -> Media:
+def keep_media_bytes(data: object, mime: str, place: Place) -> Media:
     """Let the caller keep bytes that were given as base64, and refer to them."""
     written = data if isinstance(data, str) else place.text(data)
     if place.keep is None:
@@ -64,24 +64,24 @@ def kept(data: object, mime: str, place: Place) -> Media:
     return Media(mime, place.text(place.keep(content, mime)), sha256(content).hexdigest())
 
 
-def lifted(value: Json, place: Place) -> Json:
+def replace_inline_bytes(value: Json, place: Place) -> Json:
     """Return a JSON value in which bytes are references: data: URLs, and base64 where a provider has media."""
     if isinstance(value, str):
         inline = value.startswith("data:") and ";base64," in value[:256]
-        return referred(value, "*/*", place).ref if inline else value
+        return refer_to_media(value, "*/*", place).ref if inline else value
     if isinstance(value, Mapping):
         return {
-            name: kept(one, _mime(value), place.at(str(name))).ref
-            if isinstance(one, str) and not one.startswith("data:") and _inline(value, name)
-            else lifted(one, place.at(str(name)))
+            name: keep_media_bytes(one, _guess_mime(value), place.at(str(name))).ref
+            if isinstance(one, str) and not one.startswith("data:") and _holds_base64(value, name)
+            else replace_inline_bytes(one, place.at(str(name)))
             for name, one in value.items()
         }
     if isinstance(value, list | tuple):
-        return [lifted(one, place.at(f"[{index}]")) for index, one in enumerate(value)]
+        return [replace_inline_bytes(one, place.at(f"[{index}]")) for index, one in enumerate(value)]
     return value
 
 
-def _inline(within: Mapping[str, Json], name: str) -> bool:
+def _holds_base64(within: Mapping[str, Json], name: str) -> bool:
     """Return whether a field holds base64: of a source, an image that was made, a file, or a sound with its format."""
     kind = within.get("type")
     return (
@@ -91,7 +91,7 @@ def _inline(within: Mapping[str, Json], name: str) -> bool:
     )
 
 
-def _mime(within: Mapping[str, Json]) -> str:
+def _guess_mime(within: Mapping[str, Json]) -> str:
     if within.get("type") is None and "format" in within:
         return f"audio/{within['format']}"
     return str(within.get("media_type") or ("*/*" if "file_data" in within else "image/*"))

@@ -28,7 +28,7 @@ from acms.model import (
     Text,
     ToolCall,
     ToolResult,
-    named,
+    client_supplied_key,
 )
 from acms.ports import StorageBackend
 
@@ -74,102 +74,104 @@ class Row:
     corrected: tuple[bytes, ...] = ()
 
 
-def digest(text: str) -> bytes:
+def digest_text(text: str) -> bytes:
     """Return the digest of a text."""
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=SIZE).digest()
 
 
-def hashed(key: str) -> str:
+def hash_sensitive_key(key: str) -> str:
     """Return what is stored in place of a key that says something sensitive."""
     return sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def wording(role: Role, content: str, parts: Sequence[Part]) -> bytes:
+def wording_digest(role: Role, content: str, parts: Sequence[Part]) -> bytes:
     """Return the digest by which a message is known again: role, text, calls, media; the rest when that is nothing."""
     if not parts:
-        return digest(f"{role._value_}\0{content}")
+        return digest_text(f"{role._value_}\0{content}")
     named = [part.call_id for part in parts if isinstance(part, ToolCall | ToolResult)]
     named += [part.sha256 or part.ref for part in parts if isinstance(part, Media)]
     if not named:
-        return digest(f"{role._value_}\0{content or repr(tuple(parts))}")
-    return digest("\0".join((role._value_, content, *named)))
+        return digest_text(f"{role._value_}\0{content or repr(tuple(parts))}")
+    return digest_text("\0".join((role._value_, content, *named)))
 
 
 def goes_on(row: Row, role: Role, content: str, calls: Sequence[str]) -> bool:
     """Whether a message begins with all that another one says, its text and its calls."""
     begun = (role._value_, content[: row.length], *calls[: len(row.calls)])
-    return digest("\0".join(begun)) == row.wording
+    return digest_text("\0".join(begun)) == row.wording
 
 
-def body(role: Role, content: str, parts: Sequence[Part]) -> bytes:
+def body_digest(role: Role, content: str, parts: Sequence[Part]) -> bytes:
     """Return the digest of everything that a message says."""
     if not parts:
-        return wording(role, content, parts)
+        return wording_digest(role, content, parts)
     # Bytes are known by their hash: where they are kept may differ from time to time.
     alike = [replace(part, ref="") if isinstance(part, Media) and part.sha256 else part for part in parts]
-    return digest(f"{role._value_}\0{content}\0{alike!r}")
+    return digest_text(f"{role._value_}\0{content}\0{alike!r}")
 
 
-def mapping(value: Mapping[str, Json]) -> bytes:
+def metadata_digest(value: Mapping[str, Json]) -> bytes:
     """Return the digest of metadata; nothing for none."""
-    return digest(dump(dict(value))) if value else b""
+    return digest_text(dump(dict(value))) if value else b""
 
 
-def calls(parts: Sequence[Part]) -> tuple[str, ...]:
+def ids_of_calls(parts: Sequence[Part]) -> tuple[str, ...]:
     """Return the ids of the calls that a message makes."""
     return tuple([part.call_id for part in parts if isinstance(part, ToolCall)]) if parts else ()
 
 
-def answers(parts: Sequence[Part]) -> tuple[str, ...]:
+def ids_of_answers(parts: Sequence[Part]) -> tuple[str, ...]:
     """Return the ids of the calls that a message answers."""
     return tuple([part.call_id for part in parts if isinstance(part, ToolResult)]) if parts else ()
 
 
-def _row(entry: Entry) -> Row:
+def _row_of_entry(entry: Entry) -> Row:
     role = entry.role or Role.USER
-    whole = body(role, entry.content, entry.parts)
+    whole = body_digest(role, entry.content, entry.parts)
     return Row(
         version=entry.version,
         first=entry.id,
-        key=named(entry.key),
+        key=client_supplied_key(entry.key),
         role=entry.role,
         id=entry.id,
-        wording=wording(role, entry.content, entry.parts) if entry.parts else whole,
+        wording=wording_digest(role, entry.content, entry.parts) if entry.parts else whole,
         body=whole,
-        metadata=mapping(entry.metadata),
+        metadata=metadata_digest(entry.metadata),
         actor=entry.actor,
         privacy=entry.privacy,
         origin=entry.origin,
         length=len(entry.content),
-        calls=calls(entry.parts),
-        answers=answers(entry.parts),
+        calls=ids_of_calls(entry.parts),
+        answers=ids_of_answers(entry.parts),
         group=entry.group,
         tokens=entry.tokens,
         legible=entry.state is State.LIVE,
     )
 
 
-def _whole(rows: list[Row], row: Row, entry: Entry, block: Entry) -> Row:
+def _row_with_compaction(rows: list[Row], row: Row, entry: Entry, block: Entry) -> Row:
     """Return the row of a message as it was handed over: with the compaction that came with it, if one did."""
     if row.key is None or not rows or rows[-1].first != block.id or rows[-1].key != row.key:
         return row
     rows.pop()
     said = entry.parts or (Text(entry.content),)
-    row.body = body(entry.role or Role.USER, entry.content, (*_items(block), *said))
+    row.body = body_digest(entry.role or Role.USER, entry.content, (*_raw_parts(block), *said))
     return row
 
 
-def _items(entry: Entry) -> tuple[Part, ...]:
+def _raw_parts(entry: Entry) -> tuple[Part, ...]:
     """Return the items of a provider that a summary holds."""
     return tuple([part for part in entry.parts if isinstance(part, Raw)])
 
 
-def _compacted(entry: Entry) -> Row | None:
+def _row_of_compaction(entry: Entry) -> Row | None:
     """Return a provider's compaction as the message that it was handed over as; None for every other summary."""
-    items = _items(entry)
+    items = _raw_parts(entry)
     if entry.key is None or not entry.key.endswith(KEY) or not items:
         return None
-    return _row(replace(entry, role=Role.ASSISTANT, key=entry.key.removesuffix(KEY), content="", parts=items))
+    return _row_of_entry(
+        replace(entry, role=Role.ASSISTANT, key=entry.key.removesuffix(KEY), content="", parts=items)
+    )
 
 
 class Known:
@@ -219,11 +221,11 @@ class Known:
             for entry in page:
                 if entry.kind is Kind.SUMMARY:
                     block = entry
-                    row = _compacted(entry)
+                    row = _row_of_compaction(entry)
                 else:
-                    row = None if entry.replaces else _row(entry)
+                    row = None if entry.replaces else _row_of_entry(entry)
                     if row is not None and block is not None and entry.version == block.version + 1:
-                        row = _whole(rows, row, entry, block)
+                        row = _row_with_compaction(rows, row, entry, block)
                 if row is not None:
                     rows.append(row)
             if len(page) < PAGE:
@@ -256,11 +258,11 @@ class Known:
                     found.append(replace(row, role=None, wording=b"", live=False))
                 continue
             if edit is not None:
-                now = _row(edit)
+                now = _row_of_entry(edit)
                 now.version, now.first, now.key = row.version, row.first, row.key
                 if LISTED not in edit.data:
                     before = [one for one in edits[row.version] if one.version < edit.version]
-                    now.corrected = (row.wording, *(_row(one).wording for one in before))
+                    now.corrected = (row.wording, *(_row_of_entry(one).wording for one in before))
             else:
                 now = row if ended is None else replace(row)
             now.live = ended is None

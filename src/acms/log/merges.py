@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from acms.log.encoding import locate
+from acms.log.encoding import parse_entry_id
 from acms.log.in_force import MERGED, SEEN, UNDO, Cover, is_record
 from acms.model import Entry, Kind
-from acms.prompt_types import speak
+from acms.prompt_types import prefix_speaker
 from acms.results import LINE, Change
 
 KEPT = "kept"
@@ -29,7 +29,7 @@ Vector: TypeAlias = Mapping[str, int]
 """Last version that is known of each context."""
 
 
-def knows(vector: Vector, origin: Origin) -> bool:
+def vector_covers(vector: Vector, origin: Origin) -> bool:
     """Whether a log with this version vector has seen an entry."""
     return origin[1] <= vector.get(origin[0], 0)
 
@@ -69,7 +69,7 @@ class Merges:
             named = entry.data.get(MERGED)
         elif entry.sources and (entry.batch in self._batches or (entry.key or "").startswith(ADOPTED)):
             named = entry.sources[-1]
-        return (None if named is None else locate(named)) or (entry.context, entry.version)
+        return (None if named is None else parse_entry_id(named)) or (entry.context, entry.version)
 
     def took_back(self, entry: Entry) -> bool:
         """Whether an entry came with a merge that was undone."""
@@ -149,18 +149,18 @@ class Merged:
             if rows:
                 lines += [
                     f"@@ {title} @@",
-                    *(f"{sign} v{entry.version} {_line(entry)}" for sign, entry in rows),
+                    *(f"{sign} v{entry.version} {_describe_entry(entry)}" for sign, entry in rows),
                 ]
         for conflict in self.conflicts:
             lines.append(f"!! {conflict}")
             for name, entries in (("ours", conflict.ours), ("theirs", conflict.theirs)):
-                lines += [f"   {name}: v{entry.version} {_line(entry)}" for entry in entries] or [
+                lines += [f"   {name}: v{entry.version} {_describe_entry(entry)}" for entry in entries] or [
                     f"   {name}: gone"
                 ]
         return "\n".join(lines)
 
 
-def _line(entry: Entry) -> str:
+def _describe_entry(entry: Entry) -> str:
     """Return who says what on one line, shortened."""
-    said = " ".join(speak(entry.actor or entry.role, entry.content).split())
+    said = " ".join(prefix_speaker(entry.actor or entry.role, entry.content).split())
     return said if len(said) <= LINE else said[: LINE - 1].rstrip() + "…"

@@ -168,7 +168,7 @@ def _result_text(item: Mapping[str, Any]) -> tuple[str, dict[str, Json]]:
     rest = {name: value for name, value in item.items() if name not in ("output", "result", "tools")}
     match item:
         case {"type": "shell_call_output", "output": [*chunks]}:
-            streams = [_streams(chunk) for chunk in chunks]
+            streams = [_stream_texts(chunk) for chunk in chunks]
             rest["output"] = [
                 {**chunk, **{name: len(text) for name, text in texts.items()}}
                 for chunk, texts in zip(chunks, streams, strict=True)
@@ -192,7 +192,7 @@ def _result_text(item: Mapping[str, Any]) -> tuple[str, dict[str, Json]]:
             return item_text_of(item), {**rest, "output": item.get("output")}
 
 
-def _streams(chunk: object) -> dict[str, str]:
+def _stream_texts(chunk: object) -> dict[str, str]:
     """Return the texts of one command's output that say something."""
     if not isinstance(chunk, Mapping):
         return {}
@@ -274,7 +274,7 @@ def write_result(
             if _approval_text(given.get("approve") is True, given.get("reason")) != text:
                 item.update(approve=False, reason=text)
         case "tool_search_output":
-            item["tools"] = _tools(text)
+            item["tools"] = _parse_tools(text)
         case "program_output":
             item["result"] = text
             item.setdefault("id", f"{result.call_id}_output")
@@ -314,7 +314,7 @@ def _filled_chunks(text: str, chunks: Json) -> list[dict[str, Json]]:
     return filled if place == len(text) else []
 
 
-def _tools(text: str) -> list[Json]:
+def _parse_tools(text: str) -> list[Json]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -384,18 +384,18 @@ def item_text_of(item: Mapping[str, Json]) -> str:
     kind = item.get("type")
     if kind in _SILENT:
         return ""
-    said = "\n".join(_strings(item))
+    said = "\n".join(_walk_strings(item))
     return f"[{kind}]\n{said}" if said and isinstance(kind, str) else said
 
 
-def _strings(value: Json, name: str = "") -> Iterator[str]:
+def _walk_strings(value: Json, name: str = "") -> Iterator[str]:
     if isinstance(value, str):
         if value.strip() and not value.startswith("data:"):
             yield value
     elif isinstance(value, Mapping):
         for key, inner in value.items():
             if key not in _UNSAID:
-                yield from _strings(inner, key)
+                yield from _walk_strings(inner, key)
     elif isinstance(value, list):
         for inner in value:
-            yield from _strings(inner, name)
+            yield from _walk_strings(inner, name)

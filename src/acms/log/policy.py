@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, cast
 
 from acms.errors import ConflictError, SessionNotFoundError, ValidationError
 from acms.log import validation
-from acms.log.validation import NAMESPACE, budget, fraction, whole
+from acms.log.validation import NAMESPACE, validate_budget, validate_fraction, validate_integer
 from acms.model import Context, ContextDraft, Json
 from acms.ports import StorageBackend
 
@@ -44,16 +44,16 @@ class CompactionPolicy:
     smallest_prompt: int = 4_000
 
     def __post_init__(self) -> None:
-        fraction(self.threshold, "threshold")
-        whole(self.preserve_recent_count, "preserve_recent_count")
+        validate_fraction(self.threshold, "threshold")
+        validate_integer(self.preserve_recent_count, "preserve_recent_count")
         if not isinstance(self.enabled, bool):
             raise ValidationError(f"must be true or false, was {self.enabled!r}", field="enabled")
-        fraction(self.keep, "keep")
+        validate_fraction(self.keep, "keep")
         if self.budget is not None:
-            budget(self.budget, "budget")
+            validate_budget(self.budget, "budget")
         if self.summary_tokens is not None:
-            whole(self.summary_tokens, "summary_tokens", least=1)
-        whole(self.smallest_prompt, "smallest_prompt", least=1)
+            validate_integer(self.summary_tokens, "summary_tokens", least=1)
+        validate_integer(self.smallest_prompt, "smallest_prompt", least=1)
 
     def to_json(self) -> dict[str, Json]:
         """Return every field by name."""
@@ -72,7 +72,7 @@ class ResolvedPolicy:
     levels: Mapping[str, str]
 
 
-def changed(old: Mapping[str, Json], change: Mapping[str, Any]) -> dict[str, Json]:
+def merge_policy(old: Mapping[str, Json], change: Mapping[str, Any]) -> dict[str, Json]:
     """Merge a partial policy into a stored one; None takes a field back to the level above. Checks every field."""
     unknown = sorted(set(change) - set(FIELDS))
     if unknown:
@@ -82,18 +82,18 @@ def changed(old: Mapping[str, Json], change: Mapping[str, Any]) -> dict[str, Jso
     return merged
 
 
-def resolved(service: CompactionPolicy, *stored: Mapping[str, Json]) -> ResolvedPolicy:
+def layer_policies(service: CompactionPolicy, *stored: Mapping[str, Json]) -> ResolvedPolicy:
     """Return the policy in force from that of the service and what the namespace and the context say."""
     levels = dict.fromkeys(FIELDS, LEVELS[0])
     policy = service
     for level, one in zip(LEVELS[1:], stored, strict=True):
-        known = _readable(one)
+        known = _readable_fields(one)
         policy = replace(policy, **known)
         levels.update(dict.fromkeys(known, level))
     return ResolvedPolicy(policy=policy, levels=levels)
 
 
-def _readable(stored: object) -> dict[str, Any]:
+def _readable_fields(stored: object) -> dict[str, Any]:
     """Return the fields of a stored policy; none of a damaged one, which `verify` reports."""
     if not isinstance(stored, Mapping):
         return {}
@@ -105,7 +105,7 @@ def _readable(stored: object) -> dict[str, Any]:
     return known
 
 
-def due(policy: CompactionPolicy, active: int, grown: int) -> bool:
+def is_compaction_due(policy: CompactionPolicy, active: int, grown: int) -> bool:
     """Whether an append shall ask for a compaction.
 
     `active` tokens are in force, and `grown` were added since one was last asked for: a log that cannot be made shorter
@@ -125,49 +125,49 @@ Decide: TypeAlias = Callable[[Mapping[str, Json]], Mapping[str, Json]]
 """Says what to change in settings, given what they are."""
 
 
-async def resolve(
+async def resolve_policy(
     storage: StorageBackend, context: str | None, *, namespace: str, service: CompactionPolicy
 ) -> ResolvedPolicy:
     """Return the policy in force of a context, or of one that does not exist yet."""
     own = {} if context is None else (await storage.context(context)).settings.get(POLICY, {})
-    return resolved(service, (await namespace_settings(storage, namespace)).get(POLICY, {}), own)
+    return layer_policies(service, (await namespace_settings(storage, namespace)).get(POLICY, {}), own)
 
 
-async def change(
+async def change_context_policy(
     storage: StorageBackend, context: str, changes: Mapping[str, Any], *, service: CompactionPolicy
 ) -> ResolvedPolicy:
     """Change fields of a context's policy and return the one in force; `ValidationError` names a wrong field."""
-    found = await update(storage, context, _policy(changes))
-    return await resolve(storage, context, namespace=found.namespace, service=service)
+    found = await update_settings(storage, context, _policy_decider(changes))
+    return await resolve_policy(storage, context, namespace=found.namespace, service=service)
 
 
 async def change_namespace(
     storage: StorageBackend, namespace: str, changes: Mapping[str, Any]
 ) -> Mapping[str, Json]:
     """Change fields of a namespace's policy and return all that it says."""
-    context = await _namespace(storage, namespace)
-    found = await update(storage, context.id, _policy(changes))
+    context = await _namespace_context(storage, namespace)
+    found = await update_settings(storage, context.id, _policy_decider(changes))
     return dict(found.settings.get(POLICY, {}))
 
 
 async def set_retention(storage: StorageBackend, namespace: str, seconds: float | None) -> None:
     """Set after how many seconds content that a summary stands for is deleted; None leaves it to the service."""
-    context = await _namespace(storage, namespace)
-    checked = None if seconds is None else validation.whole(int(seconds), RETENTION)
-    await update(storage, context.id, _fixed({RETENTION: checked}))
+    context = await _namespace_context(storage, namespace)
+    checked = None if seconds is None else validation.validate_integer(int(seconds), RETENTION)
+    await update_settings(storage, context.id, _fixed_decider({RETENTION: checked}))
 
 
 async def set_hold(storage: StorageBackend, namespace: str, held: bool) -> None:
     """Forbid, or allow again, that anything of a namespace expires or is erased."""
-    context = await _namespace(storage, namespace)
-    await update(storage, context.id, _fixed({HOLD: True if held else None}))
+    context = await _namespace_context(storage, namespace)
+    await update_settings(storage, context.id, _fixed_decider({HOLD: True if held else None}))
 
 
 async def set_private(storage: StorageBackend, context: str, private: bool) -> Context:
     """Keep what is said in a session from being found from the others of its namespace, or allow it again."""
     if not isinstance(private, bool):
         raise ValidationError(f"must be true or false, was {private!r}", field=PRIVATE)
-    return await update(storage, context, _fixed({PRIVATE: True if private else None}))
+    return await update_settings(storage, context, _fixed_decider({PRIVATE: True if private else None}))
 
 
 async def namespace_settings(storage: StorageBackend, namespace: str) -> Mapping[str, Json]:
@@ -178,27 +178,27 @@ async def namespace_settings(storage: StorageBackend, namespace: str) -> Mapping
         return {}
 
 
-async def _namespace(storage: StorageBackend, namespace: str) -> Context:
+async def _namespace_context(storage: StorageBackend, namespace: str) -> Context:
     validation.namespace_name(namespace)
     draft = ContextDraft(key=NAMESPACE, namespace=namespace, counter="none", created_at=datetime.now(UTC))
     return await storage.create(draft)
 
 
-def _policy(changes: Mapping[str, Any]) -> Decide:
+def _policy_decider(changes: Mapping[str, Any]) -> Decide:
     def decide(old: Mapping[str, Json]) -> Mapping[str, Json]:
-        return {POLICY: changed(_readable(old.get(POLICY)), changes) or None}
+        return {POLICY: merge_policy(_readable_fields(old.get(POLICY)), changes) or None}
 
     return decide
 
 
-def _fixed(change: Mapping[str, Json]) -> Decide:
+def _fixed_decider(change: Mapping[str, Json]) -> Decide:
     def decide(_: Mapping[str, Json]) -> Mapping[str, Json]:
         return change
 
     return decide
 
 
-async def update(storage: StorageBackend, context: str, decide: Decide) -> Context:
+async def update_settings(storage: StorageBackend, context: str, decide: Decide) -> Context:
     """Change settings by what they are; decides again when somebody else was first."""
     while True:
         found = await storage.context(context)

@@ -19,7 +19,16 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import NamedTuple
 
-from acms.log.encoding import Entropy, Stamp, base32, context_id, digest, links, locate, token
+from acms.log.encoding import (
+    Entropy,
+    Stamp,
+    chain_values,
+    context_id,
+    digest_draft,
+    draw_token,
+    encode_base32,
+    parse_entry_id,
+)
 from acms.model import Entry, Kind, Span, State
 
 Run = tuple[str, int, int]
@@ -40,7 +49,7 @@ class Link(NamedTuple):
     sources: tuple[str, ...] = ()
 
 
-def spans(kind: Kind, replaces: tuple[Span, ...], covers: Span | None) -> tuple[Span, ...]:
+def source_spans(kind: Kind, replaces: tuple[Span, ...], covers: Span | None) -> tuple[Span, ...]:
     """Return the spans an entry of a kind was made from: exact ones where it has them.
 
     A newer fact is not made from the one it replaces, nor a retraction from what it takes back.
@@ -116,44 +125,46 @@ COPYING = "copying"
 
 def copy_of(context: str, version: int, name: str, attempt: int) -> str:
     """Return the id of a named copy of a context at a version; another one for every attempt."""
-    return context_id(_drawn("context", context, str(version), name, str(attempt)))
+    return context_id(_derived_entropy("context", context, str(version), name, str(attempt)))
 
 
-def renamed(id: str, copy: str, runs: Sequence[Run]) -> str:
+def id_in_copy(id: str, copy: str, runs: Sequence[Run]) -> str:
     """Return the id that an entry has in a copy of some runs; its own when it is not one of them."""
-    place = locate(id)
+    place = parse_entry_id(id)
     if place is None or not any(owner == place[0] and low <= place[1] <= high for owner, low, high in runs):
         return id
-    return f"{id[0]}_{copy[2:]}_{base32(place[1])}_{token(_drawn('nonce', copy, id), 6)}"
+    return (
+        f"{id[0]}_{copy[2:]}_{encode_base32(place[1])}_{draw_token(_derived_entropy('nonce', copy, id), 6)}"
+    )
 
 
-def copied(batch: Sequence[Entry], head: bytes, copy: str, runs: Sequence[Run]) -> Iterator[Entry]:
+def copy_batch(batch: Sequence[Entry], head: bytes, copy: str, runs: Sequence[Run]) -> Iterator[Entry]:
     """Yield the entries of one append as a copy has them, behind the chain value `head`.
 
     What they cite of the copied log they cite of the copy. Of a tombstone only the digest is left, so it is kept.
     """
     written: list[Entry] = []
     for entry in batch:
-        id = renamed(entry.id, copy, runs)
-        sources = tuple([renamed(source, copy, runs) for source in entry.sources])
+        id = id_in_copy(entry.id, copy, runs)
+        sources = tuple([id_in_copy(source, copy, runs) for source in entry.sources])
         made = replace(entry, id=id, context=copy, sources=sources)
         if "demotes" in entry.data:
-            rows = [[renamed(id, copy, runs), good] for id, good in entry.data["demotes"]]
+            rows = [[id_in_copy(id, copy, runs), good] for id, good in entry.data["demotes"]]
             made = replace(made, data={**made.data, "demotes": rows})
         if "depends_on" in entry.data:
-            ids = [renamed(id, copy, runs) for id in entry.data["depends_on"]]
+            ids = [id_in_copy(id, copy, runs) for id in entry.data["depends_on"]]
             made = replace(made, data={**made.data, "depends_on": ids})
         if "lost" in entry.data:
-            ids = [renamed(id, copy, runs) for id in entry.data["lost"]["ids"]]
+            ids = [id_in_copy(id, copy, runs) for id in entry.data["lost"]["ids"]]
             made = replace(made, data={**made.data, "lost": {**entry.data["lost"], "ids": ids}})
         if entry.salt is not None:
             salt = sha256(b"salt" + copy.encode() + entry.salt).digest()[:16]
-            made = replace(made, salt=salt, digest=digest(made, id.rsplit("_", 1)[-1], salt))
+            made = replace(made, salt=salt, digest=digest_draft(made, id.rsplit("_", 1)[-1], salt))
         written.append(made)
     stamps = [Stamp("", b"", entry.digest) for entry in written]
-    for entry, chain in zip(written, links(head, stamps), strict=True):
+    for entry, chain in zip(written, chain_values(head, stamps), strict=True):
         yield replace(entry, chain=chain)
 
 
-def _drawn(*what: str) -> Entropy:
+def _derived_entropy(*what: str) -> Entropy:
     return lambda length: sha256("\0".join(what).encode()).digest()[:length]

@@ -8,9 +8,9 @@ from typing import Protocol, runtime_checkable
 
 from acms.errors import SessionNotFoundError, ValidationError
 from acms.knowledge import Fact
-from acms.log.doubt import labels, outdated, places
-from acms.log.facts import facts, valid_times
-from acms.log.in_force import LONG_RUN, Cover, effective
+from acms.log.doubt import doubt_labels, outdated_summary_labels, versions_of_ids
+from acms.log.facts import collect_facts, valid_times
+from acms.log.in_force import LONG_RUN, Cover, effective_sequence
 from acms.log.validation import PROFILE
 from acms.log.validity import Period
 from acms.model import Context, Entry, Head, Kind, Span, State
@@ -59,8 +59,12 @@ async def valid_times_at(
     """
     made = await storage.read(context, at=version, kinds=(Kind.FACT,))
     cover = await cover_at(storage, context, head, version, searchable=True)
-    times = await _fact_times(storage, context, version, facts(made, cover, cover.replacing)) if made else {}
-    for place, label in outdated(cover).items():
+    times = (
+        await _fact_times(storage, context, version, collect_facts(made, cover, cover.replacing))
+        if made
+        else {}
+    )
+    for place, label in outdated_summary_labels(cover).items():
         times.setdefault(place, Period(doubt=label))
     return times
 
@@ -73,19 +77,21 @@ async def _fact_times(
     if not any(fact.retired for fact in found) and all(period.end is None for period in times.values()):
         return times
     owners = {context, *(owner for owner, _ in (await storage.context(context)).lineage)}
-    times = _ends(found, times, owners) | times
+    times = _message_ends(found, times, owners) | times
     if any(fact.retired for fact in found):
         summaries = await storage.read(context, at=version, kinds=(Kind.SUMMARY,))
-        for place, told in labels(found, summaries, owners).items():
+        for place, told in doubt_labels(found, summaries, owners).items():
             times[place] = times.get(place, Period())._replace(doubt=told.label, news=told.news)
     return times
 
 
-def _ends(found: Sequence[Fact], times: Mapping[int, Period], owners: Collection[str]) -> dict[int, Period]:
+def _message_ends(
+    found: Sequence[Fact], times: Mapping[int, Period], owners: Collection[str]
+) -> dict[int, Period]:
     """Return the messages of which all that is known ends, by version, each with the last end."""
     ends: dict[int, list[datetime | None]] = {}
     for fact in found:
-        for place in places(fact.sources, owners) if fact.version in times else ():
+        for place in versions_of_ids(fact.sources, owners) if fact.version in times else ():
             ends.setdefault(place, []).append(times[fact.version].end)
     return {
         place: Period(end=max(one for one in some if one is not None))
@@ -114,7 +120,7 @@ async def find_entry(storage: StorageBackend, context: str, at: int | None, id: 
     return own[0] if own and own[0].id == id else None
 
 
-async def profile(storage: StorageBackend, namespace: str) -> Context | None:
+async def find_profile(storage: StorageBackend, namespace: str) -> Context | None:
     """Return the profile of a namespace; None while it knows nothing."""
     try:
         return await storage.context(PROFILE, namespace=namespace)
@@ -122,18 +128,20 @@ async def profile(storage: StorageBackend, namespace: str) -> Context | None:
         return None
 
 
-async def in_force(storage: StorageBackend, context: str, at: int | None, newest: int | None) -> list[Entry]:
+async def read_active_sequence(
+    storage: StorageBackend, context: str, at: int | None, newest: int | None
+) -> list[Entry]:
     """Return the effective sequence at a version, or its newest entries."""
     head = await storage.head(context)
     version = version_of(head, at)
     cover = await cover_at(storage, context, head, version)
     if newest is None:
-        return effective(await read_stretches(storage, context, cover, version), cover)
+        return effective_sequence(await read_stretches(storage, context, cover, version), cover)
     size = newest + 16
     while True:
         entries = await storage.read(context, at=version, newest=size)
         after = entries[0].version - 1 if entries else 0
-        found = effective(entries, cover, after=after)
+        found = effective_sequence(entries, cover, after=after)
         if after == 0 or len(found) >= newest:
             return found[max(0, len(found) - newest) :]
         size *= 2
@@ -152,11 +160,17 @@ async def messages_behind(
     cover = await cover_at(storage, context, head, head.version, searchable=True)
     found: list[Entry] = []
     for entry in entries:
-        found += [entry] if entry.kind is not Kind.SUMMARY else await _behind(storage, context, cover, entry)
+        found += (
+            [entry]
+            if entry.kind is not Kind.SUMMARY
+            else await _expand_summary(storage, context, cover, entry)
+        )
     return tuple(found)
 
 
-async def _behind(storage: StorageBackend, context: str, cover: Cover, summary: Entry) -> Sequence[Entry]:
+async def _expand_summary(
+    storage: StorageBackend, context: str, cover: Cover, summary: Entry
+) -> Sequence[Entry]:
     rows: list[Entry] = []
     for first, last in summary.replaces:
         rows += await storage.read(context, at=last, after=first - 1, kinds=SHOWN)
@@ -164,19 +178,19 @@ async def _behind(storage: StorageBackend, context: str, cover: Cover, summary: 
     if any(row.state is not State.LIVE and cover.by(row.version) is None for row in said):
         return [summary]
     inside = {row.version for row in said}
-    return [row for row in effective(said, cover) if row.version in inside]
+    return [row for row in effective_sequence(said, cover) if row.version in inside]
 
 
-async def active(
+async def count_active(
     storage: StorageBackend, context: str, head: Head, version: int, cover: Cover
 ) -> tuple[int, int]:
     """Count the messages in force at a version, and the tokens of these and of the summaries in force."""
     if head.epoch:  # something lost its content somewhere in the tree: only the entries say what
-        sequence = effective(await read_stretches(storage, context, cover, version), cover)
+        sequence = effective_sequence(await read_stretches(storage, context, cover, version), cover)
         messages = sum(1 for entry in sequence if entry.kind is Kind.MESSAGE)
         return messages, sum(entry.tokens for entry in sequence)
     messages, tokens = await _message_counts(storage, context, version)
-    for first, last in _blocks(cover.spans()):
+    for first, last in _merge_close_spans(cover.spans()):
         if last - first < LONG_RUN:
             for entry in await storage.read(context, at=last, after=first - 1, kinds=(Kind.MESSAGE,)):
                 if cover.by(entry.version) is not None:
@@ -201,7 +215,7 @@ async def count_messages(storage: StorageBackend, context: str, head: Head, vers
     return messages, tokens
 
 
-def _blocks(spans: Iterable[Span]) -> list[Span]:
+def _merge_close_spans(spans: Iterable[Span]) -> list[Span]:
     """Return ascending spans, those that lie close together as one: it costs less to read what is between them."""
     found: list[Span] = []
     for first, last in spans:

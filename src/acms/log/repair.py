@@ -18,10 +18,10 @@ from acms.model import Media, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 __all__ = [
     "OWN",
     "as_text",
+    "generate_repairs",
     "refer_by_hash",
     "rename_repeated_calls",
     "repair_value",
-    "repairs",
     "well_formed",
 ]
 
@@ -47,7 +47,7 @@ def refer_by_hash(data: bytes, mime: str) -> str:
     return f"sha256:{sha256(data).hexdigest()}"
 
 
-def repairs(message: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], tuple[str, ...]]]:
+def generate_repairs(message: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], tuple[str, ...]]]:
     """Yield a message with its texts, ids and names repaired, each time cut shorter; and what was changed."""
     own = {name: message[name] for name in OWN if name in message}
     given = {name: value for name, value in message.items() if name not in OWN}
@@ -202,10 +202,10 @@ class _Ids:
 
 def _call_ids(message: Mapping[str, Any]) -> list[str]:
     """Return the ids of the calls that a message makes, in whichever form."""
-    return [id for one, _, id in _tool_parts(message) if not _answers(one)]
+    return [id for one, _, id in _tool_parts(message) if not _is_result(one)]
 
 
-def _answers(one: Any) -> bool:
+def _is_result(one: Any) -> bool:
     return isinstance(one, ToolResult) or (isinstance(one, Mapping) and one.get("type") == "tool_result")
 
 
@@ -227,7 +227,9 @@ def _tool_parts(message: Mapping[str, Any]) -> Iterator[tuple[Any, str, str]]:
 def _with_ids(message: Mapping[str, Any], own: Callable[[str], str], *, results: bool) -> Mapping[str, Any]:
     """Return a message with other ids of its calls, or of its results."""
     made: dict[str, Any] = dict(message)
-    found = [(one, name, call_id) for one, name, call_id in _tool_parts(message) if _answers(one) is results]
+    found = [
+        (one, name, call_id) for one, name, call_id in _tool_parts(message) if _is_result(one) is results
+    ]
     for field in ("tool_calls", "content", "parts"):
         listed = message.get(field)
         if isinstance(listed, list | tuple):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from hashlib import sha256
 
-from acms.log.encoding import micros
+from acms.log.encoding import to_microseconds
 from acms.model import Context
 
 
@@ -29,7 +29,7 @@ def compute_seal(context: Context) -> str:
         context.counter,
         dict(context.settings),
         context.settings_rev,
-        micros(context.created_at),
+        to_microseconds(context.created_at),
         context.deleted_at is not None,
     ]
     written = json.dumps(covered, sort_keys=True, separators=(",", ":"))

@@ -43,7 +43,7 @@ def validate_settings(settings: Mapping[str, Json]) -> None:
     """Raise `ValidationError` with the setting at fault, as `settings.labels`."""
     for name, value in settings.items():
         try:
-            _validate(validation.name(name, "name"), value)
+            _validate_setting(validation.validate_name(name, "name"), value)
         except ValidationError as error:
             message = str(error).removeprefix(f"{error.field}: ")
             field = error.field if error.field.startswith(name) else name
@@ -55,7 +55,7 @@ def read_setting(settings: Mapping[str, Json], name: str, default: Any = None) -
     if name not in settings:
         return default
     try:
-        _validate(name, settings[name])
+        _validate_setting(name, settings[name])
     except ValidationError:
         return default
     return settings[name]
@@ -63,21 +63,21 @@ def read_setting(settings: Mapping[str, Json], name: str, default: Any = None) -
 
 def validate_session_title(value: object) -> str:
     """Return the name that a session is shown under; it may be empty, which removes it."""
-    return validation.text(value, NAME, limit=4 * validation.NAME_CHARS)
+    return validation.validate_text(value, NAME, limit=4 * validation.NAME_CHARS)
 
 
 def validate_tag_name(value: object, field: str = "name") -> str:
     """Return the name of a version; numbers are versions themselves."""
-    name = validation.name(value, field)
+    name = validation.validate_name(value, field)
     if name.isdecimal():
         raise ValidationError("must not be a number: numbers are versions", field=field)
     return name
 
 
-def _validate(name: str, value: Json) -> None:
+def _validate_setting(name: str, value: Json) -> None:
     check = _CHECKS.get(name)
     if check is None:
-        validation.document(value, name)
+        validation.serialize_document(value, name)
     else:
         check(value, name)
 
@@ -87,16 +87,16 @@ def _check_title(value: Json, field: str) -> None:
 
 
 def _check_labels(value: Json, field: str) -> None:
-    validation.labels(_of_type(value, list, field), field)
+    validation.validate_labels(_of_type(value, list, field), field)
 
 
 def _check_metadata(value: Json, field: str) -> None:
-    validation.metadata(_of_type(value, Mapping, field), field)
+    validation.validate_metadata(_of_type(value, Mapping, field), field)
 
 
 def _check_policy(value: Json, field: str) -> None:
     said: Mapping[str, Json] = _of_type(value, Mapping, field)
-    policy.changed({}, said)
+    policy.merge_policy({}, said)
     empty = [name for name, one in said.items() if one is None]
     if empty:
         raise ValidationError("must not be null", field=f"{field}.{empty[0]}")
@@ -109,7 +109,7 @@ def _check_tags(value: Json, field: str) -> None:
     for name, tagged in tags.items():
         validate_tag_name(name, field)
         _check_version_of(tagged, f"{field}.{name}", "chain")
-        if not _CHAIN.match(validation.text(tagged["chain"], f"{field}.{name}.chain")):
+        if not _CHAIN.match(validation.validate_text(tagged["chain"], f"{field}.{name}.chain")):
             raise ValidationError("must be 64 hexadecimal digits, or empty", field=f"{field}.{name}.chain")
 
 
@@ -123,7 +123,7 @@ def _check_version_of(value: Json, field: str, other: str) -> None:
     found: Mapping[str, Json] = _of_type(value, Mapping, field)
     if found.keys() != {"version", other}:
         raise ValidationError(f"must have version and {other}, and nothing else", field=field)
-    validation.whole(found["version"], f"{field}.version")
+    validation.validate_integer(found["version"], f"{field}.version")
 
 
 def _check_copies(value: Json, field: str) -> None:
@@ -132,7 +132,7 @@ def _check_copies(value: Json, field: str) -> None:
 
 
 def _check_seconds(value: Json, field: str) -> None:
-    validation.whole(value, field)
+    validation.validate_integer(value, field)
 
 
 def _check_true(value: Json, field: str) -> None:
@@ -152,7 +152,7 @@ def _check_erased(value: Json, field: str) -> None:
     if counts.keys() != {"messages", "tokens"}:
         raise ValidationError("must have messages and tokens, and nothing else", field=field)
     for name, count in counts.items():
-        validation.whole(count, f"{field}.{name}")
+        validation.validate_integer(count, f"{field}.{name}")
 
 
 _CHECKS: Mapping[str, Callable[[Json, str], None]] = {

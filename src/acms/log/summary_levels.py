@@ -31,22 +31,22 @@ def to_json(shorter: Sequence[Level]) -> list[Json]:
     ]
 
 
-def shorter(data: Mapping[str, Any]) -> list[Level]:
+def read_shorter_levels(data: Mapping[str, Any]) -> list[Level]:
     """Read the shorter texts from the data of a summary, the shortest first."""
     return [Level(one["content"], one["tokens"]) for one in data.get(LEVELS, ())]
 
 
-def of(entry: Entry) -> list[Level]:
+def levels_of_summary(entry: Entry) -> list[Level]:
     """Return every text a summary can be shown with, the shortest first; the last one is its content."""
-    return [*shorter(entry.data), Level(entry.content, entry.tokens)]
+    return [*read_shorter_levels(entry.data), Level(entry.content, entry.tokens)]
 
 
-def fitting(entry: Entry, tokens: int) -> Level:
+def choose_level(entry: Entry, tokens: int) -> Level:
     """Return the longest text of a summary that has at most so many tokens, the shortest when none has.
 
     The shortest has to be cut then by whoever shows it, who says so.
     """
-    found = of(entry)
+    found = levels_of_summary(entry)
     return next((one for one in reversed(found) if one.tokens <= tokens), found[0])
 
 

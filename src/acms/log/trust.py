@@ -34,17 +34,17 @@ LEADING = (Role.SYSTEM, Role.DEVELOPER)
 """Roles that instruct: no summary stands for what they say at the start of a log."""
 
 
-def lowest(classes: Iterable[Origin], *, default: Origin = Origin.EXTERNAL) -> Origin:
+def lowest_trust(classes: Iterable[Origin], *, default: Origin = Origin.EXTERNAL) -> Origin:
     """Return the least trusted of some classes; of none `default`."""
     return min(classes, key=RANK.__getitem__, default=default)
 
 
-def protected(origin: Origin) -> bool:
+def is_protected_origin(origin: Origin) -> bool:
     """Whether what a class says ends by nothing that tools or pages say: the application, the user, the assistant."""
     return RANK[origin] >= RANK[Origin.ASSISTANT]
 
 
-def of(entry: Draft) -> Origin:
+def trust_of_entry(entry: Draft) -> Origin:
     """Return the class of an entry; `external` of what was derived before this was noted."""
     if entry.kind is Kind.MESSAGE:
         return entry.origin
@@ -52,6 +52,6 @@ def of(entry: Draft) -> Origin:
     return next((origin for origin in RANK if origin == noted), Origin.EXTERNAL)
 
 
-def instructs(entry: Entry) -> bool:
+def is_instruction(entry: Entry) -> bool:
     """Whether an entry is a message with a role that instructs, and of the class that may."""
     return entry.role in LEADING and entry.origin is Origin.SYSTEM

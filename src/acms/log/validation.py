@@ -44,7 +44,7 @@ _MARKERS = frozenset(MarkerType)
 _INT64 = 2**63
 
 
-def text(value: object, field: str, *, limit: int = MESSAGE_BYTES) -> str:
+def validate_text(value: object, field: str, *, limit: int = MESSAGE_BYTES) -> str:
     """Return `value` when it is a string that every backend can store unchanged."""
     if not isinstance(value, str):
         raise ValidationError(f"must be a string, not {type(value).__name__}", field=field)
@@ -78,9 +78,9 @@ INNER = (NAMESPACE, PROFILE)
 _CONTEXT_ID = re.compile(r"c_[0-9a-z]{16}\Z")
 
 
-def name(value: object, field: str) -> str:
+def validate_name(value: object, field: str) -> str:
     """Return a non-empty name of at most 255 characters."""
-    checked = text(value, field, limit=4 * NAME_CHARS)
+    checked = validate_text(value, field, limit=4 * NAME_CHARS)
     if not checked.strip():
         raise ValidationError("must not be empty", field=field)
     if len(checked) > NAME_CHARS:
@@ -90,7 +90,7 @@ def name(value: object, field: str) -> str:
 
 def namespace_name(value: object, field: str = "namespace") -> str:
     """Return the name of a namespace for sessions; the one that a service keeps for itself is refused."""
-    checked = name(value, field)
+    checked = validate_name(value, field)
     if checked == RESERVED_NAMESPACE:
         raise ValidationError(f"{checked!r} is reserved", field=field)
     return checked
@@ -98,7 +98,7 @@ def namespace_name(value: object, field: str = "namespace") -> str:
 
 def context_id(value: object, field: str) -> str:
     """Return the id of a context."""
-    checked = text(value, field, limit=NAME_CHARS)
+    checked = validate_text(value, field, limit=NAME_CHARS)
     if not _CONTEXT_ID.match(checked):
         raise ValidationError("is not the id of a session", field=field)
     return checked
@@ -114,14 +114,14 @@ def session_name(value: object, field: str) -> str:
 
 def session_or_id(value: object, field: str) -> str:
     """Return what a session is opened by; a name that the engine uses itself is refused."""
-    checked = name(value, field)
+    checked = validate_name(value, field)
     if checked in INNER:
         what = "settings" if checked == NAMESPACE else "facts"
         raise ValidationError(f"{checked!r} is reserved for the {what} of the namespace", field=field)
     return checked
 
 
-def unwritten(
+def missing_session_error(
     session_id: str, kind: type[SessionNotFoundError] = SessionNotFoundError
 ) -> SessionNotFoundError:
     """Return the error for a session to which nothing was ever written."""
@@ -158,10 +158,10 @@ def shared_namespace(namespace: str) -> str:
 
 def optional_name(value: object, field: str) -> str | None:
     """Return a name or None."""
-    return None if value is None else name(value, field)
+    return None if value is None else validate_name(value, field)
 
 
-def choice(value: object, kind: type[E], field: str) -> E:
+def parse_choice(value: object, kind: type[E], field: str) -> E:
     """Return the member of a closed vocabulary, matched without regard to case."""
     if isinstance(value, kind):
         return value
@@ -172,7 +172,7 @@ def choice(value: object, kind: type[E], field: str) -> E:
     return cast(E, found)
 
 
-def spoken(role: object, *said: object) -> None:
+def require_role_first(role: object, *said: object) -> None:
     """Raise `ValidationError` when a text stands where a role belongs, and nothing where the text does."""
     if isinstance(role, str) and not any(said) and role.lower() not in Role._value2member_map_:
         raise ValidationError(
@@ -182,18 +182,18 @@ def spoken(role: object, *said: object) -> None:
         )
 
 
-def _listed(value: object, field: str) -> None:
+def _require_iterable(value: object, field: str) -> None:
     if not isinstance(value, Iterable):
         raise ValidationError(f"must be a list, not {type(value).__name__}", field=field)
 
 
-def markers(values: Sequence[str] | None, field: str = "markers") -> tuple[str, ...] | None:
+def validate_markers(values: Sequence[str] | None, field: str = "markers") -> tuple[str, ...] | None:
     """Return explicit markers without repetition: built-in ones or `custom:<name>`."""
     if values is None:
         return None
     if isinstance(values, str):
         raise ValidationError("must be a list of markers, not a string", field=field)
-    _listed(values, field)
+    _require_iterable(values, field)
     found: dict[str, None] = {}
     for value in values:
         marker = str(value)
@@ -206,18 +206,18 @@ def markers(values: Sequence[str] | None, field: str = "markers") -> tuple[str, 
     return tuple(found)
 
 
-def labels(values: Iterable[str], field: str = "labels") -> tuple[str, ...]:
+def validate_labels(values: Iterable[str], field: str = "labels") -> tuple[str, ...]:
     """Return the labels of a session without repetition: 32 names at most."""
     if isinstance(values, str):
         raise ValidationError("must be a list of labels, not a string", field=field)
-    _listed(values, field)
-    found = tuple(dict.fromkeys(name(value, field) for value in values))
+    _require_iterable(values, field)
+    found = tuple(dict.fromkeys(validate_name(value, field) for value in values))
     if len(found) > LABELS:
         raise ValidationError(f"has {len(found)} labels, the limit is {LABELS}", field=field)
     return found
 
 
-def budget(value: object, field: str = "token_budget") -> int:
+def validate_budget(value: object, field: str = "token_budget") -> int:
     """Return a token budget: a whole number, 0 or more."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValidationError(f"must be a number, not {type(value).__name__}", field=field)
@@ -230,14 +230,14 @@ def budget(value: object, field: str = "token_budget") -> int:
     return int(value)
 
 
-def fraction(value: object, field: str) -> float:
+def validate_fraction(value: object, field: str) -> float:
     """Return a number in [0, 1]."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise ValidationError(f"must be a number from 0 to 1, was {value!r}", field=field)
     return float(value)
 
 
-def whole(value: object, field: str, *, least: int = 0, most: int = _INT64 - 1) -> int:
+def validate_integer(value: object, field: str, *, least: int = 0, most: int = _INT64 - 1) -> int:
     """Return a whole number within bounds."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValidationError(f"must be a whole number, not {type(value).__name__}", field=field)
@@ -246,7 +246,7 @@ def whole(value: object, field: str, *, least: int = 0, most: int = _INT64 - 1) 
     return value
 
 
-def moment(value: datetime | str, field: str = "created_at") -> datetime:
+def parse_moment(value: datetime | str, field: str = "created_at") -> datetime:
     """Return an aware UTC time from an aware datetime or an ISO 8601 string."""
     if isinstance(value, str):
         try:
@@ -263,21 +263,21 @@ def moment(value: datetime | str, field: str = "created_at") -> datetime:
         raise ValidationError("is out of range", field=field) from error
 
 
-def ids(values: Iterable[str], field: str) -> tuple[str, ...]:
+def validate_ids(values: Iterable[str], field: str) -> tuple[str, ...]:
     """Return some ids without repetition; a string alone would be taken for its characters."""
     if isinstance(values, str):
         raise ValidationError("must be a list of ids, not a string", field=field)
-    _listed(values, field)
-    return tuple(dict.fromkeys([text(value, field) for value in values]))
+    _require_iterable(values, field)
+    return tuple(dict.fromkeys([validate_text(value, field) for value in values]))
 
 
-def metadata(value: Mapping[str, Json] | None, field: str = "metadata") -> Mapping[str, Json]:
+def validate_metadata(value: Mapping[str, Json] | None, field: str = "metadata") -> Mapping[str, Json]:
     """Return a plain copy of a JSON object within the limits on size, depth and number of keys."""
     if not value:
         if value is None or isinstance(value, Mapping):
             return {}
         raise ValidationError(f"must be a mapping, not {type(value).__name__}", field=field)
-    copy = _plain(value, field, METADATA_DEPTH)
+    copy = _copy_plain_value(value, field, METADATA_DEPTH)
     if not isinstance(copy, dict):
         raise ValidationError(f"must be a mapping, not {type(value).__name__}", field=field)
     if len(copy) > METADATA_KEYS:
@@ -288,11 +288,11 @@ def metadata(value: Mapping[str, Json] | None, field: str = "metadata") -> Mappi
     return copy
 
 
-def _plain(value: object, field: str, depth: int) -> Json:
+def _copy_plain_value(value: object, field: str, depth: int) -> Json:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
-        return text(value, field, limit=METADATA_BYTES)
+        return validate_text(value, field, limit=METADATA_BYTES)
     if isinstance(value, int):
         if not -_INT64 <= value < _INT64:
             raise ValidationError("must fit 64 bits", field=field)
@@ -306,16 +306,16 @@ def _plain(value: object, field: str, depth: int) -> Json:
     if isinstance(value, Mapping):
         plain: dict[str, Json] = {}
         for key, item in value.items():
-            plain[name(key, field)] = _plain(item, f"{field}.{key}", depth - 1)
+            plain[validate_name(key, field)] = _copy_plain_value(item, f"{field}.{key}", depth - 1)
         return plain
     if isinstance(value, list | tuple):
-        return [_plain(item, f"{field}[{index}]", depth - 1) for index, item in enumerate(value)]
+        return [_copy_plain_value(item, f"{field}[{index}]", depth - 1) for index, item in enumerate(value)]
     raise ValidationError(f"{type(value).__name__} is not a JSON value", field=field)
 
 
-def key(value: object, field: str = "key") -> str:
+def validate_key(value: object, field: str = "key") -> str:
     """Return the key of a value: 1 to 512 characters."""
-    checked = text(value, field, limit=4 * KEY_CHARS)
+    checked = validate_text(value, field, limit=4 * KEY_CHARS)
     if not 1 <= len(checked) <= KEY_CHARS:
         raise ValidationError(f"must have 1 to {KEY_CHARS} characters, has {len(checked)}", field=field)
     return checked
@@ -324,16 +324,16 @@ def key(value: object, field: str = "key") -> str:
 _write = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
-def document(value: object, field: str = "data") -> str:
+def serialize_document(value: object, field: str = "data") -> str:
     """Return any JSON value as text, within the limits on size and depth; objects keep the order of their names."""
-    written = _write(_value(value, field, [VALUE_DEPTH, VALUE_BYTES]))
+    written = _write(_copy_json_value(value, field, [VALUE_DEPTH, VALUE_BYTES]))
     size = len(written.encode())
     if size > VALUE_BYTES:
         raise ValidationError(f"is {size} bytes of JSON, the limit is {VALUE_BYTES}", field=field)
     return written
 
 
-def _value(value: object, field: str, left: list[int]) -> Json:
+def _copy_json_value(value: object, field: str, left: list[int]) -> Json:
     """Copy a JSON value; `left` counts the levels and the bytes that it may still have.
 
     Without the second a small value that holds one list many times over would be copied for ever.
@@ -344,9 +344,9 @@ def _value(value: object, field: str, left: list[int]) -> Json:
         raise ValidationError(f"is more than {VALUE_BYTES} bytes of JSON", field=field)
     if isinstance(value, str):
         left[1] -= len(value)
-        return text(value, field, limit=VALUE_BYTES)
+        return validate_text(value, field, limit=VALUE_BYTES)
     if not inner:
-        return _plain(value, field, 1)
+        return _copy_plain_value(value, field, 1)
     if left[0] == 0:
         raise ValidationError(f"is nested deeper than {VALUE_DEPTH}", field=field)
     left[0] -= 1
@@ -356,15 +356,18 @@ def _value(value: object, field: str, left: list[int]) -> Json:
         for given, item in value.items():
             if not isinstance(given, str):
                 raise ValidationError(f"has a name that is no string but {type(given).__name__}", field=field)
-            named = _value(given, field, left)
-            copy[named] = _value(item, _inside(field, f".{named}"), left)
+            named = _copy_json_value(given, field, left)
+            copy[named] = _copy_json_value(item, _nested_field_name(field, f".{named}"), left)
     else:
-        copy = [_value(item, _inside(field, f"[{index}]"), left) for index, item in enumerate(value)]
+        copy = [
+            _copy_json_value(item, _nested_field_name(field, f"[{index}]"), left)
+            for index, item in enumerate(value)
+        ]
     left[0] += 1
     return copy
 
 
-def _inside(field: str, step: str) -> str:
+def _nested_field_name(field: str, step: str) -> str:
     """Name a part of a field; far inside its name says no more."""
     return field if len(field) + len(step) > NAME_CHARS else field + step
 
@@ -372,7 +375,7 @@ def _inside(field: str, step: str) -> str:
 _ASSISTANT_ONLY = (ToolCall, Reasoning)
 
 
-def parts(
+def build_message_parts(
     role: Role,
     content: str,
     given: Sequence[Part] | None,
@@ -386,7 +389,7 @@ def parts(
     Without tools or parts the message is its text and has no parts. Otherwise `content` becomes the first part (of a
     tool message: the output), and the canonical text is every text, call and result in order, joined by newlines.
     """
-    text(content, "content")
+    validate_text(content, "content")
     if not given and not tool_calls and tool_call_id is None:
         if not content.strip():
             raise ValidationError(
@@ -399,19 +402,19 @@ def parts(
     if tool_call_id is not None:
         if role is not Role.TOOL:
             raise ValidationError(f"belongs to role tool, not {role.value}", field="tool_call_id")
-        found.append(ToolResult(name(tool_call_id, "tool_call_id"), content))
+        found.append(ToolResult(validate_name(tool_call_id, "tool_call_id"), content))
     elif content:
         found.append(Text(content))
-    _listed(tool_calls or (), "tool_calls")
-    _listed(given or (), "parts")
+    _require_iterable(tool_calls or (), "tool_calls")
+    _require_iterable(given or (), "parts")
     for index, one in enumerate(tool_calls or ()):
-        found.append(call(one, f"tool_calls[{index}]"))
+        found.append(parse_tool_call(one, f"tool_calls[{index}]"))
     for index, part in enumerate(given or ()):
-        found.append(_part(part, f"parts[{index}]"))
+        found.append(_validate_part(part, f"parts[{index}]"))
     if len(found) > most:
         raise ValidationError(f"has {len(found)} parts, the limit is {most}", field="parts")
     _check_message(found, role)
-    return tuple(found), text(canonical_text(found), "content")
+    return tuple(found), validate_text(canonical_text(found), "content")
 
 
 def stored_parts(role: Role, found: Sequence[Part]) -> None:
@@ -419,7 +422,7 @@ def stored_parts(role: Role, found: Sequence[Part]) -> None:
     if len(found) > PARTS:
         raise ValidationError(f"has {len(found)} parts, the limit is {PARTS}", field="parts")
     for index, part in enumerate(found):
-        _part(part, f"parts[{index}]")
+        _validate_part(part, f"parts[{index}]")
     _check_message(found, role)
 
 
@@ -452,7 +455,7 @@ def canonical_text(found: Sequence[Part]) -> str:
     return "\n".join(lines)
 
 
-def call(given: Mapping[str, Json], field: str, *, id: str = "id") -> ToolCall:
+def parse_tool_call(given: Mapping[str, Json], field: str, *, id: str = "id") -> ToolCall:
     """Read a tool call as `{"id", "name", "arguments"}` or in the nested form of chat completions.
 
     `id` is what the caller named the id, for errors.
@@ -469,36 +472,36 @@ def call(given: Mapping[str, Json], field: str, *, id: str = "id") -> ToolCall:
         except (TypeError, ValueError, RecursionError) as error:
             raise ValidationError(f"is not JSON: {error}", field=f"{field}.arguments") from error
     return ToolCall(
-        name(given.get("id"), f"{field}.{id}"),
-        name(function.get("name"), f"{field}.name"),
-        text(arguments, f"{field}.arguments"),
+        validate_name(given.get("id"), f"{field}.{id}"),
+        validate_name(function.get("name"), f"{field}.name"),
+        validate_text(arguments, f"{field}.arguments"),
     )
 
 
-def _part(part: object, field: str) -> Part:
+def _validate_part(part: object, field: str) -> Part:
     if isinstance(part, Text):
-        text(part.text, f"{field}.text")
+        validate_text(part.text, f"{field}.text")
     elif isinstance(part, Reasoning):
-        text(part.text, f"{field}.text")
+        validate_text(part.text, f"{field}.text")
         if part.signature is not None:
-            text(part.signature, f"{field}.signature")
+            validate_text(part.signature, f"{field}.signature")
     elif isinstance(part, ToolCall):
-        name(part.call_id, f"{field}.call_id")
-        name(part.name, f"{field}.name")
-        text(part.arguments, f"{field}.arguments")
+        validate_name(part.call_id, f"{field}.call_id")
+        validate_name(part.name, f"{field}.name")
+        validate_text(part.arguments, f"{field}.arguments")
     elif isinstance(part, ToolResult):
-        name(part.call_id, f"{field}.call_id")
-        text(part.output, f"{field}.output")
+        validate_name(part.call_id, f"{field}.call_id")
+        validate_text(part.output, f"{field}.output")
         if not isinstance(part.is_error, bool):
             raise ValidationError("must be a bool", field=f"{field}.is_error")
     elif isinstance(part, Media):
-        name(part.mime, f"{field}.mime")
-        text(part.ref, f"{field}.ref", limit=METADATA_BYTES)
-        text(part.sha256, f"{field}.sha256", limit=64)
-        whole(part.tokens, f"{field}.tokens", most=BUDGET)
+        validate_name(part.mime, f"{field}.mime")
+        validate_text(part.ref, f"{field}.ref", limit=METADATA_BYTES)
+        validate_text(part.sha256, f"{field}.sha256", limit=64)
+        validate_integer(part.tokens, f"{field}.tokens", most=BUDGET)
     elif isinstance(part, Raw):
-        name(part.vendor, f"{field}.vendor")
-        text(part.json, f"{field}.json")
+        validate_name(part.vendor, f"{field}.vendor")
+        validate_text(part.json, f"{field}.json")
     else:
         raise ValidationError(f"{type(part).__name__} is not a part", field=field)
     return part

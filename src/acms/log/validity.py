@@ -54,13 +54,17 @@ class Period(NamedTuple):
     def label(self, moment: datetime) -> str:
         """Return what a reader has to be told at a moment: when it begins and ends, why it is in doubt; else ""."""
         start = self.start if self.start is not None and self.start > moment else None
-        said = [f"{word} {_day(when)}" for word, when in (("from", start), ("until", self.end)) if when]
+        said = [
+            f"{word} {_format_day(when)}" for word, when in (("from", start), ("until", self.end)) if when
+        ]
         return " ".join(filter(None, (f"[{' '.join(said)}]" if said else "", self.doubt)))
 
     def warning(self, moment: datetime | None) -> str:
         """Return what a reader of a message or a summary is told: that it is over, why it is in doubt; else ""."""
         over = self.end is not None and moment is not None and self.over(moment)
-        return " ".join(filter(None, (f"[until {_day(self.end)}]" if over and self.end else "", self.doubt)))
+        return " ".join(
+            filter(None, (f"[until {_format_day(self.end)}]" if over and self.end else "", self.doubt))
+        )
 
 
 class Labels(NamedTuple):
@@ -92,7 +96,7 @@ class Labels(NamedTuple):
             return {}
         front = [entry for unit in lead for entry in unit.entries]
         said = [entry for unit in units for entry in unit.entries]
-        waiting = _waiting([*front, *said])
+        waiting = _unanswered_user_message([*front, *said])
         found = {entry.id: self.of(entry) for entry in front}
         below = set[int]()
         for entry in reversed(said):  # whoever cuts takes away what is above
@@ -103,7 +107,7 @@ class Labels(NamedTuple):
         return {id: label for id, label in found.items() if label}
 
 
-def _waiting(said: Sequence[Entry]) -> Entry | None:
+def _unanswered_user_message(said: Sequence[Entry]) -> Entry | None:
     """Return the newest message of the user, unless it was answered: by a text with no call of a tool behind it."""
     called = False
     for entry in reversed(said):
@@ -118,7 +122,7 @@ def _waiting(said: Sequence[Entry]) -> Entry | None:
 UNLABELLED = Labels()
 
 
-def labelled(text: str, label: str) -> str:
+def attach_label(text: str, label: str) -> str:
     """Return a text with what its reader has to be told of it."""
     return f"{text} {label}" if text and label else text
 
@@ -137,11 +141,11 @@ def label_of(shown: str) -> str:
     return found[0] if found else ""
 
 
-def _day(moment: datetime) -> str:
+def _format_day(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d}" if moment.time() == _FIRST.time() else f"{moment:%Y-%m-%d %H:%M} UTC"
 
 
-def ends(new: Period, old: Period, said: datetime) -> bool:
+def ends_older_period(new: Period, old: Period, said: datetime) -> bool:
     """Whether what is said at a moment puts what was said before at the same place out of force for good.
 
     Not where both can be so, one after the other: what is over already ends nothing, and what begins later leaves the
@@ -156,7 +160,7 @@ def ends(new: Period, old: Period, said: datetime) -> bool:
     return True
 
 
-def stated(fact: Fact) -> Period:
+def stated_validity(fact: Fact) -> Period:
     """Return when a fact is so by its own words."""
     return Period(fact.valid_from, fact.valid_to)
 
@@ -166,7 +170,7 @@ def stated_at(fact: Fact) -> datetime:
     return fact.stated_at or fact.created_at or _FIRST
 
 
-def periods(facts: Sequence[Fact], rivals: Iterable[tuple[str, str]]) -> dict[str, Period]:
+def validity_periods(facts: Sequence[Fact], rivals: Iterable[tuple[str, str]]) -> dict[str, Period]:
     """Return when each fact was so, by id, as far as what was said later tells; what was taken back never was.
 
     `facts` are all that a log ever held at a version, oldest first, each with what retired it; `rivals` are pairs of
@@ -182,7 +186,7 @@ def periods(facts: Sequence[Fact], rivals: Iterable[tuple[str, str]]) -> dict[st
         if gone is not None and gone.reason not in ("updated", "removed"):
             continue
         older = [id for id in dict.fromkeys((*fact.replaces, *before.get(fact.id, ()))) if id in found]
-        said, own = stated_at(fact), stated(fact)
+        said, own = stated_at(fact), stated_validity(fact)
         again = [id for id in older if id in fact.replaces and by_id[id].value == fact.value]
         if own.start is None and older and not own.over(said):  # what says the same again means the same time
             own = own._replace(start=found[again[0]].start if again else said)
@@ -201,7 +205,7 @@ def periods(facts: Sequence[Fact], rivals: Iterable[tuple[str, str]]) -> dict[st
 
 def at_moment(facts: Sequence[Fact], moment: datetime, rivals: Sequence[tuple[str, str]]) -> list[Fact]:
     """Return the facts that were so at a moment: of those that cannot be so together the one said last."""
-    when = periods(facts, rivals)
+    when = validity_periods(facts, rivals)
     there = {id for id, period in when.items() if period.holds(moment)}
     there -= {old for old, new in rivals if new in there}
     return [fact for fact in facts if fact.id in there]

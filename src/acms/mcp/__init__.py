@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from acms.errors import MissingExtraError
-from acms.runtime.lazy import lazily
+from acms.runtime.lazy import lazy_attributes
 
 try:
     from acms.mcp.stdio import serve_stdio
@@ -24,4 +24,4 @@ if TYPE_CHECKING:
 
 __all__ = ["mounted", "serve_stdio"]
 
-__getattr__, __dir__ = lazily(__name__, {"mounted": "acms.mcp.http"})
+__getattr__, __dir__ = lazy_attributes(__name__, {"mounted": "acms.mcp.http"})

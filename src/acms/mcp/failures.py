@@ -12,7 +12,13 @@ from acms.contract import problem_details
 from acms.errors import ACMSError, RateLimitError, ValidationError
 from acms.model import Json
 
-__all__ = ["answered", "described", "failed", "refused", "written"]
+__all__ = [
+    "build_argument_error",
+    "build_error_result",
+    "build_tool_result",
+    "describe_error",
+    "dump_compact_json",
+]
 
 _KNOWN_IDS = "take an id from an answer of recall, facts or history"
 _OPTIONS: Mapping[str, tuple[str, ...]] = {
@@ -31,31 +37,33 @@ _NAMESPACE = (
 )
 
 
-def answered(found: Mapping[str, Json]) -> CallToolResult:
+def build_tool_result(found: Mapping[str, Json]) -> CallToolResult:
     """Return what was found as the result of a tool: the same as text and as structure."""
-    return CallToolResult(content=[TextContent(text=written(found))], structured_content=dict(found))
+    return CallToolResult(
+        content=[TextContent(text=dump_compact_json(found))], structured_content=dict(found)
+    )
 
 
-def failed(error: ACMSError) -> CallToolResult:
+def build_error_result(error: ACMSError) -> CallToolResult:
     """Return an error as the result of a tool, which a model can read."""
-    told = described(error)
+    told = describe_error(error)
     lines = [f"{told['code']}: {told['message']}", *[f"- {one}" for one in told["options"]]]
     text = TextContent(text="\n".join(lines))
     return CallToolResult(content=[text], structured_content={"error": told}, is_error=True)
 
 
-def written(found: Mapping[str, Json]) -> str:
+def dump_compact_json(found: Mapping[str, Json]) -> str:
     """Return JSON as a model reads it."""
     return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
 
 
-def described(error: ACMSError) -> dict[str, Json]:
+def describe_error(error: ACMSError) -> dict[str, Json]:
     """Return an error as JSON: code, message, what can be done about it, and whether to call again."""
     inside = problem_details.status_of(error) == 500
     found: dict[str, Json] = {
         "code": error.code,
         "message": "the server failed; its log says why" if inside else str(error),
-        "options": _options(error),
+        "options": _select_options(error),
         "retryable": error.retryable,
     }
     if isinstance(error, ValidationError) and error.field:
@@ -63,7 +71,7 @@ def described(error: ACMSError) -> dict[str, Json]:
     return found
 
 
-def _options(error: ACMSError) -> list[str]:
+def _select_options(error: ACMSError) -> list[str]:
     if isinstance(error, ValidationError) and error.field == "scope" and error.options:
         return list(_NAMESPACE)
     if isinstance(error, RateLimitError):
@@ -73,7 +81,7 @@ def _options(error: ACMSError) -> list[str]:
     return [one for one in error.options if not problem_details.CODE.search(one) and "/api/" not in one]
 
 
-def refused(error: pydantic.ValidationError) -> ValidationError:
+def build_argument_error(error: pydantic.ValidationError) -> ValidationError:
     """Return what is wrong with the arguments of a tool."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     field = ".".join(str(step)[:64] for step in first["loc"])

@@ -33,18 +33,18 @@ from acms.errors import (
     ValidationError,
 )
 from acms.log import validation
-from acms.mcp.failures import described
+from acms.mcp.failures import describe_error
 from acms.mcp.memory import Memory
 from acms.mcp.messages import check_message, envelope_error
 from acms.mcp.remote import Remote
-from acms.mcp.server import Context, build
+from acms.mcp.server import Context, build_mcp_server
 from acms.server import App
 from acms.server.dispatch import read_body
-from acms.server.middleware import ADMITTED, EXCHANGE, Exchange, insufficient, slashes
+from acms.server.middleware import ADMITTED, EXCHANGE, Exchange, build_scope_challenge, has_encoded_slash
 from acms.server.operation import Principal, Scope
 from acms.server.rights import Right, end_stream
 
-__all__ = ["mount", "mounted"]
+__all__ = ["mount_mcp_server", "mounted"]
 
 BASE = "/mcp"
 METADATA = "/.well-known/oauth-protected-resource"
@@ -62,18 +62,18 @@ def mounted(app: App) -> App:
     Mount it before what is served below `/`. Every request needs a key where the service does; the session is made by
     the first thing that is remembered.
     """
-    return mount(app, build(_memory_of, _failed))
+    return mount_mcp_server(app, build_mcp_server(_memory_of, _note_denied_scope))
 
 
-def mount(app: App, server: Server[Any]) -> App:
+def mount_mcp_server(app: App, server: Server[Any]) -> App:
     """Serve any MCP server of the SDK there, behind the same keys."""
     door = _Door(app, server)
-    app.mount(BASE, Router(_routes(door.serve), default=_nowhere))
-    app.mount(METADATA + BASE, Router(_routes(door.describe), default=_nowhere))
+    app.mount(BASE, Router(_build_routes(door.serve), default=_reject_unknown_address))
+    app.mount(METADATA + BASE, Router(_build_routes(door.describe), default=_reject_unknown_address))
     return app
 
 
-def _routes(handler: Any) -> list[Route]:
+def _build_routes(handler: Any) -> list[Route]:
     return [Route(f"/{one}", _Endpoint(handler)) for one in ("{session}", "{namespace}/{session}")]
 
 
@@ -87,7 +87,7 @@ class _Endpoint:
         await self._handler(scope, receive, send)
 
 
-async def _nowhere(scope: Connection, receive: Receive, send: Send) -> None:
+async def _reject_unknown_address(scope: Connection, receive: Receive, send: Send) -> None:
     """Answer an address that names no session."""
     raise NotFoundError("this address names no session", options=_ADVICE)
 
@@ -104,28 +104,28 @@ class _Door:
         exchange: Exchange = scope[EXCHANGE]
         if scope["method"] != "POST":  # there is no stream to listen to, and no session to end
             raise MethodError(f"this path has POST, not {scope['method']}", options=("POST",))
-        namespace, session = _named(scope)
+        namespace, session = _parse_session_address(scope)
         client = scope.get("client")
         try:
             principal = await self._app.gate.known(exchange.headers, client[0] if client else "")
         except AuthenticationError as error:
-            await _challenge(error, scope, exchange)(scope, receive, send)
+            await _build_challenge(error, scope, exchange)(scope, receive, send)
             return
         exchange.who = {"tenant": principal.tenant, "key": principal.key}
         try:
             body = await read_body(receive, exchange.headers, self._app.config.limits.body_bytes)
         except TooLargeError as error:
             exchange.code = error.code
-            await _refuse(413, [envelope_error(str(error))])(scope, receive, send)
+            await _reject_body(413, [envelope_error(str(error))])(scope, receive, send)
             return
         checked = (
             check_message(body.decode("utf-8", "replace")) if body.strip() else [envelope_error("is empty")]
         )
         if not isinstance(checked, str):
             exchange.code = ValidationError.code
-            await _refuse(400, checked)(scope, receive, send)
+            await _reject_body(400, checked)(scope, receive, send)
             return
-        receive = _replay(checked.encode(), receive)
+        receive = _replay_body(checked.encode(), receive)
         authorization = exchange.headers.get("authorization") if principal.key else None
         asked = self._client(scope, authorization, principal)
         scope[_MEMORY] = Remote(asked, asked.session(session, namespace=namespace))
@@ -138,7 +138,7 @@ class _Door:
         try:
             with right:
                 async with manager.run():
-                    await manager.handle_request(scope, receive, _refusing(scope, receive, send))
+                    await manager.handle_request(scope, receive, _send_unless_denied(scope, receive, send))
         except ACMSError as error:
             if error is not right.error or not exchange.status:
                 raise
@@ -149,9 +149,9 @@ class _Door:
         """Answer with the metadata of a protected resource (RFC 9728): it takes a key in a header."""
         if scope["method"] not in ("GET", "HEAD"):
             raise MethodError(f"this path has GET, not {scope['method']}", options=("GET", "HEAD"))
-        _named(scope)
+        _parse_session_address(scope)
         body = {
-            "resource": f"{_origin(scope) or ''}{_path(scope).removeprefix(METADATA)}",
+            "resource": f"{_origin_of_request(scope) or ''}{_path_of_request(scope).removeprefix(METADATA)}",
             "resource_name": "ACMS",
             "bearer_methods_supported": ["header"],
             "scopes_supported": [one.value for one in Scope],
@@ -166,20 +166,20 @@ class _Door:
             await self._app(inner, receive, send)
 
         return Client(
-            f"http://{_host(scope) or 'localhost'}",  # by which name the service was called is checked again
+            f"http://{_host_of_request(scope) or 'localhost'}",  # by which name the service was called is checked again
             api_key=None if authorization is None else authorization.partition(" ")[2].strip(),
             why=False,
             transport=httpx2.ASGITransport(part),
         )
 
 
-def _refuse(status: int, errors: Sequence[JSONRPCError]) -> Response:
+def _reject_body(status: int, errors: Sequence[JSONRPCError]) -> Response:
     """Return the answer to a body that is no message; several errors to a batch."""
     written = [one.model_dump(mode="json", exclude_unset=True) for one in errors]
     return JSONResponse(written[0] if len(written) == 1 else written, status)
 
 
-def _replay(body: bytes, receive: Receive) -> Receive:
+def _replay_body(body: bytes, receive: Receive) -> Receive:
     """Return what receives a body that was read already."""
     waiting = [{"type": "http.request", "body": body, "more_body": False}]
 
@@ -189,12 +189,12 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return replay
 
 
-def _named(scope: Connection) -> tuple[str, str]:
+def _parse_session_address(scope: Connection) -> tuple[str, str]:
     """Return namespace and session that an address names."""
     found: dict[str, str] = dict(scope["path_params"])
-    if slashes(scope):
+    if has_encoded_slash(scope):
         found = {name: value.replace("%2F", "/") for name, value in found.items()}
-    namespace = validation.name(found.get("namespace", validation.UNNAMED), "namespace")
+    namespace = validation.validate_name(found.get("namespace", validation.UNNAMED), "namespace")
     return namespace, validation.session_or_id(found["session"], "session")
 
 
@@ -205,37 +205,37 @@ def _memory_of(context: Context) -> Memory:
     return memory
 
 
-def _origin(scope: Connection) -> str | None:
+def _origin_of_request(scope: Connection) -> str | None:
     """Return the address by which the service was called; None when the request does not say it in a usable way."""
-    host = _host(scope)
+    host = _host_of_request(scope)
     return None if host is None else f"{scope['scheme']}://{host}"
 
 
-def _host(scope: Connection) -> str | None:
+def _host_of_request(scope: Connection) -> str | None:
     host = scope[EXCHANGE].headers.get("host", "")
     return host if _HOST.fullmatch(host) else None
 
 
-def _path(scope: Connection) -> str:
+def _path_of_request(scope: Connection) -> str:
     """Return the path as it was sent."""
     return (scope.get("raw_path") or quote(scope["path"]).encode()).decode("latin-1")
 
 
-def _challenge(error: AuthenticationError, scope: Connection, exchange: Exchange) -> Response:
+def _build_challenge(error: AuthenticationError, scope: Connection, exchange: Exchange) -> Response:
     """Return 401, which says how to come in and where that is described."""
     exchange.code = error.code
-    written = problem_details.problem(error, request_id=exchange.request_id)
-    headers = {"WWW-Authenticate": f'Bearer realm="acms"{_described_at(scope)}'}
+    written = problem_details.serialize_problem(error, request_id=exchange.request_id)
+    headers = {"WWW-Authenticate": f'Bearer realm="acms"{_build_metadata_parameter(scope)}'}
     return JSONResponse(written, 401, headers, problem_details.MEDIA)
 
 
-def _described_at(scope: Connection) -> str:
+def _build_metadata_parameter(scope: Connection) -> str:
     """Return the part of a challenge that says where the resource is described."""
-    origin, path = _origin(scope), _path(scope)
+    origin, path = _origin_of_request(scope), _path_of_request(scope)
     return f', resource_metadata="{origin}{METADATA}{path}"' if origin and '"' not in path else ""
 
 
-def _failed(context: Context, error: ACMSError) -> None:
+def _note_denied_scope(context: Context, error: ACMSError) -> None:
     """Note that a request failed because its key lacks a scope."""
     if isinstance(error, PermissionDeniedError) and error.scope:
         request: Request | None = context.request
@@ -243,7 +243,7 @@ def _failed(context: Context, error: ACMSError) -> None:
         request.scope[_DENIED] = error
 
 
-def _refusing(scope: Connection, receive: Receive, send: Send) -> Send:
+def _send_unless_denied(scope: Connection, receive: Receive, send: Send) -> Send:
     """Return what sends an answer, or 403 in its place when the key lacks a scope for what was asked.
 
     So a client that can get itself a token with more scopes does, and asks again; others show the error. The answer is
@@ -260,7 +260,7 @@ def _refusing(scope: Connection, receive: Receive, send: Send) -> Send:
         error: PermissionDeniedError | None = scope.get(_DENIED)
         if held and error is not None:
             refused = True
-            await _insufficient(error, scope)(scope, receive, send)
+            await _build_forbidden_response(error, scope)(scope, receive, send)
         elif held:
             await send(held[0])
         held.clear()
@@ -270,9 +270,9 @@ def _refusing(scope: Connection, receive: Receive, send: Send) -> Send:
     return answer
 
 
-def _insufficient(error: PermissionDeniedError, scope: Connection) -> Response:
+def _build_forbidden_response(error: PermissionDeniedError, scope: Connection) -> Response:
     """Return 403, which names the scope that is missing."""
     scope[EXCHANGE].code = error.code
-    said = {"code": INVALID_REQUEST, "message": str(error), "data": described(error)}
-    headers = {"WWW-Authenticate": insufficient(error) + _described_at(scope)}
+    said = {"code": INVALID_REQUEST, "message": str(error), "data": describe_error(error)}
+    headers = {"WWW-Authenticate": build_scope_challenge(error) + _build_metadata_parameter(scope)}
     return JSONResponse({"jsonrpc": "2.0", "id": None, "error": said}, 403, headers)

@@ -74,4 +74,4 @@ class Local:
 
     async def cancel(self, job: str) -> None:
         """Give it up in the storage."""
-        await requests.cancel(self.session.storage, job)
+        await requests.cancel_job_by_id(self.session.storage, job)

@@ -30,13 +30,13 @@ def check_message(line: str) -> str | list[JSONRPCError]:
     try:
         message = jsonrpc_message_adapter.validate_json(line, by_name=False)
     except pydantic.ValidationError:
-        return _repair(line)
+        return _repair_line(line)
     if isinstance(message, JSONRPCNotification) and '"id"' in line:
-        return _repair(line)  # it may be a request whose id is none
+        return _repair_line(line)  # it may be a request whose id is none
     return line
 
 
-def _repair(line: str) -> str | list[JSONRPCError]:
+def _repair_line(line: str) -> str | list[JSONRPCError]:
     """Return a line without half surrogate pairs, or the errors that say what is wrong with it."""
     if not line.strip():
         return []
@@ -45,11 +45,11 @@ def _repair(line: str) -> str | list[JSONRPCError]:
     except (ValueError, RecursionError) as error:
         nested = isinstance(error, RecursionError)
         text = "it is nested too deeply" if nested else f"it is no JSON: {error}"
-        return [_error(PARSE_ERROR, text, _find_id(line))]
+        return [_build_error(PARSE_ERROR, text, _find_id(line))]
     if isinstance(parsed, list):
         ids = [one["id"] for one in parsed if isinstance(one, dict) and _is_id(one.get("id"))]
         return [
-            _error(INVALID_REQUEST, "MCP has no batches: send one message at a time", id)
+            _build_error(INVALID_REQUEST, "MCP has no batches: send one message at a time", id)
             for id in ids or [None]
         ]
     if not isinstance(parsed, dict):
@@ -65,7 +65,7 @@ def _repair(line: str) -> str | list[JSONRPCError]:
             fault = str(error.errors(include_url=False, include_context=False, include_input=False)[0]["msg"])
         else:
             return repaired
-    return [_error(INVALID_REQUEST, fault, id if _is_id(id) else None)]
+    return [_build_error(INVALID_REQUEST, fault, id if _is_id(id) else None)]
 
 
 def _find_fault(message: Mapping[str, Any]) -> str | None:
@@ -111,8 +111,8 @@ def _refuse_constant(name: str) -> None:
 
 def envelope_error(message: str) -> JSONRPCError:
     """Return the error that answers what is no message at all."""
-    return _error(INVALID_REQUEST, message, None)
+    return _build_error(INVALID_REQUEST, message, None)
 
 
-def _error(code: int, message: str, id: RequestId | None) -> JSONRPCError:
+def _build_error(code: int, message: str, id: RequestId | None) -> JSONRPCError:
     return JSONRPCError(jsonrpc="2.0", id=id, error=ErrorData(code=code, message=message))

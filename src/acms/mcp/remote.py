@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from acms.client import Client
 from acms.client.session import RemoteSession
-from acms.client.transport import path
+from acms.client.transport import build_api_path
 from acms.errors import EntryNotFoundError
 from acms.model import Entry, Json
-from acms.nouns import read
+from acms.nouns import decode_noun
 from acms.prompt_types import Verdict
 
 __all__ = ["Remote"]
@@ -26,9 +26,11 @@ class Remote:
         """Ask for the verdict on one entry, whatever hid it."""
         log = self.session.log
         body = {"query": query, "about": [id], **({} if budget is None else {"budget": budget})}
-        answer = await log.transport.call("POST", path("contexts", await log.known(), "recall"), body=body)
+        answer = await log.transport.call(
+            "POST", build_api_path("contexts", await log.known(), "recall"), body=body
+        )
         for written in answer.data["verdicts"]:
-            return read(Verdict, written)
+            return decode_noun(Verdict, written)
         raise EntryNotFoundError(f"the log has no entry {id!r}")
 
     async def entry(self, id: str) -> Entry:
@@ -43,4 +45,4 @@ class Remote:
 
     async def cancel(self, job: str) -> None:
         """Ask the service to give it up."""
-        await self.session.log.transport.call("POST", path("jobs", job, "cancel"))
+        await self.session.log.transport.call("POST", build_api_path("jobs", job, "cancel"))

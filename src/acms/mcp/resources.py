@@ -22,13 +22,20 @@ from mcp_types import (
 from acms.errors import NotFoundError, PermissionDeniedError, ValidationError
 from acms.log import validation
 from acms.mcp.memory import Memory
-from acms.mcp.tools import lean
+from acms.mcp.tools import drop_empty_values
 from acms.model import Entry, Json
-from acms.nouns import write
+from acms.nouns import encode_noun
 from acms.prompt_types import LoggedRender
 from acms.text import chat_messages
 
-__all__ = ["JSON", "PROMPT", "TEMPLATES", "listed", "prompted", "read"]
+__all__ = [
+    "JSON",
+    "PROMPT",
+    "TEMPLATES",
+    "build_question_prompt",
+    "list_session_resources",
+    "read_session_resource",
+]
 
 JSON = "application/json"
 SESSION = "acms://session"
@@ -61,7 +68,7 @@ PROMPT = Prompt(
 )
 
 
-async def listed(memory: Memory, cursor: str | None) -> ListResourcesResult:
+async def list_session_resources(memory: Memory, cursor: str | None) -> ListResourcesResult:
     """List the session, and the newest requests that were sent of it, where they are kept."""
     session = memory.session
     found = [
@@ -71,14 +78,14 @@ async def listed(memory: Memory, cursor: str | None) -> ListResourcesResult:
         renders = await session.renders(limit=PAGE, after=cursor)
     except PermissionDeniedError:  # this key may look at the session, and not at these
         renders = []
-    links = [_link(one) for one in renders]
+    links = [_resource_of_render(one) for one in renders]
     return ListResourcesResult(
         resources=links if cursor else found + links,
         next_cursor=renders[-1].id if len(renders) == PAGE else None,
     )
 
 
-def _link(render: LoggedRender) -> Resource:
+def _resource_of_render(render: LoggedRender) -> Resource:
     when = render.created_at.isoformat(timespec="seconds")
     return Resource(
         uri=f"{SESSION}/render/{quote(render.id, safe='')}",
@@ -88,12 +95,16 @@ def _link(render: LoggedRender) -> Resource:
     )
 
 
-async def read(memory: Memory, uri: str) -> Mapping[str, Json]:
+async def read_session_resource(memory: Memory, uri: str) -> Mapping[str, Json]:
     """Return what a resource says; `NotFoundError` where there is none."""
     session = memory.session
     if uri == SESSION:
         stats = await session.get_session_stats()
-        return {"session": session.session_id, "namespace": session.namespace, **lean(write(stats))}
+        return {
+            "session": session.session_id,
+            "namespace": session.namespace,
+            **drop_empty_values(encode_noun(stats)),
+        }
     match = _ONE.fullmatch(uri)
     if match is None:
         raise NotFoundError(
@@ -101,21 +112,23 @@ async def read(memory: Memory, uri: str) -> Mapping[str, Json]:
         )
     kind, id = match[1], unquote(match[2])
     if kind == "render":
-        return write(await session.sent(id))
-    shown = write(await memory.entry(id), Entry)
-    return lean({name: value for name, value in shown.items() if name not in _INNER})
+        return encode_noun(await session.sent(id))
+    shown = encode_noun(await memory.entry(id), Entry)
+    return drop_empty_values({name: value for name, value in shown.items() if name not in _INNER})
 
 
-async def prompted(memory: Memory, name: str, arguments: Mapping[str, str] | None) -> GetPromptResult:
+async def build_question_prompt(
+    memory: Memory, name: str, arguments: Mapping[str, str] | None
+) -> GetPromptResult:
     """Write the prompt: what is recalled for the question as delimited data, and the question."""
     if name != PROMPT.name:
         raise NotFoundError(f"there is no prompt {name[:256]!r}", options=(PROMPT.name,))
     given: Mapping[str, Any] = arguments or {}
     if not given.get("question"):
         raise ValidationError("is required", field="question")
-    question = validation.text(given["question"], "question")
+    question = validation.validate_text(given["question"], "question")
     found = await memory.session.recall(question)
     said = await asyncio.to_thread(found.text)
-    block = chat_messages.recalled(said)["content"] if said else ""
+    block = chat_messages.render_recalled_text(said)["content"] if said else ""
     text = f"{block}\n\n{question}" if block else question
     return GetPromptResult(messages=[PromptMessage(role="user", content=TextContent(text=text))])

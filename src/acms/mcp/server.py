@@ -29,15 +29,15 @@ from mcp_types import (
 
 from acms.errors import ACMSError, NotFoundError, ValidationError
 from acms.mcp import resources, tasks
-from acms.mcp.failures import answered, described, failed, written
+from acms.mcp.failures import build_error_result, build_tool_result, describe_error, dump_compact_json
 from acms.mcp.memory import Memory
 from acms.mcp.tasks import TaskParams
 from acms.mcp.tools import TOOLS
 from acms.model import Json
-from acms.observability.logging import log, safe_error
+from acms.observability.logging import log_event, safe_error
 from acms.runtime.version import __version__
 
-__all__ = ["build"]
+__all__ = ["build_mcp_server"]
 
 T = TypeVar("T")
 Context: TypeAlias = ServerRequestContext[Any, Any]
@@ -58,38 +58,44 @@ _ENDING: set[asyncio.Future[Any]] = set()
 """Calls that were cancelled and have not ended yet."""
 
 
-def _unheard(_: Context, __: ACMSError) -> None:
+def _ignore_failure(_: Context, __: ACMSError) -> None:
     """Leave it at the answer."""
 
 
-def build(memory_of: Callable[[Context], Memory], on_failure: OnFailure = _unheard) -> Server[Any]:
+def build_mcp_server(
+    memory_of: Callable[[Context], Memory], on_failure: OnFailure = _ignore_failure
+) -> Server[Any]:
     """Return a server whose requests are answered from the memory that each belongs to."""
 
     async def list_tools(_: Context, __: PaginatedRequestParams | None) -> ListToolsResult:
         return ListToolsResult(tools=[one.tool for one in TOOLS.values()])
 
     async def call_tool(context: Context, params: CallToolRequestParams) -> HandlerResult:
-        return await _called(memory_of(context), context, params, on_failure)
+        return await _call_tool(memory_of(context), context, params, on_failure)
 
     async def list_resources(context: Context, params: PaginatedRequestParams | None) -> ListResourcesResult:
         cursor = None if params is None else params.cursor
-        return await _asked(resources.listed(memory_of(context), cursor), context, on_failure)
+        return await _answer_request(
+            resources.list_session_resources(memory_of(context), cursor), context, on_failure
+        )
 
     async def list_templates(_: Context, __: PaginatedRequestParams | None) -> ListResourceTemplatesResult:
         return ListResourceTemplatesResult(resource_templates=resources.TEMPLATES)
 
     async def read_resource(context: Context, params: ReadResourceRequestParams) -> ReadResourceResult:
         uri = str(params.uri)
-        found = await _asked(resources.read(memory_of(context), uri), context, on_failure, uri=uri)
-        text = TextResourceContents(uri=uri, mime_type=resources.JSON, text=written(found))
+        found = await _answer_request(
+            resources.read_session_resource(memory_of(context), uri), context, on_failure, uri=uri
+        )
+        text = TextResourceContents(uri=uri, mime_type=resources.JSON, text=dump_compact_json(found))
         return ReadResourceResult(contents=[text])
 
     async def list_prompts(_: Context, __: PaginatedRequestParams | None) -> ListPromptsResult:
         return ListPromptsResult(prompts=[resources.PROMPT])
 
     async def get_prompt(context: Context, params: GetPromptRequestParams) -> GetPromptResult:
-        work = resources.prompted(memory_of(context), params.name, params.arguments)
-        return await _asked(work, context, on_failure)
+        work = resources.build_question_prompt(memory_of(context), params.name, params.arguments)
+        return await _answer_request(work, context, on_failure)
 
     made: Server[Any] = Server(
         "acms",
@@ -117,16 +123,18 @@ def _add_tasks(server: Server[Any], memory_of: Callable[[Context], Memory], on_f
     """Add the extension by which a call may go on as a task."""
 
     async def get_task(context: Context, params: TaskParams) -> HandlerResult:
-        tasks.required(context)
-        return await _asked(tasks.status(memory_of(context), params.task_id), context, on_failure)
+        tasks.require_task_support(context)
+        return await _answer_request(
+            tasks.read_task_status(memory_of(context), params.task_id), context, on_failure
+        )
 
     async def update_task(context: Context, params: TaskParams) -> HandlerResult:
         await get_task(context, params)  # none of ours asks for anything
         return {}
 
     async def cancel_task(context: Context, params: TaskParams) -> HandlerResult:
-        tasks.required(context)
-        await _asked(tasks.cancel(memory_of(context), params.task_id), context, on_failure)
+        tasks.require_task_support(context)
+        await _answer_request(tasks.cancel_task_job(memory_of(context), params.task_id), context, on_failure)
         return {}
 
     server.extensions[tasks.EXTENSION] = {}
@@ -134,7 +142,7 @@ def _add_tasks(server: Server[Any], memory_of: Callable[[Context], Memory], on_f
         server.add_request_handler(f"tasks/{method}", TaskParams, handler)
 
 
-async def _called(
+async def _call_tool(
     memory: Memory, context: Context, params: CallToolRequestParams, on_failure: OnFailure
 ) -> HandlerResult:
     """Call a tool; what goes wrong in it is its result, which a model can read."""
@@ -147,31 +155,31 @@ async def _called(
 
     try:
         given = spec.read(params.arguments)
-        found = await _attended(_work(spec.handler(memory, given)), report)
-        asked = "job" in found and tasks.declared(context)
-        task = await _attended(_task_of(memory, found), report) if asked else None
+        found = await _run_with_progress(_as_coroutine(spec.handler(memory, given)), report)
+        asked = "job" in found and tasks.supports_tasks(context)
+        task = await _run_with_progress(_task_of(memory, found), report) if asked else None
     except ACMSError as error:
         on_failure(context, error)
-        return failed(error)
+        return build_error_result(error)
     except Exception as error:
-        log(logging.ERROR, "mcp_broke", tool=params.name, error=safe_error(error))
-        return failed(ACMSError())
-    return answered(found) if task is None else task
+        log_event(logging.ERROR, "mcp_broke", tool=params.name, error=safe_error(error))
+        return build_error_result(ACMSError())
+    return build_tool_result(found) if task is None else task
 
 
 async def _task_of(memory: Memory, found: Mapping[str, Json]) -> dict[str, Json] | None:
     """Return the task as which a call goes on; None where whoever asks may not see it: the call itself is done."""
     try:
-        return await tasks.created(memory, found)
+        return await tasks.build_task_reply(memory, found)
     except ACMSError:
         return None
 
 
-async def _work(work: Awaitable[T]) -> T:
+async def _as_coroutine(work: Awaitable[T]) -> T:
     return await work
 
 
-async def _attended(work: Coroutine[Any, Any, T], report: Report) -> T:
+async def _run_with_progress(work: Coroutine[Any, Any, T], report: Report) -> T:
     """Do something in a task of its own, and report every second that it goes on.
 
     Who waits may be cancelled again and again, as anyio does it; the work is cancelled once, and can put away what it
@@ -186,32 +194,34 @@ async def _attended(work: Coroutine[Any, Any, T], report: Report) -> T:
     finally:
         if not task.done():
             _ENDING.add(task)
-            task.add_done_callback(_ended)
+            task.add_done_callback(_discard_ended_call)
             task.cancel()
     return task.result()
 
 
-def _ended(task: asyncio.Future[Any]) -> None:
+def _discard_ended_call(task: asyncio.Future[Any]) -> None:
     """Let go of a call that was cancelled; nobody asks any more how it ended."""
     _ENDING.discard(task)
     if not task.cancelled() and (error := task.exception()) is not None:
-        log(logging.DEBUG, "mcp_cancelled", error=safe_error(error))
+        log_event(logging.DEBUG, "mcp_cancelled", error=safe_error(error))
 
 
-async def _asked(work: Coroutine[Any, Any, T], context: Context, on_failure: OnFailure, **about: Json) -> T:
+async def _answer_request(
+    work: Coroutine[Any, Any, T], context: Context, on_failure: OnFailure, **about: Json
+) -> T:
     """Answer what is no tool: what goes wrong is an error of the protocol, with what it is about in its data."""
     try:
-        return await _attended(work, _silent)
+        return await _run_with_progress(work, _report_nothing)
     except ACMSError as error:
         on_failure(context, error)
         failure = error
     except Exception as error:
-        log(logging.ERROR, "mcp_broke", error=safe_error(error))
+        log_event(logging.ERROR, "mcp_broke", error=safe_error(error))
         failure = ACMSError()
     wrong = isinstance(failure, NotFoundError | ValidationError)
-    told = described(failure)
+    told = describe_error(failure)
     raise MCPError(INVALID_PARAMS if wrong else INTERNAL_ERROR, str(told["message"]), {**told, **about})
 
 
-async def _silent(_: float) -> None:
+async def _report_nothing(_: float) -> None:
     """Report nothing."""

@@ -14,7 +14,7 @@ from mcp_types import JSONRPCError
 
 from acms.mcp.memory import Local
 from acms.mcp.messages import check_message
-from acms.mcp.server import build
+from acms.mcp.server import build_mcp_server
 from acms.runtime.threads import in_thread
 from acms.session import ACMS
 
@@ -28,7 +28,7 @@ async def serve_stdio(session: ACMS) -> None:
     with an error of JSON-RPC.
     """
     memory = Local(session)
-    server = build(lambda _: memory)
+    server = build_mcp_server(lambda _: memory)
     # A file of its own: `sys.stdin` could not be closed at exit while it is read.
     stdin = os.fdopen(0, encoding="utf-8", errors="replace", newline="\n", closefd=False)
     lines = _Lines(stdin)

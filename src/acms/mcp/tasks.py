@@ -22,21 +22,21 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from acms.errors import ConflictError, GoneError, JobFailedError, NotFoundError
-from acms.mcp.failures import answered, failed
+from acms.mcp.failures import build_error_result, build_tool_result
 from acms.mcp.memory import Memory
 from acms.model import UNFINISHED, Job, JobState, Json
-from acms.nouns import write
+from acms.nouns import encode_noun
 
 __all__ = [
     "EXTENSION",
     "TaskParams",
-    "begin",
-    "cancel",
-    "created",
-    "declared",
+    "build_task_reply",
+    "cancel_task_job",
     "job_of",
-    "required",
-    "status",
+    "read_task_status",
+    "require_task_support",
+    "start_memory_job",
+    "supports_tasks",
 ]
 
 EXTENSION = "io.modelcontextprotocol/tasks"
@@ -54,16 +54,16 @@ class TaskParams(RequestParams):
     task_id: str
 
 
-def declared(context: Context) -> bool:
+def supports_tasks(context: Context) -> bool:
     """Return whether a client takes a task for an answer."""
     capabilities = context.session.client_capabilities
     known = (capabilities and capabilities.extensions) or {}
     return context.protocol_version in MODERN_PROTOCOL_VERSIONS and EXTENSION in known
 
 
-def required(context: Context) -> None:
+def require_task_support(context: Context) -> None:
     """Refuse a client that did not declare the extension, as the extension asks for."""
-    if not declared(context):
+    if not supports_tasks(context):
         wanted = MissingRequiredClientCapabilityErrorData(
             required_capabilities=ClientCapabilities(extensions={EXTENSION: {}})
         )
@@ -71,7 +71,7 @@ def required(context: Context) -> None:
         raise MCPError(MISSING_REQUIRED_CLIENT_CAPABILITY, f"declare the extension {EXTENSION}", data)
 
 
-async def begin(memory: Memory, what: str) -> Job:
+async def start_memory_job(memory: Memory, what: str) -> Job:
     """Ask for a reflection on all that was said, or for a compaction."""
     if what == "compact":
         return await memory.session.compact()
@@ -85,16 +85,16 @@ def job_of(job: Job) -> dict[str, Json]:
     return {**told, **{name: text for name in ("error", "reason") if (text := getattr(job, name))}}
 
 
-async def created(memory: Memory, found: Mapping[str, Json]) -> dict[str, Json] | None:
+async def build_task_reply(memory: Memory, found: Mapping[str, Json]) -> dict[str, Json] | None:
     """Return what a call answers that goes on as a task, the job of its result; None when that has ended."""
-    task = await status(memory, found["job"]["id"])
+    task = await read_task_status(memory, found["job"]["id"])
     said = f"The text was stored as {found['id']}. To {found['job']['kind']} takes a while."
     return {**task, "resultType": "task", "statusMessage": said} if task["status"] == "working" else None
 
 
-async def status(memory: Memory, id: str) -> dict[str, Json]:
+async def read_task_status(memory: Memory, id: str) -> dict[str, Json]:
     """Return how a task stands, and what came of it once it has ended; `NotFoundError` for none of this session."""
-    job = await _job(memory, id)
+    job = await _find_task_job(memory, id)
     task: dict[str, Json] = {
         "taskId": job.id,
         "status": "working" if job.state in UNFINISHED else "completed",
@@ -109,20 +109,22 @@ async def status(memory: Memory, id: str) -> dict[str, Json]:
         return task
     try:
         made = await memory.session.wait(job, timeout=_ENDED)
-        result = answered({"job": job_of(job), **({} if made is None else {"compaction": write(made)})})
+        result = build_tool_result(
+            {"job": job_of(job), **({} if made is None else {"compaction": encode_noun(made)})}
+        )
     except JobFailedError as error:
-        result = failed(error)
+        result = build_error_result(error)
     return {**task, "result": result.model_dump(by_alias=True, mode="json", exclude_none=True)}
 
 
-async def cancel(memory: Memory, id: str) -> None:
+async def cancel_task_job(memory: Memory, id: str) -> None:
     """Give a task up, unless it has ended."""
-    job = await _job(memory, id)
+    job = await _find_task_job(memory, id)
     with suppress(ConflictError):
         await memory.cancel(job.id)
 
 
-async def _job(memory: Memory, id: str) -> Job:
+async def _find_task_job(memory: Memory, id: str) -> Job:
     try:
         return await memory.session.job(id)
     except (GoneError, NotFoundError) as error:

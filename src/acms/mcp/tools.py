@@ -17,13 +17,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from acms.errors import ACMSError, EntryNotFoundError, PermissionDeniedError, ValidationError
 from acms.log import validation
 from acms.mcp import tasks
-from acms.mcp.failures import refused
+from acms.mcp.failures import build_argument_error
 from acms.mcp.memory import Memory
 from acms.model import Json
-from acms.nouns import write
+from acms.nouns import encode_noun
 from acms.results import ContextItem
 
-__all__ = ["TOOLS", "ToolSpec", "lean"]
+__all__ = ["TOOLS", "ToolSpec", "drop_empty_values"]
 
 HIDDEN = "hidden"
 """The rule by which a recall leaves out what is out of force."""
@@ -52,14 +52,14 @@ class ToolSpec:
         try:
             return self.arguments.model_validate(given or {})
         except pydantic.ValidationError as error:
-            raise refused(error) from None
+            raise build_argument_error(error) from None
 
 
 TOOLS: dict[str, ToolSpec] = {}
 """Every tool by its name, in the order in which they are listed."""
 
 
-def _tool(
+def _register_tool(
     arguments: type[Arguments], *, writes: bool = False, destroys: bool = False, repeatable: bool = True
 ) -> Callable[[Handler], Handler]:
     """Add a handler as a tool: its name is the tool's, and what a model is told is its docstring."""
@@ -79,7 +79,7 @@ def _tool(
         tool = Tool(
             name=name,
             description=" ".join((handler.__doc__ or "").split()),
-            input_schema=_schema(arguments),
+            input_schema=_build_input_schema(arguments),
             annotations=hints,
         )
         TOOLS[name] = ToolSpec(tool, arguments, handler)
@@ -92,23 +92,23 @@ _KEPT = frozenset(("type", "enum", "const", "required", "properties", "items", "
 """Of a schema, what helps a model to write a call; whatever else holds is checked when it comes."""
 
 
-def _schema(arguments: type[Arguments]) -> dict[str, Any]:
+def _build_input_schema(arguments: type[Arguments]) -> dict[str, Any]:
     """Return the schema of some arguments, short: every client sends all of them with every request to a model."""
-    found = _pruned(arguments.model_json_schema())
+    found = _prune_schema(arguments.model_json_schema())
     found.pop("description", None)
     return {"type": "object", **found}
 
 
-def _pruned(schema: Mapping[str, Any]) -> dict[str, Any]:
+def _prune_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     options = [one for one in schema.get("anyOf", ()) if one != {"type": "null"}]
     whole = {**schema, **(options[0] if len(options) == 1 else {})}
     kept = {name: value for name, value in whole.items() if name in _KEPT}
     if "properties" in kept:
-        kept["properties"] = {name: _pruned(one) for name, one in kept["properties"].items()}
+        kept["properties"] = {name: _prune_schema(one) for name, one in kept["properties"].items()}
     return kept
 
 
-def lean(written: Mapping[str, Json]) -> dict[str, Json]:
+def drop_empty_values(written: Mapping[str, Json]) -> dict[str, Json]:
     """Return JSON of ours without what says nothing: null, and empty texts, lists and objects."""
     return {name: one for name, one in written.items() if one not in (None, "", [], {})}
 
@@ -128,7 +128,7 @@ class Recall(Arguments):
     limit: _Positive | None = None
 
 
-@_tool(Recall)
+@_register_tool(Recall)
 async def recall(memory: Memory, given: Recall) -> Mapping[str, Json]:
     """Find what was said and is known about a query.
 
@@ -139,16 +139,16 @@ async def recall(memory: Memory, given: Recall) -> Mapping[str, Json]:
         given.query, budget=given.budget, scope=given.scope, where=given.where, limit=given.limit
     )
     return {
-        "items": [_item(one, session.session_id) for one in found],
+        "items": [_write_item(one, session.session_id) for one in found],
         "band": found.band.value,
         "confidence": round(found.confidence, 2),
         "tokens": found.tokens,
         "omitted": found.ledger.omitted,
-        **lean({"warnings": list(found.ledger.warnings)}),
+        **drop_empty_values({"warnings": list(found.ledger.warnings)}),
     }
 
 
-def _item(item: ContextItem, session: str) -> dict[str, Json]:
+def _write_item(item: ContextItem, session: str) -> dict[str, Json]:
     other = item.session_id if item.session_id != session else None
     return {
         "id": item.id,
@@ -157,7 +157,7 @@ def _item(item: ContextItem, session: str) -> dict[str, Json]:
         "source": item.source.value,
         "trust": item.trust.value,
         "score": round(item.score, 3),
-        **lean({"speaker": item.speaker, "session": other, "cut": item.truncated or None}),
+        **drop_empty_values({"speaker": item.speaker, "session": other, "cut": item.truncated or None}),
     }
 
 
@@ -179,13 +179,13 @@ class Remember(Arguments):
     ] = None
 
 
-@_tool(Remember, writes=True, repeatable=False)
+@_register_tool(Remember, writes=True, repeatable=False)
 async def remember(memory: Memory, given: Remember) -> Mapping[str, Json]:
     """Store a statement or decision for later, in words that are understood without this conversation.
 
     A fact replaces what is known of its subject and attribute.
     """
-    fact = _address(given)
+    fact = _parse_fact(given)
     if not given.text.strip():
         raise ValidationError("says nothing", field="text")
     role = "user" if given.origin == "user" else "assistant"
@@ -193,7 +193,7 @@ async def remember(memory: Memory, given: Remember) -> Mapping[str, Json]:
     try:
         receipt = (await memory.session.ingest_many([message]))[0]
     except ValidationError as error:
-        raise _by_argument(error) from error
+        raise _use_argument_name(error) from error
     made: dict[str, Json] = {
         "id": receipt.message_id,
         "version": receipt.version,
@@ -206,11 +206,11 @@ async def remember(memory: Memory, given: Remember) -> Mapping[str, Json]:
     try:
         if fact is not None:
             stated = await memory.session.state(*fact, sources=[receipt.message_id])
-            made["fact"] = lean(
+            made["fact"] = drop_empty_values(
                 {"id": stated.id, "content": stated.content, "replaces": list(stated.replaces)}
             )
         if given.then is not None:
-            made["job"] = tasks.job_of(await tasks.begin(memory, given.then))
+            made["job"] = tasks.job_of(await tasks.start_memory_job(memory, given.then))
     except ACMSError as error:
         error.options = (f"the text was stored as {receipt.message_id}; forget it, or go on", *error.options)
         if isinstance(error, PermissionDeniedError):
@@ -220,7 +220,7 @@ async def remember(memory: Memory, given: Remember) -> Mapping[str, Json]:
     return made
 
 
-def _address(given: Remember) -> tuple[str, str, str] | None:
+def _parse_fact(given: Remember) -> tuple[str, str, str] | None:
     """Return the fact that is stated; None without one."""
     said = {name: getattr(given, name) for name in ("subject", "attribute", "value")}
     if not any(said.values()):
@@ -237,7 +237,7 @@ def _address(given: Remember) -> tuple[str, str, str] | None:
     return said["subject"], said["attribute"], said["value"]
 
 
-def _by_argument(error: ValidationError) -> ValidationError:
+def _use_argument_name(error: ValidationError) -> ValidationError:
     """Name the argument of the tool at fault."""
     field = error.field.rpartition(".")[2]
     said = str(error).removeprefix(f"{error.field}: ")
@@ -253,14 +253,14 @@ class Why(Arguments):
     budget: _Positive | None = None
 
 
-@_tool(Why)
+@_register_tool(Why)
 async def why(memory: Memory, given: Why) -> Mapping[str, Json]:
     """Say why a recall of a query shows an entry or leaves it out, and by which rule."""
     try:
         verdict = await memory.verdict(given.id, given.query, given.budget)
     except EntryNotFoundError:  # it may be a key
         verdict = await memory.verdict((await memory.entry(given.id)).id, given.query, given.budget)
-    return {"included": verdict.included, **lean(write(verdict))}
+    return {"included": verdict.included, **drop_empty_values(encode_noun(verdict))}
 
 
 class Forget(Arguments):
@@ -270,7 +270,7 @@ class Forget(Arguments):
     forever: Annotated[bool, Field(description="erase its content; no undo")] = False
 
 
-@_tool(Forget, writes=True, destroys=True)
+@_register_tool(Forget, writes=True, destroys=True)
 async def forget(memory: Memory, given: Forget) -> Mapping[str, Json]:
     """Put an entry out of force, with the facts made from it.
 
@@ -278,7 +278,10 @@ async def forget(memory: Memory, given: Forget) -> Mapping[str, Json]:
     """
     if given.forever:
         done = await memory.session.erase(given.id)
-        return {"erased": list(done.ids), **lean({"remaining": [write(one) for one in done.remaining]})}
+        return {
+            "erased": list(done.ids),
+            **drop_empty_values({"remaining": [encode_noun(one) for one in done.remaining]}),
+        }
     return {"retracted": given.id, "version": await memory.session.retract(given.id, reason="forgotten")}
 
 
@@ -293,11 +296,11 @@ class Facts(Arguments):
     limit: _Positive = 50
 
 
-@_tool(Facts)
+@_register_tool(Facts)
 async def facts(memory: Memory, given: Facts) -> Mapping[str, Json]:
     """List the facts in force, oldest first; of more than limit the newest."""
     moment: datetime | None = (
-        None if given.valid_at is None else validation.moment(given.valid_at, "valid_at")
+        None if given.valid_at is None else validation.parse_moment(given.valid_at, "valid_at")
     )
     found = await memory.session.facts(
         subject=given.subject,
@@ -307,7 +310,10 @@ async def facts(memory: Memory, given: Facts) -> Mapping[str, Json]:
         valid_at=moment,
     )
     shown = found[-given.limit :]
-    return {"facts": [lean(write(one)) for one in shown], "omitted": len(found) - len(shown)}
+    return {
+        "facts": [drop_empty_values(encode_noun(one)) for one in shown],
+        "omitted": len(found) - len(shown),
+    }
 
 
 class History(Arguments):
@@ -317,15 +323,18 @@ class History(Arguments):
     limit: Annotated[int, Field(ge=1, le=200)] = 20
 
 
-@_tool(History)
+@_register_tool(History)
 async def history(memory: Memory, given: History) -> Mapping[str, Json]:
     """Show a page of the log, oldest first: how each entry begins, and whether it is in force."""
     page = await memory.session.history(limit=given.limit, after=given.after)
-    return {"entries": [lean(write(one)) for one in page.entries], **lean({"next": page.next_after})}
+    return {
+        "entries": [drop_empty_values(encode_noun(one)) for one in page.entries],
+        **drop_empty_values({"next": page.next_after}),
+    }
 
 
 @cache
-def _contract() -> dict[str, Json]:
+def _load_request_schema() -> dict[str, Json]:
     """Return the schema of a request of the contract."""
     text = (files("acms") / "schemas" / "render_request.v0.json").read_text(encoding="utf-8")
     return {
@@ -336,12 +345,14 @@ def _contract() -> dict[str, Json]:
 class Render(Arguments):
     """What to render."""
 
-    request: Annotated[dict[str, Any], Field(json_schema_extra=lambda schema: schema.update(_contract()))]
+    request: Annotated[
+        dict[str, Any], Field(json_schema_extra=lambda schema: schema.update(_load_request_schema()))
+    ]
     action: Annotated[str | None, Field(description="option of an earlier error, with attempt 2")] = None
     attempt: _Positive = 1
 
 
-@_tool(Render)
+@_register_tool(Render)
 async def render(memory: Memory, given: Render) -> Mapping[str, Json]:
     """Answer a render_request.v0 of the ACS contract: fragments within the budget, or an error with options."""
     from acms.contract.schema import RenderRequest  # most clients never ask for it

@@ -16,7 +16,7 @@ from pathlib import PurePath
 from typing import Any
 
 from acms.errors import ACMSError
-from acms.observability.operations import note
+from acms.observability.operations import annotate_operation
 
 __all__ = ["JSONFormatter", "correlation", "correlation_id"]
 
@@ -37,21 +37,21 @@ def correlation(id: str) -> Generator[None]:
         correlation_id.reset(token)
 
 
-def log(level: int, name: str, **fields: object) -> None:
+def log_event(level: int, name: str, **fields: object) -> None:
     """Write one event by name, its data as fields."""
     if logger.isEnabledFor(level):
         logger.log(level, name, extra={"acms": fields, "correlation_id": correlation_id.get()})
 
 
-def tell(listener: Callable[[Any], object] | None, event: object) -> None:
+def emit_event(listener: Callable[[Any], object] | None, event: object) -> None:
     """Give an event to whoever listens; a listener that fails changes nothing and is logged."""
-    note(event)
+    annotate_operation(event)
     if listener is None:
         return
     try:
         listener(event)
     except Exception as error:
-        log(logging.WARNING, "on_event_failed", told=type(event).__name__, error=safe_error(error))
+        log_event(logging.WARNING, "on_event_failed", told=type(event).__name__, error=safe_error(error))
 
 
 def safe_error(error: BaseException) -> str:

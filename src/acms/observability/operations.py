@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import Counter, Histogram, MeterProvider
     from opentelemetry.trace import Span, Tracer, TracerProvider
 
-__all__ = ["Operation", "note", "operation", "recorded", "traced"]
+__all__ = ["Operation", "annotate_operation", "record_operation", "trace_class", "trace_function"]
 
 Attributes: TypeAlias = Mapping[str, str | int | float | bool]
 C = TypeVar("C", bound=type)
@@ -68,16 +68,16 @@ class _Instruments(NamedTuple):
     records: Counter
 
 
-def listening() -> _Instruments | None:
+def find_instruments() -> _Instruments | None:
     """Return what records; None when nobody listens."""
     trace, metrics = sys.modules.get("opentelemetry.trace"), sys.modules.get("opentelemetry.metrics")
     if trace is None or metrics is None:  # whoever imports an SDK has both
         return None
-    return _instruments(trace.get_tracer_provider(), metrics.get_meter_provider())
+    return _create_instruments(trace.get_tracer_provider(), metrics.get_meter_provider())
 
 
 @lru_cache(maxsize=1)
-def _instruments(spans: TracerProvider, numbers: MeterProvider) -> _Instruments | None:
+def _create_instruments(spans: TracerProvider, numbers: MeterProvider) -> _Instruments | None:
     """Return what records by providers; None when both are those of the API itself, which stand in for none."""
     if all(type(one).__module__.startswith(_API) for one in (spans, numbers)):
         return None
@@ -147,21 +147,21 @@ class Operation:
 _running: ContextVar[Operation | None] = ContextVar("acms_operation", default=None)
 
 
-def note(said: object) -> None:
+def annotate_operation(said: object) -> None:
     """Record something of the operation that this is part of."""
     if (found := _running.get()) is not None:
         found.note(said)
 
 
 @contextmanager
-def operation(
+def record_operation(
     name: str, about: Attributes | None = None, *, of: object = None, apart: bool = False
 ) -> Generator[Operation]:
     """Record what runs inside the block, and its error by type alone; with `apart` it has no parent.
 
     `of` is the session it is an operation of.
     """
-    by = listening()
+    by = find_instruments()
     if by is None:
         yield Operation()
         return
@@ -180,7 +180,7 @@ def operation(
             raise
         finally:
             _running.reset(token)
-            found.attributes.update(_place(of))
+            found.attributes.update(_session_attributes(of))
             found.ended(name, began, error)
 
 
@@ -207,33 +207,33 @@ RECORDED_AS = {"recall_for_prompt": "recall"}
 """Verbs that are recorded under the name of another one: to whoever watches they are the same."""
 
 
-def traced(cls: C) -> C:
+def trace_class(cls: C) -> C:
     """Record every verb of a class: its public coroutines."""
     for name, call in list(vars(cls).items()):
         if iscoroutinefunction(call) and not name.startswith("_") and name not in QUIET:
-            setattr(cls, name, recorded(call))
+            setattr(cls, name, trace_function(call))
     return cls
 
 
-def recorded(call: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+def trace_function(call: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
     """Record a coroutine function under its name; its first argument is the session, or what else it is given."""
     name = RECORDED_AS.get(call.__name__, call.__name__)
 
     @wraps(call)
     async def recorded(*args: P.args, **more: P.kwargs) -> R:
-        if listening() is None:
+        if find_instruments() is None:
             return await call(*args, **more)
-        with operation(name, of=args[0] if args else None) as found:
+        with record_operation(name, of=args[0] if args else None) as found:
             result = await call(*args, **more)
             found.note(result)
             if NAMES.get(name) == "create_memory_store":
-                found.attributes["acms.fork.store.id"] = _place(result).get(STORE, "")
+                found.attributes["acms.fork.store.id"] = _session_attributes(result).get(STORE, "")
             return result
 
     return recorded
 
 
-def _place(session: object) -> dict[str, str]:
+def _session_attributes(session: object) -> dict[str, str]:
     """Return which conversation and which log a session is."""
     shared: Any = getattr(session, "_shared", None)
     if shared is None:
@@ -244,7 +244,7 @@ def _place(session: object) -> dict[str, str]:
     return found
 
 
-def _many(found: Sequence[Any]) -> Attributes:
+def _list_attributes(found: Sequence[Any]) -> Attributes:
     if not found or not isinstance(found[0], MessageReceipt):
         return {COUNT: len(found)}
     return {COUNT: len(found), TOKENS: sum([one.tokens for one in found]), "acms.version": found[-1].version}
@@ -295,6 +295,6 @@ _TOLD: Mapping[type, Callable[[Any], Attributes]] = {
     HistoryPage: lambda it: {COUNT: len(it.entries)},
     str: lambda it: {ID: it},
     int: lambda it: {"acms.version": it},
-    **dict.fromkeys((list, tuple), _many),
+    **dict.fromkeys((list, tuple), _list_attributes),
 }
 """What is said of an object: what a verb returned, or what it and its jobs report on the way."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from acms.model import Json, Media, Part, Raw, Reasoning, Text, ToolCall, ToolResult
 from acms.observability.events import PromptRendered, ScopeShrunk
 from acms.observability.logging import safe_error
-from acms.observability.operations import Operation, listening, operation
+from acms.observability.operations import Operation, find_instruments, record_operation
 from acms.prompt_types import PromptMessage
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def render_span(*, codec: str, model: str, budget: int | None = None) -> Generat
         "acms.prompt.codec": codec,
         **({} if budget is None else {"acms.prompt.budget": budget}),
     }
-    with operation(RENDER, about) as found:
+    with record_operation(RENDER, about) as found:
         try:
             yield RenderSpan(found)
         except BaseException as error:
@@ -107,20 +107,28 @@ def render_span(*, codec: str, model: str, budget: int | None = None) -> Generat
 
 def _message_json(message: PromptMessage) -> dict[str, Json]:
     """Write a message in the form of the conventions' JSON schema of input messages."""
-    written: dict[str, Json] = {"role": message.role.value, "parts": [_part(part) for part in message.parts]}
+    written: dict[str, Json] = {
+        "role": message.role.value,
+        "parts": [_part_json(part) for part in message.parts],
+    }
     if message.name is not None:
         written["name"] = message.name
     return written
 
 
-def _part(part: Part) -> dict[str, Json]:
+def _part_json(part: Part) -> dict[str, Json]:
     match part:
         case Text(text):
             return {"type": "text", "content": text}
         case Reasoning(text):
             return {"type": "reasoning", "content": text}
         case ToolCall(call_id, name, arguments):
-            return {"type": "tool_call", "id": call_id, "name": name, "arguments": _given(arguments)}
+            return {
+                "type": "tool_call",
+                "id": call_id,
+                "name": name,
+                "arguments": _parse_arguments(arguments),
+            }
         case ToolResult(call_id, output):
             return {"type": "tool_call_response", "id": call_id, "response": output}
         case Media(mime, ref):
@@ -129,7 +137,7 @@ def _part(part: Part) -> dict[str, Json]:
             return {"type": vendor, "json": raw}
 
 
-def _given(arguments: str) -> Json:
+def _parse_arguments(arguments: str) -> Json:
     """Read the arguments of a call, which are an object in the conventions; as they are when they are no JSON."""
     try:
         return json.loads(arguments)
@@ -165,12 +173,12 @@ _UNSEEN = nullcontext(RequestSpan())
 
 def request_span(method: str, headers: Mapping[str, str]) -> AbstractContextManager[RequestSpan]:
     """Open the span of a request, below the caller's when it sent a `traceparent` (W3C Trace Context)."""
-    by = listening()
-    return _UNSEEN if by is None else _recorded(by.tracer, method, headers)
+    by = find_instruments()
+    return _UNSEEN if by is None else _open_request_span(by.tracer, method, headers)
 
 
 @contextmanager
-def _recorded(tracer: Tracer, method: str, headers: Mapping[str, str]) -> Generator[RequestSpan]:
+def _open_request_span(tracer: Tracer, method: str, headers: Mapping[str, str]) -> Generator[RequestSpan]:
     from opentelemetry import trace
 
     above = None

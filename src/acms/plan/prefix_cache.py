@@ -47,7 +47,7 @@ class Prices(NamedTuple):
     write: float = 1.0
 
 
-def step(scale: int, slack: float) -> int:
+def grid_step(scale: int, slack: float) -> int:
     """Return the distance of the lines of a grid: at most this share of a scale, and at least four fifths of that.
 
     Three significant bits, so that budgets which are nearly the same have the same grid.
@@ -57,18 +57,18 @@ def step(scale: int, slack: float) -> int:
     return most // unit * unit
 
 
-def distance(scale: int, slack: float, tokens: int = 0, messages: int = 0) -> int:
+def epoch_length(scale: int, slack: float, tokens: int = 0, messages: int = 0) -> int:
     """Return how many tokens a log grows by in an epoch, of a log with so many tokens and messages.
 
     Half as many where a message is short beside the scale: the best slack grows with the root of a turn, `best`.
     """
     if not slack:
         return 0
-    found = step(scale, slack)
+    found = grid_step(scale, slack)
     return found if tokens * SHORT > scale * messages else found // 2
 
 
-def start(befores: Sequence[int], costs: Sequence[int], room: int, length: int, scale: int = 0) -> int:
+def find_start(befores: Sequence[int], costs: Sequence[int], room: int, length: int, scale: int = 0) -> int:
     """Return the first of some atoms that is shown, so that it and all after it fit the room.
 
     `befores` are the tokens of the log before each atom and never fall; `costs` are what each takes of the room. The
@@ -95,19 +95,19 @@ def start(befores: Sequence[int], costs: Sequence[int], room: int, length: int, 
     while length > MOST * room:
         length //= 2
     while length > 0:
-        since = bisect_left(befores, epoch(befores[newest], length))
+        since = bisect_left(befores, epoch_start(befores[newest], length))
         if since > first:
-            return _line(befores, costs, since, first, room, length, step(scale or room, LINES))
+            return _start_on_grid(befores, costs, since, first, room, length, grid_step(scale or room, LINES))
         length //= 2
     return first
 
 
-def epoch(tokens: int, length: int) -> int:
+def epoch_start(tokens: int, length: int) -> int:
     """Return how many tokens a log had when its epoch began that now has so many before its newest message."""
     return tokens // length * length
 
 
-def _line(
+def _start_on_grid(
     befores: Sequence[int], costs: Sequence[int], since: int, first: int, room: int, length: int, grid: int
 ) -> int:
     """Return the atom on the first line from which all fits until `length` tokens were added to what is before `since`.
@@ -137,7 +137,7 @@ def recall_tokens(budget: int | None) -> int:
 # ── the cost model ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def cost(slack: float, turn: float, room: float, prices: Prices, value: float = 1.0) -> float:
+def cost_per_turn(slack: float, turn: float, room: float, prices: Prices, value: float = 1.0) -> float:
     """Return what a turn costs, in uncached tokens, beyond writing what is new: reads, rewrites, and context given up.
 
     Between two epochs a window grows from `room * (1 - slack)` to `room` by `turn` tokens a turn, so one epoch falls on
@@ -149,7 +149,7 @@ def cost(slack: float, turn: float, room: float, prices: Prices, value: float = 
     return prices.read * shown + (prices.write - prices.read) * rewritten + value * (room - shown)
 
 
-def best(turn: float, room: float, prices: Prices, value: float = 1.0) -> float:
+def best_slack(turn: float, room: float, prices: Prices, value: float = 1.0) -> float:
     """Return the slack that costs least: the square root law of stock keeping (Harris 1913), with rewrites as orders.
 
     `cost` is flat around it: half or twice as much slack costs a quarter more of what depends on it.

@@ -14,10 +14,10 @@ from operator import is_
 from acms.model import Part, Role, Text, ToolCall, ToolResult
 from acms.plan.nodes import Atom, Node, Scope
 from acms.prompt_types import PromptMessage
-from acms.text.chat_messages import NO_RESULT, ORPHAN, wrap
+from acms.text.chat_messages import NO_RESULT, ORPHAN, wrap_text
 
 
-def atoms(messages: Sequence[PromptMessage]) -> list[Atom]:
+def group_messages(messages: Sequence[PromptMessage]) -> list[Atom]:
     """Return messages as units that are shown together or not at all, every tool call with its answers.
 
     Answers stand directly behind their call, in the order of the calls; one answers the nearest call before it that
@@ -25,26 +25,26 @@ def atoms(messages: Sequence[PromptMessage]) -> list[Atom]:
     answer to no call, and a second one to the same, becomes text of the user in marks. Calls that were made one after
     the other before any of them was answered stay together, in one unit, their answers behind the last of them.
     """
-    return joined([Atom((message,)) for message in messages])
+    return join_answers([Atom((message,)) for message in messages])
 
 
-def joined(units: Sequence[Atom]) -> list[Atom]:
+def join_answers(units: Sequence[Atom]) -> list[Atom]:
     """Return units with the answers moved behind their calls, as `atoms` does; units that become empty are gone.
 
     The versions of a unit span those of the answers that joined it.
     """
     pairing = _Pairing()
-    drafts = [None if _plain(unit) else pairing.read(unit) for unit in units]
+    drafts = [None if _needs_no_pairing(unit) else pairing.read(unit) for unit in units]
     found: list[Atom] = []
     for unit, draft in zip(units, drafts, strict=True):
         if draft is None:
             found.append(unit)
         else:
             found += draft.written()
-    return parallel(found)
+    return merge_parallel_calls(found)
 
 
-def parallel(units: Sequence[Atom]) -> list[Atom]:
+def merge_parallel_calls(units: Sequence[Atom]) -> list[Atom]:
     """Return units in which calls that were made side by side, each a message of its own, are one.
 
     They are where all were made before the first answer came, as the versions of the units say.
@@ -52,11 +52,11 @@ def parallel(units: Sequence[Atom]) -> list[Atom]:
     found: list[Atom] = []
     made, answered = 0, 0  # version of the last call of the newest unit, and of its first answer
     for unit in units:
-        if not _alone(unit):
+        if not _is_single_call(unit):
             found.append(unit)
             made, answered = 0, 0
         elif max(made, unit.first) < min(answered, unit.last):
-            found[-1] = _merged(found[-1], unit)
+            found[-1] = _merge_call(found[-1], unit)
             made, answered = max(made, unit.first), min(answered, unit.last)
         else:
             found.append(unit)
@@ -64,7 +64,7 @@ def parallel(units: Sequence[Atom]) -> list[Atom]:
     return found
 
 
-def _alone(unit: Atom) -> bool:
+def _is_single_call(unit: Atom) -> bool:
     """Return whether a unit is a message that makes one call, and its answer."""
     messages = unit.messages
     if len(messages) != 2 or messages[1].role is not Role.TOOL or not unit.first:
@@ -73,7 +73,7 @@ def _alone(unit: Atom) -> bool:
     return sum(isinstance(part, ToolCall) for part in parts) == 1 and not is_placeholder(messages[1])
 
 
-def _merged(before: Atom, unit: Atom) -> Atom:
+def _merge_call(before: Atom, unit: Atom) -> Atom:
     """Put a call and its answer into the unit of calls that were made beside it."""
     call, answer = unit.messages
     half = len(before.messages) // 2
@@ -88,7 +88,7 @@ def _merged(before: Atom, unit: Atom) -> Atom:
     )
 
 
-def paired(tree: Scope) -> Scope:
+def pair_tool_calls(tree: Scope) -> Scope:
     """Return a tree in which every tool call has its answers with it, also those written in another scope.
 
     An answer joins the unit of its call, in the scope of the call: it lives and dies with it. One that the caller wrote
@@ -96,8 +96,8 @@ def paired(tree: Scope) -> Scope:
     """
     pairing = _Pairing()
     drafts: list[_Draft | None] = []
-    _read(tree, pairing, drafts)
-    return _written(tree, iter(drafts))
+    _read_scope(tree, pairing, drafts)
+    return _rebuild_scope(tree, iter(drafts))
 
 
 def is_placeholder(message: PromptMessage) -> bool:
@@ -108,16 +108,16 @@ def is_placeholder(message: PromptMessage) -> bool:
     return isinstance(part, ToolResult) and part.output == NO_RESULT
 
 
-def _read(scope: Scope, pairing: _Pairing, drafts: list[_Draft | None]) -> None:
+def _read_scope(scope: Scope, pairing: _Pairing, drafts: list[_Draft | None]) -> None:
     """Read the units of a scope in order; None stands for one that has nothing to do with tools."""
     for node in scope.children:
         if type(node) is Atom:
-            drafts.append(None if _plain(node) else pairing.read(node))
+            drafts.append(None if _needs_no_pairing(node) else pairing.read(node))
         elif isinstance(node, Scope):
-            _read(node, pairing, drafts)
+            _read_scope(node, pairing, drafts)
 
 
-def _plain(unit: Atom) -> bool:
+def _needs_no_pairing(unit: Atom) -> bool:
     """Return whether a unit has nothing to do with tools, or is a call with all its answers already."""
     messages = unit.messages
     for place, message in enumerate(messages):
@@ -126,13 +126,13 @@ def _plain(unit: Atom) -> bool:
         for part in message.parts:
             kind = type(part)
             if kind is ToolCall:
-                return place == 0 and _complete(messages)
+                return place == 0 and _is_complete_group(messages)
             if kind is ToolResult:
                 return False
     return True
 
 
-def _complete(messages: Sequence[PromptMessage]) -> bool:
+def _is_complete_group(messages: Sequence[PromptMessage]) -> bool:
     """Return whether messages are a call and its answers in order, and nothing else."""
     call, *answers = messages
     ids = [part.call_id for part in call.parts if isinstance(part, ToolCall)]
@@ -151,7 +151,7 @@ def _complete(messages: Sequence[PromptMessage]) -> bool:
     return True
 
 
-def _written(scope: Scope, drafts: Iterator[_Draft | None]) -> Scope:
+def _rebuild_scope(scope: Scope, drafts: Iterator[_Draft | None]) -> Scope:
     children: list[Node] = []
     for node in scope.children:
         if type(node) is Atom:
@@ -161,20 +161,20 @@ def _written(scope: Scope, drafts: Iterator[_Draft | None]) -> Scope:
             else:
                 children += draft.written()
         elif isinstance(node, Scope):
-            children.append(_written(node, drafts))
+            children.append(_rebuild_scope(node, drafts))
         else:
             children.append(node)
-    children = _runs(children)
+    children = _merge_parallel_runs(children)
     same = len(children) == len(scope.children) and all(map(is_, children, scope.children))
     return scope if same else replace(scope, children=tuple(children))
 
 
-def _runs(children: Sequence[Node]) -> list[Node]:
+def _merge_parallel_runs(children: Sequence[Node]) -> list[Node]:
     """Return the nodes of a scope with calls that were made side by side in one unit."""
     found: list[Node] = []
     for atoms_, run in groupby(children, lambda node: type(node) is Atom):
         nodes = list(run)
-        found += parallel([node for node in nodes if isinstance(node, Atom)]) if atoms_ else nodes
+        found += merge_parallel_calls([node for node in nodes if isinstance(node, Atom)]) if atoms_ else nodes
     return found
 
 
@@ -303,7 +303,7 @@ class _Pairing:
             stray = [message.text]
             others = tuple([part for part in others if not isinstance(part, Text)])
         if stray or others:
-            told = tuple([Text(wrap(output, ORPHAN)) for output in stray])
+            told = tuple([Text(wrap_text(output, ORPHAN)) for output in stray])
             orphan = replace(
                 message,
                 role=Role.USER,

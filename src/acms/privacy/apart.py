@@ -13,21 +13,21 @@ from acms.privacy.looks import (
     DIGIT,
     EXPRESSION,
     LETTER,
-    harmless,
-    is_made_up,
-    level,
+    is_placeholder_value,
+    is_stop_word,
+    looks_harmless,
+    looks_like_secret,
+    looks_random,
     names_itself,
-    opaque,
-    placeholder,
+    rate_randomness,
     rest_of,
-    stopped,
 )
-from acms.privacy.rules import compiled, listed, rows, shape
+from acms.privacy.rules import compile_pattern, get_word_set, load_pattern, load_table_rows
 
 # ── headers ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-_AUTH = shape("auth")
-_COOKIE = shape("cookie")
+_AUTH = load_pattern("auth")
+_COOKIE = load_pattern("cookie")
 
 
 def _is_pair(value: str) -> bool:
@@ -38,11 +38,15 @@ def _is_pair(value: str) -> bool:
         return False
 
 
-def header(text: str, end: int, kind: str, word: str) -> Found | None:
+def find_header_credential(text: str, end: int, kind: str, word: str) -> Found | None:
     """Return the credential of a header whose name ends here."""
     if kind == "cookie":
         match = _COOKIE.match(text, end)
-        return Found(match.start(1), match.end(1), "token") if match and not placeholder(match[1]) else None
+        return (
+            Found(match.start(1), match.end(1), "token")
+            if match and not is_placeholder_value(match[1])
+            else None
+        )
     match = _AUTH.match(text, end)
     if not match or text[match.start("value") - 1] not in " \t:=\"'`,0+":
         return None
@@ -51,7 +55,7 @@ def header(text: str, end: int, kind: str, word: str) -> Found | None:
         if text[end : end + 1] not in " \t:=%" or scheme:
             return None
         scheme = "bearer"
-    if placeholder(value) or EXPRESSION.fullmatch(value):
+    if is_placeholder_value(value) or EXPRESSION.fullmatch(value):
         return None
     found = Found(
         start, rest_of(text, start + len(value)), "password" if scheme == "basic" else "bearer_token"
@@ -62,13 +66,13 @@ def header(text: str, end: int, kind: str, word: str) -> Found | None:
     return found if telling and len(value) >= (12 if scheme else 16) else None
 
 
-_WORDS = shape("words")
+_WORDS = load_pattern("words")
 
 
-def mnemonic(text: str, end: int) -> Found | None:
+def find_mnemonic(text: str, end: int) -> Found | None:
     """Return twelve words or more: a mnemonic of BIP 39."""
     words = _WORDS.match(text, end)
-    if not words or sum(word in listed("function") for word in words[1].lower().split()) > 2:
+    if not words or sum(word in get_word_set("function") for word in words[1].lower().split()) > 2:
         return None
     return Found(words.start(1), words.end(1), "secret")
 
@@ -77,12 +81,12 @@ def mnemonic(text: str, end: int) -> Found | None:
 
 #: A name and its value apart, as in lists of variables: `name: DB_PASSWORD`, `value: …`.
 _LISTED = re.compile(r"""(?:name|key)(?:["']?[ \t]{0,3}[:=][ \t]{0,3}["']?|>)[\w.:-]{0,48}$""")
-_ITEM = shape("item")
+_ITEM = load_pattern("item")
 _VARIABLE = re.compile(r"""variable[ \t]{1,4}["'][\w-]{0,48}$""")
-_DEFAULT = shape("default")
+_DEFAULT = load_pattern("default")
 
 
-def item(text: str, former: str, start: int, end: int) -> int | None:
+def find_item_value(text: str, former: str, start: int, end: int) -> int | None:
     """Return where the value of a name begins that is an item of a list or a block of its own."""
     for before, after in ((_LISTED, _ITEM), (_VARIABLE, _DEFAULT)):
         if before.search(former) and (value := after.match(text, end)):
@@ -94,14 +98,14 @@ def item(text: str, former: str, start: int, end: int) -> int | None:
 
 #: A line of names, each a word or a few. Blanks belong to what stands before them, and a tab is a sign only where no
 #: other one is: read in two ways, a line that is none would be tried in every mixture of them.
-_HEAD = shape("head")
+_HEAD = load_pattern("head")
 _OF_IT = re.compile(r"""[\s"'`*]*(?!(?i:hash|encr|min|max|old|last))(?:[\w'-]{1,12}[ _-]?){0,2}""")
-_TITLE = shape("title")
+_TITLE = load_pattern("title")
 _SIDES = " \t\"'`*\r"
 _ROWS = 200
 
 
-def column(text: str, start: int, end: int, kind: str, work: Work) -> list[Found]:
+def find_column_values(text: str, start: int, end: int, kind: str, work: Work) -> list[Found]:
     """Return what stands below a name that heads a column: of lines of CSV, of a table in Markdown."""
     begin, stop = text.rfind("\n", max(0, start - 300), start) + 1, text.find("\n", end, end + 300)
     if stop < 0 or (begin == 0 and start > 300) or not _HEAD.fullmatch(text, begin, stop):
@@ -124,8 +128,16 @@ def column(text: str, start: int, end: int, kind: str, work: Work) -> list[Found
         if title in value.lower() or _TITLE.fullmatch(value):
             break  # another table
         at = begin + sum(map(len, row[:place])) + place + row[place].find(value)
-        drawn = level(value) >= 2 and len(value) >= 6 and (kind == "password" or opaque(value))
-        if drawn and " " not in value and not harmless(value) and not names_itself(value) and value[0] != "$":
+        drawn = (
+            rate_randomness(value) >= 2 and len(value) >= 6 and (kind == "password" or looks_random(value))
+        )
+        if (
+            drawn
+            and " " not in value
+            and not looks_harmless(value)
+            and not names_itself(value)
+            and value[0] != "$"
+        ):
             found.append(Found(at, at + len(value), kind))
     return found
 
@@ -134,36 +146,36 @@ def column(text: str, start: int, end: int, kind: str, work: Work) -> list[Found
 
 
 @cache
-def _commands() -> list[tuple[re.Pattern[str], list[tuple[str, int]]]]:
+def _index_commands() -> list[tuple[re.Pattern[str], list[tuple[str, int]]]]:
     """Return literals and the rows they belong to, by a sign that all of these rows need."""
     found: dict[str, list[tuple[str, int]]] = {}
-    for number, row in enumerate(rows("commands")):
+    for number, row in enumerate(load_table_rows("commands")):
         found.setdefault(row["sign"], []).extend((literal, number) for literal in row["has"])
-    return [(compiled(sign), literals) for sign, literals in found.items()]
+    return [(compile_pattern(sign), literals) for sign, literals in found.items()]
 
 
-def commands(text: str, low: str, work: Work) -> Iterator[Found]:
+def find_command_secrets(text: str, low: str, work: Work) -> Iterator[Found]:
     """Find what commands, calls and addresses are given as a password or a key, by rows of data."""
-    for sign, literals in _commands():
+    for sign, literals in _index_commands():
         if not sign.search(text):
             continue
         for number in dict.fromkeys([number for literal, number in literals if literal in low]):
-            row = rows("commands")[number]
+            row = load_table_rows("commands")[number]
             work.spend(len(text))
-            for match in compiled(row["shape"]).finditer(text):
+            for match in compile_pattern(row["shape"]).finditer(text):
                 value = match[1].rstrip(".,;?)")
                 near = low[max(0, match.start() - 100) : match.start()]
-                if compiled(row.get("near", "")).search(near) and _LOOKS[row["look"]](value):
+                if compile_pattern(row.get("near", "")).search(near) and _LOOKS[row["look"]](value):
                     kind = "api_key" if row["look"] == "drawn" else "password"
                     yield Found(match.start(1), match.start(1) + len(value), kind)
 
 
-def _given(value: str) -> bool:
-    return not names_itself(value) and not stopped(value) and len(set(value)) > 2
+def _is_actual_value(value: str) -> bool:
+    return not names_itself(value) and not is_stop_word(value) and len(set(value)) > 2
 
 
-def _drawn(value: str) -> bool:
-    return opaque(value) and not names_itself(value)
+def _is_random_value(value: str) -> bool:
+    return looks_random(value) and not names_itself(value)
 
 
-_LOOKS = {"given": _given, "made up": is_made_up, "drawn": _drawn}
+_LOOKS = {"given": _is_actual_value, "made up": looks_like_secret, "drawn": _is_random_value}

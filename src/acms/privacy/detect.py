@@ -13,7 +13,7 @@ from typing import NamedTuple
 from acms.model import Privacy
 from acms.privacy import apart, identity, personal, tokens
 from acms.privacy.found import Exhausted, Found, Work
-from acms.privacy.named import lower, named
+from acms.privacy.named import find_named_secrets, lower_keeping_offsets
 
 RULES = "2026-11-29"
 """Version of the rules: the day on which what they find was last changed."""
@@ -58,7 +58,7 @@ class Redacted(NamedTuple):
     spans: tuple[Sensitive, ...]
 
 
-def effective(*modes: Privacy) -> Privacy:
+def strictest_mode(*modes: Privacy) -> Privacy:
     """Return the strictest of the modes of a request, its tenant and an item; `allow` of none."""
     return max(modes, key=_STRICT.__getitem__, default=Privacy.ALLOW)
 
@@ -66,12 +66,12 @@ def effective(*modes: Privacy) -> Privacy:
 _STRICT = {Privacy.ALLOW: 0, Privacy.REDACT: 1, Privacy.BLOCK: 2}
 
 
-def mark(kind: str) -> str:
+def redaction_mark(kind: str) -> str:
     """Return what stands in the place of something sensitive."""
     return f"[REDACTED: {kind}]"
 
 
-def spans(text: str, mode: Privacy = Privacy.REDACT) -> list[Sensitive]:
+def find_sensitive_spans(text: str, mode: Privacy = Privacy.REDACT) -> list[Sensitive]:
     """Return what `redact` takes out of a text under this mode, in order, without overlaps.
 
     Taking something out changes what stands beside it, so what is left is searched again until nothing is found. A text
@@ -81,18 +81,18 @@ def spans(text: str, mode: Privacy = Privacy.REDACT) -> list[Sensitive]:
     if len(text) < _NAME and text.isalnum() and text.isascii() and not _DIGITS.search(text):
         return []  # most names are a word, and a reply looks at hundreds
     try:
-        return _searched(text, mode, Work(len(text)))
+        return _search_until_clean(text, mode, Work(len(text)))
     except Exhausted:
         return [Sensitive(0, len(text), "secret", clear=True)]
 
 
-def _searched(text: str, mode: Privacy, work: Work) -> list[Sensitive]:
+def _search_until_clean(text: str, mode: Privacy, work: Work) -> list[Sensitive]:
     found: list[Sensitive] = []
-    waiting = _between(text) if "[REDACTED: " in text else [(0, len(text))]
+    waiting = _split_at_marks(text) if "[REDACTED: " in text else [(0, len(text))]
     for turn in range(_ROUNDS):
         left: list[tuple[int, int]] = []
         for start, end in waiting:
-            here = _merged(_detect(text[start:end], mode, work), start)
+            here = _merge_overlaps(_run_detectors(text[start:end], mode, work), start)
             if here and turn == _ROUNDS - 1:
                 here = [Sensitive(start, end, here[0].kind, clear=True)]
             if here:
@@ -107,20 +107,20 @@ def _searched(text: str, mode: Privacy, work: Work) -> list[Sensitive]:
     return found
 
 
-def redact(text: str, mode: Privacy) -> Redacted:
+def redact_text(text: str, mode: Privacy) -> Redacted:
     """Return a text without what is sensitive under a mode; under `block` it is empty.
 
     What was redacted stays as it is when it is redacted again. Token counts must be taken anew.
     """
     if mode == Privacy.BLOCK:
         return Redacted("", ())
-    found = spans(text, mode)
+    found = find_sensitive_spans(text, mode)
     if not found:
         return Redacted(text, ())
     parts: list[str] = []
     at = 0
     for one in found:
-        parts += (text[at : one.start], mark(one.kind))
+        parts += (text[at : one.start], redaction_mark(one.kind))
         at = one.end
     parts.append(text[at:])
     return Redacted("".join(parts), tuple(found))
@@ -128,37 +128,37 @@ def redact(text: str, mode: Privacy) -> Redacted:
 
 def safe_key(key: str) -> bool:
     """Tell whether a key, an id or an entity may be shown as it is: nothing sensitive was found in it."""
-    return not spans(key)
+    return not find_sensitive_spans(key)
 
 
-def _detect(text: str, mode: Privacy, work: Work) -> list[Found]:
+def _run_detectors(text: str, mode: Privacy, work: Work) -> list[Found]:
     found: list[Found] = []
-    low = lower(text)
+    low = lower_keeping_offsets(text)
     if "PRIVATE KEY" in text or "PuTTY-User-Key-File" in text:
         found += tokens.private_keys(text, work)
     if "://" in text:
-        found += tokens.addresses(text, work)
-    found += tokens.tokens(text, work)
-    found += named(text, low, work)
-    found += apart.commands(text, low, work)
+        found += tokens.find_credential_urls(text, work)
+    found += tokens.find_tokens(text, work)
+    found += find_named_secrets(text, low, work)
+    found += apart.find_command_secrets(text, low, work)
     if "@" in text:
-        found += personal.logins(text, work)
+        found += personal.find_host_logins(text, work)
     digits = _DIGITS.search(text) is not None
     if digits:
-        found += personal.ibans(text, work)
-        found += personal.cards(text, work)
-        found += identity.numbers(text, low, work)
+        found += personal.find_ibans(text, work)
+        found += personal.find_card_numbers(text, work)
+        found += identity.find_national_ids(text, low, work)
     if "pas" in low or not low.isascii():
-        found += identity.passports(text, low, work)
+        found += identity.find_passports(text, low, work)
     if mode != Privacy.ALLOW:
         if "@" in text or "at" in text:
-            found += personal.emails(text, work)
+            found += personal.find_emails(text, work)
         if digits:
-            found += personal.phones(text, work)
+            found += personal.find_phone_numbers(text, work)
     return found
 
 
-def _merged(found: Sequence[Found], offset: int) -> list[Sensitive]:
+def _merge_overlaps(found: Sequence[Found], offset: int) -> list[Sensitive]:
     """Return stretches in order, those that overlap as one of the most specific kind among them."""
     merged: list[Sensitive] = []
     for one in sorted(found):
@@ -173,7 +173,7 @@ def _merged(found: Sequence[Found], offset: int) -> list[Sensitive]:
     return merged
 
 
-def _between(text: str) -> list[tuple[int, int]]:
+def _split_at_marks(text: str) -> list[tuple[int, int]]:
     """Return what lies between the marks of an earlier redaction."""
     ends = [(one.start(), one.end()) for one in _MARK.finditer(text)]
     starts = [0, *(end for _, end in ends)]

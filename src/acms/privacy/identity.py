@@ -10,27 +10,29 @@ import re
 from collections.abc import Callable, Iterator
 
 from acms.privacy.found import Found, Work
-from acms.privacy.rules import compiled, listed, one_of, rows
+from acms.privacy.rules import compile_pattern, get_word_set, load_table_rows, one_of
 
 
-def _sum(digits: str, weights: tuple[int, ...]) -> int:
+def _weighted_sum(digits: str, weights: tuple[int, ...]) -> int:
     return sum(int(digit) * weight for digit, weight in zip(digits, weights, strict=False))
 
 
-def luhn(digits: str) -> bool:
+def check_luhn(digits: str) -> bool:
     """Tell whether Luhn's check of a number is right."""
     return (
         not (sum(map(int, digits[::-2])) + sum(sum(divmod(2 * int(one), 10)) for one in digits[-2::-2])) % 10
     )
 
 
-def _cpf(digits: str) -> bool:
+def _check_cpf(digits: str) -> bool:
     if len(set(digits)) == 1:
         return False
-    return all(_sum(digits, tuple(range(at + 1, 1, -1))) * 10 % 11 % 10 == int(digits[at]) for at in (9, 10))
+    return all(
+        _weighted_sum(digits, tuple(range(at + 1, 1, -1))) * 10 % 11 % 10 == int(digits[at]) for at in (9, 10)
+    )
 
 
-def _iso_11_10(digits: str) -> bool:
+def _check_iso_11_10(digits: str) -> bool:
     product = 10
     for digit in digits[:-1]:
         product = 2 * ((int(digit) + product) % 10 or 10) % 11
@@ -41,17 +43,17 @@ _LETTERS = (1, 0, 5, 7, 9, 13, 15, 17, 19, 21, 2, 4, 18, 20, 11, 3, 6, 8, 12, 14
 _ODD = dict(zip("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ", _LETTERS[:10] + _LETTERS, strict=True))
 
 
-def _fiscale(code: str) -> bool:
+def _check_codice_fiscale(code: str) -> bool:
     even = sum(int(one) if one.isdigit() else ord(one) - 65 for one in code[1:15:2])
     return (sum(_ODD[one] for one in code[:15:2]) + even) % 26 == ord(code[15]) - 65
 
 
-def _dni(code: str) -> bool:
+def _check_dni(code: str) -> bool:
     number = code[:-1].translate(str.maketrans("XYZ", "012"))
     return "TRWAGMYFPDXBNJZSQVHLCKE"[int(number) % 23] == code[-1]
 
 
-def _verhoeff(digits: str) -> bool:
+def _check_verhoeff(digits: str) -> bool:
     check = 0
     for at, digit in enumerate(reversed(digits)):
         one = int(digit)
@@ -63,16 +65,16 @@ def _verhoeff(digits: str) -> bool:
     return check == 0
 
 
-def _nir(code: str) -> bool:
+def _check_nir(code: str) -> bool:
     body = code[:13].replace("2A", "19").replace("2B", "18")
     return 97 - int(body) % 97 == int(code[13:])
 
 
-def _rijk(digits: str) -> bool:
+def _check_rijksregister(digits: str) -> bool:
     return any(97 - int(start + digits[:9]) % 97 == int(digits[9:]) for start in ("", "2"))
 
 
-def _ssn(digits: str) -> bool:
+def _check_ssn(digits: str) -> bool:
     return (
         digits[0] != "9" and digits[:3] not in ("000", "666") and digits[3:5] != "00" and digits[5:] != "0000"
     )
@@ -81,11 +83,12 @@ def _ssn(digits: str) -> bool:
 _WEIGHTS = (7, 9, 10, 5, 8, 4, 2, 1, 6, 3)
 #: Whether the check digits of a number are right, by the name that the rows of data give to a check.
 _CHECKS: dict[str, Callable[[str], bool]] = {
-    "any": bool, "ssn": _ssn, "nir": _nir, "dni": _dni, "fiscale": _fiscale, "cpf": _cpf, "steuer": _iso_11_10,
-    "rijk": _rijk, "luhn": luhn, "verhoeff": _verhoeff, "personnummer": lambda one: luhn(one[-10:]),
-    "bsn": lambda one: not _sum(one, (9, 8, 7, 6, 5, 4, 3, 2, -1)) % 11,
-    "pesel": lambda one: not _sum(one, (1, 3, 7, 9, 1, 3, 7, 9, 1, 3, 1)) % 10,
-    "resident": lambda one: "10X98765432"[_sum(one, _WEIGHTS + _WEIGHTS[:7]) % 11] == one[-1],
+    "any": bool, "ssn": _check_ssn, "nir": _check_nir, "dni": _check_dni, "fiscale": _check_codice_fiscale,
+    "cpf": _check_cpf, "steuer": _check_iso_11_10, "rijk": _check_rijksregister, "luhn": check_luhn,
+    "verhoeff": _check_verhoeff, "personnummer": lambda one: check_luhn(one[-10:]),
+    "bsn": lambda one: not _weighted_sum(one, (9, 8, 7, 6, 5, 4, 3, 2, -1)) % 11,
+    "pesel": lambda one: not _weighted_sum(one, (1, 3, 7, 9, 1, 3, 7, 9, 1, 3, 1)) % 10,
+    "resident": lambda one: "10X98765432"[_weighted_sum(one, _WEIGHTS + _WEIGHTS[:7]) % 11] == one[-1],
 }  # fmt: skip
 _AFTER = re.compile(r"[\w/]|[.-]\w")
 _NOT_ONE = re.compile(
@@ -98,13 +101,13 @@ _NEAR = 40
 _APART = re.compile(r"[ .+-]")
 
 
-def numbers(text: str, low: str, work: Work) -> Iterator[Found]:
+def find_national_ids(text: str, low: str, work: Work) -> Iterator[Found]:
     """Find personal numbers."""
-    for row in rows("numbers"):
+    for row in load_table_rows("numbers"):
         names = row["names"]
         if names and not [name for name in names if name in low]:
             continue
-        for match in compiled(row["shape"]).finditer(text):
+        for match in compile_pattern(row["shape"]).finditer(text):
             work.spend(100)
             start = match.start()
             before = low[max(0, start - _REACH) : start]
@@ -119,14 +122,14 @@ def numbers(text: str, low: str, work: Work) -> Iterator[Found]:
                 yield Found(start, match.end(), "national_id")
 
 
-_PASSPORT = re.compile(one_of(list(listed("passport"))))
+_PASSPORT = re.compile(one_of(list(get_word_set("passport"))))
 #: Letters and digits of a passport: seven to nine, most of them digits; German ones mix them.
 _VALUE = re.compile(
     r"(?<![\w.+/-])(?=(?:[A-Z]{0,9}[0-9]){4})(?:[A-Z]{1,3}[0-9]{6,8}|[0-9]{2}[A-Z]{2}[0-9]{5}|[CFGHJKLMNPRTVWXYZ][0-9A-Z]{8}|[0-9]{8,9})(?![\w/]|[.-]\w)"
 )
 
 
-def passports(text: str, low: str, work: Work) -> Iterator[Found]:
+def find_passports(text: str, low: str, work: Work) -> Iterator[Found]:
     """Find what has the shape of a passport's number and stands within a line after the word."""
     for name in _PASSPORT.finditer(low):
         work.spend(100)

@@ -6,7 +6,7 @@ import re
 from math import log2
 from sys import maxsize
 
-from acms.privacy.rules import listed, shape
+from acms.privacy.rules import get_word_set, load_pattern
 
 DIGIT = re.compile("[0-9]")
 LETTER = re.compile(r"[^\W\d_]")
@@ -15,12 +15,12 @@ ODD = re.compile(r"[!@#$%^&*?+~<]")
 SCRIPT = re.compile("[\u3000-\u30ff\u3400-\u9fff\uac00-\ud7af\uff01-\uff0f\uff1a-\uff20]")
 
 #: What stands in the place of a value, in lower case.
-_STAND_IN = shape("stand in")
-_PATH = shape("path")
+_STAND_IN = load_pattern("stand in")
+_PATH = load_pattern("path")
 _VARIABLE = re.compile(r"\$(?:[A-Z_][A-Z0-9_]*|[a-z_]+)")
 
 
-def placeholder(value: str) -> bool:
+def is_placeholder_value(value: str) -> bool:
     """Tell whether a value is none: a variable, a path, dots, or words for what should stand there."""
     return (
         value[:1] in tuple("<[{(}")
@@ -32,23 +32,23 @@ def placeholder(value: str) -> bool:
 
 
 #: Words for a secret, alone or with what it is of: `password`, `db_pass`, `myToken2`.
-_NAMED = shape("value named")
+_NAMED = load_pattern("value named")
 
 
 def names_itself(value: str) -> bool:
     """Tell whether a value says what should stand there, as in `user:password@host`."""
-    return placeholder(value) or _NAMED.fullmatch(value) is not None
+    return is_placeholder_value(value) or _NAMED.fullmatch(value) is not None
 
 
 #: Code rather than a value: an attribute, a call, a name in one of the usual cases.
-EXPRESSION = shape("expression")
+EXPRESSION = load_pattern("expression")
 #: The two parts of a token that joins a machine to a cluster, which read like an attribute.
 _JOINING = re.compile(r"[a-z0-9]{6}\.[a-z0-9]{16}")
 #: A parameter, an address of memory, the name of an algorithm, a moment, an amount, a place in a file, a ticket, mail.
-_TECHNICAL = shape("technical")
+_TECHNICAL = load_pattern("technical")
 
 
-def harmless(value: str) -> bool:
+def looks_harmless(value: str) -> bool:
     """Tell whether an unquoted value looks like something else: an expression, a version, a place in a file."""
     return (
         EXPRESSION.fullmatch(value) is not None or _TECHNICAL.fullmatch(value) is not None
@@ -58,7 +58,7 @@ def harmless(value: str) -> bool:
 _TERMS = (0.0, *(count * log2(count) for count in range(1, 257)))
 
 
-def entropy(text: str) -> float:
+def shannon_entropy(text: str) -> float:
     """Return Shannon's entropy in bits per character."""
     size = len(text)
     if not size:
@@ -73,18 +73,18 @@ _HEX = re.compile(r"[0-9a-f]{24,128}|[0-9A-F]{24,128}")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
-def opaque(value: str) -> bool:
+def looks_random(value: str) -> bool:
     """Tell whether a value was drawn at random: digits of base 16, or letters and digits that change as no words do."""
     if _HEX.fullmatch(value) or _UUID.fullmatch(value):
-        return entropy(value) > 2.8 and LETTER.search(value) is not None
+        return shannon_entropy(value) > 2.8 and LETTER.search(value) is not None
     return (
         DIGIT.search(value) is not None
         and len(_CHANGE.findall(value)) * 25 >= len(value) * 7
-        and entropy(value) > 3
+        and shannon_entropy(value) > 3
     )
 
 
-def level(value: str) -> int:
+def rate_randomness(value: str) -> int:
     """Return how much a value looks made up: 0 a word or a number, 1 varied, 2 letters and digits, 3 mixed or drawn."""
     if not LETTER.search(value):
         return 0
@@ -96,9 +96,11 @@ def level(value: str) -> int:
         if not low and up and inner.isalnum():
             mixed = (
                 inner.rstrip("0123456789") != inner.rstrip("0123456789").strip("0123456789")
-                or entropy(inner) > 3
+                or shannon_entropy(inner) > 3
             )
-        return 3 if odd or (mixed and not inner[1:].rstrip("0123456789").islower()) or opaque(inner) else 2
+        return (
+            3 if odd or (mixed and not inner[1:].rstrip("0123456789").islower()) or looks_random(inner) else 2
+        )
     inner = inner.strip("!*~")
     if not inner.isascii():
         return 0
@@ -114,10 +116,10 @@ def level(value: str) -> int:
 
 
 #: What ends a value without quotes: a comma before a space, the next parameter, an escape.
-_ENDS = shape("ends")
+_ENDS = load_pattern("ends")
 
 
-def bare(value: str) -> str:
+def trim_bare_value(value: str) -> str:
     """Return an unquoted value without what ends it: a comma, the next parameter, a closing bracket, a full stop."""
     end = _ENDS.search(value)
     if end:
@@ -138,34 +140,41 @@ def rest_of(text: str, end: int, stop: int = maxsize) -> int:
     return rest.end() if rest else end
 
 
-def stopped(value: str) -> bool:
+def is_stop_word(value: str) -> bool:
     """Tell whether a value is a word that says something of a value: required, invalid, hidden."""
     low = value.lower()
-    return low in listed("stop") or low.rstrip("?!.") in listed("stop")
+    return low in get_word_set("stop") or low.rstrip("?!.") in get_word_set("stop")
 
 
 def is_no_value(text: str, value: str, start: int) -> bool:
     """Tell whether something can be no value of any name: a word about values, what stands for one."""
     return (
         len(value) < 4
-        or stopped(value)
-        or placeholder(value)
+        or is_stop_word(value)
+        or is_placeholder_value(value)
         or (len(set(value.lower())) < 3 and not value.isdigit())
         or "[redacted" in value.lower()
-        or (len(value) < 24 and level(value) < 3 and text.startswith(("...", "…", "***"), start + len(value)))
+        or (
+            len(value) < 24
+            and rate_randomness(value) < 3
+            and text.startswith(("...", "…", "***"), start + len(value))
+        )
     )
 
 
-def is_made_up(value: str) -> bool:
+def looks_like_secret(value: str) -> bool:
     """Tell whether a value looks made up by itself: mixed, or with several digits, and no name of something else."""
     several = sum(map(str.isdigit, value)) > 1 or ODD.search(value) is not None
-    look = level(value) + several
+    look = rate_randomness(value) + several
     return (
-        look > 2 and value[0] != "$" and not harmless(value) and not names_itself(value.rstrip("0123456789"))
+        look > 2
+        and value[0] != "$"
+        and not looks_harmless(value)
+        and not names_itself(value.rstrip("0123456789"))
     )
 
 
 #: What counts something after a number, which is then no secret.
-COUNTED = shape("counted")
+COUNTED = load_pattern("counted")
 #: A word and a number of one digit.
 COUNTER = re.compile(r"[A-Za-z]+(?:[_-][A-Za-z]+)*[_-]?\d")

@@ -44,13 +44,13 @@ def mode_of(configured: Privacy | None, item: Privacy) -> Privacy | None:
     """Return the mode an item is shown under: the strictest; None where neither asks for anything (decision 0046)."""
     if configured is None:
         return None if item is Privacy.ALLOW else item
-    return stricter(configured, item)
+    return stricter_mode(configured, item)
 
 
 Mode = TypeVar("Mode", Privacy, "Privacy | None")
 
 
-def stricter(one: Mode, other: Mode) -> Mode:
+def stricter_mode(one: Mode, other: Mode) -> Mode:
     """Return the one of two modes under which less is shown; None asks for less than any."""
     return max(one, other, key=_STRICT.__getitem__)
 
@@ -61,7 +61,7 @@ def stored_mode(configured: Privacy | None, item: Privacy) -> Privacy:
     return Privacy.REDACT if found is Privacy.BLOCK else found or Privacy.ALLOW
 
 
-def redactions(shown: Iterable[str], told: Mapping[str, object]) -> tuple[Redacted, ...]:
+def list_redactions(shown: Iterable[str], told: Mapping[str, object]) -> tuple[Redacted, ...]:
     """Return what was taken out of the entries that are shown, each once; `told` has them as they are shown, by id."""
     found: dict[str, Redacted] = {}
     for id in shown:
@@ -71,7 +71,7 @@ def redactions(shown: Iterable[str], told: Mapping[str, object]) -> tuple[Redact
     return tuple(found.values())
 
 
-def taken(one: Redacted) -> str:
+def describe_redaction(one: Redacted) -> str:
     """Return what was taken out of an entry, in words."""
     if one.mode is Privacy.BLOCK:
         return "its text was withheld"
@@ -79,6 +79,6 @@ def taken(one: Redacted) -> str:
     return f"redacted: {counts}" if counts else "redacted"
 
 
-def strictest(entries: Iterable[Entry]) -> Privacy:
+def privacy_of_sources(entries: Iterable[Entry]) -> Privacy:
     """Return how private a text made from some entries is: a blocked one is not part of it."""
     return Privacy.REDACT if any(entry.privacy is Privacy.REDACT for entry in entries) else Privacy.ALLOW

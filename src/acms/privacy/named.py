@@ -17,20 +17,26 @@ from acms.privacy.looks import (  # fmt: skip
     DIGIT,
     LETTER,
     SCRIPT,
-    bare,
-    entropy,
-    harmless,
     is_no_value,
-    level,
+    is_stop_word,
+    looks_harmless,
+    looks_random,
     names_itself,
-    opaque,
+    rate_randomness,
     rest_of,
-    stopped,
+    shannon_entropy,
+    trim_bare_value,
 )  # fmt: skip
-from acms.privacy.rules import listed, one_of, shape, words
+from acms.privacy.rules import get_word_set, load_pattern, load_word_lists, one_of
 
-_KINDS = {word: kind for kind, some in words()["names"].items() for word in some}
-_WHOLE = frozenset((*words()["names"]["password_whole"], *words()["names"]["code"], *words()["whole"]))
+_KINDS = {word: kind for kind, some in load_word_lists()["names"].items() for word in some}
+_WHOLE = frozenset(
+    (
+        *load_word_lists()["names"]["password_whole"],
+        *load_word_lists()["names"]["code"],
+        *load_word_lists()["whole"],
+    )
+)
 #: One search finds them all; most texts hold no character beyond ASCII and need half of the words.
 _PLAIN = re.compile(one_of([word for word in _KINDS if word.isascii()]))
 _ALL = re.compile(one_of(list(_KINDS)))
@@ -39,29 +45,29 @@ _COMPOUND = re.compile(r"(?:store|key|user|db|root|bind|admin|auth|smtp|mail|ftp
 _TAIL = re.compile(r"[A-Za-z0-9_\-]{0,40}+")
 _SPLIT = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 #: What stands before a name that is a part of something else: of a template, a path, a URN, the name of a hash.
-_REFERENCE = shape("reference")
-_PATH = shape("name in path")
+_REFERENCE = load_pattern("reference")
+_PATH = load_pattern("name in path")
 _NETWORK = re.compile(r"(?<![a-z])(?:wi-?fi|wlan|ssid)(?![a-z])")
-_FOREIGN_KEY = shape("foreign key")
+_FOREIGN_KEY = load_pattern("foreign key")
 
 
 #: Lists of names whose values have digits: without one near there is nothing to look for.
 _WITH_DIGITS = frozenset(("code", "code_of", "sign in"))
-_PHRASES = frozenset(words()["phrases"])
-_LOCKS = one_of(words()["locks"])
+_PHRASES = frozenset(load_word_lists()["phrases"])
+_LOCKS = one_of(load_word_lists()["locks"])
 _LOCK_BEFORE = re.compile(rf"(?<![^\W\d_])(?:{_LOCKS})[^.!?。]*$")
 _LOCK_AFTER = re.compile(
-    rf"[ ](?:{'|'.join(words()['of'])})[ ]?(?:[^\W\d_]{{1,12}}+[ '’]){{0,2}}(?:{_LOCKS})"
+    rf"[ ](?:{'|'.join(load_word_lists()['of'])})[ ]?(?:[^\W\d_]{{1,12}}+[ '’]){{0,2}}(?:{_LOCKS})"
 )
 
 
-def lower(text: str) -> str:
+def lower_keeping_offsets(text: str) -> str:
     """Return a text in lower case with the same offsets: "İ" alone would become two characters."""
     low = text.lower()
     return low if len(low) == len(text) else text.replace("İ", "i").lower()
 
 
-def names(text: str, low: str, work: Work) -> Iterator[Name]:
+def find_secret_names(text: str, low: str, work: Work) -> Iterator[Name]:
     """Find names of something secret."""
     for found in (_PLAIN if low.isascii() else _ALL).finditer(low):
         work.spend(100)
@@ -77,16 +83,16 @@ def _read_name(text: str, low: str, start: int, end: int, word: str) -> Name | N
     if kind in _WITH_DIGITS and not DIGIT.search(text, max(0, start - 110), end + 110):
         return None
     if kind == "sign in":
-        return Name(start, end, kind, word) if _begins(text, start, former) else None
-    if word in _WHOLE and not (_begins(text, start, former) and _ends(text, end)):
+        return Name(start, end, kind, word) if _begins_word(text, start, former) else None
+    if word in _WHOLE and not (_begins_word(text, start, former) and _ends_word(text, end)):
         return None
     if former.endswith(_HARMLESS) or former.rstrip(" _-").endswith(_HARMLESS):
         return None
-    name = _classify(text, low, start, end, word)
-    return _extend(text, name, former) if name else None
+    name = _classify_name(text, low, start, end, word)
+    return _extend_name(text, name, former) if name else None
 
 
-def _classify(text: str, low: str, start: int, end: int, word: str) -> Name | None:
+def _classify_name(text: str, low: str, start: int, end: int, word: str) -> Name | None:
     """Return a name with the kind of its secret and the form of its value, or None if it names no secret."""
     kind = _KINDS[word]
     if kind == "lock":
@@ -126,12 +132,12 @@ def _classify_key(text: str, low: str, start: int, end: int) -> Name | None:
     return None
 
 
-def _extend(text: str, name: Name, former: str) -> Name | None:
+def _extend_name(text: str, name: Name, former: str) -> Name | None:
     """Return a name with the rest of its identifier, or None if the whole names something else."""
     kind, word = name.kind, name.word
     tail = _TAIL.match(text, name.end)
     rest = tail[0] if tail and word[-1] != "=" and word[-1] < "\u2e80" else ""
-    if rest not in ("", "s") and not _still(rest):
+    if rest not in ("", "s") and not _is_name_suffix(rest):
         return None
     if kind == "secret":
         if rest.lower().endswith("key"):
@@ -152,14 +158,14 @@ def _is_of_lock(low: str, start: int, end: int) -> bool:
     return _LOCK_BEFORE.search(before) is not None or _LOCK_AFTER.match(low, end) is not None
 
 
-def _begins(text: str, start: int, former: str) -> bool:
+def _begins_word(text: str, start: int, former: str) -> bool:
     """Tell whether a word begins here: after no letter, after a small one as a capital, or after what it is of."""
     before = text[max(0, start - 1) : start]
     joined = before.isalpha() and before < "\u2e80" and not (text[start].isupper() and before.islower())
     return not joined or _COMPOUND.search(former) is not None
 
 
-def _ends(text: str, end: int) -> bool:
+def _ends_word(text: str, end: int) -> bool:
     after = text[end : end + 1]
     return (
         not after.isalpha()
@@ -169,20 +175,20 @@ def _ends(text: str, end: int) -> bool:
     )
 
 
-def _still(rest: str) -> bool:
+def _is_name_suffix(rest: str) -> bool:
     """Tell whether a name with this behind it still names the secret itself: `password_value`, `token2`."""
-    return all(part.isdigit() or part.lower() in listed("still") for part in _SPLIT.findall(rest))
+    return all(part.isdigit() or part.lower() in get_word_set("still") for part in _SPLIT.findall(rest))
 
 
-_OPENERS = tuple(words()["openers"])
-_OTHER_CODES = tuple(words()["other codes"])
-_HARMLESS = tuple(words()["harmless_of"])
+_OPENERS = tuple(load_word_lists()["openers"])
+_OTHER_CODES = tuple(load_word_lists()["other codes"])
+_HARMLESS = tuple(load_word_lists()["harmless_of"])
 
 # ── values ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 #: Every alternative begins with a character or a set of them, so that most places are refused at a look.
-_SIGN = shape("sign")
-_VALUE = shape("value")
+_SIGN = load_pattern("sign")
+_VALUE = load_pattern("value")
 _EQUAL, _GIVES = frozenset(("=", ":=", "flag", "%3d", "%3D")), frozenset(":：->|")
 _GROUPS = ("bare", "double", "single", "tick", "curly", "bold", "escaped")
 _VALUE_BEGIN = re.compile(r"""[ \t]{0,12}+["'`“「*]{0,2}""")
@@ -198,37 +204,37 @@ _NEEDS = {
     ),
 }
 _FLAG = re.compile(r"(?:^|\s)(--?|/)[\w.-]{0,40}$")
-_SET = shape("set before")
-_LOGIN = shape("login before")
+_SET = load_pattern("set before")
+_LOGIN = load_pattern("login before")
 
 
-def named(text: str, low: str, work: Work) -> list[Found]:
+def find_named_secrets(text: str, low: str, work: Work) -> list[Found]:
     """Find what prose, code, configuration, headers and commands call a password, a key, a token or a secret."""
     found: list[Found] = []
     passed = 0
-    for name in names(text, low, work):
+    for name in find_secret_names(text, low, work):
         if name.start < passed:
             continue
-        hit = _of(text, low, name, work)
+        hit = _find_secret(text, low, name, work)
         if hit is None and name.rest != "s" and name.kind not in ("header", "cookie", "phrase", "sign in"):
-            found += apart.column(text, name.start, name.end, name.kind, work)
-        elif hit is not None and not (name.drawn and not opaque(text[hit.start : hit.end])):
+            found += apart.find_column_values(text, name.start, name.end, name.kind, work)
+        elif hit is not None and not (name.drawn and not looks_random(text[hit.start : hit.end])):
             found.append(hit)
             passed = hit.end
     return found
 
 
-def _of(text: str, low: str, name: Name, work: Work) -> Found | None:
+def _find_secret(text: str, low: str, name: Name, work: Work) -> Found | None:
     """Return the value of a name: given by a sign, in a sentence after it, before it, or in an answer."""
     if name.kind in ("header", "cookie"):
-        return apart.header(text, name.end, name.kind, name.word)
+        return apart.find_header_credential(text, name.end, name.kind, name.word)
     if name.kind == "phrase":
-        return apart.mnemonic(text, name.end)
+        return apart.find_mnemonic(text, name.end)
     if name.kind == "sign in":
         return prose.find_sign_in(text, name)
-    place = _given(text, low, name)
+    place = _find_assignment(text, low, name)
     if place:
-        return _phrase_or_code(text, name, place[0]) or _value(text, name, *place)
+        return _phrase_or_code(text, name, place[0]) or _match_value(text, name, *place)
     around = text[max(0, name.start - 1) : name.start], text[name.end : name.end + 1]
     if place is not None or around[0] in ("/", "$") or around[1] in ("(", "_"):
         return None
@@ -249,7 +255,7 @@ def _phrase_or_code(text: str, name: Name, at: int) -> Found | None:
     return Found(start, end, "password") if end else None
 
 
-def _given(text: str, low: str, name: Name) -> tuple[int, str] | tuple[()] | None:
+def _find_assignment(text: str, low: str, name: Name) -> tuple[int, str] | tuple[()] | None:
     """Return where what a sign or a command gives to a name begins, and the sign; () when that is no value."""
     former = low[max(0, name.start - 90) : name.start]
     close = prose.CLOSE.match(text, name.end)
@@ -258,7 +264,7 @@ def _given(text: str, low: str, name: Name) -> tuple[int, str] | tuple[()] | Non
         return name.end, "="
     if name.word == "identified by":
         return (at, "=") if text[name.end + 1 : name.end + 2] in ("'", '"') else ()
-    if (place := apart.item(text, former, name.start, at)) is not None:
+    if (place := apart.find_item_value(text, former, name.start, at)) is not None:
         return place, "="
     sign = _SIGN.match(text, at)
     op = sign["op"] if sign else ""
@@ -276,7 +282,7 @@ def _given(text: str, low: str, name: Name) -> tuple[int, str] | tuple[()] | Non
     return (sign.end(), '"') if sign else None
 
 
-def _value(text: str, name: Name, at: int, op: str) -> Found | None:
+def _match_value(text: str, name: Name, at: int, op: str) -> Found | None:
     match = _VALUE.match(text, at)
     if not match:
         return None
@@ -286,11 +292,11 @@ def _value(text: str, name: Name, at: int, op: str) -> Found | None:
     if not quoted:
         if SCRIPT.match(value):
             return None  # a sentence goes on
-        judged = bare(value)
+        judged = trim_bare_value(value)
         whole, value = judged == value, judged
     end = start + len(value)
     stated = op in _EQUAL or (op in _GIVES and _LINE_END.match(text, end) is not None)
-    if len(value) < (16 if name.word == "sig=" else 4) or not _plausible(
+    if len(value) < (16 if name.word == "sig=" else 4) or not _is_plausible_value(
         text, value, start, name, stated, quoted, op
     ):
         return None
@@ -302,23 +308,25 @@ def _value(text: str, name: Name, at: int, op: str) -> Found | None:
 _NAMES = re.compile(r"(?:[A-Z]?[a-z]{3,}+[._-]?)++")
 
 
-def _plausible(text: str, value: str, start: int, name: Name, stated: bool, quoted: bool, op: str) -> bool:
+def _is_plausible_value(
+    text: str, value: str, start: int, name: Name, stated: bool, quoted: bool, op: str
+) -> bool:
     """Tell whether what a sign gives to a name is a secret, no type, call, variable or word of prose."""
     if (
         is_no_value(text, value, start)
-        or (not quoted and harmless(value))
+        or (not quoted and looks_harmless(value))
         or (name.rest == "s" and not quoted)
     ):
         return False
-    look, size = level(value), len(value)
+    look, size = rate_randomness(value), len(value)
     counter = COUNTER.fullmatch(value) is not None
     if names_itself(value) or (op[0] in '".' and not look) or (op in ('"', "(") and (look < 2 or counter)):
         return False
-    if "code" in name.form and (level(value) < 2 or not value.isalnum() or len(value) > 12):
+    if "code" in name.form and (rate_randomness(value) < 2 or not value.isalnum() or len(value) > 12):
         return False
     if name.kind == "password":
         if " " in value:
-            return _phrase(value) or (look == 3 and len(value.split()) <= 3)
+            return _is_passphrase(value) or (look == 3 and len(value.split()) <= 3)
         if look:
             return not (counter and name.word == "pass" and op == ":")
         after = text[start + size : start + size + 24]
@@ -330,14 +338,18 @@ def _plausible(text: str, value: str, start: int, name: Name, stated: bool, quot
         return False
     if not DIGIT.search(value):
         upper = op == "flag" and size >= 24 and value.isupper() and not re.search("TOKEN|KEY", value)
-        long = size >= 20 and level(value) and len(set(value)) >= 14 and value.count("-") < 3
-        return entropy(value) >= 3.4 and bool(upper or (long and not _NAMES.fullmatch(value)))
+        long = size >= 20 and rate_randomness(value) and len(set(value)) >= 14 and value.count("-") < 3
+        return shannon_entropy(value) >= 3.4 and bool(upper or (long and not _NAMES.fullmatch(value)))
     if not (stated or quoted) and size < 12 and look < 3:
         return False
-    return size >= 6 and entropy(value) >= (2.2 if size < 10 else 2.5 if name.kind != "token" else 2.8)
+    return size >= 6 and shannon_entropy(value) >= (
+        2.2 if size < 10 else 2.5 if name.kind != "token" else 2.8
+    )
 
 
-def _phrase(value: str) -> bool:
+def _is_passphrase(value: str) -> bool:
     """Tell whether some words are a passphrase: four at least, and not a sentence about one."""
     some = value.split()
-    return len(some) > 3 and value.islower() and all(map(str.isalnum, some)) and sum(map(stopped, some)) < 2
+    return (
+        len(some) > 3 and value.islower() and all(map(str.isalnum, some)) and sum(map(is_stop_word, some)) < 2
+    )

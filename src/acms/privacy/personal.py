@@ -11,32 +11,32 @@ from collections.abc import Iterator
 from itertools import chain
 
 from acms.privacy.found import Found, Work
-from acms.privacy.identity import luhn
+from acms.privacy.identity import check_luhn
 from acms.privacy.looks import names_itself
-from acms.privacy.rules import listed, shape, words
+from acms.privacy.rules import get_word_set, load_pattern, load_word_lists
 
 # ── email addresses ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 _LOCAL = re.compile(r"""[^\s@<>()\[\]{},;:"`|\\/=&?#!*^~$]{1,64}+""")
 _PLAIN_NAME = re.compile(r"(?<=[\u2e80-\ud7af])[A-Za-z0-9][!-~]*$")
-_DOMAIN = shape("domain")
-_SPELT = shape("mail spelt")
+_DOMAIN = load_pattern("domain")
+_SPELT = load_pattern("mail spelt")
 #: After a host: a path, an address of a repository, the prompt of a shell, a call.
-_AFTER_HOST = shape("mail after host")
+_AFTER_HOST = load_pattern("mail after host")
 _RELEASE = re.compile(r"@v?\d+\.\d")
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{24,64}", re.IGNORECASE)
 _COPY = re.compile(r"\b(?:scp|rsync)[ \t]")
-_SHELL = shape("mail shell")
-_MESSAGE = shape("mail message")
+_SHELL = load_pattern("mail shell")
+_MESSAGE = load_pattern("mail message")
 
 
-def _of_a_machine(text: str, start: int, name: str, domain: re.Match[str]) -> bool:
+def _is_machine_address(text: str, start: int, name: str, domain: re.Match[str]) -> bool:
     """Tell whether what looks like an email address names a host, a message, a release, an account of a network."""
     before = text[start - 1 : start]
     if before in ("@", "$", "%"):
         return True  # a handle of the fediverse, a variable
     end = domain.end()
-    if domain[1].lower() in listed("inside") and "." not in name:
+    if domain[1].lower() in get_word_set("inside") and "." not in name:
         return True
     if _RELEASE.match(domain[0]) or _ID.fullmatch(name) or _AFTER_HOST.match(text, end):
         return True
@@ -48,12 +48,12 @@ def _of_a_machine(text: str, start: int, name: str, domain: re.Match[str]) -> bo
     return _SHELL.search(near) is not None or _MESSAGE.search(near) is not None
 
 
-_BOX = shape("mail box")
-_SITE = shape("mail site")
+_BOX = load_pattern("mail box")
+_SITE = load_pattern("mail site")
 _UNREAD = re.compile(r"(?i)(?:no|do-?not|dont)[._-]?reply")
 
 
-def _nobodys(name: str, domain: str) -> bool:
+def _is_dummy_email(name: str, domain: str) -> bool:
     """Tell whether an email address shows how one is written, or that nobody reads what is sent there."""
     if domain.lower().endswith(".tld") or _UNREAD.fullmatch(name):
         return True
@@ -63,7 +63,7 @@ def _nobodys(name: str, domain: str) -> bool:
     return _BOX.fullmatch(name) is not None or (name.lower() == "user" and "exam" not in site["site"].lower())
 
 
-def emails(text: str, work: Work) -> Iterator[Found]:
+def find_emails(text: str, work: Work) -> Iterator[Found]:
     """Find email addresses."""
     after = 0
     for domain in _DOMAIN.finditer(text):
@@ -77,12 +77,14 @@ def emails(text: str, work: Work) -> Iterator[Found]:
         if (
             not name
             or name.endswith(".")
-            or domain[1].lower() in listed("files")
-            or _nobodys(name, domain[0][1:])
+            or domain[1].lower() in get_word_set("files")
+            or _is_dummy_email(name, domain[0][1:])
         ):
             continue
         start = at - len(name)
-        if not _USERINFO.search(text, max(0, at - 160), at) and not _of_a_machine(text, start, name, domain):
+        if not _USERINFO.search(text, max(0, at - 160), at) and not _is_machine_address(
+            text, start, name, domain
+        ):
             yield Found(start, after, "email")
     if "dot" in text:
         yield from (
@@ -92,17 +94,17 @@ def emails(text: str, work: Work) -> Iterator[Found]:
 
 #: What stands before the host of an address of the web.
 _USERINFO = re.compile(r"://[^\s/?#@]{0,128}$")
-_USER = shape("user")
+_USER = load_pattern("user")
 _HOST = re.compile(r"@[A-Za-z0-9][\w.-]{0,120}+(?::\d{2,5}|/)|@(?:tcp|udp|unix)\(")
 
 
-def logins(text: str, work: Work) -> Iterator[Found]:
+def find_host_logins(text: str, work: Work) -> Iterator[Found]:
     """Find `user:password@host:port` without a scheme."""
     after = 0
     for host in _HOST.finditer(text):
         work.spend(100)
         user = _USER.search(text, max(after, host.start() - 98), host.start())
-        if user and user[1].lower() not in listed("mail headers") and not names_itself(user[2]):
+        if user and user[1].lower() not in get_word_set("mail headers") and not names_itself(user[2]):
             after = host.end()
             yield Found(user.start(), after, "connection_string")
 
@@ -113,24 +115,24 @@ def logins(text: str, work: Work) -> Iterator[Found]:
 _DIGITS = re.compile(r"[+(0-9](?:[0-9()]|[ \u00a0\u2009\u202f.\-/]{1,3}(?=[0-9(])){5,40}+")
 
 
-def _joined(char: str) -> bool:
+def _joins_word(char: str) -> bool:
     """Tell whether a number that follows a character is part of a word: not in scripts that put no blanks between."""
     return char.isalnum() and not "\u2e80" <= char <= "\ud7af"
 
 
 _BEFORE = frozenset("./:#$€£=+-,")
-_NATIONAL = shape("phone national")
-_CALLED = shape("phone called")
-_DATE = shape("date")
-_SHORT = shape("numbered")
+_NATIONAL = load_pattern("phone national")
+_CALLED = load_pattern("phone called")
+_DATE = load_pattern("date")
+_SHORT = load_pattern("numbered")
 #: What stands before digits in a dump of bytes.
 _PAIRS = re.compile(r"(?<![0-9A-Za-z])(?:[0-9A-Fa-f]{2} {1,2}){2}$")
 _COUNTED = re.compile(r"00\d{0,3}[ .\-/]+0")
 #: Country codes of E.164 by their first digits; what is not here is nobody's.
-_CODES = shape("phone codes")
+_CODES = load_pattern("phone codes")
 
 
-def phones(text: str, work: Work) -> Iterator[Found]:
+def find_phone_numbers(text: str, work: Work) -> Iterator[Found]:
     """Find telephone numbers: international ones, national ones written in groups, any that is called one."""
     for match in _DIGITS.finditer(text):
         work.spend(100)
@@ -141,7 +143,7 @@ def phones(text: str, work: Work) -> Iterator[Found]:
         elif number[:2] == "((" or (number[:1] == "(" and number.find(")") == len(number) - 1):
             start, number = start + 1, number[1:-1]
         before, after = text[start - 1 : start], text[stop : stop + 2]
-        joined = _joined(before) or before in ("_", "+") or after[:1].isalnum() or after[:1] in ("_", "@")
+        joined = _joins_word(before) or before in ("_", "+") or after[:1].isalnum() or after[:1] in ("_", "@")
         if joined or number[:2] in ("+ ", "+.") or (after[:1] in tuple(".,:-/") and after[1:].isdigit()):
             continue
         if _is_phone(text, start, stop, number):
@@ -162,16 +164,16 @@ def _is_phone(text: str, start: int, stop: int, number: str) -> bool:
     if numbered or _DATE.search(number) or _PAIRS.search(text, max(0, start - 9), start):
         return numbered and size <= 13 and called
     if 9 <= size <= 12 and before not in _BEFORE and _NATIONAL.fullmatch(number):
-        return _written(text, start, stop, number)
+        return _is_national_phone(text, start, stop, number)
     return size <= 13 and called
 
 
 #: What is said of telephones near a number, not only right before it.
-_NEAR = shape("phone near")
+_NEAR = load_pattern("phone near")
 _NEIGHBOUR = re.compile(r"\d[ \t,;|/]{1,8}$")
 
 
-def _written(text: str, start: int, stop: int, number: str) -> bool:
+def _is_national_phone(text: str, start: int, stop: int, number: str) -> bool:
     """Tell whether a number in a national format is a telephone's: by brackets, hyphens or what is said near."""
     score = 2 * ("(" in number) + ("-" in number) + ("/" in number) + (number[0] in "0(")
     score += 2 * (_NEAR.search(text, max(0, start - 60), min(len(text), stop + 24)) is not None)
@@ -188,13 +190,13 @@ _IBAN = re.compile(r"[A-Z]{2}[0-9]{2}(?:[ \u00a0-]?[A-Z0-9]){11,30}+")
 _SMALL = re.compile(r"[a-z]{2}[0-9]{2}(?:[ \u00a0-]?[a-z0-9]){11,30}+")
 
 
-def ibans(text: str, work: Work) -> Iterator[Found]:
+def find_ibans(text: str, work: Work) -> Iterator[Found]:
     """Find international bank account numbers whose length and checksum are right."""
     for match in chain(_IBAN.finditer(text), _SMALL.finditer(text) if "iban" in text.lower() else ()):
         work.spend(50)
         raw = match[0].upper()
-        size = words()["ibans"].get(raw[:2])
-        if not size or _joined(text[match.start() - 1 : match.start()]):
+        size = load_word_lists()["ibans"].get(raw[:2])
+        if not size or _joins_word(text[match.start() - 1 : match.start()]):
             continue
         places = [place for place, char in enumerate(raw) if char.isalnum()][:size]
         end = match.start() + places[-1] + 1  # what follows may be the next word
@@ -205,27 +207,27 @@ def ibans(text: str, work: Work) -> Iterator[Found]:
 
 # ── payment cards ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-_CARD = shape("card")
+_CARD = load_pattern("card")
 #: Digits alone, for they are also what ids and article numbers look like: only of issuers whose ranges are narrow.
-_PLAIN = shape("card plain")
+_PLAIN = load_pattern("card plain")
 #: A group of four before a group of four: "DE89 ", "1234-".
 _PART = re.compile(r"(?<![0-9A-Za-z])(?:[A-Z]{2}[0-9]{2}|[0-9]{4})[ \u00a0-]$")
-_PAID = shape("card paid")
-_ISSUERS = shape("card issuers")
+_PAID = load_pattern("card paid")
+_ISSUERS = load_pattern("card issuers")
 
 
-def cards(text: str, work: Work) -> Iterator[Found]:
+def find_card_numbers(text: str, work: Work) -> Iterator[Found]:
     """Find numbers of payment cards: a known issuer, grouped as cards are, Luhn's check right."""
     for match in _CARD.finditer(text):
         work.spend(50)
         start, gap = match.start(), match["gap"]
         before, near = text[start - 1 : start], max(0, start - 40)
-        if _joined(before) or before in ("_", ".", "-", "/"):
+        if _joins_word(before) or before in ("_", ".", "-", "/"):
             continue
         if gap and before == gap and _PART.search(text, max(0, start - 8), start):
             continue  # a part of a longer number, such as an account whose check is wrong
         digits = match[0].replace(gap, "") if gap else match[0]
-        if not luhn(digits) or not _ISSUERS.fullmatch(digits) or len(set(digits)) < 2:
+        if not check_luhn(digits) or not _ISSUERS.fullmatch(digits) or len(set(digits)) < 2:
             continue
         alone = gap is None and (
             not _PLAIN.fullmatch(digits) or _SHORT.search(text, max(0, start - 24), start)

@@ -15,17 +15,17 @@ from acms.privacy.looks import (
     COUNTER,
     DIGIT,
     ODD,
-    bare,
-    entropy,
-    harmless,
-    is_made_up,
     is_no_value,
-    level,
+    is_stop_word,
+    looks_harmless,
+    looks_like_secret,
+    looks_random,
     names_itself,
-    opaque,
-    stopped,
+    rate_randomness,
+    shannon_entropy,
+    trim_bare_value,
 )
-from acms.privacy.rules import listed, one_of, shape
+from acms.privacy.rules import get_word_set, load_pattern, one_of
 
 CLOSE = re.compile(r"""(?:[\\"`\])*]|'(?!s[ \t])){0,6}+""")
 _REACH = 110
@@ -54,7 +54,7 @@ def find_phrased_secret(text: str, low: str, name: Name, work: Work) -> Found | 
 #: What right after a name makes it a part of an expression, an address or a question.
 _NO_SENTENCE = re.compile(r"[=@|:/\\<>&?.;({]|\S=")
 #: Verbs of a change.
-_TURNED = tuple(listed("turned"))
+_TURNED = tuple(get_word_set("turned"))
 #: Ties that say of what follows them that it is the value.
 _TIED = ("stated", "named", "changed")
 
@@ -83,7 +83,7 @@ class _Scan:
     def __init__(self, text: str, low: str, name: Name, stop: int) -> None:
         self.text, self.low, self.name, self.stop = text, low, name, stop
         #: How that word ties a value to the name; "" when none does. A name may end with a tie.
-        self.tie = "stated" if name.word.rpartition(" ")[2] in listed("links") else ""
+        self.tie = "stated" if name.word.rpartition(" ")[2] in get_word_set("links") else ""
 
     def find_value(self, begin: int) -> Found | None:
         """Return the first value tied closely enough for its looks; `begin` is the end of quotes around the name."""
@@ -100,7 +100,7 @@ class _Scan:
             if not attached and not raw.strip("=!?"):
                 return None
             self._read_word(raw, start)
-            if self._keep_tie() or (self.tie and self.since == 0 and self.plain in listed("articles")):
+            if self._keep_tie() or (self.tie and self.since == 0 and self.plain in get_word_set("articles")):
                 continue
             if not self.tie and self._is_about_name():
                 return None
@@ -116,9 +116,9 @@ class _Scan:
         script = _SCRIPTED.match(raw)
         self.scripted = script is not None
         if script:
-            if not listed("links").isdisjoint(script[0]):
+            if not get_word_set("links").isdisjoint(script[0]):
                 self.tie, self.since = "stated", 0
-            elif script[0].endswith(tuple(listed("enter"))):
+            elif script[0].endswith(tuple(get_word_set("enter"))):
                 self.tie, self.since = "enter", 0
             raw, start = raw[script.end() :], start + script.end()
         #: The word as it is written, where it starts, and the word in lower case without punctuation.
@@ -128,13 +128,13 @@ class _Scan:
 
     def _keep_tie(self) -> bool:
         """Keep how the word ties what follows it to the name; return False if it does not."""
-        if self.plain in listed("naming"):
+        if self.plain in get_word_set("naming"):
             self.tie = "named"
-        elif self.plain in listed("links"):
+        elif self.plain in get_word_set("links"):
             self.tie = "stated"
-        elif self.plain in listed("enter"):
+        elif self.plain in get_word_set("enter"):
             self.tie = "enter"
-        elif self.plain in listed("towards") and self._is_of_change():
+        elif self.plain in get_word_set("towards") and self._is_of_change():
             self.tie = "changed"
         else:
             return False
@@ -148,13 +148,13 @@ class _Scan:
 
     def _is_about_name(self) -> bool:
         """Tell whether the word begins a description of the secret, not its value."""
-        if self.plain not in listed("about") or self.written.endswith(","):
+        if self.plain not in get_word_set("about") or self.written.endswith(","):
             return False
         return self.position == 0 or not self.plain.startswith(_TURNED)
 
     def _find_end(self) -> int:
         """Return where the value ends that begins with the word; 0 when it is none."""
-        value = _QUOTED.split(bare(self.written), 1)[0].rstrip(_SHUT)
+        value = _QUOTED.split(trim_bare_value(self.written), 1)[0].rstrip(_SHUT)
         if not value:
             return 0
         link = self._grade_link()
@@ -197,7 +197,7 @@ def _find_end(text: str, value: str, start: int, name: Name, link: str, quoted: 
         year = link == "changed" and _YEAR.fullmatch(value)
         if link in _TIED and not year and _is_word(text, value, start, quoted or link == "named"):
             return start + len(value)
-    return start + len(value) if _is_given_value(text, value, start, name, link) else 0
+    return start + len(value) if _is_stated_value(text, value, start, name, link) else 0
 
 
 #: Digits in one group or several, and what people write around them on a keypad.
@@ -229,7 +229,11 @@ def _is_word(text: str, value: str, start: int, alone: bool) -> bool:
     if value.isdigit():
         code = _CODE.match(text, start)
         return code is not None and code.end() == end and len(value) > 3 and _is_code(text, code)
-    known = stopped(value) or value.lower() in listed("function") or value.lower() in listed("about")
+    known = (
+        is_stop_word(value)
+        or value.lower() in get_word_set("function")
+        or value.lower() in get_word_set("about")
+    )
     return alone and value.isalpha() and len(value) > 4 and not known and bool(_CLAUSE_END.match(text, end))
 
 
@@ -247,10 +251,10 @@ def find_phrase(text: str, start: int) -> int:
     count = doubtful = 0
     at, end = start, 0
     while count < 24 and (word := _PLAIN_WORD.match(text, at)):
-        if word[0] in listed("function") or word[0] in listed("about"):
+        if word[0] in get_word_set("function") or word[0] in get_word_set("about"):
             break
         count, end = count + 1, word.end()
-        doubtful += stopped(word[0]) or _SAID_OF.fullmatch(word[0]) is not None
+        doubtful += is_stop_word(word[0]) or _SAID_OF.fullmatch(word[0]) is not None
         at = end + 1
         if text[end:at] != " ":
             break
@@ -260,15 +264,20 @@ def find_phrase(text: str, start: int) -> int:
     return number.end() if number else end
 
 
-def _is_given_value(text: str, value: str, start: int, name: Name, link: str) -> bool:
+def _is_stated_value(text: str, value: str, start: int, name: Name, link: str) -> bool:
     """Tell whether what stands near a name looks so much made up that it is its value."""
-    if is_no_value(text, value, start) or harmless(value) or name.rest == "s":
+    if is_no_value(text, value, start) or looks_harmless(value) or name.rest == "s":
         return False
-    look, size = level(value), len(value)
+    look, size = rate_randomness(value), len(value)
     tied = link in (*_TIED, "loose")
     if not tied and (names_itself(value) or name.word == "pass" or COUNTER.fullmatch(value)):
         return False
-    if name.form == "login" and tied and size >= (6 if name.kind == "secret" else 8) and is_made_up(value):
+    if (
+        name.form == "login"
+        and tied
+        and size >= (6 if name.kind == "secret" else 8)
+        and looks_like_secret(value)
+    ):
         return True
     if "code" in name.form:
         return look >= 2 and link != "far"
@@ -281,23 +290,25 @@ def _is_given_value(text: str, value: str, start: int, name: Name, link: str) ->
     if names_itself(value) or _HASH.search(text, max(0, start - 14), start):
         return False
     if not tied:
-        return size >= 20 and opaque(value) if link == "far" else _is_long(value, 16)
+        return size >= 20 and looks_random(value) if link == "far" else _is_long(value, 16)
     return _is_long(value, 12)
 
 
 def _is_long(value: str, size: int) -> bool:
-    look = level(value)
-    return ((look == 3 and len(value) >= 8) or (look >= 2 and len(value) >= size)) and entropy(value) >= 2.8
+    look = rate_randomness(value)
+    return ((look == 3 and len(value) >= 8) or (look >= 2 and len(value) >= size)) and shannon_entropy(
+        value
+    ) >= 2.8
 
 
-_HASH = shape("hash named")
+_HASH = load_pattern("hash named")
 
 # ── before the name ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-_EARLIER = shape("earlier")
-_EARLIER_SCRIPT = shape("earlier script")
+_EARLIER = load_pattern("earlier")
+_EARLIER_SCRIPT = load_pattern("earlier script")
 _ENTERED = re.compile(
-    rf"(?i)(?<![^\W\d_])(?:{one_of(sorted(listed('enter')))})[ ][\"'`“]?"
+    rf"(?i)(?<![^\W\d_])(?:{one_of(sorted(get_word_set('enter')))})[ ][\"'`“]?"
     r"(?P<value>[^\s\"'`”]{4,64}+)[\"'`”]?[ ][^.!?\n]{0,60}$"
 )
 
@@ -309,13 +320,13 @@ def _find_before(text: str, low: str, name: Name) -> Found | None:
     start = max(0, name.start - 110)
     former = text[start : name.start]
     match = _ENTERED.search(former) if DIGIT.search(former) else None
-    if match and not (is_made_up(match["value"]) and any(map(str.islower, match["value"]))):
+    if match and not (looks_like_secret(match["value"]) and any(map(str.islower, match["value"]))):
         match = match if "code" in name.form else None
-    if not match and any(f" {join} " in low[start : name.start] for join in listed("joins")):
+    if not match and any(f" {join} " in low[start : name.start] for join in get_word_set("joins")):
         match = _EARLIER.search(former)
-        if match and match["join"].lower() not in listed("joins"):
+        if match and match["join"].lower() not in get_word_set("joins"):
             return None
-        if match and match["of"].strip().endswith(tuple(listed("poor"))):
+        if match and match["of"].strip().endswith(tuple(get_word_set("poor"))):
             return None
     elif not match and not former.isascii():
         match = _EARLIER_SCRIPT.search(former)
@@ -324,15 +335,15 @@ def _find_before(text: str, low: str, name: Name) -> Found | None:
     value, at = match["value"].rstrip(","), start + match.start("value")
     if "code" in name.form and len(value) > 3 and _CODE.fullmatch(value) and not _YEAR.fullmatch(value):
         return Found(at, at + len(value), "password")
-    if names_itself(value) or not _is_given_value(text, value, at, name, "loose"):
+    if names_itself(value) or not _is_stated_value(text, value, at, name, "loose"):
         return None
     return Found(at, at + len(value), "password")
 
 
 # ── in an answer ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-_ANSWER = shape("answer")
-_ASKED = shape("asked")
+_ANSWER = load_pattern("answer")
+_ASKED = load_pattern("asked")
 
 
 def _find_answer(text: str, low: str, name: Name) -> Found | None:
@@ -348,8 +359,8 @@ def _find_answer(text: str, low: str, name: Name) -> Found | None:
     several = sum(map(str.isdigit, value)) > 1 or ODD.search(value, 1) is not None
     if (
         several
-        and listed("about").isdisjoint(asked)
-        and _is_given_value(text, value, match.start(1), name, "loose")
+        and get_word_set("about").isdisjoint(asked)
+        and _is_stated_value(text, value, match.start(1), name, "loose")
     ):
         return Found(match.start(1), match.start(1) + len(value), name.kind)
     return None
@@ -358,7 +369,7 @@ def _find_answer(text: str, low: str, name: Name) -> Found | None:
 # ── in a request to sign in ─────────────────────────────────────────────────────────────────────────────────────────
 
 #: What a request to sign in may be given: after "with", or as the second of a pair.
-_WITH = shape("sign in with")
+_WITH = load_pattern("sign in with")
 _WITHIN_SCRIPT = re.compile(r"(?<![!-~])[!-~]{6,64}+")
 
 
@@ -375,9 +386,9 @@ def find_sign_in(text: str, verb: Name) -> Found | None:
         start = text.rfind("\n", max(0, verb.start - 60), verb.start) + 1 or max(0, verb.start - 60)
         given = [(one.start(), one[0], True) for one in _WITHIN_SCRIPT.finditer(text, start, stop)]
     for at, raw, sure in given:
-        value = bare(raw).rstrip(_SHUT)
+        value = trim_bare_value(raw).rstrip(_SHUT)
         digits = sum(map(str.isdigit, value))
-        drawn = level(value) == 3 or (value[:1].islower() and (sure or digits > 3))
-        if len(value) >= 6 and drawn and is_made_up(value):
+        drawn = rate_randomness(value) == 3 or (value[:1].islower() and (sure or digits > 3))
+        if len(value) >= 6 and drawn and looks_like_secret(value):
             return Found(at, at + len(value), "password")
     return None

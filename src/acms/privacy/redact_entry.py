@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from acms.log.compacted import REDACTED, compaction
+from acms.log.compacted import REDACTED, compaction_text
 from acms.log.encoding import quote_json
-from acms.log.known import hashed
-from acms.log.summary_levels import LEVELS, Level, shorter, to_json
+from acms.log.known import hash_sensitive_key
+from acms.log.summary_levels import LEVELS, Level, read_shorter_levels, to_json
 from acms.log.validation import canonical_text
 from acms.model import (
     EMPTY,
@@ -36,7 +36,7 @@ from acms.model import (
     ToolCall,
     ToolResult,
 )
-from acms.privacy.detect import Redacted, mark, redact, spans
+from acms.privacy.detect import Redacted, find_sensitive_spans, redact_text, redaction_mark
 from acms.privacy.modes import Cleared
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class RedactedMessage(NamedTuple):
 # ── entries ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def cleared(entry: Entry, mode: Privacy, count: Count) -> Entry:
+def apply_privacy_mode(entry: Entry, mode: Privacy, count: Count) -> Entry:
     """Return an entry as it may leave under a mode; the entry itself when nothing has to go.
 
     One without content, erased or expired, has nothing to hide and stays as it is.
@@ -78,28 +78,28 @@ def cleared(entry: Entry, mode: Privacy, count: Count) -> Entry:
     if entry.state is not State.LIVE or isinstance(entry, Cleared):
         return entry
     if mode is Privacy.BLOCK:
-        return _withheld(entry, count)
-    said = redacted(entry.content, entry.parts, mode)
+        return _withhold_text(entry, count)
+    said = redact_message(entry.content, entry.parts, mode)
     kinds = said.kinds
-    data, found = _data(entry, mode)
+    data, found = _redact_fact_fields(entry, mode)
     kinds += found
-    data, found = _levels(data, mode, count)
+    data, found = _redact_summary_levels(data, mode, count)
     kinds += found
-    metadata, found = mapping(entry.metadata, mode)
+    metadata, found = redact_mapping(entry.metadata, mode)
     kinds += found
-    actor = name(entry.actor, mode)
-    markers = tuple([one for one in entry.markers if not spans(one, mode)])
-    key = name(entry.key, mode)
+    actor = redact_name(entry.actor, mode)
+    markers = tuple([one for one in entry.markers if not find_sensitive_spans(one, mode)])
+    key = redact_name(entry.key, mode)
     unsafe = (actor, markers, key) != (entry.actor, entry.markers, entry.key)
     if not kinds and not unsafe:
         return entry
-    return _made(
+    return _build_cleared(
         entry,
         mode,
         kinds,
         content=said.content,
         parts=said.parts,
-        tokens=_tokens(said, count) if said.kinds else entry.tokens,
+        tokens=_count_tokens(said, count) if said.kinds else entry.tokens,
         data=data,
         metadata=metadata,
         actor=actor,
@@ -108,7 +108,7 @@ def cleared(entry: Entry, mode: Privacy, count: Count) -> Entry:
     )
 
 
-def _withheld(entry: Entry, count: Count) -> Entry:
+def _withhold_text(entry: Entry, count: Count) -> Entry:
     parts: list[Part] = []
     for part in entry.parts:
         if isinstance(part, ToolCall):
@@ -124,7 +124,7 @@ def _withheld(entry: Entry, count: Count) -> Entry:
         data = {field: value for field, value in data.items() if field not in TOLD}
     if LEVELS in data:
         data = {field: value for field, value in data.items() if field != LEVELS}
-    return _made(
+    return _build_cleared(
         entry,
         Privacy.BLOCK,
         Counter(),
@@ -133,58 +133,65 @@ def _withheld(entry: Entry, count: Count) -> Entry:
         tokens=count(content),
         data=data,
         metadata=EMPTY,
-        actor=name(entry.actor, Privacy.REDACT),
-        markers=tuple([one for one in entry.markers if not spans(one)]),
+        actor=redact_name(entry.actor, Privacy.REDACT),
+        markers=tuple([one for one in entry.markers if not find_sensitive_spans(one)]),
         key=None,
     )
 
 
-def _made(entry: Entry, mode: Privacy, kinds: Counter[str], **changes: Any) -> Cleared:
+def _build_cleared(entry: Entry, mode: Privacy, kinds: Counter[str], **changes: Any) -> Cleared:
     values = {field.name: getattr(entry, field.name) for field in fields(Entry)}
     values.update(changes, privacy=mode)
     moves: tuple[tuple[int, int, int], ...] = ()
     if mode is not Privacy.BLOCK and values["content"] != entry.content:
-        moves = _moves(entry, values["content"], mode)
+        moves = _find_replaced_spans(entry, values["content"], mode)
     return Cleared(**values, redaction=Redaction(mode, tuple(sorted(kinds.items()))), moves=moves)
 
 
-def _moves(entry: Entry, content: str, mode: Privacy) -> tuple[tuple[int, int, int], ...]:
+def _find_replaced_spans(entry: Entry, content: str, mode: Privacy) -> tuple[tuple[int, int, int], ...]:
     """Return which stretches of a content were replaced; of a message with parts one that holds them all."""
     if not entry.parts:
-        return tuple([(one.start, one.end, len(mark(one.kind))) for one in spans(entry.content, mode)])
+        return tuple(
+            [
+                (one.start, one.end, len(redaction_mark(one.kind)))
+                for one in find_sensitive_spans(entry.content, mode)
+            ]
+        )
     before, most = entry.content, min(len(entry.content), len(content))
     start = next((at for at in range(most) if before[at] != content[at]), most)
     end = next((at for at in range(most - start) if before[-1 - at] != content[-1 - at]), most - start)
     return ((start, len(before) - end, len(content) - end - start),)
 
 
-def _tokens(said: RedactedMessage, count: Count) -> int:
+def _count_tokens(said: RedactedMessage, count: Count) -> int:
     return count(said.content) + sum([part.tokens for part in said.parts if isinstance(part, Media)])
 
 
-def _data(entry: Draft, mode: Privacy) -> tuple[Mapping[str, Json], Counter[str]]:
+def _redact_fact_fields(entry: Draft, mode: Privacy) -> tuple[Mapping[str, Json], Counter[str]]:
     """Return the fields of a fact without what is sensitive; those of other kinds are ours."""
     if entry.kind is not Kind.FACT:
         return entry.data, Counter()
     told = {field: entry.data[field] for field in TOLD if field in entry.data}
-    clean, kinds = mapping(told, mode)
+    clean, kinds = redact_mapping(told, mode)
     return ({**entry.data, **clean} if kinds else entry.data), kinds
 
 
-def _levels(data: Mapping[str, Json], mode: Privacy, count: Count) -> tuple[Mapping[str, Json], Counter[str]]:
+def _redact_summary_levels(
+    data: Mapping[str, Json], mode: Privacy, count: Count
+) -> tuple[Mapping[str, Json], Counter[str]]:
     """Return the data of a summary with its shorter texts redacted; any other data as it is."""
     kinds: Counter[str] = Counter()
     if LEVELS not in data:
         return data, kinds
     made: list[Level] = []
-    for one in shorter(data):
-        clean = redact(one.content, mode)
-        kinds += _kinds(clean)
+    for one in read_shorter_levels(data):
+        clean = redact_text(one.content, mode)
+        kinds += _count_kinds(clean)
         made.append(Level(clean.text, count(clean.text)) if clean.spans else one)
     return ({**data, LEVELS: to_json(made)} if kinds else data), kinds
 
 
-def fact(found: Fact, entry: Entry) -> Fact:
+def redact_fact(found: Fact, entry: Entry) -> Fact:
     """Return a fact as its entry may leave."""
     if not isinstance(entry, Cleared):
         return found
@@ -203,7 +210,7 @@ def fact(found: Fact, entry: Entry) -> Fact:
 # ── drafts ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def stored(
+def redact_for_storage(
     content: str,
     parts: tuple[Part, ...],
     metadata: Mapping[str, Json],
@@ -215,19 +222,19 @@ def stored(
 
     A key that says something sensitive is stored as its hash, which repeats with it.
     """
-    said = redacted(content, parts, mode)
-    if name(key, mode) != key:
-        key = hashed(key or "")
-    return said.content, said.parts, mapping(metadata, mode)[0], name(actor, mode), key
+    said = redact_message(content, parts, mode)
+    if redact_name(key, mode) != key:
+        key = hash_sensitive_key(key or "")
+    return said.content, said.parts, redact_mapping(metadata, mode)[0], redact_name(actor, mode), key
 
 
-def embedded(draft: Draft, mode: Privacy) -> Draft | None:
+def redact_for_embedding(draft: Draft, mode: Privacy) -> Draft | None:
     """Return what an embedder is sent of an entry; None when nothing is."""
     if mode is Privacy.BLOCK:
         return None
-    content = redact(draft.content, mode).text
-    data, _ = _data(draft, mode)
-    actor = name(draft.actor, mode)
+    content = redact_text(draft.content, mode).text
+    data, _ = _redact_fact_fields(draft, mode)
+    actor = redact_name(draft.actor, mode)
     if (content, data, actor) == (draft.content, draft.data, draft.actor):
         return draft
     return replace(draft, content=content, data=data, actor=actor)
@@ -236,15 +243,15 @@ def embedded(draft: Draft, mode: Privacy) -> Draft | None:
 # ── texts ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def redacted(content: str, parts: Sequence[Part], mode: Privacy) -> RedactedMessage:
+def redact_message(content: str, parts: Sequence[Part], mode: Privacy) -> RedactedMessage:
     """Return what a message says without what is sensitive; with parts the content is made from them."""
     if not parts:
-        clean = redact(content, mode)
-        return RedactedMessage(clean.text, (), _kinds(clean))
+        clean = redact_text(content, mode)
+        return RedactedMessage(clean.text, (), _count_kinds(clean))
     kinds: Counter[str] = Counter()
     kept: list[Part] = []
     for part in parts:
-        made, found = _part(part, mode)
+        made, found = _redact_part(part, mode)
         kinds += found
         if made is not None:
             kept.append(made)
@@ -253,13 +260,13 @@ def redacted(content: str, parts: Sequence[Part], mode: Privacy) -> RedactedMess
     return RedactedMessage(canonical_text(kept), tuple(kept), kinds)
 
 
-def _part(part: Part, mode: Privacy) -> tuple[Part | None, Counter[str]]:
+def _redact_part(part: Part, mode: Privacy) -> tuple[Part | None, Counter[str]]:
     """Return a part without what is sensitive; reasoning goes whole, for a changed one no longer fits its signature."""
     if isinstance(part, Text):
-        clean = redact(part.text, mode)
-        return (Text(clean.text) if clean.spans else part), _kinds(clean)
+        clean = redact_text(part.text, mode)
+        return (Text(clean.text) if clean.spans else part), _count_kinds(clean)
     if isinstance(part, Reasoning):
-        kinds = _kinds(redact(part.text, mode))
+        kinds = _count_kinds(redact_text(part.text, mode))
         return (None if kinds else part), kinds
     if isinstance(part, ToolCall):
         text, kinds = text_or_json(part.arguments, mode)
@@ -270,26 +277,26 @@ def _part(part: Part, mode: Privacy) -> tuple[Part | None, Counter[str]]:
     if isinstance(part, Media):
         if part.ref.startswith("data:"):
             return part, Counter()
-        clean = redact(part.ref, mode)
-        return (Text(clean.text) if clean.spans else part), _kinds(clean)
+        clean = redact_text(part.ref, mode)
+        return (Text(clean.text) if clean.spans else part), _count_kinds(clean)
     text, kinds = text_or_json(part.json, mode, opaque=_OPAQUE)
     if not kinds:
         return part, kinds
-    altered = REDACTED if compaction(part) is not None else ""  # it no longer fits its signature
+    altered = REDACTED if compaction_text(part) is not None else ""  # it no longer fits its signature
     return Raw(altered + part.vendor.removeprefix(altered), text), kinds
 
 
-def name(value: str | None, mode: Privacy) -> str | None:
+def redact_name(value: str | None, mode: Privacy) -> str | None:
     """Return a name, or None when it gives something away."""
-    return None if value is None or spans(value, mode) else value
+    return None if value is None or find_sensitive_spans(value, mode) else value
 
 
-def mapping(values: Mapping[str, Json], mode: Privacy) -> tuple[Mapping[str, Json], Counter[str]]:
+def redact_mapping(values: Mapping[str, Json], mode: Privacy) -> tuple[Mapping[str, Json], Counter[str]]:
     """Return values of JSON without what is sensitive in them, and what was taken out."""
     if not values:
         return values, Counter()
     written = json.dumps(dict(values), ensure_ascii=False)
-    text, kinds = _document(written, mode, _NOTHING, 0)
+    text, kinds = _redact_document(written, mode, _NOTHING, 0)
     return (json.loads(text) if kinds else values), kinds
 
 
@@ -301,9 +308,9 @@ def text_or_json(
     `opaque` names fields of which the value is left as it is.
     """
     if depth < _DEEP and text.lstrip()[:1] in ("{", "[") and _is_json(text):
-        return _document(text, mode, opaque, depth)
-    clean = redact(text, mode)
-    return clean.text, _kinds(clean)
+        return _redact_document(text, mode, opaque, depth)
+    clean = redact_text(text, mode)
+    return clean.text, _count_kinds(clean)
 
 
 def _is_json(text: str) -> bool:
@@ -314,39 +321,47 @@ def _is_json(text: str) -> bool:
     return True
 
 
-def _document(text: str, mode: Privacy, opaque: frozenset[str], depth: int) -> tuple[str, Counter[str]]:
+def _redact_document(
+    text: str, mode: Privacy, opaque: frozenset[str], depth: int
+) -> tuple[str, Counter[str]]:
     """Redact what the strings of a document say when they are read, then what its text says as it stands.
 
     Escapes hide what only the first sees; that a value is a password only the name beside it tells.
     """
     kinds: Counter[str] = Counter()
     cuts: list[tuple[int, int, str]] = []
-    for start, end, said, closed in _strings(text, opaque):
+    for start, end, said, closed in _iter_strings(text, opaque):
         if closed:
             continue
         clean, found = text_or_json(said, mode, opaque=opaque, depth=depth + 1)
         if found:
             cuts.append((start, end, quote_json(clean)))
             kinds += found
-    text = _without(text, cuts)
+    text = _replace_spans(text, cuts)
     for _ in range(_ROUNDS):
-        shut = [(start, end) for start, end, _, closed in _strings(text, opaque) if closed] if opaque else []
+        shut = (
+            [(start, end) for start, end, _, closed in _iter_strings(text, opaque) if closed]
+            if opaque
+            else []
+        )
         found_here = [
             one
-            for one in spans(text, mode)
+            for one in find_sensitive_spans(text, mode)
             if not any(start <= one.start and one.end <= end for start, end in shut)
         ]
         if not found_here:
             break
         kinds.update(one.kind for one in found_here)
-        shorter = _without(text, [(one.start, one.end, mark(one.kind)) for one in found_here])
+        shorter = _replace_spans(text, [(one.start, one.end, redaction_mark(one.kind)) for one in found_here])
         if not _is_json(shorter):
-            shorter = _without(text, _whole(text, [(one.start, one.end, one.kind) for one in found_here]))
+            shorter = _replace_spans(
+                text, _widen_to_values(text, [(one.start, one.end, one.kind) for one in found_here])
+            )
         text = shorter
     return text, kinds
 
 
-def _strings(text: str, opaque: frozenset[str]) -> Iterator[tuple[int, int, str, bool]]:
+def _iter_strings(text: str, opaque: frozenset[str]) -> Iterator[tuple[int, int, str, bool]]:
     """Yield where the strings of a document stand, what they say, and whether they are the value of an opaque field."""
     field = ""
     for token in _TOKEN.finditer(text):
@@ -359,17 +374,17 @@ def _strings(text: str, opaque: frozenset[str]) -> Iterator[tuple[int, int, str,
         field = said if named else ""
 
 
-def _whole(text: str, found: Sequence[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
+def _widen_to_values(text: str, found: Sequence[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
     """Return the strings and values that some stretches touch, each as a string that says what it was."""
     hit: list[tuple[int, int, str]] = []
     for token in _TOKEN.finditer(text):
         kind = next((kind for start, end, kind in found if start < token.end() and token.start() < end), None)
         if kind is not None:
-            hit.append((token.start(), token.end(), quote_json(mark(kind))))
+            hit.append((token.start(), token.end(), quote_json(redaction_mark(kind))))
     return hit
 
 
-def _without(text: str, found: Sequence[tuple[int, int, str]]) -> str:
+def _replace_spans(text: str, found: Sequence[tuple[int, int, str]]) -> str:
     parts: list[str] = []
     at = 0
     for start, end, instead in found:
@@ -378,5 +393,5 @@ def _without(text: str, found: Sequence[tuple[int, int, str]]) -> str:
     return "".join([*parts, text[at:]])
 
 
-def _kinds(found: Redacted) -> Counter[str]:
+def _count_kinds(found: Redacted) -> Counter[str]:
     return Counter(one.kind for one in found.spans)

@@ -9,26 +9,26 @@ from importlib.resources import files
 from typing import Any
 
 
-def _read(name: str) -> str:
+def _read_data_file(name: str) -> str:
     return (files("acms") / "data" / name).read_text(encoding="utf-8")
 
 
 @cache
-def words() -> dict[str, Any]:
+def load_word_lists() -> dict[str, Any]:
     """Return lists of words by what they are for: names of secrets, links, placeholders, names of numbers."""
-    return json.loads(_read("privacy-words.json"))
+    return json.loads(_read_data_file("privacy-words.json"))
 
 
 @cache
-def listed(name: str) -> frozenset[str]:
+def get_word_set(name: str) -> frozenset[str]:
     """Return one list of words."""
-    return frozenset(words()[name])
+    return frozenset(load_word_lists()[name])
 
 
 @cache
-def rows(name: str) -> list[dict[str, Any]]:
+def load_table_rows(name: str) -> list[dict[str, Any]]:
     """Return the rows of a table: formats of tokens, commands."""
-    return [json.loads(line) for line in _read(f"privacy-{name}.jsonl").splitlines()]
+    return [json.loads(line) for line in _read_data_file(f"privacy-{name}.jsonl").splitlines()]
 
 
 def one_of(words: list[str]) -> str:
@@ -40,18 +40,18 @@ def one_of(words: list[str]) -> str:
 
 
 @cache
-def compiled(shape: str, flags: int = 0) -> re.Pattern[str]:
+def compile_pattern(shape: str, flags: int = 0) -> re.Pattern[str]:
     """Return a shape of the data, compiled when it is first needed."""
     return re.compile(shape, flags)
 
 
 @cache
-def _shapes() -> dict[str, list[str]]:
-    return json.loads(_read("privacy-shapes.json"))
+def _load_patterns() -> dict[str, list[str]]:
+    return json.loads(_read_data_file("privacy-shapes.json"))
 
 
-def shape(name: str) -> re.Pattern[str]:
+def load_pattern(name: str) -> re.Pattern[str]:
     """Return a pattern of the data, its alternatives a row each, the flags for all in a row before them."""
-    some = _shapes()[name]
+    some = _load_patterns()[name]
     flags, some = (some[0], some[1:]) if some[0] == "(?i)" else ("", some)
     return re.compile(flags + "|".join(some))

@@ -26,7 +26,15 @@ from acms.model import (
     ToolResult,
 )
 from acms.ports import Progress, StorageBackend
-from acms.privacy.detect import KINDS, PERSONAL, RULES, mark, redact, safe_key, spans
+from acms.privacy.detect import (
+    KINDS,
+    PERSONAL,
+    RULES,
+    find_sensitive_spans,
+    redact_text,
+    redaction_mark,
+    safe_key,
+)
 
 __all__ = ["Finding", "KindFound", "Scan", "scan"]
 
@@ -114,21 +122,21 @@ async def scan(
     each page is searched in a thread. What is appended meanwhile may be missed. `progress` is told entries of one
     context, contexts otherwise. Not read: names and settings of sessions, pinned values, jobs.
     """
-    _check(context, namespace, kinds)
+    _validate_options(context, namespace, kinds)
     wanted = frozenset(kinds or KINDS)
     owners: dict[str, Context] = {}  # of one context: its ancestors
     tally = _Tally(limit)
     contexts = entries = 0
     total = 0
     if progress is not None:
-        total = await _total(storage, context, namespace)
-    async for one in _contexts(storage, context, namespace):
+        total = await _count_total(storage, context, namespace)
+    async for one in _iter_contexts(storage, context, namespace):
         contexts += 1
         # What a fork inherited is read under its owner, unless the fork alone was asked for.
         after = 0 if context is not None or one.fork is None else one.fork
         while page := await storage.read(one.id, after=after, limit=PAGE, deleted=True):
             after = page[-1].version
-            for entry, places in await asyncio.to_thread(_searched, page, wanted):
+            for entry, places in await asyncio.to_thread(_search_page, page, wanted):
                 owner = one
                 if entry.context != one.id:
                     if entry.context not in owners:
@@ -149,13 +157,13 @@ async def scan(
     )
 
 
-def _check(context: Context | None, namespace: str | None, kinds: Collection[str]) -> None:
+def _validate_options(context: Context | None, namespace: str | None, kinds: Collection[str]) -> None:
     if unknown := sorted(set(kinds) - set(KINDS)):
         raise ValidationError(f"knows {', '.join(KINDS)}, not {', '.join(unknown)}", field="kinds")
     if context is not None and namespace is not None:
         raise ValidationError("give a context or a namespace, not both", field="namespace")
     if namespace is not None:
-        validation.name(namespace, "namespace")
+        validation.validate_name(namespace, "namespace")
 
 
 class _Tally:
@@ -174,7 +182,7 @@ class _Tally:
         self.found.update(here)
         self.holding.update(here.keys())
         self.affected += 1
-        session, namespace = _named(owner)
+        session, namespace = _names_for_report(owner)
         left = len(places) if self.limit is None else max(0, self.limit - len(self.listed))
         for kind, where, start, end in places[:left]:
             self.listed.append(
@@ -204,7 +212,7 @@ class _Tally:
         )
 
 
-async def _contexts(
+async def _iter_contexts(
     storage: StorageBackend, only: Context | None, namespace: str | None
 ) -> AsyncIterator[Context]:
     """Yield the contexts of a scan, newest first, a page at a time."""
@@ -221,20 +229,20 @@ async def _contexts(
         query = replace(query, after=page.next_after)
 
 
-async def _total(storage: StorageBackend, only: Context | None, namespace: str | None) -> int:
+async def _count_total(storage: StorageBackend, only: Context | None, namespace: str | None) -> int:
     """Return how much there is to read: entries of one context, contexts otherwise."""
     if only is not None:
         newest = await storage.read(only.id, newest=1, deleted=True)
         return newest[-1].version if newest else 0
     count = 0
-    async for _ in _contexts(storage, None, namespace):
+    async for _ in _iter_contexts(storage, None, namespace):
         count += 1
     return count
 
 
-def _named(context: Context) -> tuple[str, str]:
+def _names_for_report(context: Context) -> tuple[str, str]:
     """Return the session and the namespace as a report may name them."""
-    key, namespace = context.key, redact(context.namespace, Privacy.REDACT).text
+    key, namespace = context.key, redact_text(context.namespace, Privacy.REDACT).text
     findable = namespace == context.namespace and context.deleted_at is None
     return (key if findable and key is not None and safe_key(key) else context.id), namespace
 
@@ -242,7 +250,7 @@ def _named(context: Context) -> tuple[str, str]:
 # ── one entry ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _searched(page: Sequence[Entry], wanted: frozenset[str]) -> list[tuple[Entry, list[_Place]]]:
+def _search_page(page: Sequence[Entry], wanted: frozenset[str]) -> list[tuple[Entry, list[_Place]]]:
     """Return the entries of a page that hold something, each with where."""
     found: list[tuple[Entry, list[_Place]]] = []
     for entry in page:
@@ -250,11 +258,11 @@ def _searched(page: Sequence[Entry], wanted: frozenset[str]) -> list[tuple[Entry
             continue
         places: list[_Place] = []
         seen: set[str] = set()  # the content of a message is made of its parts
-        for field, name, text in texts(entry):
+        for field, name, text in iter_searched_texts(entry):
             new: list[str] = []
             # A value is read with its name before it, as "hunter2" alone tells nothing.
             before = f'"{name}": "' if name else ""
-            for one in spans(f'{before}{text}"' if name else text):
+            for one in find_sensitive_spans(f'{before}{text}"' if name else text):
                 start, end = max(0, one.start - len(before)), min(len(text), one.end - len(before))
                 if start < end and one.kind in wanted and text[start:end] not in seen:
                     places.append((one.kind, field, start, end))
@@ -265,7 +273,7 @@ def _searched(page: Sequence[Entry], wanted: frozenset[str]) -> list[tuple[Entry
     return found
 
 
-def texts(entry: Entry) -> Iterator[tuple[str, str, str]]:
+def iter_searched_texts(entry: Entry) -> Iterator[tuple[str, str, str]]:
     """Yield (field, name, text) of everything in an entry that its writer chose; `name` is that of a value in JSON."""
     if entry.content:
         yield "content", "", entry.content
@@ -286,13 +294,13 @@ def texts(entry: Entry) -> Iterator[tuple[str, str, str]]:
     if entry.key:
         yield "key", "", entry.key
     attribute = entry.data.get("attribute")
-    for field, name, text in _leaves(entry.data, "data", "", DEEPEST):
+    for field, name, text in _iter_leaves(entry.data, "data", "", DEEPEST):
         # The value of a fact is that of its attribute.
         yield field, attribute if field == "data.value" and isinstance(attribute, str) else name, text
-    yield from _leaves(entry.metadata, "metadata", "", DEEPEST)
+    yield from _iter_leaves(entry.metadata, "metadata", "", DEEPEST)
 
 
-def _leaves(value: Json, path: str, name: str, depth: int) -> Iterator[tuple[str, str, str]]:
+def _iter_leaves(value: Json, path: str, name: str, depth: int) -> Iterator[tuple[str, str, str]]:
     if isinstance(value, str):
         yield path, name, value
     elif isinstance(value, int | float) and not isinstance(value, bool):
@@ -301,9 +309,9 @@ def _leaves(value: Json, path: str, name: str, depth: int) -> Iterator[tuple[str
         for key, item in sorted(value.items()):  # a store may keep them in its own order
             inside = f"{path}.{key}"
             if not safe_key(key):
-                inside = f"{path}.{mark(spans(key)[0].kind)}"
+                inside = f"{path}.{redaction_mark(find_sensitive_spans(key)[0].kind)}"
                 yield f"{inside} (name)", "", key
-            yield from _leaves(item, inside, key, depth - 1)
+            yield from _iter_leaves(item, inside, key, depth - 1)
     elif isinstance(value, list | tuple) and depth:
         for index, item in enumerate(value):
-            yield from _leaves(item, f"{path}[{index}]", name, depth - 1)
+            yield from _iter_leaves(item, f"{path}[{index}]", name, depth - 1)

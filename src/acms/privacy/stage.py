@@ -97,9 +97,9 @@ class Stage:
         known = kept.find(key)
         if known is not None:
             return known[0] or entry
-        from acms.privacy.redact_entry import cleared
+        from acms.privacy.redact_entry import apply_privacy_mode
 
-        made = cleared(entry, mode, counter.count)
+        made = apply_privacy_mode(entry, mode, counter.count)
         kept.keep(key, made if isinstance(made, Cleared) else None)
         return made
 
@@ -129,17 +129,17 @@ class Stage:
         found = list(facts)
         if not any(isinstance(row, Cleared) for row in rows.values()):
             return found
-        from acms.privacy.redact_entry import fact
+        from acms.privacy.redact_entry import redact_fact
 
-        return [fact(one, rows[one.id]) for one in found]
+        return [redact_fact(one, rows[one.id]) for one in found]
 
     def text(self, text: str) -> str:
         """Return a text of the caller as it is sent to a provider: in the mode of the configuration."""
         if self.mode is None:
             return text
-        from acms.privacy.detect import redact
+        from acms.privacy.detect import redact_text
 
-        return redact(text, self.mode).text
+        return redact_text(text, self.mode).text
 
     def forget(self, ids: Iterable[str]) -> None:
         """Drop what is remembered of entries that were erased."""
@@ -147,7 +147,9 @@ class Stage:
             self._kept.forget(ids)
 
 
-async def read(storage: StorageBackend, ids: Sequence[str], stage: Stage) -> dict[str, Entry]:
+async def read_redacted_entries(
+    storage: StorageBackend, ids: Sequence[str], stage: Stage
+) -> dict[str, Entry]:
     """Return entries by id, as a stage lets them leave; those that do not exist are not there."""
     found: list[Entry] = []
     for at in range(0, len(ids), PIECE):
@@ -164,9 +166,9 @@ OPEN = Stage(None, None, None)
 """Lets everything through: for whoever owns the data, or has a stage of its own."""
 
 
-def stage(storage: StorageBackend, mode: Privacy | None, counter: TokenCounter) -> Stage:
+def create_redaction_stage(storage: StorageBackend, mode: Privacy | None, counter: TokenCounter) -> Stage:
     """Return the stage of a session; what was found is remembered for all sessions on the storage handle."""
-    shared = handles.shared(storage)
+    shared = handles.get_shared_state(storage)
     if shared.redactions is None:
         shared.redactions = Kept()
     return Stage(mode, counter, shared.redactions)

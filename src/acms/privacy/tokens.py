@@ -12,15 +12,15 @@ from functools import cache
 from typing import NamedTuple
 
 from acms.privacy.found import Found, Work
-from acms.privacy.looks import entropy, names_itself, opaque
-from acms.privacy.rules import compiled, one_of, rows, shape
+from acms.privacy.looks import looks_random, names_itself, shannon_entropy
+from acms.privacy.rules import compile_pattern, load_pattern, load_table_rows, one_of
 
 # ── private keys ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _BEGIN = re.compile(r"-----BEGIN[ A-Z0-9_-]{0,60}?PRIVATE KEY(?: BLOCK)?-----|PuTTY-User-Key-File-\d:")
 _END = re.compile(r"-----END[ A-Z0-9_-]{0,60}?PRIVATE KEY(?: BLOCK)?-----|Private-MAC: [0-9a-f]{0,64}")
 #: A line of a key that goes on: base64, its header fields, what quotes and joins lines in code, JSON and diffs.
-_BODY = shape("body")
+_BODY = load_pattern("body")
 _LONG = re.compile(r"[A-Za-z0-9+/]{16}")
 #: The last line of a text that ends within a key.
 _CUT = re.compile(r"\n[ \t>]{0,12}([A-Za-z0-9+/]{1,80}={0,2})\s*\Z")
@@ -50,11 +50,11 @@ def private_keys(text: str, work: Work) -> Iterator[Found]:
             end = at
             if cut := _CUT.match(text, at):
                 at = cut.end(1)
-        if _body(text, start if mark.re is _END else mark.end(), end):  # else only spoken of
+        if _has_key_material(text, start if mark.re is _END else mark.end(), end):  # else only spoken of
             yield Found(start, at, "private_key")
 
 
-def _body(text: str, start: int, end: int) -> bool:
+def _has_key_material(text: str, start: int, end: int) -> bool:
     """Tell whether something of a key stands here, not dots or "your key here"."""
     return any(len(set(one[0])) > 6 for one in _LONG.finditer(text, start, end))
 
@@ -63,10 +63,10 @@ def _body(text: str, start: int, end: int) -> bool:
 
 _SCHEME = re.compile(r"(?:jdbc:)?[A-Za-z][A-Za-z0-9+.-]{1,30}$")
 _CREDENTIALS = re.compile(r"""://([^\s/?#:@"'`<>]{0,128}+):([^\s/"'`<>]{1,256})@([^\s"'`<>,;)\]}]{1,512}+)""")
-VARIABLE = shape("variable")
+VARIABLE = load_pattern("variable")
 
 
-def addresses(text: str, work: Work) -> Iterator[Found]:
+def find_credential_urls(text: str, work: Work) -> Iterator[Found]:
     """Find `scheme://user:password@host…`, whole."""
     at = text.find("://")
     while at >= 0:
@@ -95,13 +95,13 @@ _DUMMY = re.compile(
     )
 )
 #: Who gave it out, and what was drawn: newer services write their tokens so. Ids are shorter or have digits of base 16.
-_PREFIXED = shape("prefixed")
+_PREFIXED = load_pattern("prefixed")
 _PUBLIC = re.compile(r"pk_|pk$|phc|pub|sb_pub|price|cs_|cs$|evt|acct|img|file|hash|sha|id_|ref")
 
 
-def _drawn(value: str, least: float) -> bool:
+def _is_genuine_token(value: str, least: float) -> bool:
     """Tell whether a value that has the shape of a token was drawn, not written to show one."""
-    if len(set(value)) < 2**least or (least and entropy(value) < least):
+    if len(set(value)) < 2**least or (least and shannon_entropy(value) < least):
         return False  # the entropy is at most that of its characters drawn evenly, which is told at once
     low = value.lower()
     return len(set(low)) > 1 and not _DUMMY.search(low)
@@ -119,10 +119,10 @@ class _Formats(NamedTuple):
 
 
 @cache
-def _formats() -> _Formats:
+def _load_formats() -> _Formats:
     shapes: dict[str, list[tuple[str, float]]] = {}
     inside: list[tuple[str, re.Pattern[str], str]] = []
-    for row in rows("tokens"):
+    for row in load_table_rows("tokens"):
         least = row.get("least", 0.0)
         if "inside" in row:
             inside.append((row["inside"], re.compile(row["shape"]), row["kind"]))
@@ -141,24 +141,24 @@ def _formats() -> _Formats:
     return _Formats(re.compile(heads), shapes, inside)
 
 
-def tokens(text: str, work: Work) -> Iterator[Found]:
+def find_tokens(text: str, work: Work) -> Iterator[Found]:
     """Find tokens that tell by their beginning or by what is in them what they are."""
     for run in _RUN.finditer(text):
         work.spend(run.end() - run.start())
-        yield from _tokens(text, run.start(), run.end())
-    for sign, inside, kind in _formats().inside:
+        yield from _find_tokens_in_run(text, run.start(), run.end())
+    for sign, inside, kind in _load_formats().inside:
         if sign in text:
             for match in inside.finditer(text):
                 yield Found(match.start(match.lastindex or 0), match.end(), kind)
 
 
-def _tokens(text: str, start: int, stop: int) -> Iterator[Found]:
-    at, formats = start, _formats()
+def _find_tokens_in_run(text: str, start: int, stop: int) -> Iterator[Found]:
+    at, formats = start, _load_formats()
     while head := formats.heads.search(text, at, stop):
         at = head.end()
         for form, least in formats.shapes[head[0]]:
-            match = compiled(form, re.ASCII).match(text, head.start())
-            if not match or not _drawn(match[0][:100], least):
+            match = compile_pattern(form, re.ASCII).match(text, head.start())
+            if not match or not _is_genuine_token(match[0][:100], least):
                 continue
             if len(match[0]) < 24 and text.startswith(("...", "…", "***"), match.end()):
                 continue  # only its beginning is shown
@@ -170,5 +170,5 @@ def _tokens(text: str, start: int, stop: int) -> Iterator[Found]:
     if text.find("_", start, stop) >= 0:
         for match in _PREFIXED.finditer(text, start, stop):
             mixed = not match[2].islower() and not match[2].isupper()
-            if mixed and opaque(match[2]) and not _PUBLIC.match(match[1]):
+            if mixed and looks_random(match[2]) and not _PUBLIC.match(match[1]):
                 yield Found(match.start(), match.end(), "api_key")

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from acms.runtime.lazy import lazily
+from acms.runtime.lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from acms.prompt.builder import Plugin, Prompt
@@ -23,4 +23,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Content", "Plugin", "Prompt", "Rendered", "Report", "Request"]
 
-__getattr__, __dir__ = lazily(__name__, dict.fromkeys(__all__, "acms.prompt.builder"))
+__getattr__, __dir__ = lazy_attributes(__name__, dict.fromkeys(__all__, "acms.prompt.builder"))

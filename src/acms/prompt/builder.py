@@ -37,7 +37,7 @@ from acms.plan.nodes import (
 from acms.ports import Codec, KVMemory, Summarizer
 from acms.prompt import render as rendering
 from acms.prompt import steps as contents
-from acms.prompt.content import PARTS, Content, Recipe, steps_of, twins
+from acms.prompt.content import PARTS, Content, Recipe, steps_of, suggest_sync_import
 from acms.prompt.manifest import Manifest
 from acms.prompt.render import Rendered, Report, Request
 from acms.prompt.selected import show_only
@@ -56,7 +56,7 @@ from acms.prompt.steps import (
 )
 from acms.prompt.summaries import Summaries
 from acms.prompt_types import PromptMessage, Tool
-from acms.recall.request import where as parse_where
+from acms.recall.request import parse_filter as parse_where
 
 if TYPE_CHECKING:
     from acms.prompt.pins import PinRegistry
@@ -124,7 +124,7 @@ class Builder(Recipe):
     ) -> Self:
         """Add a message of the assistant; `tool_calls` as `ACMS.ingest` takes them."""
         text, parts = _text_and_parts(content)
-        made = contents.message(
+        made = contents.build_message(
             Role.ASSISTANT, text, parts=parts, tool_calls=tool_calls, reasoning=reasoning, name=name
         )
         return self._with(WrittenMessage(made))
@@ -132,12 +132,12 @@ class Builder(Recipe):
     def tool(self, call_id: str, output: str, is_error: bool = False) -> Self:
         """Add the answer to a tool call; it is shown together with the call, wherever that stands."""
         result = ToolResult(call_id, output, bool(is_error))
-        return self._with(WrittenMessage(contents.message(Role.TOOL, parts=[result])))
+        return self._with(WrittenMessage(contents.build_message(Role.TOOL, parts=[result])))
 
     def message(self, role: str | Role, content: str | Sequence[Part], *, name: str | None = None) -> Self:
         """Add a message of any role."""
         text, parts = _text_and_parts(content)
-        return self._with(WrittenMessage(contents.message(role, text, parts=parts, name=name)))
+        return self._with(WrittenMessage(contents.build_message(role, text, parts=parts, name=name)))
 
     # ── what shrinks ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -171,9 +171,9 @@ class Builder(Recipe):
                 field="content",
                 options=("give history(session, …) a session that is opened here",),
             )
-        front = tuple(validation.ids(first, "first"))
+        front = tuple(validation.validate_ids(first, "first"))
         if only is not None:
-            session = show_only(session, {*validation.ids(only, "only"), *front})
+            session = show_only(session, {*validation.validate_ids(only, "only"), *front})
         return type(self)(made.codec)._with(Log(session, first=front))
 
     def last(self, content: Content, n: int, *, priority: int = SHRINKABLE) -> Self:
@@ -183,7 +183,7 @@ class Builder(Recipe):
         only when room is short, and then as many as fit; `history` moves its start in larger steps, which keeps more
         of it in the provider's cache.
         """
-        n = validation.whole(n, "n", least=1)
+        n = validation.validate_integer(n, "n", least=1)
         return self._shrinking("last", content, Window(slack=0.0), priority, newest=n)
 
     def truncate(
@@ -199,8 +199,8 @@ class Builder(Recipe):
 
         Whole messages go first, from the end that is not kept; the last one is cut. `role` is that of plain texts.
         """
-        cap = validation.whole(tokens, "tokens", most=validation.BUDGET)
-        strategy = Truncate(cap, validation.choice(keep, Keep, "keep"))
+        cap = validation.validate_integer(tokens, "tokens", most=validation.BUDGET)
+        strategy = Truncate(cap, validation.parse_choice(keep, Keep, "keep"))
         return self._shrinking("truncate", content, strategy, priority, role=role)
 
     def omit(self, content: Content, *, priority: int = SHRINKABLE, role: str | Role = Role.USER) -> Self:
@@ -230,11 +230,11 @@ class Builder(Recipe):
         made, steps = self._read(content, "content")
         step = SummarisedContent(
             steps,
-            validation.key(id, "id"),
+            validation.validate_key(id, "id"),
             Summaries(self._own(store), summarizer=summarizer, pin=self._own(pin), metadata=metadata),
-            validation.whole(tokens, "tokens", least=1, most=validation.BUDGET),
-            _priority(priority),
-            validation.choice(role, Role, "role"),
+            validation.validate_integer(tokens, "tokens", least=1, most=validation.BUDGET),
+            _validate_priority(priority),
+            validation.parse_choice(role, Role, "role"),
         )
         return made._with(step)
 
@@ -267,33 +267,32 @@ class Builder(Recipe):
         `keep="turn"`, at a past version, and without such a history it is chosen anew each time and stands before the
         newest message of the user, or with `in_place` where the caller put it. What the prompt shows of the session
         anyway is not recalled.
-        Without `tokens`, or `budget`, which is another name of it, history and recall share the room by what answers,
-        see `RecallConfig.effort`.
+        Without `tokens` (or `budget`, its other name) history and recall share the room: see `RecallConfig.effort`.
         """
         if tokens is not None and budget is not None:
             raise TypeError("recall() takes budget or tokens, not both: they are the same")
         if isinstance(exclude, str) or not isinstance(exclude, Iterable):
             what = "string" if isinstance(exclude, str) else type(exclude).__name__
             raise ValidationError(f"must be a list of ids, not a {what}", field="exclude")
-        if not validation.text(query, "query").strip():
+        if not validation.validate_text(query, "query").strip():
             raise ValidationError("must not be blank", field="query")
         if scope not in (None, "session", "namespace"):
             raise ValidationError(f"{scope!r} is not session or namespace", field="scope")
         if where is not None:
             parse_where(where)
         step = Recalling(
-            _session(self._own(session)),
+            _validate_session(self._own(session)),
             query,
-            _cap(tokens, "tokens") if budget is None else _cap(budget, "budget"),
-            _priority(priority),
+            _validate_token_cap(*((tokens, "tokens") if budget is None else (budget, "budget"))),
+            _validate_priority(priority),
             bool(in_place),
-            validation.choice(keep, Keeping, "keep") is Keeping.TURNS,
+            validation.parse_choice(keep, Keeping, "keep") is Keeping.TURNS,
             {
-                "min_relevance": validation.fraction(min_relevance, "min_relevance"),
+                "min_relevance": validation.validate_fraction(min_relevance, "min_relevance"),
                 "exclude": tuple(exclude),
                 "scope": scope,
                 "where": dict(where) if isinstance(where, Mapping) else where,
-                "limit": None if limit is None else validation.whole(limit, "limit", least=1),
+                "limit": None if limit is None else validation.validate_integer(limit, "limit", least=1),
                 "include_superseded": bool(include_superseded),
             },
         )
@@ -346,12 +345,15 @@ class Builder(Recipe):
         `priority` the section can be truncated as a whole, once nothing in it shrinks any more. A function is given an
         empty prompt to fill.
         """
-        floor = validation.whole(floor, "floor", most=validation.BUDGET)
-        if ceiling is not None and validation.whole(ceiling, "ceiling", most=validation.BUDGET) < floor:
+        floor = validation.validate_integer(floor, "floor", most=validation.BUDGET)
+        if (
+            ceiling is not None
+            and validation.validate_integer(ceiling, "ceiling", most=validation.BUDGET) < floor
+        ):
             raise ValidationError(f"is less than the floor of {floor}", field="ceiling")
         if callable(content):
-            content = _prompt(content(type(self)(self.codec)), "content")
-        name = validation.name(name, "name")
+            content = _validate_prompt(content(type(self)(self.codec)), "content")
+        name = validation.validate_name(name, "name")
         if "/" in name:
             raise ValidationError("must not contain a slash", field="name")
         if any(isinstance(step, Shrinking) and step.name == name for step in self.steps):
@@ -361,10 +363,10 @@ class Builder(Recipe):
             name,
             steps,
             None if priority is None else Truncate(),
-            0 if priority is None else _priority(priority),
+            0 if priority is None else _validate_priority(priority),
             floor=floor,
             ceiling=ceiling,
-            share=None if share is None else validation.fraction(share, "share"),
+            share=None if share is None else validation.validate_fraction(share, "share"),
         )
         return made._with(step)
 
@@ -380,7 +382,7 @@ class Builder(Recipe):
         if not condition:
             return self
         made = then(self)
-        _prompt(made, "then")
+        _validate_prompt(made, "then")
         return made
 
     def use(self, plugin: Plugin) -> Self:
@@ -406,10 +408,10 @@ class Builder(Recipe):
         """Add everything of other prompts in order, tools too; they must be bound to the same codec or to none."""
         made = self
         for prompt in prompts:
-            other = _prompt(prompt, "prompts")
+            other = _validate_prompt(prompt, "prompts")
             made = made._bound(other)._with(*other.steps)
             if other.offered:
-                made.offered = contents.tools(
+                made.offered = contents.parse_tools(
                     [*made.offered, *(one for one in other.offered if one not in made.offered)]
                 )
         return made
@@ -417,7 +419,7 @@ class Builder(Recipe):
     def tools(self, tools: Sequence[Tool | Mapping[str, Json]]) -> Self:
         """Add functions the model may call: `Tool`, or mappings in neutral or in OpenAI's form."""
         made = self._with()
-        made.offered = contents.tools([*self.offered, *contents.tools(tools)])
+        made.offered = contents.parse_tools([*self.offered, *contents.parse_tools(tools)])
         return made
 
     def cache_hint(self, *, id: str = "prompt", version: str = "", ttl: int | None = None) -> Self:
@@ -429,9 +431,9 @@ class Builder(Recipe):
         if any(isinstance(step, Hint) and step.id == id for step in self.steps):
             raise ValidationError(f"there is a hint {id!r} already", field="id")
         hint = Hint(
-            validation.name(id, "id"),
-            validation.text(version, "version", limit=validation.NAME_CHARS),
-            None if ttl is None else validation.whole(ttl, "ttl", least=1),
+            validation.validate_name(id, "id"),
+            validation.validate_text(version, "version", limit=validation.NAME_CHARS),
+            None if ttl is None else validation.validate_integer(ttl, "ttl", least=1),
         )
         return self._with(hint)
 
@@ -449,7 +451,7 @@ class Builder(Recipe):
         made.steps = (*self.steps, *steps)
         recalled = False
         for step in made.steps if any(isinstance(step, Hint) for step in steps) else ():
-            recalled = recalled or contents.moves(step)
+            recalled = recalled or contents.has_moving_content(step)
             if recalled and isinstance(step, Hint):
                 raise ValidationError(
                     "what is recalled changes from turn to turn and cannot be part of a cached prefix",
@@ -485,15 +487,15 @@ class Builder(Recipe):
         role: str | Role = Role.USER,
     ) -> Self:
         if isinstance(content, str):
-            content = contents.message(role, content)
+            content = contents.build_message(role, content)
         made, steps = self._read(content, "content")
-        if isinstance(strategy, Window) and any(map(contents.moves, steps)):
+        if isinstance(strategy, Window) and any(map(contents.has_moving_content, steps)):
             raise ValidationError(
                 "is recalled and stands behind the messages, not among them",
                 field="content",
                 options=("call recall on the prompt itself",),
             )
-        return made._with(Shrinking(name, steps, strategy, _priority(priority), newest=newest))
+        return made._with(Shrinking(name, steps, strategy, _validate_priority(priority), newest=newest))
 
     def _read(self, content: object, field: str) -> tuple[Self, tuple[Step, ...]]:
         """Return a content as steps, checked, and the prompt bound to the codec that the content is bound to."""
@@ -532,7 +534,7 @@ class Prompt(Builder):
         One that reads sessions at a service is rendered by that service, where its events are told too: with all of its
         sessions from one client, within a budget, and made of what can be sent; `ValidationError` says what cannot.
         """
-        return await rendering.render(
+        return await rendering.render_steps(
             self.steps,
             self.codec,
             budget,
@@ -556,23 +558,25 @@ def _text_and_parts(content: str | Sequence[Part]) -> tuple[str, list[Part] | No
     return "", list(content)
 
 
-def _session(value: object) -> Readable:
+def _validate_session(value: object) -> Readable:
     if not isinstance(value, Readable | Elsewhere):
         raise ValidationError(
-            f"must be a session or a view, not {type(value).__name__}", field="session", options=twins(value)
+            f"must be a session or a view, not {type(value).__name__}",
+            field="session",
+            options=suggest_sync_import(value),
         )
-    return contents.readable(value)
+    return contents.as_readable(value)
 
 
-def _prompt(value: object, field: str) -> Builder:
+def _validate_prompt(value: object, field: str) -> Builder:
     if not isinstance(value, Builder):
         raise ValidationError(f"must be a Prompt, not {type(value).__name__}", field=field)
     return value
 
 
-def _cap(tokens: int | None, field: str) -> int | None:
-    return None if tokens is None else validation.whole(tokens, field, most=validation.BUDGET)
+def _validate_token_cap(tokens: int | None, field: str) -> int | None:
+    return None if tokens is None else validation.validate_integer(tokens, field, most=validation.BUDGET)
 
 
-def _priority(value: object) -> int:
-    return validation.whole(value, "priority", most=1_000_000)
+def _validate_priority(value: object) -> int:
+    return validation.validate_integer(value, "priority", most=1_000_000)

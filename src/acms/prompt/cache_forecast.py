@@ -16,7 +16,9 @@ NAMED = 3
 """Pieces that a reason names."""
 
 
-def hoisted(normal: Callable[[Sequence[PromptMessage]], Sequence[PromptMessage]]) -> frozenset[Role]:
+def find_hoisted_roles(
+    normal: Callable[[Sequence[PromptMessage]], Sequence[PromptMessage]],
+) -> frozenset[Role]:
     """Return the roles whose messages a codec sets before all others, by its `normal`: system text in some formats."""
     spoken = PromptMessage(role=Role.USER, parts=(Text("a"),))
     found: set[Role] = set()
@@ -27,7 +29,9 @@ def hoisted(normal: Callable[[Sequence[PromptMessage]], Sequence[PromptMessage]]
     return frozenset(found)
 
 
-def predict(now: Manifest, previous: Manifest | None, codec: Codec, *, key: str = "") -> CachePrediction:
+def predict_cache(
+    now: Manifest, previous: Manifest | None, codec: Codec, *, key: str = ""
+) -> CachePrediction:
     """Return what of a prompt can be read from the provider's cache when another one was sent before it, and why.
 
     Whole messages are compared by their hashes, in the order in which the provider reads them: tools, what is set
@@ -37,9 +41,9 @@ def predict(now: Manifest, previous: Manifest | None, codec: Codec, *, key: str 
     plain = CachePrediction(key=key, total_tokens=base + sum([one.tokens for one in now.messages]))
     if previous is None:
         return replace(plain, reason="there is no earlier prompt to compare with")
-    front = hoisted(codec.normal)
-    old, new = _read(previous, front), _read(now, front)
-    outside = _outside(now, previous, key)
+    front = find_hoisted_roles(codec.normal)
+    old, new = _sort_as_read(previous, front), _sort_as_read(now, front)
+    outside = _find_preamble_change(now, previous, key)
     if outside is not None:
         first = Change(index=new[0][0], role=new[0][1].role, path=new[0][1].path) if new else None
         changed, reason = outside
@@ -50,15 +54,15 @@ def predict(now: Manifest, previous: Manifest | None, codec: Codec, *, key: str 
         shared += new[place][1].tokens
         place += 1
     readable = shared
-    reason = _why([one for _, one in old], [one for _, one in new], place)
+    reason = _explain_first_change([one for _, one in old], [one for _, one in new], place)
     if codec.marks_only:
-        end = _marked(previous, old, place, implicit=codec.implicit_mark)
+        end = _count_marked_messages(previous, old, place, implicit=codec.implicit_mark)
         if end is None or not (now.marks or codec.implicit_mark):
             readable = 0
             reason += "; nothing is cached, as no mark ends what is shared: give a cache hint"
         else:
             readable = base + sum([one.tokens for _, one in new[:end]])
-    change, changed = _change(now, old, new, place)
+    change, changed = _find_first_change(now, old, new, place)
     return replace(
         plain,
         predicted_tokens=codec.cached(readable),
@@ -70,7 +74,7 @@ def predict(now: Manifest, previous: Manifest | None, codec: Codec, *, key: str 
     )
 
 
-def _outside(now: Manifest, previous: Manifest, key: str) -> tuple[Changed, str] | None:
+def _find_preamble_change(now: Manifest, previous: Manifest, key: str) -> tuple[Changed, str] | None:
     """Return what differs before the first message, and how; None when nothing does."""
     if (previous.codec, previous.model) != (now.codec, now.model):
         reason = f"it was sent to {previous.model} by {previous.codec}, this one goes to {now.model} by {now.codec}"
@@ -81,10 +85,10 @@ def _outside(now: Manifest, previous: Manifest, key: str) -> tuple[Changed, str]
             Changed.KEY,
             f"it is cached as {':'.join(is_now[0])}, the earlier one was as {':'.join(was[0])}",
         )
-    return (Changed.TOOLS, _tools(previous, now)) if previous.tools != now.tools else None
+    return (Changed.TOOLS, _describe_tools_change(previous, now)) if previous.tools != now.tools else None
 
 
-def _change(
+def _find_first_change(
     now: Manifest,
     old: Sequence[tuple[int, Sent]],
     new: Sequence[tuple[int, Sent]],
@@ -103,7 +107,7 @@ def _change(
     return change, Changed.SYSTEM if system else Changed.MESSAGES
 
 
-def agrees(prediction: CachePrediction, usage: Usage, *, asked: bool = False) -> bool | None:
+def diagnosis_agrees(prediction: CachePrediction, usage: Usage, *, asked: bool = False) -> bool | None:
     """Return whether a provider's diagnosis is what was predicted; None when it has none, or none of the prompt.
 
     `asked` says that the request asked for one: then a provider that reports nothing found no difference.
@@ -122,17 +126,17 @@ def agrees(prediction: CachePrediction, usage: Usage, *, asked: bool = False) ->
     return told.changed is prediction.changed
 
 
-def confirm(prediction: CachePrediction, usage: Usage, *, asked: bool = False) -> str:
+def describe_cache_mismatch(prediction: CachePrediction, usage: Usage, *, asked: bool = False) -> str:
     """Return what differs between a prediction and what the provider reports; "" when nothing does.
 
     More tokens than predicted are no fault: it may know the prompt from somewhere else. Where the provider says why,
     its reason stands beside the predicted one, also when no token was missed but the reasons differ.
     """
     missed = prediction.predicted_tokens - usage.cached_tokens
-    agreed = agrees(prediction, usage, asked=asked)
+    agreed = diagnosis_agrees(prediction, usage, asked=asked)
     if missed <= 0 and agreed is not False:
         return ""
-    told = _in_words(usage.diagnosis, asked=asked)
+    told = _describe_diagnosis(usage.diagnosis, asked=asked)
     both = f"the provider says {told}, the forecast {prediction.reason!r}" if told else ""
     if missed <= 0:
         return both
@@ -145,7 +149,7 @@ def confirm(prediction: CachePrediction, usage: Usage, *, asked: bool = False) -
     return f"{found}; {both}" if both else found
 
 
-def _in_words(diagnosis: Diagnosis | None, *, asked: bool) -> str:
+def _describe_diagnosis(diagnosis: Diagnosis | None, *, asked: bool) -> str:
     """Return a diagnosis in words; "" when there is none."""
     if diagnosis is None or (diagnosis.outcome is Outcome.SILENT and not asked):
         return ""
@@ -159,12 +163,12 @@ def _in_words(diagnosis: Diagnosis | None, *, asked: bool) -> str:
             return "that nothing changed"
 
 
-def _read(manifest: Manifest, front: frozenset[Role]) -> list[tuple[int, Sent]]:
+def _sort_as_read(manifest: Manifest, front: frozenset[Role]) -> list[tuple[int, Sent]]:
     """Return the messages with their places, in the order in which the provider reads them."""
     return sorted(enumerate(manifest.messages), key=lambda one: one[1].role not in front)
 
 
-def _marked(
+def _count_marked_messages(
     manifest: Manifest, order: Sequence[tuple[int, Sent]], place: int, *, implicit: bool
 ) -> int | None:
     """Return how many messages, as the provider reads them, end at the last mark within the first `place`."""
@@ -176,7 +180,7 @@ def _marked(
     return max((end for end in ends if end <= place), default=None)
 
 
-def _tools(old: Manifest, new: Manifest) -> str:
+def _describe_tools_change(old: Manifest, new: Manifest) -> str:
     before, after = {tool.name: tool for tool in old.tools}, {tool.name: tool for tool in new.tools}
     found = [f"{name} is new" for name in after if name not in before]
     found += [f"{name} is gone" for name in before if name not in after]
@@ -184,14 +188,14 @@ def _tools(old: Manifest, new: Manifest) -> str:
     return f"tools come first, and {', '.join(found) or 'their order changed'}"
 
 
-def _why(old: Sequence[Sent], new: Sequence[Sent], place: int) -> str:
+def _explain_first_change(old: Sequence[Sent], new: Sequence[Sent], place: int) -> str:
     """Return in words what is different at the first place at which two prompts are."""
     if place == len(old):
         added = len(new) - place
         return (
             "nothing changed"
             if not added
-            else f"the earlier prompt is the beginning of this one, {_many(added)} more"
+            else f"the earlier prompt is the beginning of this one, {_format_message_count(added)} more"
         )
     was = old[place]
     if place == len(new):
@@ -204,28 +208,30 @@ def _why(old: Sequence[Sent], new: Sequence[Sent], place: int) -> str:
             return f"{was.path} is gone"
         return f"{is_now.path} stands where {was.path} was"
     if was.rendition == "pieces" or is_now.rendition == "pieces":
-        return _pieces(was, is_now)
-    return _log(was, is_now, old, new, place)
+        return _describe_pieces_change(was, is_now)
+    return _describe_history_change(was, is_now, old, new, place)
 
 
-def _pieces(was: Sent, is_now: Sent) -> str:
+def _describe_pieces_change(was: Sent, is_now: Sent) -> str:
     """Return which pieces of a message changed: pins."""
     new = [name for name in is_now.pieces if name not in was.pieces]
     gone = [name for name in was.pieces if name not in is_now.pieces]
-    found = [*_some(new, "new"), *_some(gone, "gone")]
+    found = [*_list_changed_names(new, "new"), *_list_changed_names(gone, "gone")]
     if not found:
         same = is_now.pieces == was.pieces
         found = [f"the text of {' or '.join(is_now.pieces)} changed" if same else "their order changed"]
     return f"{is_now.path}: {', '.join(found)}"
 
 
-def _some(names: Sequence[str], what: str) -> list[str]:
+def _list_changed_names(names: Sequence[str], what: str) -> list[str]:
     """Return that some pieces are new or gone; of many the first ones, and how many more."""
     said = [f"{name} is {what}" for name in names[:NAMED]]
     return [*said, f"{len(names) - NAMED} more are {what}"] if len(names) > NAMED else said
 
 
-def _log(was: Sent, is_now: Sent, old: Sequence[Sent], new: Sequence[Sent], place: int) -> str:
+def _describe_history_change(
+    was: Sent, is_now: Sent, old: Sequence[Sent], new: Sequence[Sent], place: int
+) -> str:
     """Return what happened to a history."""
     after = new[place + 1] if place + 1 < len(new) else None
     if is_now.rendition == "summary" and was.rendition != "summary":
@@ -236,22 +242,24 @@ def _log(was: Sent, is_now: Sent, old: Sequence[Sent], new: Sequence[Sent], plac
         return f"{is_now.path}: the text changed"
     if after is not None and after.path == is_now.path and is_now.first > after.first > was.first:
         what = "a summary" if all(map(is_summary, is_now.sources)) else "an edit"
-        return f"{is_now.path}: {what}, v{is_now.first}, stands for {_span(was.first, after.first - 1)}"
+        return f"{is_now.path}: {what}, v{is_now.first}, stands for {_format_version_span(was.first, after.first - 1)}"
     if any(one.hash == is_now.hash for one in old[place:]):
         if place and old[place - 1].path == was.path:
-            return f"{is_now.path}: {_span(was.first, max(was.first, is_now.first - 1))} left"
-        return f"the start of {is_now.path} moved: {_span(was.first, max(was.first, is_now.first - 1))} left"
+            return f"{is_now.path}: {_format_version_span(was.first, max(was.first, is_now.first - 1))} left"
+        left = _format_version_span(was.first, max(was.first, is_now.first - 1))
+        return f"the start of {is_now.path} moved: {left} left"
     if any(one.hash == was.hash for one in new[place:]):
-        return f"{is_now.path}: {_span(is_now.first, max(is_now.first, was.first - 1))} came in before v{was.first}"
+        added = _format_version_span(is_now.first, max(is_now.first, was.first - 1))
+        return f"{is_now.path}: {added} came in before v{was.first}"
     if is_now.first == was.first:
         how = f" and is now {is_now.rendition}" if is_now.rendition != was.rendition else ""
         return f"{is_now.path}: v{was.first} changed{how}"
     return f"{is_now.path}: v{is_now.first} stands where v{was.first} was"
 
 
-def _span(first: int, last: int) -> str:
+def _format_version_span(first: int, last: int) -> str:
     return f"v{first}" if first == last else f"v{first} to v{last}"
 
 
-def _many(count: int) -> str:
+def _format_message_count(count: int) -> str:
     return "one message" if count == 1 else f"{count} messages"

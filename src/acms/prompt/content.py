@@ -47,8 +47,8 @@ class Recipe:
 
 def steps_of(content: object, field: str, bound: list[Recipe]) -> list[Step]:
     """Return a content as steps, checked; recipes that are met are added to `bound`."""
-    steps = _read(content, field, bound)
-    if contents.depth(steps) > contents.DEPTH:
+    steps = _parse_content(content, field, bound)
+    if contents.depth_of_steps(steps) > contents.DEPTH:
         raise _too_deep(field)
     return steps
 
@@ -57,29 +57,31 @@ def _too_deep(field: str) -> ValidationError:
     return ValidationError(f"is nested more than {contents.DEPTH} deep", field=field.partition("[")[0])
 
 
-def _read(content: object, field: str, bound: list[Recipe], depth: int = 0) -> list[Step]:
+def _parse_content(content: object, field: str, bound: list[Recipe], depth: int = 0) -> list[Step]:
     """Return a content as steps; `ValidationError` for what is none. Prompts that are met are added to `bound`."""
     if content is None:
         return []
     if isinstance(content, str):
-        return [WrittenMessage(contents.message(Role.USER, content))]
+        return [WrittenMessage(contents.build_message(Role.USER, content))]
     if isinstance(content, PromptMessage):
-        return [WrittenMessage(contents.checked(content, field))]
+        return [WrittenMessage(contents.validate_message(content, field))]
     if isinstance(content, Scope | Atom | Composed):
         return [Fixed(content)]
     if isinstance(content, PARTS):
-        return _read([content], field, bound)
+        return _parse_content([content], field, bound)
     if isinstance(content, Mapping):
-        return [WrittenMessage(one) for one in contents.read(content, field)]
+        return [WrittenMessage(one) for one in contents.parse_message_mapping(content, field)]
     if isinstance(content, Readable | Elsewhere):
-        return [Log(contents.readable(content))]
+        return [Log(contents.as_readable(content))]
     if isinstance(content, Recipe):
         bound.append(content)
         return _steps_of(content, field)
     if isinstance(content, Sequence) and not isinstance(content, bytes | bytearray):
-        return _read_each(content, field, bound, depth)
+        return _parse_sequence(content, field, bound, depth)
     raise ValidationError(
-        f"{type(content).__name__} cannot stand in a prompt", field=field, options=twins(content)
+        f"{type(content).__name__} cannot stand in a prompt",
+        field=field,
+        options=suggest_sync_import(content),
     )
 
 
@@ -96,16 +98,16 @@ def _steps_of(recipe: Recipe, field: str) -> list[Step]:
     return list(recipe.steps)
 
 
-def _read_each(items: Sequence[Any], field: str, bound: list[Recipe], depth: int) -> list[Step]:
+def _parse_sequence(items: Sequence[Any], field: str, bound: list[Recipe], depth: int) -> list[Step]:
     """Return one message for a sequence of parts, and the steps of each content of any other."""
     if items and all(isinstance(item, PARTS) for item in items):
-        return [WrittenMessage(contents.message(_role_of(items), parts=list(items)))]
+        return [WrittenMessage(contents.build_message(_role_of(items), parts=list(items)))]
     if depth >= contents.DEPTH:
         raise _too_deep(field)
     return [
         step
         for index, item in enumerate(items)
-        for step in _read(item, f"{field}[{index}]", bound, depth + 1)
+        for step in _parse_content(item, f"{field}[{index}]", bound, depth + 1)
     ]
 
 
@@ -116,7 +118,7 @@ def _role_of(parts: Sequence[object]) -> Role:
     return Role.ASSISTANT if any(isinstance(part, ToolCall | Reasoning) for part in parts) else Role.USER
 
 
-def twins(value: object) -> tuple[str, ...]:
+def suggest_sync_import(value: object) -> tuple[str, ...]:
     """Return what to do with a session of the blocking door."""
     inner = getattr(value, "inner", None)
     return ("from acms.sync import Prompt",) if isinstance(inner, Readable | Elsewhere) else ()

@@ -10,14 +10,14 @@ from collections.abc import Collection, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 
-from acms.log.encoding import locate
+from acms.log.encoding import parse_entry_id
 from acms.model import Context, Role, Source, Text, ToolCall
 from acms.plan.nodes import Composed, Piece
 from acms.ports import Codec
-from acms.prompt_types import SEPARATOR, PromptMessage, paragraph, speak
+from acms.prompt_types import SEPARATOR, PromptMessage, format_paragraph, prefix_speaker
 from acms.results import ContextItem, is_external
 from acms.text import chat_messages
-from acms.text.tokenizer import terms, words
+from acms.text.tokenizer import content_terms, split_words
 
 TOOL_CALL = "tool call"
 """Speaker of a tool call; its results follow an arrow."""
@@ -40,9 +40,9 @@ def write_pieces(items: Sequence[ContextItem], own: Collection[str], *, counted:
     names its session, but for facts: they hold wherever they were stated. `counted` says that the tokens of the items
     are those of the codec.
     """
-    items = _oldest_first(items)
+    items = _sort_oldest_first(items)
     elsewhere = any(not _is_own(item, own) for item in items)
-    places = [_name_place(item, own) if elsewhere else None for item in items]
+    places = [_name_session(item, own) if elsewhere else None for item in items]
     found: list[Piece] = []
     group: tuple[str, str] | None = None
     for item, place in zip(items, places, strict=True):
@@ -52,14 +52,14 @@ def write_pieces(items: Sequence[ContextItem], own: Collection[str], *, counted:
             found[-1] = _add_result(found[-1], item)
             continue
         group = None if item.group is None else _group_of(item)
-        text = chat_messages.inside(_write(item, place), chat_messages.RECALLED)
-        plain = counted and text == speak(item.speaker, item.content)
+        text = chat_messages.escape_closing_mark(_write_paragraph(item, place), chat_messages.RECALLED)
+        plain = counted and text == prefix_speaker(item.speaker, item.content)
         tokens = item.token_count if plain else None
         found.append(Piece(text, item.id, item.score, (item.id,), tokens))
     return tuple(found)
 
 
-def _oldest_first(items: Sequence[ContextItem]) -> list[ContextItem]:
+def _sort_oldest_first(items: Sequence[ContextItem]) -> list[ContextItem]:
     """Return facts and summaries, then messages of all sessions by time; tool calls stay together."""
     began: dict[tuple[str, str], datetime] = {}
     for item in items:
@@ -76,7 +76,7 @@ def _oldest_first(items: Sequence[ContextItem]) -> list[ContextItem]:
 
 def _group_of(item: ContextItem) -> tuple[str, str]:
     """Return the log of a tool call and its name there."""
-    owner = locate(item.id)
+    owner = parse_entry_id(item.id)
     return ("" if owner is None else owner[0], item.group or "")
 
 
@@ -86,32 +86,32 @@ def drop_repeated_facts(items: Sequence[ContextItem]) -> list[ContextItem]:
         words_said
         for item in items
         if item.source is not Source.FACT and item.group is None
-        if len(words_said := set(terms(words(item.content)))) <= STATEMENT
+        if len(words_said := set(content_terms(split_words(item.content)))) <= STATEMENT
     ]
     return [item for item in items if item.source is not Source.FACT or not _is_repeated(item, said)]
 
 
 def _is_repeated(fact: ContextItem, said: Sequence[AbstractSet[int]]) -> bool:
-    found = set(terms(words(fact.content)))
+    found = set(content_terms(split_words(fact.content)))
     return len(found) > 1 and any(found <= one for one in said)
 
 
 def _is_own(item: ContextItem, own: Collection[str]) -> bool:
     """Whether an item is from this conversation, or of no session: a fact."""
-    owner = locate(item.id)
+    owner = parse_entry_id(item.id)
     return item.source is Source.FACT or owner is None or owner[0] in own or item.session_id is None
 
 
-def _name_place(item: ContextItem, own: Collection[str]) -> str | None:
+def _name_session(item: ContextItem, own: Collection[str]) -> str | None:
     if item.source is Source.FACT:
         return None
     return "this session" if _is_own(item, own) else f"session {item.session_id}"
 
 
-def _write(item: ContextItem, place: str | None) -> str:
+def _write_paragraph(item: ContextItem, place: str | None) -> str:
     """Return an item as a paragraph that says who said it, when and in which session."""
     speaker = TOOL_CALL if _only_calls(item) else item.speaker
-    return paragraph(speaker, item.content, item.day, place=place, external=is_external(item))
+    return format_paragraph(speaker, item.content, item.day, place=place, external=is_external(item))
 
 
 def _only_calls(item: ContextItem) -> bool:
@@ -121,7 +121,7 @@ def _only_calls(item: ContextItem) -> bool:
 
 def _add_result(call: Piece, item: ContextItem) -> Piece:
     """Return a tool call with one more of its results behind an arrow: in its line if both are one line."""
-    said = chat_messages.inside(paragraph("", item.content), chat_messages.RECALLED)
+    said = chat_messages.escape_closing_mark(format_paragraph("", item.content), chat_messages.RECALLED)
     outside = "(external text) " if is_external(item) else ""
     gap = "\n" if "\n" in call.text + said or ARROW in call.text else " "
     tokens = None if call.tokens is None else call.tokens + item.token_count

@@ -29,15 +29,15 @@ from acms.plan.nodes import (
 )
 from acms.plan.tool_groups import is_placeholder
 from acms.ports import Codec, TokenCounter
-from acms.prompt.fit_state import LOWEST, Leaf, Section, priced, written
-from acms.prompt.strategies import apply, cut_mandatory, drop_pieces, name
+from acms.prompt.fit_state import LOWEST, Leaf, Section, build_section_tree, compose_message
+from acms.prompt.strategies import apply_strategy, cut_mandatory, drop_pieces, name_of_strategy
 from acms.prompt_types import PromptMessage, Tool
 
 _place: Any = partial(tuple.__new__, Placed)
 _leave: Any = partial(tuple.__new__, Left)
 
 
-def fit(
+def fit_prompt(
     tree: Scope, codec: Codec, limit: int | None, *, tools: Sequence[Tool] = (), budget: int | None = None
 ) -> Generator[NeedSummary, str | None, Fitted]:
     """Fit a prompt into `limit` raw tokens, base included; None shows everything but what is over a ceiling.
@@ -46,40 +46,40 @@ def fit(
     required does not fit. `budget` is what the caller asked for, to be named in the error.
     """
     base = codec.base(tools)
-    root = priced(tree, codec, None if limit is None else max(0, limit - base))
+    root = build_section_tree(tree, codec, None if limit is None else max(0, limit - base))
     steps: list[Step] = []
     for section in list(root.sections()):
         section.floor = (
             section.scope.floor if section.allowed is None else min(section.scope.floor, section.allowed)
         )
         if section.allowed is not None:
-            yield from _cap(section, root, base, codec, steps)
+            yield from _enforce_cap(section, root, base, codec, steps)
     if limit is not None:
-        yield from _within(root, limit - base, root, base, codec, steps)
+        yield from _shrink_to_limit(root, limit - base, root, base, codec, steps)
         if base + root.used > limit:
-            raise _error(root, root.used + base - limit, limit, budget, codec, tools, steps)
-    return _fitted(root, base, codec, steps)
+            raise _build_fit_error(root, root.used + base - limit, limit, budget, codec, tools, steps)
+    return _build_fitted(root, base, codec, steps)
 
 
-def _cap(
+def _enforce_cap(
     section: Section, root: Section, base: int, codec: Codec, steps: list[Step]
 ) -> Generator[NeedSummary, str | None, None]:
     """Hold a section to the tokens it may have, as if it were a prompt of its own."""
     strategy = section.scope.strategy
     if isinstance(strategy, Truncate) and strategy.tokens is not None:
         room = strategy.tokens
-        yield from _within(section, room, root, base, codec, steps, least=section.scope.priority)
+        yield from _shrink_to_limit(section, room, root, base, codec, steps, least=section.scope.priority)
         for leaf in section.leaves():  # a cap is one, also for what must stay when there is no cap
             if section.used > room and leaf.section.spare() >= leaf.tokens:
                 leaf.leave("truncate", "even cut it did not fit the cap")
     ceiling = section.scope.ceiling
     if ceiling is None or section.used <= ceiling:
         return
-    yield from _within(section, ceiling, root, base, codec, steps)
+    yield from _shrink_to_limit(section, ceiling, root, base, codec, steps)
     if section.used > ceiling:
         before = root.used
         _drop_first(section, ceiling, codec)
-        _note(steps, section, "ceiling", base + before, base + root.used)
+        _record_step(steps, section, "ceiling", base + before, base + root.used)
     if section.used > ceiling:
         over = section.used - ceiling
         raise FitError(
@@ -87,10 +87,10 @@ def _cap(
             budget=ceiling,
             required=section.used,
             where=section.path,
-            tried=_tried(steps),
+            tried=_describe_steps(steps),
             options=(
                 f"raise the ceiling of {section.path} to {section.used}",
-                *_options(section, over),
+                *_suggest_options(section, over),
             ),
         )
 
@@ -109,7 +109,7 @@ def _drop_first(section: Section, ceiling: int, codec: Codec) -> None:
             leaf.leave("ceiling", f"its section may have {ceiling} tokens, and what comes first goes first")
 
 
-def _within(
+def _shrink_to_limit(
     area: Section,
     room: int,
     root: Section,
@@ -130,20 +130,20 @@ def _within(
         reserve = 0
         strategy = section.scope.strategy
         if isinstance(strategy, Window) and strategy.slack and moving:
-            reserve = _reserve(section, section.used - over, moving, waiting[:place])
+            reserve = _compute_reserve(section, section.used - over, moving, waiting[:place])
         if over + reserve <= 0:
             continue
         before = root.used
-        yield from apply(section, over + reserve, room, codec)
-        _note(steps, section, name(section), base + before, base + root.used)
+        yield from apply_strategy(section, over + reserve, room, codec)
+        _record_step(steps, section, name_of_strategy(section), base + before, base + root.used)
     for section in waiting:
         if area.used > room:
             before = root.used
             cut_mandatory(section, area.used - room, codec)
-            _note(steps, section, name(section), base + before, base + root.used)
+            _record_step(steps, section, name_of_strategy(section), base + before, base + root.used)
 
 
-def _reserve(window: Section, room: int, moving: Sequence[Section], done: Sequence[Section]) -> int:
+def _compute_reserve(window: Section, room: int, moving: Sequence[Section], done: Sequence[Section]) -> int:
     """Return what is kept free for sections that move: a window that counted only their use would move with them.
 
     What they may still grow by, but no more than leaves the window half of what it shares with them: a ceiling far
@@ -160,7 +160,7 @@ def _reserve(window: Section, room: int, moving: Sequence[Section], done: Sequen
     return max(0, min(grows, room - (room + used) // 2))
 
 
-def _note(steps: list[Step], section: Section, strategy: str, before: int, after: int) -> None:
+def _record_step(steps: list[Step], section: Section, strategy: str, before: int, after: int) -> None:
     if after != before:
         steps.append(Step(section.path, section.scope.priority, strategy, before, after))
 
@@ -168,7 +168,7 @@ def _note(steps: list[Step], section: Section, strategy: str, before: int, after
 # ── the error ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _error(
+def _build_fit_error(
     root: Section,
     over: int,
     limit: int,
@@ -179,20 +179,24 @@ def _error(
 ) -> FitError:
     """Say by how much a prompt is over, where most of it is, what was tried, and what would help."""
     named, needed = (
-        (limit, limit + over) if budget is None else (budget, _budget(codec, budget, limit, over, tools))
+        (limit, limit + over)
+        if budget is None
+        else (budget, _compute_required_budget(codec, budget, limit, over, tools))
     )
-    own = {section.path: _own(section) for section in root.sections()}
+    own = {section.path: _count_own_tokens(section) for section in root.sections()}
     where = max(own, key=lambda path: own[path])
     offered = codec.base(tools) - codec.base(()) if tools else 0
     if offered > own[where]:
         where = "tools"
-    options = [f"raise the budget by {needed - named}", *_options(root, over)]
+    options = [f"raise the budget by {needed - named}", *_suggest_options(root, over)]
     if offered >= over:
         options.append(f"offer fewer tools: they take {offered} tokens")
-    return FitError(budget=named, required=needed, where=where, tried=_tried(steps), options=tuple(options))
+    return FitError(
+        budget=named, required=needed, where=where, tried=_describe_steps(steps), options=tuple(options)
+    )
 
 
-def _budget(codec: Codec, budget: int, limit: int, over: int, tools: Sequence[Tool]) -> int:
+def _compute_required_budget(codec: Codec, budget: int, limit: int, over: int, tools: Sequence[Tool]) -> int:
     """Return a budget whose limit is `over` more: of a bound that has a margin it is more than that more."""
     needed = budget + over
     offered = codec.base(tools) - codec.base(())
@@ -204,13 +208,13 @@ def _budget(codec: Codec, budget: int, limit: int, over: int, tools: Sequence[To
     return needed
 
 
-def _own(section: Section) -> int:
+def _count_own_tokens(section: Section) -> int:
     """Return what a section costs without the sections in it."""
     total = sum([part.tokens for part in section.parts if isinstance(part, Leaf)])
     return total + (section.summary.tokens if section.summary is not None else 0)
 
 
-def _options(area: Section, over: int) -> Iterator[str]:
+def _suggest_options(area: Section, over: int) -> Iterator[str]:
     """Yield what else could be done, most room first: only what would be enough by itself."""
     found = sorted(area.sections(), key=lambda one: (-one.used, one.path))
     for section in found:
@@ -218,14 +222,14 @@ def _options(area: Section, over: int) -> Iterator[str]:
         if section.floor and shrinks and section.used >= over:
             yield f"lower the floor of {section.path} to {max(0, section.used - over)}"
     for section in found:
-        own = _own(section)
+        own = _count_own_tokens(section)
         if section.parent is None and own >= over:
             yield f"let messages directly in {section.path} shrink, by truncate or omit: they take {own} tokens"
-        elif section.parent is not None and own and section.used >= over and not _shrinks(section):
+        elif section.parent is not None and own and section.used >= over and not _can_shrink(section):
             yield f"give {section.path} a priority and a strategy: it takes {section.used} tokens"
 
 
-def _shrinks(section: Section) -> bool:
+def _can_shrink(section: Section) -> bool:
     around: Section | None = section
     while around is not None:
         if around.scope.strategy is not None:
@@ -234,7 +238,7 @@ def _shrinks(section: Section) -> bool:
     return False
 
 
-def _tried(steps: Sequence[Step]) -> tuple[str, ...]:
+def _describe_steps(steps: Sequence[Step]) -> tuple[str, ...]:
     return tuple(
         [
             f"{step.strategy} of {step.path} (priority {step.priority}): {step.before} → {step.after} tokens"
@@ -246,15 +250,15 @@ def _tried(steps: Sequence[Step]) -> tuple[str, ...]:
 # ── what comes out ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _fitted(root: Section, base: int, codec: Codec, steps: Sequence[Step]) -> Fitted:
+def _build_fitted(root: Section, base: int, codec: Codec, steps: Sequence[Step]) -> Fitted:
     placed: list[Placed] = []
     left: list[Left] = []
     summaries: list[tuple[str, str, int]] = []
-    _write(root, codec.counter, placed, left, summaries)
+    _write_section(root, codec.counter, placed, left, summaries)
     return Fitted(tuple(placed), base + root.used, tuple(left), tuple(steps), tuple(summaries))
 
 
-def _write(
+def _write_section(
     section: Section,
     counter: TokenCounter,
     placed: list[Placed],
@@ -276,7 +280,7 @@ def _write(
         placed.append(_place((summary.messages[0], path, "summary", summary.tokens, moves, number, (), 0, 0)))
     for part in section.parts:
         if isinstance(part, Section):
-            _write(part, counter, placed, left, summaries)
+            _write_section(part, counter, placed, left, summaries)
             continue
         node = part.node
         if isinstance(node, Composed):
@@ -284,9 +288,8 @@ def _write(
             continue
         if part.rule:
             lost = part.full - part.tokens
-            left.append(
-                _leave((ids(node.messages) or (path,), path, part.rule, part.reason, lost, part.gone))
-            )
+            ids = collect_entry_ids(node.messages) or (path,)
+            left.append(_leave((ids, path, part.rule, part.reason, lost, part.gone)))
         if part.gone:
             continue
         if part.messages is None and len(node.messages) == 1:
@@ -303,7 +306,7 @@ def _write(
             )
             placed.append(_place(one))
         else:
-            _show(part, node, path, moves=moves, placed=placed)
+            _write_atom(part, node, path, moves=moves, placed=placed)
     if not keeps_end:
         _write_early(section, path, left, window=window)
 
@@ -320,9 +323,9 @@ def _write_composed(
 ) -> None:
     """Write down which pieces of a composed message are shown and which are not."""
     if leaf.rule:
-        left += _pieces(leaf, path, counter)
+        left += _list_omitted_pieces(leaf, path, counter)
     if not leaf.gone:
-        message = leaf.messages[0] if leaf.messages else written(node, leaf.pieces)
+        message = leaf.messages[0] if leaf.messages else compose_message(node, leaf.pieces)
         kind = "cut" if leaf.cut else "pieces"
         placed.append(_place((message, path, kind, leaf.tokens, moves, len(placed), leaf.pieces, 0, 0)))
 
@@ -336,10 +339,10 @@ def _write_early(section: Section, path: str, left: list[Left], *, window: bool)
         tokens = (
             (messages[0].tokens or 0) if len(messages) == 1 else sum([one.tokens or 0 for one in messages])
         )
-        left.append(_leave((ids(messages) or (path,), path, rule, reason, tokens, True)))
+        left.append(_leave((collect_entry_ids(messages) or (path,), path, rule, reason, tokens, True)))
 
 
-def _show(leaf: Leaf, node: Atom, path: str, *, moves: bool, placed: list[Placed]) -> None:
+def _write_atom(leaf: Leaf, node: Atom, path: str, *, moves: bool, placed: list[Placed]) -> None:
     """Place the messages of a unit that has several, or that was cut."""
     number = len(placed)
     messages = leaf.messages or node.messages
@@ -353,7 +356,7 @@ def _show(leaf: Leaf, node: Atom, path: str, *, moves: bool, placed: list[Placed
         placed.append(_place((message, path, rendition, cost, moves, number, (), node.first, node.last)))
 
 
-def _pieces(leaf: Leaf, path: str, counter: TokenCounter) -> Iterator[Left]:
+def _list_omitted_pieces(leaf: Leaf, path: str, counter: TokenCounter) -> Iterator[Left]:
     """Yield the pieces of a composed message that are not shown, or only in part."""
     node = leaf.node
     shown = {} if leaf.gone else {piece.id: piece.text for piece in leaf.pieces}
@@ -367,7 +370,7 @@ def _pieces(leaf: Leaf, path: str, counter: TokenCounter) -> Iterator[Left]:
         yield _leave(((piece.id,), path, *told, tokens, gone))
 
 
-def ids(messages: Sequence[PromptMessage]) -> tuple[str, ...]:
+def collect_entry_ids(messages: Sequence[PromptMessage]) -> tuple[str, ...]:
     """Return the ids of the entries that some messages show, each once."""
     if len(messages) == 1:
         return messages[0].sources

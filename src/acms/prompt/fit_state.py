@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from acms.model import Text
 from acms.plan.nodes import Atom, Composed, Keep, Piece, Scope, Truncate, Window
 from acms.ports import Codec
-from acms.prompt_types import PromptMessage, under_days
-from acms.text.chat_messages import passage
+from acms.prompt_types import PromptMessage, omit_repeated_dates
+from acms.text.chat_messages import wrap_passage
 
 GENEROUS = 1.5
 """Pieces of a composed message are counted until their stated tokens are this many times the room there could be."""
@@ -60,10 +60,10 @@ class Leaf:
 
     def leave(self, rule: str, reason: str) -> None:
         """Leave it out."""
-        leave((self,), rule, reason)
+        omit_leaves((self,), rule, reason)
 
 
-def leave(leaves: Iterable[Leaf], rule: str, reason: str) -> None:
+def omit_leaves(leaves: Iterable[Leaf], rule: str, reason: str) -> None:
     """Leave units out; those that are gone already keep their reason."""
     section: Section | None = None
     change = 0
@@ -145,20 +145,20 @@ class Section:
         return max(0, found)
 
 
-def priced(tree: Scope, codec: Codec, room: int | None) -> Section:
+def build_section_tree(tree: Scope, codec: Codec, room: int | None) -> Section:
     """Return the state of a prompt of which everything is shown.
 
     `room` is what all messages may cost; None is no limit. Of a window longer than that only the end is counted: what
     comes before could not be shown whatever else is left out.
     """
-    return _section(tree, tree.id, None, codec, room, plain=True)
+    return _build_section(tree, tree.id, None, codec, room, plain=True)
 
 
-def written(node: Composed, pieces: Sequence[Piece]) -> PromptMessage:
+def compose_message(node: Composed, pieces: Sequence[Piece]) -> PromptMessage:
     """Return a composed message of some of its pieces."""
-    said = [passage(" ".join(one.sources), one.text) if node.cited else one.text for one in pieces]
+    said = [wrap_passage(" ".join(one.sources), one.text) if node.cited else one.text for one in pieces]
     if node.kind == "recall" and not node.cited:
-        said = list(under_days(said))
+        said = list(omit_repeated_dates(said))
     text = node.opening + node.separator.join(said) + node.closing
     sources = dict.fromkeys(source for piece in pieces for source in piece.sources)
     return PromptMessage(role=node.role, parts=(Text(text),), sources=tuple(sources))
@@ -169,7 +169,7 @@ def by_rank(pieces: Sequence[Piece]) -> list[int]:
     return sorted(range(len(pieces)), key=lambda index: (-pieces[index].rank, index))
 
 
-def _section(
+def _build_section(
     scope: Scope, path: str, parent: Section | None, codec: Codec, room: int | None, *, plain: bool
 ) -> Section:
     strategy = scope.strategy
@@ -179,13 +179,13 @@ def _section(
         if cap is not None
     ]
     section = Section(scope, path, parent, min(caps) if caps else None)
-    bound = _least(room, section.allowed)
+    bound = _smaller_limit(room, section.allowed)
     children = scope.children
-    kept = _end(section) if plain and bound is not None and len(children) > 1 else None
+    kept = _end_to_keep(section) if plain and bound is not None and len(children) > 1 else None
     if kept is not None and bound is not None:
         units = [node for node in children if isinstance(node, Atom)]
         if len(units) == len(children):
-            _counted(section, units, max(bound, scope.floor), kept, codec)
+            _count_within_bound(section, units, max(bound, scope.floor), kept, codec)
             return section
     cost = codec.cost
     parts = section.parts
@@ -195,17 +195,19 @@ def _section(
             messages = node.messages
             # Most units are one message: for those what `_atom` does, without the call.
             leaf = (
-                Leaf(node, section, cost(messages[0])) if len(messages) == 1 else _atom(node, section, cost)
+                Leaf(node, section, cost(messages[0]))
+                if len(messages) == 1
+                else _build_atom_leaf(node, section, cost)
             )
             used += leaf.tokens
             parts.append(leaf)
         elif isinstance(node, Composed):
             if node.pieces:
-                leaf = _composed(node, section, codec, bound)
+                leaf = _build_composed_leaf(node, section, codec, bound)
                 used += leaf.tokens
                 parts.append(leaf)
         else:
-            below = _section(
+            below = _build_section(
                 node, f"{path}/{node.id}", section, codec, bound, plain=plain and strategy is None
             )
             used += below.used
@@ -214,7 +216,7 @@ def _section(
     return section
 
 
-def _end(section: Section) -> Keep | None:
+def _end_to_keep(section: Section) -> Keep | None:
     """Return the end from which a section keeps whole units, None for one that does not."""
     strategy = section.scope.strategy
     if isinstance(strategy, Window):
@@ -222,7 +224,9 @@ def _end(section: Section) -> Keep | None:
     return strategy.keep if isinstance(strategy, Truncate) else None
 
 
-def _counted(section: Section, atoms: Sequence[Atom], bound: int, keep: Keep, codec: Codec) -> None:
+def _count_within_bound(
+    section: Section, atoms: Sequence[Atom], bound: int, keep: Keep, codec: Codec
+) -> None:
     """Count units from the end that is kept until they cost more than there is room for."""
     cost = codec.cost
     left = bound
@@ -233,7 +237,7 @@ def _counted(section: Section, atoms: Sequence[Atom], bound: int, keep: Keep, co
         if left < 0 and not atom.mandatory:
             early.append(atom)
             continue
-        leaf = _atom(atom, section, cost)
+        leaf = _build_atom_leaf(atom, section, cost)
         left -= leaf.tokens
         section.used += leaf.tokens
         parts.append(leaf)
@@ -244,7 +248,7 @@ def _counted(section: Section, atoms: Sequence[Atom], bound: int, keep: Keep, co
     section.early = tuple(early)
 
 
-def _atom(node: Atom, section: Section, cost: Callable[[PromptMessage], int]) -> Leaf:
+def _build_atom_leaf(node: Atom, section: Section, cost: Callable[[PromptMessage], int]) -> Leaf:
     messages = node.messages
     if len(messages) == 1:
         return Leaf(node, section, cost(messages[0]))
@@ -254,7 +258,7 @@ def _atom(node: Atom, section: Section, cost: Callable[[PromptMessage], int]) ->
     return leaf
 
 
-def _composed(node: Composed, section: Section, codec: Codec, bound: int | None) -> Leaf:
+def _build_composed_leaf(node: Composed, section: Section, codec: Codec, bound: int | None) -> Leaf:
     """Return a composed message, without the pieces that could not be shown by what they are stated to cost."""
     pieces = node.pieces
     if bound is not None and len(pieces) > 1:
@@ -267,7 +271,7 @@ def _composed(node: Composed, section: Section, codec: Codec, bound: int | None)
             kept.append(index)
         if len(kept) < len(pieces):
             pieces = tuple([pieces[index] for index in sorted(kept)])
-    message = written(node, pieces)
+    message = compose_message(node, pieces)
     leaf = Leaf(node, section, codec.cost(message))
     leaf.messages = (message,)
     leaf.pieces = pieces
@@ -276,7 +280,7 @@ def _composed(node: Composed, section: Section, codec: Codec, bound: int | None)
     return leaf
 
 
-def _least(one: int | None, other: int | None) -> int | None:
+def _smaller_limit(one: int | None, other: int | None) -> int | None:
     if one is None or other is None:
         return other if one is None else one
     return min(one, other)

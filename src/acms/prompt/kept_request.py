@@ -16,11 +16,11 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from acms.errors import ACMSError
-from acms.log.encoding import locate
+from acms.log.encoding import parse_entry_id
 from acms.model import Entry, Json, Privacy, Role
 from acms.privacy.stage import Stage
 from acms.prompt.manifest import Manifest, Quote, Segment, Sent, Whole, Written
-from acms.prompt.manifest_writer import ACTOR, address, fingerprint, revive_message
+from acms.prompt.manifest_writer import ACTOR, fingerprint_message, hash_payload, revive_message
 from acms.prompt_types import SEPARATOR, PromptMessage, Tool
 from acms.text.chat_messages import EXCERPTS, MORE_EXCERPTS, ORPHAN, RECALLED, SUMMARY
 
@@ -82,7 +82,7 @@ def drop_own_words(manifest: Manifest) -> Manifest:
     """Return a kept request without what the caller wrote, for one that is too large to be kept whole."""
     messages = [
         one._replace(
-            parts=tuple([part if isinstance(part, Whole) else _blank(part) for part in one.parts]),
+            parts=tuple([part if isinstance(part, Whole) else _blank_literals(part) for part in one.parts]),
             hash=_hash_of_ids(one) if not one.sources else one.hash,
         )
         for one in manifest.messages
@@ -95,7 +95,7 @@ def drop_own_words(manifest: Manifest) -> Manifest:
 
 
 def _is_foreign(id: str, own: AbstractSet[str]) -> bool:
-    place = locate(id)
+    place = parse_entry_id(id)
     return place is not None and place[0] not in own
 
 
@@ -174,7 +174,7 @@ def _map_segments(segments: Sequence[Segment], change: Change) -> tuple[Segment,
     return tuple(found)
 
 
-def _blank(part: Written) -> Written:
+def _blank_literals(part: Written) -> Written:
     """Return a written part with nothing of its literal texts but whether they end a line."""
 
     def blank(text: str, quoted: str) -> tuple[Segment, ...]:
@@ -221,14 +221,14 @@ def rebuild_request(manifest: Manifest, told: Mapping[str, Entry]) -> Rebuilt:
             message = revive_message(one, told)
         except (KeyError, IndexError, TypeError, ValueError):
             return Rebuilt(None, f"message {number} shows text that the log does not hold any more")
-        changed = changed or fingerprint(message) != one.hash
+        changed = changed or fingerprint_message(message) != one.hash
         messages.append(message)
     try:
         codec = codecs.named(manifest.codec, manifest.model, max_tokens=manifest.max_tokens)
         payload = codec.render(messages, tools=manifest.tools, marks=manifest.marks)
     except ACMSError as error:
         return Rebuilt(None, f"the format {manifest.codec!r} cannot write it: {error}")
-    if manifest.payload and address(payload) == manifest.payload:
+    if manifest.payload and hash_payload(payload) == manifest.payload:
         return Rebuilt(payload, "")
     if changed:
         return Rebuilt(

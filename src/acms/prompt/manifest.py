@@ -201,7 +201,7 @@ class Manifest:
                 if isinstance(part, Whole):
                     found[part.entry] = None
                 else:
-                    found.update((quote.entry, None) for quote in _quotes(part))
+                    found.update((quote.entry, None) for quote in _list_quotes(part))
         return tuple(found)
 
     def to_json(self) -> dict[str, Json]:
@@ -228,12 +228,12 @@ class Manifest:
             ],
             "marks": [[mark.messages, mark.id, mark.version, mark.ttl] for mark in self.marks],
             "entries": list(places),
-            "messages": [_sent(message, places, words) for message in self.messages],
+            "messages": [_sent_to_json(message, places, words) for message in self.messages],
             "reads": [
                 [*read[:3], [list(segment) for segment in read.lineage], read.summary] for read in self.reads
             ],
-            "candidates": [_scored(one, words) for one in self.candidates],
-            "left": [_unsent(one, words) for one in self.left],
+            "candidates": [_scored_to_json(one, words) for one in self.candidates],
+            "left": [_unsent_to_json(one, words) for one in self.left],
             "steps": [list(step) for step in self.steps],
             "redactions": [[places[one.entry], one.mode.value, dict(one.kinds)] for one in self.redactions],
             "payload": self.payload,
@@ -254,42 +254,44 @@ class Manifest:
                 options=("read it with the release that wrote it", "render the prompt again"),
             )
         try:
-            entries = [_text(entry) for entry in written.get("entries", ())]
-            words = [_text(word) for word in written.get("words", ())]
+            entries = [_require_text(entry) for entry in written.get("entries", ())]
+            words = [_require_text(word) for word in written.get("words", ())]
             return cls(
-                codec=_text(written["codec"]),
-                model=_text(written["model"]),
-                counter=_text(written.get("counter", "")),
-                budget=_optional(written.get("budget")),
-                limit=_optional(written.get("limit")),
-                tokens=_whole(written["tokens"]),
-                upper_bound=_whole(written["upper_bound"]),
-                tools=tuple([_tool_back(tool) for tool in written.get("tools", ())]),
+                codec=_require_text(written["codec"]),
+                model=_require_text(written["model"]),
+                counter=_require_text(written.get("counter", "")),
+                budget=_require_optional_number(written.get("budget")),
+                limit=_require_optional_number(written.get("limit")),
+                tokens=_require_whole_number(written["tokens"]),
+                upper_bound=_require_whole_number(written["upper_bound"]),
+                tools=tuple([_tool_from_json(tool) for tool in written.get("tools", ())]),
                 marks=tuple(
                     [
                         CacheMark(
-                            messages=_whole(messages),
-                            id=_text(id),
-                            version=_text(version),
-                            ttl=_optional(ttl),
+                            messages=_require_whole_number(messages),
+                            id=_require_text(id),
+                            version=_require_text(version),
+                            ttl=_require_optional_number(ttl),
                         )
                         for messages, id, version, ttl in written.get("marks", ())
                     ]
                 ),
-                messages=tuple([_sent_back(row, entries, words) for row in written.get("messages", ())]),
-                reads=tuple([_read_back(row) for row in written.get("reads", ())]),
-                candidates=tuple([_scored_back(row, words) for row in written.get("candidates", ())]),
-                left=tuple([_unsent_back(row, words) for row in written.get("left", ())]),
-                steps=tuple([_tried_back(row) for row in written.get("steps", ())]),
-                redactions=tuple([_redacted_back(row, entries) for row in written.get("redactions", ())]),
-                payload=_text(written.get("payload", "")),
-                max_tokens=_optional(written.get("max_tokens")),
+                messages=tuple([_sent_from_json(row, entries, words) for row in written.get("messages", ())]),
+                reads=tuple([_read_from_json(row) for row in written.get("reads", ())]),
+                candidates=tuple([_scored_from_json(row, words) for row in written.get("candidates", ())]),
+                left=tuple([_unsent_from_json(row, words) for row in written.get("left", ())]),
+                steps=tuple([_tried_from_json(row) for row in written.get("steps", ())]),
+                redactions=tuple(
+                    [_redacted_from_json(row, entries) for row in written.get("redactions", ())]
+                ),
+                payload=_require_text(written.get("payload", "")),
+                max_tokens=_require_optional_number(written.get("max_tokens")),
             )
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise ValidationError(f"is damaged: {error!r}", field="manifest") from error
 
 
-def _quotes(part: Written) -> list[Quote]:
+def _list_quotes(part: Written) -> list[Quote]:
     return [
         segment
         for _, value in part.fields
@@ -314,13 +316,13 @@ class _Words:
         return place
 
 
-def _sent(message: Sent, places: Mapping[str, int], words: _Words) -> dict[str, Json]:
+def _sent_to_json(message: Sent, places: Mapping[str, int], words: _Words) -> dict[str, Json]:
     written: dict[str, Json] = {
         "path": words.at(message.path),
         "role": message.role.value,
         "hash": message.hash,
         "tokens": message.tokens,
-        "parts": [_part(part, places) for part in message.parts],
+        "parts": [_part_to_json(part, places) for part in message.parts],
         "name": message.name,
         "group": message.group,
         "rendition": "" if message.rendition == "whole" else message.rendition,
@@ -333,7 +335,7 @@ def _sent(message: Sent, places: Mapping[str, int], words: _Words) -> dict[str, 
     return {name: value for name, value in written.items() if value or name in ("path", "tokens")}
 
 
-def _scored(one: Scored, words: _Words) -> list[Json]:
+def _scored_to_json(one: Scored, words: _Words) -> list[Json]:
     row = [
         one.id,
         int(one.included),
@@ -348,7 +350,7 @@ def _scored(one: Scored, words: _Words) -> list[Json]:
     return row
 
 
-def _unsent(one: Unsent, words: _Words) -> list[Json]:
+def _unsent_to_json(one: Unsent, words: _Words) -> list[Json]:
     return [
         list(one.ids),
         words.at(one.path),
@@ -359,7 +361,7 @@ def _unsent(one: Unsent, words: _Words) -> list[Json]:
     ]
 
 
-def _part(part: Whole | Written, places: Mapping[str, int]) -> Json:
+def _part_to_json(part: Whole | Written, places: Mapping[str, int]) -> Json:
     """Write a whole part as [entry, part], a written one as an object, a quote as [entry, start, end] and its field."""
     if isinstance(part, Whole):
         return [places[part.entry], part.part]
@@ -382,40 +384,40 @@ def _part(part: Whole | Written, places: Mapping[str, int]) -> Json:
     return written
 
 
-def _tool_back(written: Mapping[str, Json]) -> Tool:
+def _tool_from_json(written: Mapping[str, Json]) -> Tool:
     if not isinstance(written["parameters"], dict):
         raise TypeError("a tool without parameters")
     return Tool(
-        name=_text(written["name"]),
-        description=_text(written["description"]),
+        name=_require_text(written["name"]),
+        description=_require_text(written["description"]),
         parameters=written["parameters"],
         strict=bool(written["strict"]),
     )
 
 
-def _sent_back(row: Mapping[str, Json], entries: list[str], words: list[str]) -> Sent:
-    first = _whole(row.get("first", 0))
+def _sent_from_json(row: Mapping[str, Json], entries: list[str], words: list[str]) -> Sent:
+    first = _require_whole_number(row.get("first", 0))
     return Sent(
         path=words[row["path"]],
         role=Role(row["role"]),
-        hash=_text(row["hash"]),
-        tokens=_whole(row["tokens"]),
-        parts=tuple([_part_back(part, entries) for part in row.get("parts", ())]),
+        hash=_require_text(row["hash"]),
+        tokens=_require_whole_number(row["tokens"]),
+        parts=tuple([_part_from_json(part, entries) for part in row.get("parts", ())]),
         name=row.get("name"),
         group=row.get("group"),
-        rendition=_text(row.get("rendition", "whole")),
+        rendition=_require_text(row.get("rendition", "whole")),
         sources=tuple([entries[place] for place in row.get("sources", ())]),
-        pieces=tuple([_text(piece) for piece in row.get("pieces", ())]),
+        pieces=tuple([_require_text(piece) for piece in row.get("pieces", ())]),
         moves=bool(row.get("moves", False)),
         first=first,
-        last=_whole(row.get("last", first)),
+        last=_require_whole_number(row.get("last", first)),
     )
 
 
-def _part_back(written: Json, entries: list[str]) -> Whole | Written:
+def _part_from_json(written: Json, entries: list[str]) -> Whole | Written:
     if isinstance(written, list):
         entry, part = written
-        return Whole(entries[entry], _whole(part))
+        return Whole(entries[entry], _require_whole_number(part))
     fields: list[tuple[str, tuple[Segment, ...] | int | None]] = []
     for name, value in written.items():
         if name == "type":
@@ -424,7 +426,12 @@ def _part_back(written: Json, entries: list[str]) -> Whole | Written:
             segments = [
                 segment
                 if isinstance(segment, str)
-                else Quote(entries[segment[0]], _whole(segment[1]), _whole(segment[2]), *segment[3:])
+                else Quote(
+                    entries[segment[0]],
+                    _require_whole_number(segment[1]),
+                    _require_whole_number(segment[2]),
+                    *segment[3:],
+                )
                 for segment in value
             ]
             fields.append((name, tuple(segments)))
@@ -435,56 +442,75 @@ def _part_back(written: Json, entries: list[str]) -> Whole | Written:
     return Written(written.get("type", "text"), tuple(sorted(fields)))
 
 
-def _read_back(row: Sequence[Json]) -> Read:
+def _read_from_json(row: Sequence[Json]) -> Read:
     context, version, first, lineage, summary = row
-    segments = tuple([(_text(owner), _whole(upto)) for owner, upto in lineage])
-    return Read(_text(context), _whole(version), _whole(first), segments, _text(summary))
+    segments = tuple([(_require_text(owner), _require_whole_number(upto)) for owner, upto in lineage])
+    return Read(
+        _require_text(context),
+        _require_whole_number(version),
+        _require_whole_number(first),
+        segments,
+        _require_text(summary),
+    )
 
 
-def _scored_back(row: Sequence[Json], words: list[str]) -> Scored:
+def _scored_from_json(row: Sequence[Json], words: list[str]) -> Scored:
     id, included, rule, reason, source, tokens = row[:6]
     score, relevance, boost, parts = row[6:] or (0.0, 0.0, 0.0, ())
     return Scored(
-        _text(id),
+        _require_text(id),
         bool(included),
         words[rule],
         words[reason],
         float(score),
         float(relevance),
         float(boost),
-        _whole(tokens),
+        _require_whole_number(tokens),
         words[source],
         tuple([(words[name], float(value)) for name, value in parts]),
     )
 
 
-def _unsent_back(row: Sequence[Json], words: list[str]) -> Unsent:
+def _unsent_from_json(row: Sequence[Json], words: list[str]) -> Unsent:
     ids, path, rule, reason, tokens, gone = row
-    return Unsent(tuple(map(_text, ids)), words[path], words[rule], words[reason], _whole(tokens), bool(gone))
+    return Unsent(
+        tuple(map(_require_text, ids)),
+        words[path],
+        words[rule],
+        words[reason],
+        _require_whole_number(tokens),
+        bool(gone),
+    )
 
 
-def _tried_back(row: Sequence[Json]) -> Tried:
+def _tried_from_json(row: Sequence[Json]) -> Tried:
     path, priority, strategy, before, after = row
-    return Tried(_text(path), int(priority), _text(strategy), _whole(before), _whole(after))
+    return Tried(
+        _require_text(path),
+        int(priority),
+        _require_text(strategy),
+        _require_whole_number(before),
+        _require_whole_number(after),
+    )
 
 
-def _redacted_back(row: Sequence[Json], entries: list[str]) -> Redacted:
+def _redacted_from_json(row: Sequence[Json], entries: list[str]) -> Redacted:
     place, mode, kinds = row
-    found = [(_text(kind), _whole(count)) for kind, count in sorted(kinds.items())]
+    found = [(_require_text(kind), _require_whole_number(count)) for kind, count in sorted(kinds.items())]
     return Redacted(entries[place], Privacy(mode), tuple(found))
 
 
-def _text(value: Json) -> str:
+def _require_text(value: Json) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{type(value).__name__} where a text belongs")
     return value
 
 
-def _whole(value: Json) -> int:
+def _require_whole_number(value: Json) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise TypeError(f"{value!r} where a number belongs")
     return value
 
 
-def _optional(value: Json) -> int | None:
-    return None if value is None else _whole(value)
+def _require_optional_number(value: Json) -> int | None:
+    return None if value is None else _require_whole_number(value)

@@ -15,12 +15,12 @@ from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 from acms.errors import EntryNotFoundError, ValidationError
-from acms.log.encoding import locate, parts_from_json, parts_to_json
-from acms.log.summary_levels import LEVELS, shorter
+from acms.log.encoding import parse_entry_id, parts_from_json, parts_to_json
+from acms.log.summary_levels import LEVELS, read_shorter_levels
 from acms.model import Json, Part, Source, Text
 from acms.plan.nodes import Left, Piece, Placed, Step
 from acms.ports import Codec
-from acms.privacy.modes import redactions, taken
+from acms.privacy.modes import describe_redaction, list_redactions
 from acms.prompt.manifest import (
     Manifest,
     Quote,
@@ -34,7 +34,7 @@ from acms.prompt.manifest import (
     Written,
     canonical,
 )
-from acms.prompt_types import CacheMark, Count, PromptMessage, Tool, under_days
+from acms.prompt_types import CacheMark, Count, PromptMessage, Tool, omit_repeated_dates
 from acms.results import UNSURE, Ledger, Verdict
 from acms.text.chat_messages import ORPHAN, RECALLED, SUMMARY
 
@@ -75,7 +75,7 @@ class Quotable(Protocol):
 # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def written(
+def write_manifest(
     placed: Sequence[Placed],
     *,
     codec: Codec,
@@ -95,7 +95,7 @@ def written(
     `told` has the entries whose text is shown, by id; of what is missing there the text itself is kept.
     """
     known = told or {}
-    messages = tuple([_sent(one, known) for one in placed])
+    messages = tuple([_build_sent(one, known) for one in placed])
     return Manifest(
         codec=codec.name,
         model=codec.model,
@@ -110,20 +110,20 @@ def written(
         reads=tuple(reads),
         left=tuple([Unsent(*one) for one in left]),
         steps=tuple([Tried(*one) for one in steps]),
-        redactions=redactions([id for one in messages for id in one.sources], known),
-        payload="" if payload is None else address(payload),
+        redactions=list_redactions([id for one in messages for id in one.sources], known),
+        payload="" if payload is None else hash_payload(payload),
         max_tokens=getattr(codec, "max_tokens", None),
     )
 
 
-def considered(manifest: Manifest, recalls: Sequence[Ledger]) -> Manifest:
+def add_candidates(manifest: Manifest, recalls: Sequence[Ledger]) -> Manifest:
     """Return a manifest with the candidates of the recalls that these ledgers are of.
 
     They take longer than all the rest: hundreds, and the ledger of a recall is written when it is first read.
     """
     shown = {source for one in manifest.messages for source in one.sources}
     found = [
-        _scored(verdict)
+        _build_scored(verdict)
         for one in recalls
         for verdict in one.candidates.values()
         if verdict.included or verdict.id not in shown  # what is shown anyway was no candidate
@@ -131,12 +131,12 @@ def considered(manifest: Manifest, recalls: Sequence[Ledger]) -> Manifest:
     return replace(manifest, candidates=tuple(found))
 
 
-def address(payload: Mapping[str, Json]) -> str:
+def hash_payload(payload: Mapping[str, Json]) -> str:
     """Return the SHA-256 of a payload's canonical JSON, in hex."""
     return sha256(canonical(payload).encode()).hexdigest()
 
 
-def fingerprint(message: PromptMessage) -> str:
+def fingerprint_message(message: PromptMessage) -> str:
     """Return what `Sent.hash` holds of a message: equal for messages that say the same."""
     parts = message.parts
     if len(parts) == 1 and isinstance(parts[0], Text):
@@ -146,7 +146,7 @@ def fingerprint(message: PromptMessage) -> str:
     return sha256(said.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-def _scored(verdict: Verdict) -> Scored:
+def _build_scored(verdict: Verdict) -> Scored:
     return Scored(
         verdict.id,
         verdict.included,
@@ -161,16 +161,16 @@ def _scored(verdict: Verdict) -> Scored:
     )
 
 
-def _sent(one: Placed, told: Mapping[str, Quotable]) -> Sent:
+def _build_sent(one: Placed, told: Mapping[str, Quotable]) -> Sent:
     message = one.message
-    sources = _once(message.sources, one.pieces)
+    sources = _merge_sources(message.sources, one.pieces)
     known = [source for source in sources if source in told]
     return Sent(
         path=one.path,
         role=message.role,
-        hash=fingerprint(message),
+        hash=fingerprint_message(message),
         tokens=one.tokens,
-        parts=tuple([_part(part, known, one.pieces, told) for part in message.parts]),
+        parts=tuple([_build_part(part, known, one.pieces, told) for part in message.parts]),
         name=message.name,
         group=message.group,
         rendition=one.rendition,
@@ -182,13 +182,13 @@ def _sent(one: Placed, told: Mapping[str, Quotable]) -> Sent:
     )
 
 
-def _once(sources: Sequence[str], pieces: Sequence[Piece]) -> tuple[str, ...]:
+def _merge_sources(sources: Sequence[str], pieces: Sequence[Piece]) -> tuple[str, ...]:
     if not pieces:
         return tuple(sources)
     return tuple(dict.fromkeys([*sources, *[source for piece in pieces for source in piece.sources]]))
 
 
-def _part(
+def _build_part(
     part: Part, known: Sequence[str], pieces: Sequence[Piece], told: Mapping[str, Quotable]
 ) -> Whole | Written:
     for source in known:
@@ -206,19 +206,22 @@ def _part(
             found.append((name, (value,)))
         else:
             found.append(
-                (name, _composed(value, pieces, known, told) if pieces else quoted(value, known, told))
+                (
+                    name,
+                    _quote_composed(value, pieces, known, told) if pieces else quote_text(value, known, told),
+                )
             )
     return Written(fields["type"], tuple(sorted(found)))
 
 
-def _composed(
+def _quote_composed(
     text: str, pieces: Sequence[Piece], known: Sequence[str], told: Mapping[str, Quotable]
 ) -> tuple[Segment, ...]:
     """Quote a text that was written from pieces: each piece from its own entries, a cut one from what is in between."""
     out = _Segments()
     place = 0
     waiting: list[str] = []
-    for piece, shown in zip(pieces, under_days(one.text for one in pieces), strict=True):
+    for piece, shown in zip(pieces, omit_repeated_dates(one.text for one in pieces), strict=True):
         said = piece.text
         at = text.find(said, place) if said else -1
         if at < 0 and shown != said:
@@ -227,11 +230,11 @@ def _composed(
         if at < 0:
             waiting += own
             continue
-        out.extend(quoted(text[place:at], waiting, told))
-        out.extend(quoted(said, own, told))
+        out.extend(quote_text(text[place:at], waiting, told))
+        out.extend(quote_text(said, own, told))
         place, waiting = at + len(said), []
     rest = waiting or (known if not pieces else [])
-    out.extend(quoted(text[place:], rest, told))
+    out.extend(quote_text(text[place:], rest, told))
     return out.done()
 
 
@@ -275,23 +278,23 @@ class _Place(NamedTuple):
     text: str
 
 
-def _texts(entry: str, told: Quotable) -> list[_Place]:
+def _texts_of_entry(entry: str, told: Quotable) -> list[_Place]:
     found = [_Place(entry, "", told.content)] if told.content else []
     if told.parts:
         for index, fields in enumerate(parts_to_json(told.parts)):
             for name, value in fields.items():
                 if name != "type" and name not in _NAMES and isinstance(value, str) and value:
                     found.append(_Place(entry, f"{index}.{name}", value))
-    levels = _levels(told)
+    levels = _list_level_texts(told)
     return found + [_Place(entry, f"{LEVELS}.{index}", one) for index, one in enumerate(levels)]
 
 
-def _levels(told: Quotable) -> list[str]:
+def _list_level_texts(told: Quotable) -> list[str]:
     """Return the shorter texts of a summary."""
-    return [one.content for one in shorter(getattr(told, "data", {}))]
+    return [one.content for one in read_shorter_levels(getattr(told, "data", {}))]
 
 
-def quoted(text: str, sources: Sequence[str], told: Mapping[str, Quotable]) -> tuple[Segment, ...]:
+def quote_text(text: str, sources: Sequence[str], told: Mapping[str, Quotable]) -> tuple[Segment, ...]:
     """Return a text as stretches of some entries, which it shows in order; what is none of theirs as it is."""
     if not text:
         return ()
@@ -301,24 +304,24 @@ def quoted(text: str, sources: Sequence[str], told: Mapping[str, Quotable]) -> t
     place = 0
     cut: list[_Place] = []
     for number, source in enumerate(sources):
-        texts = _texts(source, told[source])
+        texts = _texts_of_entry(source, told[source])
         last = number == len(sources) - 1
         for one in texts:
             at = len(text) - len(one.text)
             if not (last and at >= place and text.endswith(one.text)):
                 at = text.find(one.text, place)
             if at >= 0:
-                out.extend(_pieced(text[place:at], cut))
+                out.extend(_quote_fragments(text[place:at], cut))
                 out.add(Quote(source, 0, len(one.text), one.field))
                 place, cut = at + len(one.text), []
                 break
         else:
             cut += texts
-    out.extend(_pieced(text[place:], cut))
+    out.extend(_quote_fragments(text[place:], cut))
     return out.done()
 
 
-def _pieced(text: str, places: Sequence[_Place]) -> Iterator[Segment]:
+def _quote_fragments(text: str, places: Sequence[_Place]) -> Iterator[Segment]:
     """Yield the stretches of a text that shows some texts in part, with marks of a cut in between."""
     if not places or not text:
         yield text
@@ -329,17 +332,17 @@ def _pieced(text: str, places: Sequence[_Place]) -> Iterator[Segment]:
         if index % 2 or not fragment:
             yield fragment
             continue
-        found = _within(fragment, places, *reached)
+        found = _find_fragment(fragment, places, *reached)
         if found is not None:
             *segments, reached = found
             yield from segments
             continue
         if grams is None:
-            grams = _index(places)
-        yield from _longest(fragment, grams)
+            grams = _index_grams(places)
+        yield from _quote_longest_matches(fragment, grams)
 
 
-def _within(
+def _find_fragment(
     fragment: str, places: Sequence[_Place], reached: int, end: int
 ) -> tuple[str, Quote, str, tuple[int, int]] | None:
     """Return a fragment that stands in one of the texts, perhaps behind a lead and before a closing mark.
@@ -360,7 +363,7 @@ def _within(
     return None
 
 
-def _index(places: Sequence[_Place]) -> dict[str, tuple[_Place, int]]:
+def _index_grams(places: Sequence[_Place]) -> dict[str, tuple[_Place, int]]:
     grams: dict[str, tuple[_Place, int]] = {}
     for one in places:
         for at in range(0, len(one.text) - _GRAM + 1, _GRAM):
@@ -368,7 +371,7 @@ def _index(places: Sequence[_Place]) -> dict[str, tuple[_Place, int]]:
     return grams
 
 
-def _longest(fragment: str, grams: Mapping[str, tuple[_Place, int]]) -> Iterator[Segment]:
+def _quote_longest_matches(fragment: str, grams: Mapping[str, tuple[_Place, int]]) -> Iterator[Segment]:
     """Yield a fragment as the longest stretches that begin where it meets one of the texts."""
     said = at = 0
     while at <= len(fragment) - _GRAM:
@@ -379,14 +382,14 @@ def _longest(fragment: str, grams: Mapping[str, tuple[_Place, int]]) -> Iterator
         one, start = met
         while at > said and start and fragment[at - 1] == one.text[start - 1]:
             at, start = at - 1, start - 1
-        length = _shared(fragment, at, one.text, start)
+        length = _common_prefix_length(fragment, at, one.text, start)
         yield fragment[said:at]
         yield Quote(one.entry, start, start + length, one.field)
         said = at = at + length
     yield fragment[said:]
 
 
-def _shared(left: str, at: int, right: str, start: int) -> int:
+def _common_prefix_length(left: str, at: int, right: str, start: int) -> int:
     """Return how many characters two texts have in common from two places on."""
     low, high = 0, min(len(left) - at, len(right) - start)
     step = 64
@@ -407,7 +410,7 @@ def _shared(left: str, at: int, right: str, start: int) -> int:
 # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def messages(manifest: Manifest, told: Mapping[str, Quotable]) -> tuple[PromptMessage, ...]:
+def revive_messages(manifest: Manifest, told: Mapping[str, Quotable]) -> tuple[PromptMessage, ...]:
     """Return the messages that were given to the codec; `told` has every entry that the manifest quotes.
 
     `ValidationError` when one does not read as it did.
@@ -420,7 +423,7 @@ def messages(manifest: Manifest, told: Mapping[str, Quotable]) -> tuple[PromptMe
             raise ValidationError(
                 f"quotes what its entry does not have: {error!r}", field=f"messages[{number}]"
             ) from error
-        if fingerprint(message) != one.hash:
+        if fingerprint_message(message) != one.hash:
             raise ValidationError(
                 f"does not read as it did when it was sent (from {one.path})",
                 field=f"messages[{number}]",
@@ -432,20 +435,20 @@ def messages(manifest: Manifest, told: Mapping[str, Quotable]) -> tuple[PromptMe
 
 def revive_message(sent: Sent, told: Mapping[str, Quotable]) -> PromptMessage:
     """Return a message as it was given to the codec; a `LookupError` or `ValueError` if an entry does not hold it."""
-    parts = tuple([_revived(part, told) for part in sent.parts])
+    parts = tuple([_revive_part(part, told) for part in sent.parts])
     return PromptMessage(role=sent.role, parts=parts, name=sent.name, sources=sent.sources, group=sent.group)
 
 
-def _revived(part: Whole | Written, told: Mapping[str, Quotable]) -> Part:
+def _revive_part(part: Whole | Written, told: Mapping[str, Quotable]) -> Part:
     if isinstance(part, Whole):
         return told[part.entry].parts[part.part]
     fields: dict[str, Any] = {"type": part.kind}
     for name, value in part.fields:
-        fields[name] = joined_text(value, told) if isinstance(value, tuple) else value
+        fields[name] = join_segments(value, told) if isinstance(value, tuple) else value
     return parts_from_json([fields])[0]
 
 
-def joined_text(segments: tuple[Segment, ...], told: Mapping[str, Quotable]) -> str:
+def join_segments(segments: tuple[Segment, ...], told: Mapping[str, Quotable]) -> str:
     """Return the text of some stretches."""
     said: list[str] = []
     for segment in segments:
@@ -458,7 +461,7 @@ def joined_text(segments: tuple[Segment, ...], told: Mapping[str, Quotable]) -> 
         elif segment.field:
             index, _, name = segment.field.partition(".")
             if index == LEVELS:
-                text = _levels(told[segment.entry])[int(name)]
+                text = _list_level_texts(told[segment.entry])[int(name)]
             else:
                 text = getattr(told[segment.entry].parts[int(index)], name)
         said.append(text[segment.start : segment.end])
@@ -468,7 +471,7 @@ def joined_text(segments: tuple[Segment, ...], told: Mapping[str, Quotable]) -> 
 # ── the ledger ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def ledger(
+def ledger_of_manifest(
     manifest: Callable[[], Manifest],
     recalls: Sequence[Ledger] = (),
     warnings: Sequence[str] = (),
@@ -481,7 +484,7 @@ def ledger(
     was only read it is told which versions were.
     """
     return Ledger(
-        lambda: _verdicts(manifest()),
+        lambda: _collect_verdicts(manifest()),
         tuple(warnings),
         _Rest(manifest, recalls),
         omitted=omitted,
@@ -503,14 +506,14 @@ class _Rest:
                 return one.why(id)
             except EntryNotFoundError:
                 continue
-        found = locate(id)
+        found = parse_entry_id(id)
         if found is None:
             return None
         context, version = found
         for read in self._manifest().reads:
             upto = read.version if context == read.context else dict(read.lineage).get(context, 0)
             if version <= upto:
-                return _unread(id, version, read)
+                return _verdict_of_unread(id, version, read)
             if context == read.context:
                 reason = f"said after v{read.version}, which is what was read"
                 return Verdict(id=id, version=version, included=False, rule="later", reason=reason)
@@ -522,7 +525,7 @@ class _Rest:
             yield from one
 
 
-def _unread(id: str, version: int, read: Read) -> Verdict:
+def _verdict_of_unread(id: str, version: int, read: Read) -> Verdict:
     """Return the verdict on an entry of a log that was not handed to the fit."""
     rule, reason = "unread", f"not in force at v{read.version}, or nothing that a history shows"
     if version < read.first and read.summary:
@@ -532,22 +535,24 @@ def _unread(id: str, version: int, read: Read) -> Verdict:
     return Verdict(id=id, version=version, included=False, rule=rule, reason=reason)
 
 
-def _verdicts(manifest: Manifest) -> dict[str, Verdict]:
+def _collect_verdicts(manifest: Manifest) -> dict[str, Verdict]:
     """Return a verdict on everything a manifest names: what is shown counts more than what is not."""
     scored = {one.id: one for one in manifest.candidates}
-    found = {one.id: _candidate(one) for one in manifest.candidates}
+    found = {one.id: _verdict_of_candidate(one) for one in manifest.candidates}
     left: dict[str, Unsent] = {}
     for one in manifest.left:
         for id in one.ids:
             left[id] = one
-            found[id] = _verdict(id, scored.get(id), included=not one.gone, rule=one.rule, reason=one.reason)
-    redacted = {one.entry: taken(one) for one in manifest.redactions}
+            found[id] = _build_verdict(
+                id, scored.get(id), included=not one.gone, rule=one.rule, reason=one.reason
+            )
+    redacted = {one.entry: describe_redaction(one) for one in manifest.redactions}
     paths: dict[str, list[Sent]] = {}
     for number, message in enumerate(manifest.messages, 1):
         shown = dict.fromkeys([*message.sources, *message.pieces])
         for id in shown:
             score = scored.get(id)
-            rule = _rule(message, score)
+            rule = _rule_of_message(message, score)
             reason = f"in message {number} ({message.path})"
             if rule == "recall" and score is not None:
                 reason = f"{score.reason}; {reason}"
@@ -557,45 +562,47 @@ def _verdicts(manifest: Manifest) -> dict[str, Verdict]:
             if id in redacted:
                 reason = f"{reason}; {redacted[id]}"
             tokens = message.tokens if len(shown) == 1 else 0
-            found[id] = _verdict(id, score, included=True, rule=rule, reason=reason, tokens=tokens)
+            found[id] = _build_verdict(id, score, included=True, rule=rule, reason=reason, tokens=tokens)
         steps = message.path.split("/")
         for depth in range(1, len(steps) + 1):
             paths.setdefault("/".join(steps[:depth]), []).append(message)
     for path, sent in paths.items():
         tokens = sum([message.tokens for message in sent])
         missing = [one for one in manifest.left if one.gone and f"{one.path}/".startswith(f"{path}/")]
-        reason = f"{_many(len(sent), 'message')} of it"
+        reason = f"{_format_count(len(sent), 'message')} of it"
         if missing:
             gone = sum([len(one.ids) for one in missing])
             reason = f"{reason}; {gone} left out ({', '.join(dict.fromkeys(one.rule for one in missing))})"
         rule = "required" if not missing else "shrunk"
-        found.setdefault(path, _verdict(path, None, included=True, rule=rule, reason=reason, tokens=tokens))
+        found.setdefault(
+            path, _build_verdict(path, None, included=True, rule=rule, reason=reason, tokens=tokens)
+        )
     return found
 
 
-def _many(count: int, noun: str) -> str:
+def _format_count(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def _rule(message: Sent, score: Scored | None) -> str:
+def _rule_of_message(message: Sent, score: Scored | None) -> str:
     """Return what brought a text into a prompt."""
     if message.pieces:
         return "recall" if score is not None or message.sources else "pin"
     return "history" if message.first else "required"
 
 
-def _candidate(one: Scored) -> Verdict:
+def _verdict_of_candidate(one: Scored) -> Verdict:
     """Return the verdict of a recall; what it chose and is not sent, is not shown."""
     if one.included:
         reason = "chosen by the recall, and left out of the prompt"
-        return _verdict(one.id, one, included=False, rule="fit", reason=reason)
-    return _verdict(one.id, one, included=False, rule=one.rule, reason=one.reason)
+        return _build_verdict(one.id, one, included=False, rule="fit", reason=reason)
+    return _build_verdict(one.id, one, included=False, rule=one.rule, reason=one.reason)
 
 
-def _verdict(
+def _build_verdict(
     id: str, score: Scored | None, *, included: bool, rule: str, reason: str, tokens: int = 0
 ) -> Verdict:
-    place = locate(id)
+    place = parse_entry_id(id)
     version = 0 if place is None else place[1]
     if score is None:
         return Verdict(id=id, version=version, included=included, rule=rule, reason=reason, tokens=tokens)

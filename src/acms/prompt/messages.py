@@ -16,30 +16,30 @@ from acms.prompt.placements import FAR, HALF, OWN
 from acms.recall.pipeline import (
     Gathered,
     Gone,
+    build_recall_result,
+    build_window_candidate,
     cost_of,
-    cuts,
-    fetched,
     gather_newest,
-    in_window,
-    instructions,
-    labels,
-    ranked,
-    recalled,
-    took_away,
+    list_cut_warnings,
+    load_instructions,
+    load_labels,
+    rank_log,
+    remove_gone_content,
+    run_plan,
 )
 from acms.recall.planner import (
     SUMMARIES_SHARE,
     Candidate,
     Choice,
     Steps,
-    fit,
-    ledger,
-    present,
-    suffix,
+    build_choice_ledger,
+    choose_newest_suffix,
+    fit_to_budget,
+    render_choice,
 )
 from acms.recall.request import Ranked, Reader, Recall
-from acms.recall.selection import share
-from acms.results import ContextItem, ContextItems, joined
+from acms.recall.selection import divide_budget
+from acms.results import ContextItem, ContextItems, join_items
 from acms.runtime.threads import EACH, off_loop
 from acms.text import chat_messages
 
@@ -89,14 +89,19 @@ async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall)
     Leading system and developer messages stay. Recalled text stands right before the newest user message, so what
     comes before it is the same from turn to turn. `TokenBudgetExceededError` when not even the newest unit fits.
     """
-    from acms.recall.candidates import Terms, facts, offer, together
-    from acms.recall.pipeline import Beside, beside
+    from acms.recall.candidates import (
+        Terms,
+        collect_candidates,
+        collect_fact_candidates,
+        merge_candidate_sets,
+    )
+    from acms.recall.pipeline import Beside, gather_known_facts
     from acms.recall.ranking import CANDIDATES
 
     frame = chat_messages.ChatFrame(reader.counter)
     while True:
         gathered = await _gather_turn(reader, context, at, frame, asked.budget)
-        lead = await instructions(reader.storage, reader.stage, gathered)
+        lead = await load_instructions(reader.storage, reader.stage, gathered)
         led = {entry.version for unit in lead for entry in unit.entries}
         sequence = (*gathered.older, *gathered.units)
         rest = [unit for unit in sequence if unit.entries[0].version not in led]
@@ -106,10 +111,10 @@ async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall)
         fits = gathered.whole and cost + chat_messages.PRIMER <= asked.budget
         if not fits or (asked.profile and await reader.indexes.profiles.find(asked.profile) is not None):
             size = CANDIDATES + len(rest)
-            found = await ranked(
+            found = await rank_log(
                 reader, context, gathered.version, asked.query, size, asked.markers, asked.weights
             )
-            known = await beside(reader, found, asked)
+            known = await gather_known_facts(reader, found, asked)
             if fits:  # everything else is there as it was said
                 known = replace(known, known=[one for one in known.known if one.context != context])
             terms = Terms(
@@ -120,19 +125,21 @@ async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall)
                 profile=known.stale,
                 labels=found.labels(asked.moment),
             )
-            offered = await off_loop(partial(offer, found.field, found.ranking, terms, reader.frame), size)
-            learned = facts(known.known, terms, reader.frame)
-            past = found, together([learned, offered])
+            offered = await off_loop(
+                partial(collect_candidates, found.field, found.ranking, terms, reader.frame), size
+            )
+            learned = collect_fact_candidates(known.known, terms, reader.frame)
+            past = found, merge_candidate_sets([learned, offered])
         moment = asked.moment or gathered.newest
-        told = await labels(reader.indexes, context, gathered.version, moment)
+        told = await load_labels(reader.indexes, context, gathered.version, moment)
         material = Material(gathered, lead, rest, past, known.known, told.by_id(rest, lead))
         try:
-            return await fetched(
+            return await run_plan(
                 plan_chat(material, asked, reader.counter, reader.frame), reader, asked.budget
             )
         except Gone as gone:
             assert past is not None  # else nothing is asked for
-            took_away(reader, gone, past[0], known)
+            remove_gone_content(reader, gone, past[0], known)
 
 
 async def _gather_turn(
@@ -143,20 +150,27 @@ async def _gather_turn(
     while True:
         gathered = await gather_newest(reader.storage, context, at, frame, wanted, reader.stage)
         units = gathered.units
-        if gathered.whole or wanted > FAR * budget or not _calls(units) or _turn(units) < len(units):
+        if (
+            gathered.whole
+            or wanted > FAR * budget
+            or not _ends_with_call(units)
+            or _find_turn_start(units) < len(units)
+        ):
             return gathered
         wanted *= 4
 
 
-def _calls(units: Sequence[Unit[Entry]]) -> bool:
+def _ends_with_call(units: Sequence[Unit[Entry]]) -> bool:
     """Return whether the newest unit is a call of a tool with its answer."""
     return bool(units) and len(units[-1].entries) > 1
 
 
-def _turn(units: Sequence[Unit[Entry]]) -> int:
+def _find_turn_start(units: Sequence[Unit[Entry]]) -> int:
     """Return the message of the user that calls of tools came after since; the number of units when there is none."""
     place = len(units)
-    while _calls(units) and place and units[place - 1].entries[0].role in (Role.ASSISTANT, Role.TOOL):
+    while (
+        _ends_with_call(units) and place and units[place - 1].entries[0].role in (Role.ASSISTANT, Role.TOOL)
+    ):
         place -= 1
     begun = 0 < place < len(units) and units[place - 1].entries[0].role is Role.USER
     return place - 1 if begun else len(units)
@@ -166,13 +180,13 @@ def plan_chat(material: Material, asked: Recall, counter: TokenCounter, text: Fr
     """Choose and write a prompt within the budget."""
     limit = asked.budget
     if material.past is not None:
-        from acms.recall.rerank import Reranked, reranked
+        from acms.recall.rerank import Reranked, rerank_candidates
 
         past, offered = material.past
         if asked.rerank:
             warnings = list(past.warnings)
             question = Reranked(query=asked.query, most=asked.rerank, external_share=asked.external_share)
-            offered = yield from reranked(offered, question, warnings)
+            offered = yield from rerank_candidates(offered, question, warnings)
             past = replace(past, warnings=tuple(warnings))
         material = replace(material, past=(past, offered))
     while True:
@@ -195,31 +209,35 @@ def _plan_chat(
     material: Material, asked: Recall, counter: TokenCounter, text: Frame, limit: int
 ) -> Steps[ChatPlan]:
     frame = chat_messages.ChatFrame(counter)
-    leading = [in_window(unit, frame, material.told) for unit in material.lead]
-    newest = [in_window(unit, frame, material.told) for unit in material.rest]
+    leading = [build_window_candidate(unit, frame, material.told) for unit in material.lead]
+    newest = [build_window_candidate(unit, frame, material.told) for unit in material.rest]
     kept = [Choice(one, True, "keep", "a leading system message") for one in leading]
     room = limit - (chat_messages.PRIMER if leading or newest else 0) - sum(one.tokens for one in leading)
-    turn = _turn(material.rest)
+    turn = _find_turn_start(material.rest)
     own = sum(one.tokens for one in newest[turn:])
     if own and own > room * OWN and newest[turn].tokens <= room // 2:
         question = newest.pop(turn)
         kept.append(Choice(question, True, "keep", "what the newest turn began with"))
         room -= question.tokens
         own = int(room * HALF)
-    chosen = _Chosen(suffix(newest, room))
+    chosen = _Chosen(choose_newest_suffix(newest, room))
     if material.past is not None:
         chosen = yield from _choose_past(material, asked, counter, text, newest, kept, room, own)
     choices = [*kept, *chosen.window]
-    items = [item for choice in choices if choice.included for item in present(choice, counter, frame)]
+    items = [item for choice in choices if choice.included for item in render_choice(choice, counter, frame)]
     if items and items[-1].truncated and not items[-1].token_count:
         raise _too_much(asked.budget, max(asked.budget + 1, limit - room + newest[-1].tokens))
-    written = chat_messages.render(items)
+    written = chat_messages.render_chat_messages(items)
     if chosen.items:
-        recalled = chat_messages.recalled(joined(chosen.items))
+        recalled = chat_messages.render_recalled_text(join_items(chosen.items))
         shown = tuple(item.id for item in chosen.items if item.content)
         written.show(recalled, shown, at=_before_last_turn(written))
-    tokens = chat_messages.tokens(written, counter, chat_messages.stated(items)) if written else 0
-    return ChatPlan(written, tokens, _explained(material, asked, chosen, choices, items))
+    tokens = (
+        chat_messages.count_message_tokens(written, counter, chat_messages.media_tokens_by_ref(items))
+        if written
+        else 0
+    )
+    return ChatPlan(written, tokens, _explain_choices(material, asked, chosen, choices, items))
 
 
 def _choose_past(
@@ -244,14 +262,17 @@ def _choose_past(
     left = room - sum(one.tokens for one in newest)
     if material.gathered.whole and left >= 0:  # the history fits: it is not cut for what else is known
         reserved = min(reserved, left)
-    newer = suffix(newest, room - reserved)
+    newer = choose_newest_suffix(newest, room - reserved)
     if left < 0:  # what the newest messages leave because the next one does not fit
         reserved = max(reserved, room - sum(one.candidate.tokens for one in newer if one.included))
     narrow = _entry_ids([*kept, *newer])
     answers = [one for one in offered.past if narrow.isdisjoint(entry.id for entry in one.unit.entries)]
-    overhead = chat_messages.tokens([chat_messages.recalled("")], counter) - chat_messages.PRIMER
-    found, chosen = yield from fit(
-        lambda limit: share(answers, (), limit, 0.0, asked.external_share),
+    overhead = (
+        chat_messages.count_message_tokens([chat_messages.render_recalled_text("")], counter)
+        - chat_messages.PRIMER
+    )
+    found, chosen = yield from fit_to_budget(
+        lambda limit: divide_budget(answers, (), limit, 0.0, asked.external_share),
         max(0, reserved - overhead),
         counter,
         text,
@@ -259,17 +280,19 @@ def _choose_past(
         offered.trims,
         dated=offered.dated,
     )
-    window = suffix(newest, room - (overhead + sum(item.token_count for item in found) if found else 0))
+    window = choose_newest_suffix(
+        newest, room - (overhead + sum(item.token_count for item in found) if found else 0)
+    )
     shown = _entry_ids(window)
     return _Chosen(
         window,
         [item for item in found if item.id not in shown],
-        [choice for choice in chosen if shown.isdisjoint(_entries(choice))],
-        [choice for choice in offered.rejected if shown.isdisjoint(_entries(choice))],
+        [choice for choice in chosen if shown.isdisjoint(_ids_of_choice(choice))],
+        [choice for choice in offered.rejected if shown.isdisjoint(_ids_of_choice(choice))],
     )
 
 
-def _explained(
+def _explain_choices(
     material: Material,
     asked: Recall,
     chosen: _Chosen,
@@ -277,12 +300,12 @@ def _explained(
     items: Sequence[ContextItem],
 ) -> ContextItems:
     """Return what a prompt shows, with a reason for every entry that was considered."""
-    decided = {id for choice in (*chosen.past, *chosen.rejected) for id in _entries(choice)}
-    windowed = [choice for choice in choices if decided.isdisjoint(_entries(choice))]
+    decided = {id for choice in (*chosen.past, *chosen.rejected) for id in _ids_of_choice(choice)}
+    windowed = [choice for choice in choices if decided.isdisjoint(_ids_of_choice(choice))]
     shown = [*chosen.items, *items]
     if material.past is not None:
         past, offered = material.past
-        return recalled(
+        return build_recall_result(
             past,
             replace(offered, rejected=chosen.rejected),
             shown,
@@ -290,29 +313,29 @@ def _explained(
             asked.budget,
             past.warnings,
             material.known,
-            asks=bool(chosen.window) and _says(chosen.window[-1].candidate, asked.query),
+            asks=bool(chosen.window) and _repeats_query(chosen.window[-1].candidate, asked.query),
         )
     gathered = material.gathered
     return ContextItems(
         shown,
         budget=asked.budget,
-        ledger=ledger(windowed, gathered.hidden, cuts(items)),
+        ledger=build_choice_ledger(windowed, gathered.hidden, list_cut_warnings(items)),
         context=gathered.context,
         version=gathered.version,
     )
 
 
-def _says(one: Candidate, query: str) -> bool:
+def _repeats_query(one: Candidate, query: str) -> bool:
     last = one.unit.entries[-1]
     return isinstance(last, Entry) and last.content.strip() == query.strip()
 
 
 def _entry_ids(choices: Sequence[Choice]) -> set[str]:
     """Return the ids that some choices show."""
-    return {id for choice in choices if choice.included for id in _entries(choice)}
+    return {id for choice in choices if choice.included for id in _ids_of_choice(choice)}
 
 
-def _entries(choice: Choice) -> list[str]:
+def _ids_of_choice(choice: Choice) -> list[str]:
     """Return the ids of a choice."""
     return [entry.id for entry in choice.candidate.unit.entries]
 

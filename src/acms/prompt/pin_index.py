@@ -74,10 +74,12 @@ class Pinned(NamedTuple):
 
 def index_key(namespace: object, prefix: object = INDEX_KEY) -> str:
     """Return the key under which the index of a namespace lies."""
-    return f"{validation.name(prefix, 'index_key')}:{validation.name(namespace, 'namespace')}"
+    return (
+        f"{validation.validate_name(prefix, 'index_key')}:{validation.validate_name(namespace, 'namespace')}"
+    )
 
 
-def checked(metadata: PinMetadata) -> PinMetadata:
+def validate_pin_metadata(metadata: PinMetadata) -> PinMetadata:
     """Return metadata that every program which reads the index understands."""
     if not isinstance(metadata, PinMetadata):
         raise ValidationError(
@@ -88,114 +90,117 @@ def checked(metadata: PinMetadata) -> PinMetadata:
     label = validation.optional_name(metadata.label, "label")
     if label is not None and len(label.splitlines()) > 1:
         raise ValidationError("must be one line", field="label")
-    role = None if metadata.role is None else validation.choice(metadata.role, Role, "role")
+    role = None if metadata.role is None else validation.parse_choice(metadata.role, Role, "role")
     if role is not None and role not in _ROLES:
         raise ValidationError(f"{role.value!r} is not one of {', '.join(_ROLES)}", field="role")
     when = metadata.updated_at
     return PinMetadata(
         label=label,
         role=role,
-        priority=None if metadata.priority is None else _number(metadata.priority, "priority"),
-        tags=_tags(metadata.tags),
-        updated_at=None if when is None else validation.whole(when, "updated_at", most=_SAFE),
+        priority=None if metadata.priority is None else _validate_number(metadata.priority, "priority"),
+        tags=_validate_tags(metadata.tags),
+        updated_at=None if when is None else validation.validate_integer(when, "updated_at", most=_SAFE),
     )
 
 
-def _number(value: object, field: str) -> float:
+def _validate_number(value: object, field: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not -_SAFE <= value <= _SAFE:
         raise ValidationError(f"must be a number from {-_SAFE} to {_SAFE}, was {value!r}", field=field)
     return int(value) if value == int(value) else value
 
 
-def _tags(value: object) -> tuple[str, ...]:
+def _validate_tags(value: object) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise ValidationError(f"must be a list of texts, not {type(value).__name__}", field="tags")
     if len(value) > TAGS:
         raise ValidationError(f"has {len(value)} tags, the limit is {TAGS}", field="tags")
-    return tuple(dict.fromkeys([validation.name(tag, f"tags[{n}]") for n, tag in enumerate(value)]))
+    return tuple(dict.fromkeys([validation.validate_name(tag, f"tags[{n}]") for n, tag in enumerate(value)]))
 
 
-def listed(index: Json, where: str) -> tuple[Pin, ...]:
+def parse_pins(index: Json, where: str) -> tuple[Pin, ...]:
     """Return the pins of an index (None when there is none), in order.
 
     Higher priority first, then the newest, then by key.
     """
-    pins = [Pin(key, _metadata(stored, key, where)) for key, stored in _pins(_opened(index, where)).items()]
-    return tuple(sorted(pins, key=_order))
+    pins = [
+        Pin(key, _metadata_from_json(stored, key, where))
+        for key, stored in _pins_of_index(_open_index(index, where)).items()
+    ]
+    return tuple(sorted(pins, key=_pin_sort_key))
 
 
-def _order(pin: Pin) -> tuple[float, int, str]:
+def _pin_sort_key(pin: Pin) -> tuple[float, int, str]:
     priority = pin.metadata.priority
     return (math.inf if priority is None else -priority), -(pin.metadata.updated_at or 0), pin.key
 
 
-def pinned(index: Json, where: str, pin: Pin, *, now: int) -> Json:
+def add_pin(index: Json, where: str, pin: Pin, *, now: int) -> Json:
     """Return an index with a pin in it, whose metadata replaces what was said of the key before.
 
     A change is at least a millisecond later than the last one: so the newest comes first whatever the clocks of the
     writers say, and however fast they are. `ValidationError` when the index gets too large.
     """
-    before = _opened(index, where)
-    pins = dict(_pins(before))
-    old = _object(pins.get(pin.key)) or {}
-    now = _after(before, now)
+    before = _open_index(index, where)
+    pins = dict(_pins_of_index(before))
+    old = _object_or_none(pins.get(pin.key)) or {}
+    now = _next_timestamp(before, now)
     kept = {name: value for name, value in old.items() if name not in _FIELDS}
-    pins[pin.key] = {**_stored(pin.metadata, now), **kept}
+    pins[pin.key] = {**_metadata_to_json(pin.metadata, now), **kept}
     after = {**before, "version": VERSION, "pins": pins, "updatedAt": now}
-    if pin.key not in _pins(before) and len(pins) > MOST_PINS:
+    if pin.key not in _pins_of_index(before) and len(pins) > MOST_PINS:
         raise _too_large(f"{len(pins)} pins, the limit is {MOST_PINS}", before, where)
-    if (size := _size(after)) > INDEX_BYTES and size > _size(before):
+    if (size := _json_size(after)) > INDEX_BYTES and size > _json_size(before):
         raise _too_large(f"{size} bytes of JSON, the limit is {INDEX_BYTES}", before, where)
     return after
 
 
-def unpinned(index: Json, where: str, key: str, *, now: int) -> Json:
+def remove_pin(index: Json, where: str, key: str, *, now: int) -> Json:
     """Return an index without a pin; as it was when it has none of that key."""
-    before = _opened(index, where)
-    pins = dict(_pins(before))
+    before = _open_index(index, where)
+    pins = dict(_pins_of_index(before))
     if key not in pins:
         return index
     del pins[key]
-    return {**before, "pins": pins, "updatedAt": _after(before, now)}
+    return {**before, "pins": pins, "updatedAt": _next_timestamp(before, now)}
 
 
-def _after(before: Mapping[str, Json], now: int) -> int:
+def _next_timestamp(before: Mapping[str, Json], now: int) -> int:
     last = before.get("updatedAt")
     return max(now, int(last) + 1) if _is_number(last) and last < _SAFE else now
 
 
-def one(index: Json, where: str, key: str) -> Pin:
+def pin_of_key(index: Json, where: str, key: str) -> Pin:
     """Return a pin that is there."""
-    return Pin(key, _metadata(_pins(_opened(index, where))[key], key, where))
+    return Pin(key, _metadata_from_json(_pins_of_index(_open_index(index, where))[key], key, where))
 
 
-def has(index: Json, where: str, key: str) -> bool:
+def has_pin(index: Json, where: str, key: str) -> bool:
     """Return whether a key is pinned."""
-    return key in _pins(_opened(index, where))
+    return key in _pins_of_index(_open_index(index, where))
 
 
-def _opened(index: Json, where: str) -> Mapping[str, Json]:
+def _open_index(index: Json, where: str) -> Mapping[str, Json]:
     if index is None:
         return {"version": VERSION, "pins": {}}
-    found = _object(index) or {}
+    found = _object_or_none(index) or {}
     version = found.get("version")
     if _is_number(version) and version > VERSION:
         raise SchemaVersionError(
             f"the pin index {where!r} has version {version}, this release reads version {VERSION}",
             options=("upgrade acms-engine", "pin in another namespace"),
         )
-    if version != VERSION or _object(found.get("pins")) is None:
+    if version != VERSION or _object_or_none(found.get("pins")) is None:
         raise CorruptRecordError(
             f"the value of {where!r} is no pin index", options=(f"delete {where!r} and pin again",)
         )
     return found
 
 
-def _pins(index: Mapping[str, Json]) -> Mapping[str, Json]:
+def _pins_of_index(index: Mapping[str, Json]) -> Mapping[str, Json]:
     return index["pins"]
 
 
-def _object(value: Json) -> Mapping[str, Json] | None:
+def _object_or_none(value: Json) -> Mapping[str, Json] | None:
     return cast("Mapping[str, Json]", value) if isinstance(value, Mapping) else None
 
 
@@ -203,7 +208,7 @@ def _is_number(value: Json) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _stored(metadata: PinMetadata, now: int) -> dict[str, Json]:
+def _metadata_to_json(metadata: PinMetadata, now: int) -> dict[str, Json]:
     stored: dict[str, Json] = {
         "label": metadata.label,
         "role": metadata.role and metadata.role.value,
@@ -214,10 +219,10 @@ def _stored(metadata: PinMetadata, now: int) -> dict[str, Json]:
     return {name: value for name, value in stored.items() if value is not None}
 
 
-def _metadata(stored: Json, key: str, where: str) -> PinMetadata:
+def _metadata_from_json(stored: Json, key: str, where: str) -> PinMetadata:
     """Read what is stored of a pin; null is as good as nothing."""
     try:
-        found = _object(stored)
+        found = _object_or_none(stored)
         if found is None:
             raise ValidationError(f"must be an object, not {type(stored).__name__}")
         when = found.get("updatedAt")
@@ -226,10 +231,10 @@ def _metadata(stored: Json, key: str, where: str) -> PinMetadata:
         label, role, tags = found.get("label"), found.get("role"), found.get("tags")
         priority = found.get("priority")
         return PinMetadata(
-            label=None if label is None else validation.text(label, "label"),
-            role=None if role is None else validation.choice(role, Role, "role"),
-            priority=None if priority is None else _number(priority, "priority"),
-            tags=() if tags is None else _tags(tags),
+            label=None if label is None else validation.validate_text(label, "label"),
+            role=None if role is None else validation.parse_choice(role, Role, "role"),
+            priority=None if priority is None else _validate_number(priority, "priority"),
+            tags=() if tags is None else _validate_tags(tags),
             updated_at=int(when),
         )
     except ValidationError as error:
@@ -239,12 +244,12 @@ def _metadata(stored: Json, key: str, where: str) -> PinMetadata:
         ) from error
 
 
-def _size(index: Json) -> int:
+def _json_size(index: Json) -> int:
     return len(json.dumps(index, ensure_ascii=False, separators=(",", ":")).encode())
 
 
 def _too_large(what: str, before: Json, where: str) -> ValidationError:
-    last = ", ".join(repr(pin.key) for pin in listed(before, where)[-3:])
+    last = ", ".join(repr(pin.key) for pin in parse_pins(before, where)[-3:])
     return ValidationError(
         f"{where!r} would have {what}",
         field="key",
@@ -255,7 +260,7 @@ def _too_large(what: str, before: Json, where: str) -> ValidationError:
 # ── the block ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def text(entry: Pinned) -> str:
+def format_pin(entry: Pinned) -> str:
     r"""Write a pin as the seed shows it: `- key (label)`, and its value below, two spaces in.
 
     A string is shown as it is, anything else as compact JSON, its names in the order in which they are stored. Every
@@ -263,12 +268,12 @@ def text(entry: Pinned) -> str:
     another pin, nor for what stands outside the block. Line breaks of any kind become "\n".
     """
     key, data, metadata = entry
-    value = data if isinstance(data, str) else compact(data)
+    value = data if isinstance(data, str) else compact_json(data)
     head = f"- {_one_line(key)}" + (f" ({_one_line(metadata.label)})" if metadata.label else "")
     return INDENT.join([head, *value.splitlines()])
 
 
-def compact(data: Json) -> str:
+def compact_json(data: Json) -> str:
     """Write a value as JSON on one line, its names in the order in which they are stored."""
     return json.dumps(data, ensure_ascii=False, separators=(",", ":")).translate(_LINE_BREAKS)
 
@@ -277,7 +282,7 @@ def _one_line(name: str) -> str:
     return " ".join(name.splitlines())
 
 
-def written(entry: Pinned, namespace: str, formatter: Callable[[Pinned], object]) -> str:
+def apply_formatter(entry: Pinned, namespace: str, formatter: Callable[[Pinned], object]) -> str:
     """Return what a formatter makes of a pin; `ValidationError` (field "format") when it fails.
 
     The error names key and namespace, and never quotes the value; its cause is what the formatter raised.
@@ -288,7 +293,7 @@ def written(entry: Pinned, namespace: str, formatter: Callable[[Pinned], object]
     except Exception as error:
         raise ValidationError(f"raised {type(error).__name__} {where}", field="format") from error
     try:
-        return validation.text(made, "format", limit=4 * validation.VALUE_BYTES)
+        return validation.validate_text(made, "format", limit=4 * validation.VALUE_BYTES)
     except ValidationError as error:
         problem = str(error).removeprefix("format: ")
         raise ValidationError(f"what it returned {where} {problem}", field="format") from error
@@ -299,12 +304,12 @@ def scope_id(namespace: str) -> str:
     return "pins:" + namespace.replace("%", "%25").replace("/", "%2F")
 
 
-def strategy(value: object) -> Truncate | Omit:
+def parse_pin_strategy(value: object) -> Truncate | Omit:
     """Read what is done when room is short: "omit", or {"truncate_tokens": n}."""
     if value == "omit":
         return Omit()
     if isinstance(value, Mapping) and set(value) == {"truncate_tokens"}:
-        tokens = validation.whole(
+        tokens = validation.validate_integer(
             value["truncate_tokens"], "strategy.truncate_tokens", least=1, most=validation.BUDGET
         )
         return Truncate(tokens, Keep.START)
@@ -317,13 +322,13 @@ def strategy(value: object) -> Truncate | Omit:
 
 def block_role(value: object) -> Role:
     """Return the role of a block: system, developer or user."""
-    role = validation.choice(value, Role, "role")
+    role = validation.parse_choice(value, Role, "role")
     if role not in _ROLES:
         raise ValidationError(f"{role.value!r} is not one of {', '.join(_ROLES)}", field="role")
     return role
 
 
-def block(
+def build_pin_block(
     namespace: str,
     texts: Sequence[tuple[str, str]],
     *,
@@ -346,7 +351,7 @@ def block(
 # ── what became of it ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def skipped(event: PinsSkipped) -> tuple[Left, ...]:
+def list_skipped_pins(event: PinsSkipped) -> tuple[Left, ...]:
     """Return what a ledger says of pins that never reached a prompt."""
     path = scope_id(event.namespace)
     missing = [Left((key,), path, "missing", "nothing is stored under the key", 0) for key in event.missing]
@@ -354,7 +359,7 @@ def skipped(event: PinsSkipped) -> tuple[Left, ...]:
     return (*missing, *beyond)
 
 
-def truncated(namespace: str, fitted: Fitted) -> PinsTruncated | None:
+def find_truncated_pins(namespace: str, fitted: Fitted) -> PinsTruncated | None:
     """Return which pins of a namespace a fit left out or cut; None when all are shown whole."""
     last = scope_id(namespace)
     ours = [left for left in fitted.left if left.path.rpartition("/")[2] == last]

@@ -13,7 +13,7 @@ from typing import Literal, Protocol, cast, runtime_checkable
 
 from acms.errors import ValidationError
 from acms.log import validation
-from acms.log.encoding import micros
+from acms.log.encoding import to_microseconds
 from acms.model import Json, KVEntry, Role
 from acms.observability.events import Event, PinsLoaded, PinsSkipped
 from acms.plan.nodes import PINS, Omit, Scope
@@ -62,7 +62,7 @@ class KVPinRegistry:
         #: Key of the entry in which the pins lie.
         self.index_key = pin_index.index_key(namespace, index_key)
         self._reserved = f"{index_key}:"
-        self._store = _usable(store)
+        self._store = _validate_store(store)
         self._clock = clock
 
     async def pin(
@@ -81,7 +81,7 @@ class KVPinRegistry:
         not be there yet. `metadata` says the same as the names behind it, and may bring an `updated_at` of its own.
         `ValidationError` when the namespace has too many pins: it says which come last.
         """
-        validation.key(key)
+        validation.validate_key(key)
         if key.startswith(self._reserved):
             raise ValidationError(f"{key!r} is where pins lie", field="key")
         if metadata is None:
@@ -89,38 +89,38 @@ class KVPinRegistry:
             metadata = PinMetadata(label=label, role=given[0], priority=priority, tags=given[1])
         elif label is not None or role is not None or priority is not None or tags:
             raise ValidationError("give it, or label, role, priority and tags, not both", field="metadata")
-        pin = Pin(key, pin_index.checked(metadata))
+        pin = Pin(key, pin_index.validate_pin_metadata(metadata))
 
         def change(entry: KVEntry | None) -> Json:
-            return pin_index.pinned(_data(entry), self.index_key, pin, now=self._now())
+            return pin_index.add_pin(_data_of_entry(entry), self.index_key, pin, now=self._now())
 
         stored = await update_entry(self._store, self.index_key, change)
-        return pin_index.one(stored.data, self.index_key, key)
+        return pin_index.pin_of_key(stored.data, self.index_key, key)
 
     async def unpin(self, key: str) -> bool:
         """Let go of a key, whose value stays; return whether it was pinned."""
-        validation.key(key)
+        validation.validate_key(key)
         found = False
 
         def change(entry: KVEntry | None) -> tuple[Json, Mapping[str, Json]] | None:
             nonlocal found
-            found = entry is not None and pin_index.has(entry.data, self.index_key, key)
+            found = entry is not None and pin_index.has_pin(entry.data, self.index_key, key)
             if entry is None or not found:
                 return None
-            return pin_index.unpinned(entry.data, self.index_key, key, now=self._now()), entry.metadata
+            return pin_index.remove_pin(entry.data, self.index_key, key, now=self._now()), entry.metadata
 
         await change_entry(self._store, self.index_key, change)
         return found
 
     async def list(self) -> tuple[Pin, ...]:
         """Return the pins: higher priority first, then the newest, then by key; none where there is no index."""
-        return pin_index.listed(_data(await self._store.get(self.index_key)), self.index_key)
+        return pin_index.parse_pins(_data_of_entry(await self._store.get(self.index_key)), self.index_key)
 
     def _now(self) -> int:
-        return micros(self._clock()) // 1000
+        return to_microseconds(self._clock()) // 1000
 
 
-def _usable(store: KVMemory) -> KVMemory:
+def _validate_store(store: KVMemory) -> KVMemory:
     if not callable(getattr(store, "get", None)):
         raise ValidationError(
             f"must be a key-value memory, not {type(store).__name__}",
@@ -136,7 +136,7 @@ def _lists_pins(registry: object) -> bool:
     return lists and not reads and not isinstance(registry, type)
 
 
-def _data(entry: KVEntry | None) -> Json:
+def _data_of_entry(entry: KVEntry | None) -> Json:
     return None if entry is None else entry.data
 
 
@@ -199,20 +199,20 @@ class PinnedKV:
         elif namespace is not None and named is not None and namespace != named:
             raise ValidationError(f"is {namespace!r}, that of the registry is {named!r}", field="namespace")
         #: Whose pins they are: names them in events and errors.
-        self.namespace = validation.name(namespace or named or "default", "namespace")
+        self.namespace = validation.validate_name(namespace or named or "default", "namespace")
         self._registry = registry
-        self._store = _usable(store)
-        self._max_pins = validation.whole(max_pins, "max_pins", least=1, most=pin_index.MOST_PINS)
-        self._strategy = pin_index.strategy(strategy)
+        self._store = _validate_store(store)
+        self._max_pins = validation.validate_integer(max_pins, "max_pins", least=1, most=pin_index.MOST_PINS)
+        self._strategy = pin_index.parse_pin_strategy(strategy)
         self._role = pin_index.block_role(role)
-        self._priority = validation.whole(priority, "priority")
+        self._priority = validation.validate_integer(priority, "priority")
         if format is not None and not callable(format):
             raise ValidationError(f"must be a function, not {type(format).__name__}", field="format")
-        self._format = format or pin_index.text
+        self._format = format or pin_index.format_pin
         self._reserve = self._floor(reserve)
 
     def _floor(self, reserve: int) -> int:
-        found = validation.whole(reserve, "reserve", most=validation.BUDGET)
+        found = validation.validate_integer(reserve, "reserve", most=validation.BUDGET)
         if found and isinstance(self._strategy, Omit):
             raise ValidationError("has no meaning where all is left out", field="reserve")
         if not isinstance(self._strategy, Omit) and found > (self._strategy.tokens or 0):
@@ -238,13 +238,15 @@ class PinnedKV:
             if entry is not None
         ]
         missing = tuple(pin.key for pin, entry in zip(shown, found, strict=True) if entry is None)
-        texts = [(entry.key, pin_index.written(entry, self.namespace, self._format)) for entry in entries]
+        texts = [
+            (entry.key, pin_index.apply_formatter(entry, self.namespace, self._format)) for entry in entries
+        ]
         if isinstance(request, _Listens):
             request.tell(PinsLoaded(namespace=self.namespace, keys=tuple(key for key, _ in texts)))
             if missing or beyond:
                 left = tuple(pin.key for pin in beyond)
                 request.tell(PinsSkipped(namespace=self.namespace, missing=missing, beyond=left))
-        return pin_index.block(
+        return pin_index.build_pin_block(
             self.namespace,
             texts,
             role=Role.USER if any(map(summary_coverage.is_stored, found)) else self._role,

@@ -18,7 +18,7 @@ from typing import Any
 from acms.errors import ConflictError, SessionNotFoundError, StorageReadOnlyError
 from acms.log.validation import RECORD_BYTES
 from acms.model import Context, Json
-from acms.observability.logging import log, safe_error
+from acms.observability.logging import log_event, safe_error
 from acms.ports import HasRecords
 from acms.prompt.placements import Placements
 
@@ -61,7 +61,7 @@ class PlacementRecord:
         try:
             return await self._load(context)
         except Exception as error:
-            log(logging.WARNING, "placement_not_read", context=context.id, error=safe_error(error))
+            log_event(logging.WARNING, "placement_not_read", context=context.id, error=safe_error(error))
             self.warnings.append(
                 "this request of the prompt and the next one lose the provider's cache: the record of where "
                 f"earlier ones show what was recalled could not be read ({safe_error(error)})"
@@ -113,7 +113,7 @@ class PlacementRecord:
         except StorageReadOnlyError:  # as with a view
             return True
         except Exception as error:
-            log(logging.WARNING, "placement_not_stored", context=context, error=safe_error(error))
+            log_event(logging.WARNING, "placement_not_stored", context=context, error=safe_error(error))
             self.warnings.append(
                 "the next request of this prompt loses the provider's cache: the record of where this one shows what "
                 f"was recalled could not be stored ({safe_error(error)})"

@@ -25,16 +25,16 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from acms.knowledge import DOUBT
-from acms.log.encoding import is_summary, locate
-from acms.log.in_force import Cover, is_sealed, unasked
+from acms.log.encoding import is_summary, parse_entry_id
+from acms.log.in_force import Cover, is_automatic_summary, is_sealed
 from acms.log.native_items import AS_GIVEN
 from acms.log.validity import Period, label_of
 from acms.model import Entry, Json, Kind, Part, Raw, Reasoning, Role, State, Text, ToolCall, ToolResult
 from acms.plan.nodes import Atom, Composed, Piece, Placed
 from acms.ports import Codec, TokenCounter
-from acms.prompt.cache_forecast import hoisted
+from acms.prompt.cache_forecast import find_hoisted_roles
 from acms.prompt.manifest import Quote, Segment, canonical
-from acms.prompt.manifest_writer import Quotable, fingerprint, joined_text, quoted
+from acms.prompt.manifest_writer import Quotable, fingerprint_message, join_segments, quote_text
 from acms.prompt_types import PromptMessage, Tool
 from acms.recall.pipeline import Gathered
 from acms.results import ContextItem
@@ -143,7 +143,8 @@ class Placements(NamedTuple):
                     "after": block.after,
                     "tag": block.tag,
                     "pieces": [
-                        [list(piece.sources), list(map(_segment, piece.text))] for piece in block.pieces
+                        [list(piece.sources), list(map(_segment_to_json, piece.text))]
+                        for piece in block.pieces
                     ],
                 }
                 for block in self.blocks
@@ -169,7 +170,8 @@ class Placements(NamedTuple):
                     block["after"],
                     block["tag"],
                     tuple(
-                        Quoted(tuple(ids), tuple(map(_segment_back, text))) for ids, text in block["pieces"]
+                        Quoted(tuple(ids), tuple(map(_segment_from_json, text)))
+                        for ids, text in block["pieces"]
                     ),
                 )
                 for block in data["blocks"]
@@ -186,18 +188,18 @@ class Placements(NamedTuple):
         )
 
 
-def _segment(one: Segment) -> Json:
+def _segment_to_json(one: Segment) -> Json:
     return one if isinstance(one, str) else list(one)
 
 
-def _segment_back(one: Any) -> Segment:
+def _segment_from_json(one: Any) -> Segment:
     return one if isinstance(one, str) else Quote(*one)
 
 
 # ── is it still so ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def lasts(kept: Placements, shown: Cover, found: Cover, rows: Sequence[Entry | None]) -> bool:
+def is_epoch_valid(kept: Placements, shown: Cover, found: Cover, rows: Sequence[Entry | None]) -> bool:
     """Return whether an epoch can go on: nothing it shows was replaced, retracted, erased or lost since it began.
 
     `shown` is what is out of force in the log, `found` what cannot be found, `rows` are the entries that `kept.ids`
@@ -205,7 +207,7 @@ def lasts(kept: Placements, shown: Cover, found: Cover, rows: Sequence[Entry | N
     was said.
     """
     news = shown.after(kept.began)
-    if any(not unasked(entry) and _reaches(entry, kept.first) for entry in news):
+    if any(not is_automatic_summary(entry) and _changes_history(entry, kept.first) for entry in news):
         return False
     shown, found = shown.asked(kept.began), found.asked(kept.began)
     lead = dict(kept.lead)
@@ -218,18 +220,18 @@ def lasts(kept: Placements, shown: Cover, found: Cover, rows: Sequence[Entry | N
     )
 
 
-def _reaches(entry: Entry, first: int) -> bool:
+def _changes_history(entry: Entry, first: int) -> bool:
     """Return whether an entry changes the history from a version on; one fact replaces another, which is none of it."""
     if entry.kind is Kind.SUMMARY:
         return True
     return entry.kind is not Kind.FACT and any(last >= first for _, last in entry.replaces)
 
 
-def strangers(kept: Placements, lineage: Sequence[str]) -> dict[str, list[str]]:
+def group_foreign_ids(kept: Placements, lineage: Sequence[str]) -> dict[str, list[str]]:
     """Return the ids that blocks show of other logs, by log: a profile, another session."""
     found: dict[str, list[str]] = {}
     for id in kept.ids:
-        place = locate(id)
+        place = parse_entry_id(id)
         if place is not None and place[0] not in lineage:
             found.setdefault(place[0], []).append(id)
     return found
@@ -238,7 +240,7 @@ def strangers(kept: Placements, lineage: Sequence[str]) -> dict[str, list[str]]:
 # ── where a turn begins ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def turn(units: Sequence[Atom], *, asked: bool) -> int:
+def find_turn_start(units: Sequence[Atom], *, asked: bool) -> int:
     """Return the unit before which a block of the newest turn stands; their number when that is behind all of them.
 
     That is the newest message of a user, unless it was answered: by a text with no call of a tool behind it. `asked`
@@ -257,7 +259,7 @@ def turn(units: Sequence[Atom], *, asked: bool) -> int:
     return len(units)
 
 
-def called(units: Sequence[Atom], costs: Sequence[int]) -> list[int]:
+def call_tokens_by_turn(units: Sequence[Atom], costs: Sequence[int]) -> list[int]:
     """Return the tokens of each turn's calls of tools and what they answered, oldest first."""
     found, now = list[int](), 0
     for unit, cost in zip(units, costs, strict=True):
@@ -269,7 +271,7 @@ def called(units: Sequence[Atom], costs: Sequence[int]) -> list[int]:
     return [*found, now]
 
 
-def position(units: Sequence[Atom], after: int) -> int:
+def index_after_version(units: Sequence[Atom], after: int) -> int:
     """Return the unit before which a block stands: the first of those that all came after a version."""
     place = len(units)
     while place and units[place - 1].first > after:
@@ -277,12 +279,12 @@ def position(units: Sequence[Atom], after: int) -> int:
     return place
 
 
-def tag(query: str) -> int:
+def tag_of_query(query: str) -> int:
     """Return what tells a query from others."""
     return int.from_bytes(sha256(query.encode("utf-8", "surrogatepass")).digest()[:4], "big") & TAG
 
 
-def shape(*parts: Json) -> str:
+def hash_prompt_shape(*parts: Json) -> str:
     """Return the name of the record for prompts of one shape."""
     return sha256(canonical(list(parts)).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
@@ -300,7 +302,7 @@ def question_of(lead: Sequence[Atom]) -> str:
     return next((one.text for one in reversed(said) if not any(map(is_summary, one.sources))), "")
 
 
-def still_says(shown: str | None, period: Period, entry: Entry, moment: datetime | None) -> bool:
+def is_label_current(shown: str | None, period: Period, entry: Entry, moment: datetime | None) -> bool:
     """Whether what is shown of an entry tells what has to be told of it by now; None is not shown here.
 
     A fact that is over is not shown at all, and of a call of a tool and its answer nothing is told.
@@ -322,23 +324,26 @@ def label_in_front(entry: Entry, gathered: Gathered) -> str:
 # ── what is shown ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def block(after: int, query: str, pieces: Sequence[Piece], told: Mapping[str, Quotable]) -> Block:
+def build_recall_block(
+    after: int, query: str, pieces: Sequence[Piece], told: Mapping[str, Quotable]
+) -> Block:
     """Return recalled pieces as they are kept: by the stretches of the entries they show."""
     found = [
-        Quoted(piece.sources, quoted(piece.text, [id for id in piece.sources if id in told], told))
+        Quoted(piece.sources, quote_text(piece.text, [id for id in piece.sources if id in told], told))
         for piece in pieces
     ]
-    return Block(after, tag(query), tuple(found))
+    return Block(after, tag_of_query(query), tuple(found))
 
 
-def pieces(kept: Block, told: Mapping[str, Quotable]) -> tuple[Piece, ...]:
+def pieces_of_block(kept: Block, told: Mapping[str, Quotable]) -> tuple[Piece, ...]:
     """Return the pieces of a block as they were shown."""
     return tuple(
-        Piece(joined_text(piece.text, told), piece.sources[0], sources=piece.sources) for piece in kept.pieces
+        Piece(join_segments(piece.text, told), piece.sources[0], sources=piece.sources)
+        for piece in kept.pieces
     )
 
 
-def answers(items: Sequence[ContextItem], least: int, cutoff: float) -> list[ContextItem]:
+def select_answers(items: Sequence[ContextItem], least: int, cutoff: float) -> list[ContextItem]:
     """Return the items worth their tokens: the best until they take `least`, then those not far below the best.
 
     Answers of one tool call are one. In their order.
@@ -358,14 +363,16 @@ def answers(items: Sequence[ContextItem], least: int, cutoff: float) -> list[Con
     return [item for item in items if item.id in chosen]
 
 
-def visible(units: Sequence[Atom], blocks: Sequence[Block], told: Mapping[str, Quotable]) -> dict[str, str]:
+def collect_visible_texts(
+    units: Sequence[Atom], blocks: Sequence[Block], told: Mapping[str, Quotable]
+) -> dict[str, str]:
     """Return what is shown of each entry, by its id."""
     found: dict[str, str] = {}
     for message in (message for unit in units for message in unit.messages):
         text = "\n".join(map(_part_text, message.parts))
         found.update((id, found.get(id, "") + text) for id in message.sources)
     for piece in (piece for one in blocks for piece in one.pieces):
-        text = joined_text(piece.text, told)
+        text = join_segments(piece.text, told)
         found.update((id, found.get(id, "") + text) for id in piece.sources)
     return found
 
@@ -376,34 +383,36 @@ def _part_text(part: Part) -> str:
     return part.arguments if isinstance(part, ToolCall) else part.text if isinstance(part, Text) else ""
 
 
-def shows(text: str | None, content: str) -> bool:
+def covers_content(text: str | None, content: str) -> bool:
     """Return whether what is shown of an entry, None for nothing, says what a recall would say of it."""
     if text is None or not condense.MARK.search(text):
         return text is not None
     return all(fragment.strip() in text for fragment in _BREAK.split(content))
 
 
-def condensed(unit: Atom, tokens: int, counter: TokenCounter, question: str) -> Atom:
+def condense_call(unit: Atom, tokens: int, counter: TokenCounter, question: str) -> Atom:
     """Return a finished tool call in which no arguments and no output have more than so many tokens.
 
     The whole of it stays in the log. Of an output, what shares words with the question is kept first.
     """
     if not any(message.role is Role.TOOL for message in unit.messages):
         return unit
-    found = [_condensed(one, tokens, counter, question) for one in unit.messages]
+    found = [_condense_message(one, tokens, counter, question) for one in unit.messages]
     return unit._replace(messages=tuple(found))
 
 
-def _condensed(message: PromptMessage, tokens: int, counter: TokenCounter, question: str) -> PromptMessage:
+def _condense_message(
+    message: PromptMessage, tokens: int, counter: TokenCounter, question: str
+) -> PromptMessage:
     known = message.tokens if message.counter == counter.name else None
     if message.role is Role.TOOL and known is not None and known <= tokens:
         return message
     entry = message.sources[0] if message.sources else ""
-    parts = tuple([_shorter(part, tokens, counter, question, entry) for part in message.parts])
+    parts = tuple([_condense_part(part, tokens, counter, question, entry) for part in message.parts])
     return message if parts == message.parts else replace(message, parts=parts, tokens=None, counter="")
 
 
-def _shorter(part: Part, tokens: int, counter: TokenCounter, question: str, entry: str) -> Part:
+def _condense_part(part: Part, tokens: int, counter: TokenCounter, question: str, entry: str) -> Part:
     if isinstance(part, ToolCall):
         arguments = condense.condense_arguments(part.arguments, tokens, counter)
         return part if arguments == part.arguments else replace(part, arguments=arguments)
@@ -423,19 +432,19 @@ def variable_costs(unit: Atom, counter: TokenCounter) -> list[int]:
     ]
 
 
-def without_reasoning(unit: Atom) -> Atom:
+def strip_reasoning(unit: Atom) -> Atom:
     """Return a unit without signed or encrypted reasoning, which holds only behind the prefix it was produced under."""
-    if not any(_bound(part) for message in unit.messages for part in message.parts):
+    if not any(_is_prefix_bound(part) for message in unit.messages for part in message.parts):
         return unit
-    return unit._replace(messages=tuple(map(_unreasoned, unit.messages)))
+    return unit._replace(messages=tuple(map(_strip_message_reasoning, unit.messages)))
 
 
-def _unreasoned(message: PromptMessage) -> PromptMessage:
-    parts = tuple([part for part in message.parts if not _bound(part)])
+def _strip_message_reasoning(message: PromptMessage) -> PromptMessage:
+    parts = tuple([part for part in message.parts if not _is_prefix_bound(part)])
     return message if len(parts) == len(message.parts) else replace(message, parts=parts or (Text(""),))
 
 
-def _bound(part: Part) -> bool:
+def _is_prefix_bound(part: Part) -> bool:
     """Return whether a provider accepts a part only behind the prefix it was produced under."""
     if isinstance(part, Reasoning):
         return bool(part.signature)
@@ -446,9 +455,9 @@ def _bound(part: Part) -> bool:
     )
 
 
-def reasoned_since(units: Sequence[Atom], began: int) -> list[Atom]:
+def strip_old_reasoning(units: Sequence[Atom], began: int) -> list[Atom]:
     """Return units without the reasoning from before an epoch."""
-    return [without_reasoning(unit) if unit.first <= began else unit for unit in units]
+    return [strip_reasoning(unit) if unit.first <= began else unit for unit in units]
 
 
 def visible_ids(units: Sequence[Atom], blocks: Sequence[Block]) -> frozenset[str]:
@@ -462,17 +471,17 @@ def ends_with_call(units: Sequence[Atom]) -> bool:
     return bool(units) and len(units[-1].messages) > 1
 
 
-def woven(units: Sequence[Atom], blocks: Sequence[tuple[int, Composed]]) -> list[Atom | Composed]:
+def interleave_blocks(units: Sequence[Atom], blocks: Sequence[tuple[int, Composed]]) -> list[Atom | Composed]:
     """Return units with blocks among them: each in front of what came after its version."""
     found: list[Atom | Composed] = []
-    places = [(position(units, after), node) for after, node in blocks]
+    places = [(index_after_version(units, after), node) for after, node in blocks]
     for place, unit in enumerate(units):
         found += [node for at, node in places if at == place]
         found.append(unit)
     return found + [node for at, node in places if at == len(units)]
 
 
-def newest(costs: Sequence[int], share: int, room: int, turn: int) -> int:
+def find_newest_start(costs: Sequence[int], share: int, room: int, turn: int) -> int:
     """Return the first of the newest units that fit a share of the room.
 
     Those of the newest turn, from unit `turn` on, are taken as far as they fit the room itself.
@@ -488,7 +497,7 @@ def newest(costs: Sequence[int], share: int, room: int, turn: int) -> int:
 # ── what a provider has read ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def proven(
+def drop_unproven_reasoning(
     placed: Sequence[Placed], sent: AbstractSet[str], codec: Codec, tools: Sequence[Tool]
 ) -> tuple[tuple[Placed, ...], str]:
     """Return messages without the reasoning of a log that no request is known to have led to, and a hash of them all.
@@ -496,15 +505,19 @@ def proven(
     A provider takes signed reasoning only behind the very request that it answered: tools, system, every message.
     `sent` are the hashes of requests; reasoning stays where one of them is that of all that stands before it.
     """
-    front = hoisted(codec.normal)
+    front = find_hoisted_roles(codec.normal)
     found = list(placed)
     digest = sha256(
         canonical([[one.name, one.description, one.parameters, one.strict] for one in tools]).encode()
     )
     for place, one in sorted(enumerate(placed), key=lambda each: each[1].message.role not in front):
         message = one.message
-        if message.sources and any(map(_bound, message.parts)) and digest.hexdigest()[:HASH] not in sent:
-            message = _unreasoned(message)
+        if (
+            message.sources
+            and any(map(_is_prefix_bound, message.parts))
+            and digest.hexdigest()[:HASH] not in sent
+        ):
+            message = _strip_message_reasoning(message)
             found[place] = one._replace(message=message, tokens=codec.cost(message))
-        digest.update(fingerprint(message).encode())
+        digest.update(fingerprint_message(message).encode())
     return tuple(found), digest.hexdigest()[:HASH]

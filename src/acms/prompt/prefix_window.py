@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from acms.log.in_force import unasked
+from acms.log.in_force import is_automatic_summary
 from acms.log.read import cover_at, version_of
 from acms.model import Kind
-from acms.plan.prefix_cache import distance, epoch
+from acms.plan.prefix_cache import epoch_length, epoch_start
 from acms.ports import Frame, StorageBackend
 from acms.privacy.stage import OPEN, Stage
-from acms.recall.pipeline import Gathered, before, gather_newest
+from acms.recall.pipeline import Gathered, count_tokens_before, gather_newest
 
 
 async def gather_epoch(
@@ -34,15 +34,15 @@ async def gather_epoch(
     cover = whole if head.epoch else whole.asked(0)  # where content is gone a summary is all there is
     waits = cover is not whole
     said = await gather_newest(storage, context, at, frame, budget, stage, cover)
-    length = _length(said, scale, slack)
+    length = _epoch_length(said, scale, slack)
     said = replace(said, length=length)
-    tokens = before(said.units[-1]) if said.units else 0
+    tokens = count_tokens_before(said.units[-1]) if said.units else 0
     if not waits or not said.units or (said.whole and tokens < 2 * length):
         return said
-    since = epoch(tokens, length)
-    began = min((unit.version for unit in said.units if before(unit) >= since), default=version)
+    since = epoch_start(tokens, length)
+    began = min((unit.version for unit in said.units if count_tokens_before(unit) >= since), default=version)
     cover = whole.asked(began)
-    ends = [last for one in cover.shown if unasked(one) for _, last in one.replaces]
+    ends = [last for one in cover.shown if is_automatic_summary(one) for _, last in one.replaces]
     if not ends:
         return said
     known = {entry.id for unit in said.units for entry in unit.entries}
@@ -57,11 +57,11 @@ async def gather_epoch(
     return replace(said, cover=cover, units=[*older, *now], stays=stays)
 
 
-def _length(said: Gathered, scale: int, slack: float) -> int:
+def _epoch_length(said: Gathered, scale: int, slack: float) -> int:
     """Return the length of an epoch by what messages take, as it was when the longest epoch there may be began."""
     plain = [entry for unit in said.units for entry in unit.entries if entry.position]
     if not plain:
-        return distance(scale, slack)
-    since = epoch(plain[-1].total - plain[-1].tokens, distance(scale, slack, 1))
+        return epoch_length(scale, slack)
+    since = epoch_start(plain[-1].total - plain[-1].tokens, epoch_length(scale, slack, 1))
     first = next((entry for entry in plain if entry.total > since), plain[-1])
-    return distance(scale, slack, first.total, first.position or 1)
+    return epoch_length(scale, slack, first.total, first.position or 1)

@@ -29,33 +29,33 @@ from acms.observability.events import (
     PromptRendered,
     ScopeShrunk,
 )
-from acms.observability.logging import tell
+from acms.observability.logging import emit_event
 from acms.observability.tracing import RenderSpan, render_span
 from acms.plan.nodes import Atom, Composed, Fitted, Left, Node, Placed, Scope, Window
 from acms.plan.nodes import Step as Shrunk
-from acms.plan.tool_groups import paired
+from acms.plan.tool_groups import pair_tool_calls
 from acms.ports import Codec
 from acms.prompt import excerpts, pin_index, placements, summary_coverage
 from acms.prompt import steps as content
-from acms.prompt.cache_forecast import agrees, confirm, predict
-from acms.prompt.fit import fit
-from acms.prompt.fit_state import written
+from acms.prompt.cache_forecast import describe_cache_mismatch, diagnosis_agrees, predict_cache
+from acms.prompt.fit import fit_prompt
+from acms.prompt.fit_state import compose_message
 from acms.prompt.manifest import Manifest, Read
-from acms.prompt.manifest_writer import considered, ledger
-from acms.prompt.manifest_writer import written as written_manifest
+from acms.prompt.manifest_writer import add_candidates, ledger_of_manifest
+from acms.prompt.manifest_writer import write_manifest as written_manifest
 from acms.prompt.resolve import (
     Request,
     Resolved,
     Resolver,
-    allowed,
+    build_recall_scope,
     cache_marks,
-    laid_out,
-    remembering,
+    lay_out_messages,
+    tokens_for_recall,
     unused_hints,
 )
-from acms.prompt.staying import TRIES, Pair, Staying, pair, set_apart
+from acms.prompt.staying import TRIES, Pair, Staying, find_history_pair, replace_pair_with_scopes
 from acms.prompt.staying import Placed as History
-from acms.prompt.steps import Log, Readable, Recalling, Shrinking, Step, at, replaced
+from acms.prompt.steps import Log, Readable, Recalling, Shrinking, Step, replace_scopes, scope_at_path
 from acms.prompt_types import CacheMark, CachePrediction, Count, PromptMessage, Tool, Usage, Use
 from acms.results import ContextItems, Ledger
 
@@ -95,7 +95,7 @@ class Report:
     @property
     def agrees(self) -> bool | None:
         """Whether the provider's diagnosis is what was predicted; None when it has none, or none of the prompt."""
-        return agrees(self.predicted, self.usage, asked=self.asked)
+        return diagnosis_agrees(self.predicted, self.usage, asked=self.asked)
 
     @property
     def missed(self) -> str:
@@ -103,7 +103,7 @@ class Report:
 
         Not "" either when all was read and the two reasons differ.
         """
-        return confirm(self.predicted, self.usage, asked=self.asked)
+        return describe_cache_mismatch(self.predicted, self.usage, asked=self.asked)
 
 
 class Rendered:
@@ -165,7 +165,7 @@ class Rendered:
     @cached_property
     def manifest(self) -> Manifest:
         """Where every stretch of text comes from, without the text of the log; written when it is first read."""
-        return considered(self.outline, self._recalls)
+        return add_candidates(self.outline, self._recalls)
 
     @cached_property
     def outline(self) -> Manifest:
@@ -175,13 +175,13 @@ class Rendered:
     @cached_property
     def ledger(self) -> Ledger:
         """Why something is in the prompt, or why not: by id of an entry, key of a pin, or path of a scope."""
-        return ledger(lambda: self.manifest, self._recalls, self.warnings, omitted=self._omitted)
+        return ledger_of_manifest(lambda: self.manifest, self._recalls, self.warnings, omitted=self._omitted)
 
     @cached_property
     def cache(self) -> CachePrediction:
         """What of the request the provider can read from its cache, after the earlier render that `after` named."""
         key = self.payload.get("prompt_cache_key", "")
-        return predict(self.outline, self._after, self.codec, key=key)
+        return predict_cache(self.outline, self._after, self.codec, key=key)
 
     @cached_property
     def use(self) -> Use:
@@ -221,7 +221,7 @@ class Rendered:
         return Report(usage=found, count=self.tokens, predicted=self.cache, asked=self._asked)
 
 
-async def render(
+async def render_steps(
     steps: Sequence[Step],
     codec: Codec | None,
     budget: int | None,
@@ -238,13 +238,13 @@ async def render(
             options=("Prompt(OpenAIChat(model))", "merge it into a prompt that is bound"),
         )
     if budget is not None:
-        budget = validation.whole(budget, "budget", most=validation.BUDGET)
+        budget = validation.validate_integer(budget, "budget", most=validation.BUDGET)
     if after is not None and not isinstance(after, Rendered | Manifest):
         raise ValidationError(
             f"must be a Rendered or its manifest, not {type(after).__name__}", field="after"
         )
     earlier = after.outline if isinstance(after, Rendered) else after
-    if (home := content.home(steps)) is not None:
+    if (home := content.find_render_service(steps)) is not None:
         rendered: Rendered = await home.render(steps, codec, budget, tools=tools, after=earlier)
         return rendered
     kept = next(content.render_logs(steps), None)
@@ -295,9 +295,9 @@ class _Render:
 
     def _tell(self, event: Event) -> None:
         for listener in self._listeners:
-            tell(listener, event)
+            emit_event(listener, event)
         if isinstance(event, PinsSkipped):
-            self._left += pin_index.skipped(event)
+            self._left += pin_index.list_skipped_pins(event)
             self._warnings += [
                 f"the pin {key!r} is not shown: nothing is stored under its key" for key in event.missing
             ]
@@ -326,9 +326,9 @@ class _Render:
     ) -> Rendered:
         """Read, decide, write and report."""
         request = Request(render_id=self._id, budget=self._budget, codec=self._codec, tell=self._tell)
-        stays = None if self._limit is None else pair(steps)
+        stays = None if self._limit is None else find_history_pair(steps)
         with span.stage("gather"):
-            taken = steps if stays is None else set_apart(steps, stays)
+            taken = steps if stays is None else replace_pair_with_scopes(steps, stays)
             resolved = await Resolver(request, self._message_budget, read).resolve(taken)
         if stays is None:
             whole = not resolved.recalls and all(log.complete for log in resolved.logs)
@@ -351,7 +351,7 @@ class _Render:
 
     async def _fit(self, tree: Scope, resolved: Resolved, limit: int | None) -> Fitted:
         """Fit a tree; what it asks for is asked for once."""
-        steps = fit(tree, self._codec, limit, tools=self._tools, budget=self._budget)
+        steps = fit_prompt(tree, self._codec, limit, tools=self._tools, budget=self._budget)
         try:
             need = next(steps)
             while True:
@@ -367,12 +367,14 @@ class _Render:
         """Return messages with the reasoning that a provider takes which holds it to what it stood behind."""
         if self._sent is None or not self._codec.binds_reasoning:
             return placed
-        found, self._request = placements.proven(placed, self._sent, self._codec, self._tools)
+        found, self._request = placements.drop_unproven_reasoning(
+            placed, self._sent, self._codec, self._tools
+        )
         return found
 
     async def _decided(self, tree: Scope, resolved: Resolved, span: RenderSpan) -> _Fit:
         """Recall what is recalled anew each turn, and fit the whole."""
-        tree = paired(tree)
+        tree = pair_tool_calls(tree)
         if resolved.recalls:
             with span.stage("recall"):
                 tree = await self._recalled(tree, resolved)
@@ -383,7 +385,7 @@ class _Render:
 
     async def _stayed(self, steps: Sequence[Step], stays: Pair, resolved: Resolved, span: RenderSpan) -> _Fit:
         """Fit a prompt whose history and recall stay where they were shown, and keep what stands where."""
-        names = content.named(steps)
+        names = content.name_steps(steps)
         path = f"{resolved.tree.id}/{names[stays.history]}"
         staying = await self._staying(steps, stays, resolved, names)
         logs, found = list(resolved.logs), dict(self._found)
@@ -394,20 +396,22 @@ class _Render:
             resolved.logs = logs if placed.log is None else [*logs, placed.log]
             self._found = {**found, **self._found}
             scope = replace(
-                at(resolved.tree, path), children=_named(placed.nodes), strategy=Window(slack=0.0)
+                scope_at_path(resolved.tree, path),
+                children=_wrap_recalls(placed.nodes),
+                strategy=Window(slack=0.0),
             )
             self._sent = frozenset() if placed.kept is None else frozenset(placed.kept.sent)
-            done = await self._decided(replaced(resolved.tree, {path: scope}), resolved, span)
+            done = await self._decided(replace_scopes(resolved.tree, {path: scope}), resolved, span)
             tries += 1
             kept = await staying.keep(placed, done.fitted, path, self._request)
             if not kept and tries < TRIES:
                 continue
-            self._left += [_older(atom, path) for atom in placed.older]
+            self._left += [_report_older_atom(atom, path) for atom in placed.older]
             self._left += [
                 Left((id,), path, "condensed", CONDENSED, whole - shown, gone=False)
                 for id, (whole, shown) in placed.condensed.items()
             ]
-            self._warnings += [*staying.warnings, *_newest_cut(placed)]
+            self._warnings += [*staying.warnings, *_warn_of_newest_cut(placed)]
             self._warnings += [] if kept else [OVERTAKEN]
             return done
 
@@ -424,7 +428,7 @@ class _Render:
         recall = None if stays.recall is None else steps[stays.recall]
         if recall is not None:
             assert isinstance(recall, Recalling)
-        tree, floors = _before_all(paired(resolved.tree), history.priority)
+        tree, floors = _drop_earlier_sections(pair_tool_calls(resolved.tree), history.priority)
         rest = await self._fit(tree, resolved, self._limit)
         after = set(names[stays.history + 1 :])
         behind = [one for one in rest.placed if one.path.split("/", 2)[1] in after]
@@ -445,7 +449,7 @@ class _Render:
             result=self._limit // placements.RESULT,
             asked=asked,
             tools=bool(self._tools),
-            name=placements.shape(*self._shape(names, stays, log.session, recall, log.first)),
+            name=placements.hash_prompt_shape(*self._shape(names, stays, log.session, recall, log.first)),
             budget=self._budget,
             told=self._told,
             ask=ask,
@@ -475,7 +479,7 @@ class _Render:
         A history that fits as a whole is not cut for more of the same: then its past has what room is left.
         """
         recalls = resolved.recalls
-        without = replaced(tree, {path: Scope(id=path.rpartition("/")[2]) for path in recalls})
+        without = replace_scopes(tree, {path: Scope(id=path.rpartition("/")[2]) for path in recalls})
         fitted = await self._fit(without, resolved, self._limit)
         seen = _entry_ids(fitted.placed)
         left: int | None = None
@@ -489,7 +493,7 @@ class _Render:
             if not step.tokens:  # nothing is asked for, so nobody is asked
                 made[path] = Scope(id=name)
                 continue
-            tokens, frame = allowed(step, self._codec, left)
+            tokens, frame = tokens_for_recall(step, self._codec, left)
             items = await self._recall(step, tokens, seen)
             seen.update(item.id for item in items)
             self._found[path] = items
@@ -499,10 +503,10 @@ class _Render:
             own = excerpts.find_own_logs(None if id is None else await step.session.storage.context(id))
             pieces = excerpts.write_pieces(items_shown, own, counted=same)
             found = excerpts.write_block(pieces, self._codec)
-            made[path] = remembering(step, name, tokens + frame if tokens else 0, found)
+            made[path] = build_recall_scope(step, name, tokens + frame if tokens else 0, found)
             if left is not None:
-                left -= self._codec.cost(written(found, found.pieces)) if found.pieces else 0
-        return replaced(tree, made)
+                left -= self._codec.cost(compose_message(found, found.pieces)) if found.pieces else 0
+        return replace_scopes(tree, made)
 
     async def _recall(
         self, step: Recalling, tokens: int, seen: Collection[str], *, beside: bool = False
@@ -540,17 +544,19 @@ class _Render:
         limit = self._limit
         while True:
             fitted = await self._fit(tree, resolved, limit)
-            fewer = _once(tree, fitted.placed, resolved.recalls)
+            fewer = _drop_repeated_recalls(tree, fitted.placed, resolved.recalls)
             if fewer is None and resolved.standing:
                 stored = {id: run.stored for id, run in resolved.standing.items()}
-                found = summary_coverage.unpinned(tree, fitted, stored)
+                found = summary_coverage.drop_repeated_pins(tree, fitted, stored)
                 if found is not None:
                     fewer, left = found
                     self._left += left
             if fewer is not None:
                 tree = fewer
                 continue
-            placed = self._proven(laid_out([_in_place(one, resolved.recalls) for one in fitted.placed]))
+            placed = self._proven(
+                lay_out_messages([_fix_recall_position(one, resolved.recalls) for one in fitted.placed])
+            )
             if not placed:
                 raise PayloadError(
                     "there is no message to send: all was left out, or nothing was there",
@@ -589,7 +595,7 @@ class _Render:
     def _made(self, resolved: Resolved, found: _Fit, after: Manifest | None, span: RenderSpan) -> Rendered:
         fitted, codec = found.fitted, self._codec
         for namespace in self._pins:
-            truncated = pin_index.truncated(namespace, fitted)
+            truncated = pin_index.find_truncated_pins(namespace, fitted)
             if truncated is not None:
                 self._tell(truncated)
         left = (*fitted.left, *self._left)
@@ -598,8 +604,8 @@ class _Render:
             self._told.update({entry.id: entry for unit in log.gathered.units for entry in unit.entries})
         shown = _entry_ids(found.placed)
         told = {id: one for id, one in self._told.items() if id in shown}
-        reads = _reads(resolved, self._found.values())
-        warnings = [*_cuts(found.placed), *unused_hints(resolved, found.marks), *self._warnings]
+        reads = _list_reads(resolved, self._found.values())
+        warnings = [*_warn_of_cuts(found.placed), *unused_hints(resolved, found.marks), *self._warnings]
         messages = [one.message for one in found.placed]
         warnings += codec.notes(messages)
 
@@ -697,7 +703,7 @@ def _entry_ids(placed: Iterable[Placed]) -> set[str]:
     return found
 
 
-def _named(nodes: Sequence[Atom | Composed]) -> tuple[Node, ...]:
+def _wrap_recalls(nodes: Sequence[Atom | Composed]) -> tuple[Node, ...]:
     """Return the nodes of a history, what was recalled among them in scopes of their own."""
     number = 0
     found: list[Node] = []
@@ -709,14 +715,14 @@ def _named(nodes: Sequence[Atom | Composed]) -> tuple[Node, ...]:
     return tuple(found)
 
 
-def _older(atom: Atom, path: str) -> Left:
+def _report_older_atom(atom: Atom, path: str) -> Left:
     """Return that a message is older than the start of a history."""
     ids = tuple([id for message in atom.messages for id in message.sources])
     tokens = sum([message.tokens or 0 for message in atom.messages])
     return Left(ids, path, "window", "older than the newest messages, with which the history begins", tokens)
 
 
-def _newest_cut(placed: History) -> list[str]:
+def _warn_of_newest_cut(placed: History) -> list[str]:
     """Return a warning for each part of the newest tool call that is not shown whole."""
     newest = next((node for node in reversed(placed.nodes) if isinstance(node, Atom)), None)
     shown = () if newest is None else [id for message in newest.messages for id in message.sources]
@@ -727,7 +733,7 @@ def _newest_cut(placed: History) -> list[str]:
     ]
 
 
-def _before_all(tree: Scope, priority: int) -> tuple[Scope, int]:
+def _drop_earlier_sections(tree: Scope, priority: int) -> tuple[Scope, int]:
     """Return a tree without the sections that shrink before those of a priority do, and the floors of these."""
     kept: list[Node] = []
     floors = 0
@@ -736,13 +742,15 @@ def _before_all(tree: Scope, priority: int) -> tuple[Scope, int]:
             floors += node.floor
             node = Scope(id=node.id)
         elif isinstance(node, Scope):
-            node, below = _before_all(node, priority)
+            node, below = _drop_earlier_sections(node, priority)
             floors += below
         kept.append(node)
     return replace(tree, children=tuple(kept)), floors
 
 
-def _once(tree: Scope, placed: Sequence[Placed], recalls: Mapping[str, Recalling]) -> Scope | None:
+def _drop_repeated_recalls(
+    tree: Scope, placed: Sequence[Placed], recalls: Mapping[str, Recalling]
+) -> Scope | None:
     """Return the tree without recalled pieces that the history shows too; None when there are none.
 
     What was recalled may take less room than it was given, and then the history shows more than was foreseen.
@@ -751,23 +759,23 @@ def _once(tree: Scope, placed: Sequence[Placed], recalls: Mapping[str, Recalling
     made: dict[str, Scope] = {}
     for one in placed:
         if one.path in recalls and any(not history.isdisjoint(piece.sources) for piece in one.pieces):
-            scope = at(tree, one.path)
+            scope = scope_at_path(tree, one.path)
             kept = [
                 node._replace(pieces=tuple([one for one in node.pieces if history.isdisjoint(one.sources)]))
                 for node in scope.children
                 if isinstance(node, Composed)
             ]
             made[one.path] = replace(scope, children=tuple([node for node in kept if node.pieces]))
-    return replaced(tree, made) if made else None
+    return replace_scopes(tree, made) if made else None
 
 
-def _in_place(one: Placed, recalls: Mapping[str, Recalling]) -> Placed:
+def _fix_recall_position(one: Placed, recalls: Mapping[str, Recalling]) -> Placed:
     """Return a recalled message that stays where the caller put it, where that is asked for."""
     step = recalls.get(one.path)
     return one if step is None or not step.in_place else one._replace(moves=False)
 
 
-def _cuts(placed: Sequence[Placed]) -> list[str]:
+def _warn_of_cuts(placed: Sequence[Placed]) -> list[str]:
     """Return a warning for each message of a log that was cut."""
     return [
         f"a message was cut to fit ({', '.join(one.message.sources)})"
@@ -776,7 +784,7 @@ def _cuts(placed: Sequence[Placed]) -> list[str]:
     ]
 
 
-def _reads(resolved: Resolved, recalls: Iterable[ContextItems]) -> tuple[Read, ...]:
+def _list_reads(resolved: Resolved, recalls: Iterable[ContextItems]) -> tuple[Read, ...]:
     """Return which logs were read, up to which version, and from which on."""
     found: dict[tuple[str, int], Read] = {}
     for log in resolved.logs:

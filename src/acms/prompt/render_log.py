@@ -24,14 +24,14 @@ from uuid import uuid4
 
 from acms.config import RenderLogConfig
 from acms.errors import ConflictError, NotFoundError, StorageReadOnlyError
-from acms.log.encoding import locate, micros, moment
-from acms.log.in_force import preview
+from acms.log.encoding import from_microseconds, parse_entry_id, to_microseconds
+from acms.log.in_force import preview_text
 from acms.log.validation import RECORD_BYTES
 from acms.model import Entry, Head, Json, Role, State
-from acms.observability.logging import correlation_id, log, safe_error
+from acms.observability.logging import correlation_id, log_event, safe_error
 from acms.ports import HasRecords, StorageBackend
 from acms.privacy.stage import Stage
-from acms.prompt.cache_forecast import predict
+from acms.prompt.cache_forecast import predict_cache
 from acms.prompt.kept_request import (
     Rebuilt,
     drop_own_words,
@@ -40,12 +40,12 @@ from acms.prompt.kept_request import (
     rebuild_request,
 )
 from acms.prompt.manifest import Manifest, Quote, Read, Sent, Whole, Written, canonical
-from acms.prompt.manifest_writer import considered, joined_text, ledger
+from acms.prompt.manifest_writer import add_candidates, join_segments, ledger_of_manifest
 from acms.prompt_types import CachePrediction, LoggedRender, RenderBlock, RenderDetails, Use
 from acms.results import ContextItems, Ledger
 from acms.runtime.threads import in_thread, off_loop
 
-__all__ = ["RenderLog", "of_messages", "of_reply"]
+__all__ = ["RenderLog", "manifest_of_messages", "manifest_of_reply"]
 
 KindOf = Literal["prompt", "messages", "acs"]
 NEWEST = "renders"
@@ -113,7 +113,7 @@ class RenderLog:
                 return None
             self._head = await self._storage.head(self._context)
         except Exception as error:
-            log(logging.WARNING, "render_not_logged", error=safe_error(error))
+            log_event(logging.WARNING, "render_not_logged", error=safe_error(error))
             return None
         return self
 
@@ -128,7 +128,7 @@ class RenderLog:
 
         One that cannot be kept costs its row and nothing else: it is told to the application's log.
         """
-        asked, at = request or correlation_id.get() or "", micros(datetime.now(UTC))
+        asked, at = request or correlation_id.get() or "", to_microseconds(datetime.now(UTC))
         task = asyncio.create_task(self._keep(kind, manifest, asked, at, self._head), name="acms-render-log")
         self._pending.add(task)
         task.add_done_callback(self._pending.discard)
@@ -144,7 +144,7 @@ class RenderLog:
             sent = await in_thread(manifest)
             actors = await self._actors(foreign_sources(sent, own))
             kept = await in_thread(partial(keep_request, sent, own, self._stage, actors))
-            row = await in_thread(partial(_packed, kind, kept, asked, at, head))
+            row = await in_thread(partial(_pack_row, kind, kept, asked, at, head))
             await self._put(storage, row, head.epoch)
             now = await self._storage.head(self._context)
             if now.epoch != head.epoch:  # it was erased while this was put
@@ -152,7 +152,7 @@ class RenderLog:
         except StorageReadOnlyError:
             return
         except Exception as error:
-            log(logging.WARNING, "render_not_logged", error=safe_error(error))
+            log_event(logging.WARNING, "render_not_logged", error=safe_error(error))
 
     async def idle(self) -> None:
         """Wait for what is being written."""
@@ -175,8 +175,8 @@ class RenderLog:
             data, rev = (found.data, found.rev) if found is not None else ({}, 0)
             serial = int(data.get("serial", 0))
             rows = self._young(data.get("rows", ()), row.at)
-            size = sum([_size(one) for one in rows])
-            if rows and size + _size(row) > ROOM:
+            size = sum([_row_size(one) for one in rows])
+            if rows and size + _row_size(row) > ROOM:
                 await self._replace(storage, f"{NEWEST}:{serial % self._slots}", {"rows": rows})
                 rows, serial = [], serial + 1
             try:
@@ -233,25 +233,28 @@ class RenderLog:
     async def page(self, limit: int, after: str | None) -> list[LoggedRender]:
         """Return the newest renders before one, newest first, each compared with the one before it."""
         rows = await self._rows()
-        start = 0 if after is None else 1 + _place(rows, after)
-        return await off_loop(partial(_listed, rows, start, limit), READ * min(limit, len(rows)))
+        start = 0 if after is None else 1 + _index_of_row(rows, after)
+        return await off_loop(partial(_list_renders, rows, start, limit), READ * min(limit, len(rows)))
 
     async def details(self, id: str) -> RenderDetails:
         """Return one render with its blocks and verdicts; `NotFoundError` for one that is not there any more."""
         rows = await self._rows()
-        place = _place(rows, id)
-        row, earlier = rows[place], _before(rows, place)
-        found, was = _whole(row), None if earlier is None else _read(earlier.outline)
-        verdicts = list(ledger(lambda: found).candidates.values())
+        place = _index_of_row(rows, id)
+        row, earlier = rows[place], _find_previous_row(rows, place)
+        found, was = (
+            _unpack_full_manifest(row),
+            None if earlier is None else _unpack_manifest(earlier.outline),
+        )
+        verdicts = list(ledger_of_manifest(lambda: found).candidates.values())
         left = [one.id for one in verdicts if not one.included and one.version]
         ids = dict.fromkeys([*found.entries, *left, *(() if was is None else was.entries)])
         entries = [one for one in await self._storage.get(list(ids)) if one is not None]
         told = {
             one.id: one for one in self._stage.entries([one for one in entries if one.state is State.LIVE])
         }
-        previews = {id: preview(told[id].content, PREVIEW) for id in left if id in told}
+        previews = {id: preview_text(told[id].content, PREVIEW) for id in left if id in told}
         more = {"verdicts": verdicts, "previews": previews}
-        return await off_loop(partial(_detailed, rows, place, told, more), READ * 4)
+        return await off_loop(partial(_build_details, rows, place, told, more), READ * 4)
 
     async def _rows(self) -> list[_Row]:
         """Return the rows that are young enough, newest first; what is too old is deleted on the way."""
@@ -259,7 +262,7 @@ class RenderLog:
         if not await self._known() or not isinstance(storage, HasRecords):
             return []
         await self.idle()
-        now = micros(datetime.now(UTC))
+        now = to_microseconds(datetime.now(UTC))
         found: dict[str, _Row] = {}
         for name in self._names():
             record = await storage.record(self._context, name)
@@ -279,7 +282,7 @@ class RenderLog:
 # ── manifests of what has none ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def of_messages(
+def manifest_of_messages(
     messages: Sequence[Mapping[str, Json]],
     sources: Sequence[tuple[str, ...]],
     items: ContextItems,
@@ -296,20 +299,22 @@ def of_messages(
             role=Role(str(message["role"])),
             hash=sha256(canonical(message).encode("utf-8", "surrogatepass")).hexdigest()[:32],
             tokens=sum([costs.get(id, 0) for id in ids]),
-            parts=tuple([_all_of(id) for id in ids]),
+            parts=tuple([_quote_entry(id) for id in ids]),
             sources=ids,
             pieces=ids if len(ids) > 1 else (),
-            first=min(_versions(ids), default=0),
-            last=max(_versions(ids), default=0),
+            first=min(_versions_of_ids(ids), default=0),
+            last=max(_versions_of_ids(ids), default=0),
         )
         for message, ids in zip(messages, sources, strict=True)
     ]
-    return _made(
+    return _build_manifest(
         "messages", sent, items.ledger, budget, tokens, counter, (Read(items.context, items.version),)
     )
 
 
-def of_reply(fragments: Sequence[tuple[str, str, str, int]], ledger: Ledger, *, budget: int) -> Manifest:
+def manifest_of_reply(
+    fragments: Sequence[tuple[str, str, str, int]], ledger: Ledger, *, budget: int
+) -> Manifest:
     """Return the manifest of a reply of the contract; a fragment is (id, layer, level of detail, tokens)."""
     sent = [
         Sent(
@@ -317,19 +322,19 @@ def of_reply(fragments: Sequence[tuple[str, str, str, int]], ledger: Ledger, *, 
             role=Role.USER,
             hash=sha256(f"{id} {lod} {tokens}".encode()).hexdigest()[:32],
             tokens=tokens,
-            parts=(_all_of(id),) if locate(id) else (),
+            parts=(_quote_entry(id),) if parse_entry_id(id) else (),
             rendition=lod,
-            sources=(id,) if locate(id) else (),
+            sources=(id,) if parse_entry_id(id) else (),
             pieces=(id,),
-            first=min(_versions((id,)), default=0),
-            last=max(_versions((id,)), default=0),
+            first=min(_versions_of_ids((id,)), default=0),
+            last=max(_versions_of_ids((id,)), default=0),
         )
         for id, layer, lod, tokens in fragments
     ]
-    return _made("acs", sent, ledger, budget, sum([one.tokens for one in sent]), "", ())
+    return _build_manifest("acs", sent, ledger, budget, sum([one.tokens for one in sent]), "", ())
 
 
-def _made(
+def _build_manifest(
     codec: str,
     sent: Sequence[Sent],
     ledger: Ledger,
@@ -349,83 +354,87 @@ def _made(
         messages=tuple(sent),
         reads=reads,
     )
-    return considered(manifest, [ledger])
+    return add_candidates(manifest, [ledger])
 
 
-def _all_of(id: str) -> Written:
+def _quote_entry(id: str) -> Written:
     return Written("text", (("text", (Quote(id, 0, LONGEST), "\n")),))
 
 
-def _versions(ids: Sequence[str]) -> list[int]:
-    return [place[1] for id in ids if (place := locate(id)) is not None]
+def _versions_of_ids(ids: Sequence[str]) -> list[int]:
+    return [place[1] for id in ids if (place := parse_entry_id(id)) is not None]
 
 
 # ── rows ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _packed(kind: KindOf, manifest: Manifest, request: str, at: int, head: Head) -> _Row:
+def _pack_row(kind: KindOf, manifest: Manifest, request: str, at: int, head: Head) -> _Row:
     kept = manifest
     if not kept.reads:
         kept = replace(kept, reads=(Read(head.context, head.version),))
-    outline = _written(replace(kept, candidates=()))
+    outline = _pack_manifest(replace(kept, candidates=()))
     if len(outline) > ROW:
         kept = drop_own_words(kept)
-        outline = _written(replace(kept, candidates=()))
+        outline = _pack_manifest(replace(kept, candidates=()))
     chosen = sorted(kept.candidates, key=lambda one: (not one.included, -one.score))
     rejected = sum([not one.included for one in chosen])
     nothing = Manifest(codec=kept.codec, model=kept.model, tokens=0, upper_bound=0)
     while True:
-        candidates = _written(replace(nothing, candidates=tuple(chosen)))
+        candidates = _pack_manifest(replace(nothing, candidates=tuple(chosen)))
         if len(outline) + len(candidates) <= ROW or not chosen:
             return _Row(uuid4().hex[:16], request, kind, at, outline, candidates, rejected)
         chosen = chosen[: len(chosen) // 2]
 
 
-def _written(manifest: Manifest) -> str:
+def _pack_manifest(manifest: Manifest) -> str:
     return b64encode(zlib.compress(canonical(manifest.to_json()).encode(), 1)).decode()
 
 
 @lru_cache(maxsize=256)
-def _read(written: str) -> Manifest:
+def _unpack_manifest(written: str) -> Manifest:
     return Manifest.from_json(json.loads(zlib.decompress(b64decode(written))))
 
 
-def _size(row: Sequence[Any]) -> int:
+def _row_size(row: Sequence[Any]) -> int:
     return 120 + sum([len(str(one)) for one in row])
 
 
-def _whole(row: _Row) -> Manifest:
-    return replace(_read(row.outline), candidates=_read(row.candidates).candidates)
+def _unpack_full_manifest(row: _Row) -> Manifest:
+    return replace(_unpack_manifest(row.outline), candidates=_unpack_manifest(row.candidates).candidates)
 
 
 # ── what is told ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _place(rows: Sequence[_Row], id: str) -> int:
+def _index_of_row(rows: Sequence[_Row], id: str) -> int:
     for place, row in enumerate(rows):
         if row.id == id:
             return place
     raise NotFoundError(f"no render has the id {id!r}, or it is too old", options=("list the renders",))
 
 
-def _before(rows: Sequence[_Row], place: int) -> _Row | None:
+def _find_previous_row(rows: Sequence[_Row], place: int) -> _Row | None:
     """Return the render of the same kind that came before one."""
     return next((row for row in rows[place + 1 :] if row.kind == rows[place].kind), None)
 
 
-def _listed(rows: Sequence[_Row], start: int, limit: int) -> list[LoggedRender]:
-    return [LoggedRender(**_summary(rows, place)) for place in range(start, min(len(rows), start + limit))]
+def _list_renders(rows: Sequence[_Row], start: int, limit: int) -> list[LoggedRender]:
+    return [
+        LoggedRender(**_summarize_row(rows, place)) for place in range(start, min(len(rows), start + limit))
+    ]
 
 
-def _summary(rows: Sequence[_Row], place: int) -> dict[str, Any]:
-    row, earlier = rows[place], _before(rows, place)
-    manifest = _read(row.outline)
-    cache, price = _cache(row.kind, manifest, None if earlier is None else _read(earlier.outline))
+def _summarize_row(rows: Sequence[_Row], place: int) -> dict[str, Any]:
+    row, earlier = rows[place], _find_previous_row(rows, place)
+    manifest = _unpack_manifest(row.outline)
+    cache, price = _predict_cache_loss(
+        row.kind, manifest, None if earlier is None else _unpack_manifest(earlier.outline)
+    )
     return {
         "id": row.id,
         "request_id": row.request,
         "kind": row.kind,
-        "created_at": moment(row.at),
+        "created_at": from_microseconds(row.at),
         "version": max((read.version for read in manifest.reads), default=0),
         "codec": manifest.codec,
         "model": manifest.model,
@@ -434,7 +443,7 @@ def _summary(rows: Sequence[_Row], place: int) -> dict[str, Any]:
         "upper_bound": manifest.upper_bound,
         "messages": len(manifest.messages),
         "left_out": row.rejected + sum([len(one.ids) for one in manifest.left if one.gone]),
-        "use": _use(manifest),
+        "use": _use_of_manifest(manifest),
         "cache": cache,
         "paid": round(manifest.tokens if cache is None else cache.paid()),
         "lost": price,
@@ -442,21 +451,23 @@ def _summary(rows: Sequence[_Row], place: int) -> dict[str, Any]:
     }
 
 
-def _cache(kind: KindOf, now: Manifest, was: Manifest | None) -> tuple[CachePrediction | None, int]:
+def _predict_cache_loss(
+    kind: KindOf, now: Manifest, was: Manifest | None
+) -> tuple[CachePrediction | None, int]:
     """Return what the provider can read from its cache, and what a break of it costs; None where nothing is cached."""
     if kind == "acs":
         return None, 0
     from acms.providers import codecs  # the formats of all providers
 
     codec = codecs.named(*LIKE.get(kind, (now.codec, now.model)))
-    found = predict(now, was, codec)
+    found = predict_cache(now, was, codec)
     if was is None:
         return found, 0
     grown = replace(found, predicted_tokens=codec.cached(min(was.tokens, now.tokens)))
     return found, max(0, round(found.paid() - grown.paid()))
 
 
-def _part(one: Sent) -> str:
+def _part_of_request(one: Sent) -> str:
     """Return what a message of a request is part of, as `Use` names it."""
     if one.pieces:
         return "recalled" if one.sources else "pins"
@@ -465,38 +476,40 @@ def _part(one: Sent) -> str:
     return "system" if one.role in INSTRUCTING else "written"
 
 
-def _use(manifest: Manifest) -> Use:
+def _use_of_manifest(manifest: Manifest) -> Use:
     found = Counter[str]()
     for one in manifest.messages:
-        found[_part(one)] += one.tokens
+        found[_part_of_request(one)] += one.tokens
     known = {one.name for one in fields(Use)}
     free = 0 if manifest.budget is None else manifest.budget - manifest.upper_bound
     frame = max(0, manifest.tokens - sum(found.values()))
     return Use(**{name: found[name] for name in found if name in known}, tools=frame, free=free)
 
 
-def _detailed(
+def _build_details(
     rows: Sequence[_Row], place: int, told: Mapping[str, Entry], more: Mapping[str, Any]
 ) -> RenderDetails:
-    earlier = _before(rows, place)
-    manifest = _read(rows[place].outline)
-    was = () if earlier is None else _read(earlier.outline).messages
+    earlier = _find_previous_row(rows, place)
+    manifest = _unpack_manifest(rows[place].outline)
+    was = () if earlier is None else _unpack_manifest(earlier.outline).messages
     old, new = [sent.hash for sent in was], [sent.hash for sent in manifest.messages]
     both = zip(old, new, strict=False)
     shared = next((at for at, (a, b) in enumerate(both) if a != b), min(len(old), len(new)))
     known, now = frozenset(old), frozenset(new)
     blocks = [
-        _block(sent, at, "same" if at < shared else "moved" if sent.hash in known else "added", told)
+        _build_block(sent, at, "same" if at < shared else "moved" if sent.hash in known else "added", told)
         for at, sent in enumerate(manifest.messages)
     ]
     request = _request_of(rows[place], told)
     return RenderDetails(
-        **_summary(rows, place),
+        **_summarize_row(rows, place),
         **more,
         payload=request.payload,
         payload_note=request.note,
         blocks=blocks,
-        removed=[_block(sent, at, "removed", told) for at, sent in enumerate(was) if sent.hash not in now],
+        removed=[
+            _build_block(sent, at, "removed", told) for at, sent in enumerate(was) if sent.hash not in now
+        ],
         steps=[one._asdict() for one in manifest.steps],
         redactions={one.entry: dict(one.kinds) for one in manifest.redactions},
     )
@@ -505,15 +518,15 @@ def _detailed(
 def _request_of(row: _Row, told: Mapping[str, Entry]) -> Rebuilt:
     if row.kind != "prompt":
         return Rebuilt(None, f"of {row.kind} only what it showed is kept; the request was written elsewhere")
-    return rebuild_request(_read(row.outline), told)
+    return rebuild_request(_unpack_manifest(row.outline), told)
 
 
-def _block(sent: Sent, place: int, change: str, told: Mapping[str, Entry]) -> RenderBlock:
+def _build_block(sent: Sent, place: int, change: str, told: Mapping[str, Entry]) -> RenderBlock:
     texts = [_text_of(part, told) for part in sent.parts]
     return RenderBlock(
         place=place,
         role=sent.role,
-        part=_part(sent),
+        part=_part_of_request(sent),
         path=sent.path,
         tokens=sent.tokens,
         rendition=sent.rendition,
@@ -531,6 +544,6 @@ def _text_of(part: Whole | Written, told: Mapping[str, Entry]) -> str | None:
         if isinstance(part, Whole):
             said = told[part.entry].parts[part.part]
             return " ".join([str(getattr(said, name)) for name in TEXTS if hasattr(said, name)])
-        return "".join(joined_text(value, told) for _, value in part.fields if isinstance(value, tuple))
+        return "".join(join_segments(value, told) for _, value in part.fields if isinstance(value, tuple))
     except (KeyError, IndexError, AttributeError):
         return None

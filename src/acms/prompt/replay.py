@@ -8,10 +8,10 @@ from acms.errors import ExpiredError, GoneError, ValidationError
 from acms.model import Entry, Json, Privacy, State
 from acms.ports import Codec, StorageBackend
 from acms.prompt.manifest import Manifest
-from acms.prompt.manifest_writer import address, messages
+from acms.prompt.manifest_writer import hash_payload, revive_messages
 from acms.prompt_types import PromptMessage
 
-__all__ = ["replay", "shown"]
+__all__ = ["replay", "replay_messages"]
 
 BATCH = 500
 """Entries read at once."""
@@ -34,8 +34,10 @@ async def replay(manifest: Manifest, storage: StorageBackend, codec: Codec) -> d
                 field=field,
                 options=(f"replay it with the codec {manifest.codec!r} and the model {manifest.model!r}",),
             )
-    payload = codec.render(await shown(manifest, storage), tools=manifest.tools, marks=manifest.marks)
-    if manifest.payload and address(payload) != manifest.payload:
+    payload = codec.render(
+        await replay_messages(manifest, storage), tools=manifest.tools, marks=manifest.marks
+    )
+    if manifest.payload and hash_payload(payload) != manifest.payload:
         raise ValidationError(
             "this release of the codec writes the same messages as another payload",
             field="manifest",
@@ -44,23 +46,25 @@ async def replay(manifest: Manifest, storage: StorageBackend, codec: Codec) -> d
     return payload
 
 
-async def shown(manifest: Manifest, storage: StorageBackend) -> tuple[PromptMessage, ...]:
+async def replay_messages(manifest: Manifest, storage: StorageBackend) -> tuple[PromptMessage, ...]:
     """Return the messages of a prompt as they were given to its codec; the same errors as `replay`."""
-    found = await _entries(storage, manifest.entries)
+    found = await _load_entries(storage, manifest.entries)
     modes = {one.entry: one.mode for one in manifest.redactions}
-    return messages(manifest, {id: _redacted_as_before(entry, modes.get(id)) for id, entry in found.items()})
+    return revive_messages(
+        manifest, {id: _redact_as_rendered(entry, modes.get(id)) for id, entry in found.items()}
+    )
 
 
-def _redacted_as_before(entry: Entry, mode: Privacy | None) -> Entry:
+def _redact_as_rendered(entry: Entry, mode: Privacy | None) -> Entry:
     """Return an entry as the stage of privacy let it leave; how many tokens that takes nobody asks."""
     if mode is None:
         return entry
-    from acms.privacy.redact_entry import cleared  # the rules come with it
+    from acms.privacy.redact_entry import apply_privacy_mode  # the rules come with it
 
-    return cleared(entry, mode, len)
+    return apply_privacy_mode(entry, mode, len)
 
 
-async def _entries(storage: StorageBackend, ids: Sequence[str]) -> dict[str, Entry]:
+async def _load_entries(storage: StorageBackend, ids: Sequence[str]) -> dict[str, Entry]:
     found: dict[str, Entry] = {}
     for start in range(0, len(ids), BATCH):
         batch = ids[start : start + BATCH]

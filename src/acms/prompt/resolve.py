@@ -14,7 +14,7 @@ from acms.model import Kind, Role
 from acms.observability.events import Event
 from acms.plan.nodes import Atom, Composed, Keep, Node, Placed, Scope, Truncate, Window
 from acms.plan.prefix_cache import recall_tokens
-from acms.plan.tool_groups import joined
+from acms.plan.tool_groups import join_answers
 from acms.ports import Codec
 from acms.prompt import excerpts
 from acms.prompt import steps as content
@@ -125,7 +125,7 @@ class Resolver:
     async def resolve(self, steps: Sequence[Step]) -> Resolved:
         """Return the tree of a prompt: a scope for each step."""
         found = self._found
-        names = content.named(steps)
+        names = content.name_steps(steps)
         made = await self._each(steps, names, found.tree.id, ContentBudget(self._limit))
         children: list[Node] = []
         for step, name, nodes in zip(steps, names, made, strict=True):
@@ -135,13 +135,13 @@ class Resolver:
                 children.append(nodes[0])
             else:
                 children.append(Scope(id=name, children=nodes))
-        found.tree = replace(found.tree, children=_distinct(children))
+        found.tree = replace(found.tree, children=_rename_duplicate_scopes(children))
         return found
 
     async def _nodes(self, steps: Sequence[Step], path: str, room: ContentBudget) -> tuple[Node, ...]:
         """Return the nodes of some steps, in order."""
-        made = await self._each(steps, content.named(steps), path, room)
-        return _distinct([node for nodes in made for node in nodes])
+        made = await self._each(steps, content.name_steps(steps), path, room)
+        return _rename_duplicate_scopes([node for nodes in made for node in nodes])
 
     async def _each(
         self, steps: Sequence[Step], names: Sequence[str], path: str, room: ContentBudget
@@ -167,7 +167,7 @@ class Resolver:
                 if step.tokens is None:
                     step = step._replace(tokens=recall_tokens(self._request.budget))
                 self._found.recalls[path] = step
-                return (remembering(step, name, sum(allowed(step, self._request.codec))),)
+                return (build_recall_scope(step, name, sum(tokens_for_recall(step, self._request.codec))),)
             case SummarisedContent():
                 return (await self._summarised_content(step, name, path, room.tokens),)
             case Hint():
@@ -202,12 +202,14 @@ class Resolver:
             sessions = [one.session for one in step.steps if isinstance(one, Log)]
             lengths = [log.gathered.length for log in self._found.logs if log.view in sessions]
             strategy = strategy._replace(length=max(lengths, default=0))
-            units = content.flat(nodes)
+            units = content.flatten_nodes(nodes)
             if step.newest is None:
-                units = content.summarised(units, self._summaries(), self._request.codec.cost, least)
+                units = content.mark_summaries_mandatory(
+                    units, self._summaries(), self._request.codec.cost, least
+                )
             else:
-                units = content.newest(units, step.newest)
-            nodes = tuple(content.kept(units))
+                units = content.select_newest_atoms(units, step.newest)
+            nodes = tuple(content.mark_newest_mandatory(units))
         return Scope(
             id=name,
             children=nodes,
@@ -235,12 +237,12 @@ class Resolver:
             await self._note(gathered, only.session, gathered.whole, first=first, summary=stands)
         else:
             loaded = await run.load(
-                joined(content.flat(await self._nodes(step.steps, path, ContentBudget())))
+                join_answers(content.flatten_nodes(await self._nodes(step.steps, path, ContentBudget())))
             )
             assert loaded is not None  # the content is whole
         return Scope(
             id=name,
-            children=tuple(content.kept(loaded.atoms)),
+            children=tuple(content.mark_newest_mandatory(loaded.atoms)),
             priority=step.priority,
             strategy=loaded.strategy,
         )
@@ -260,12 +262,16 @@ class Resolver:
                 break
             wanted = 2 * wanted
         if wanted is not None:
-            older = content.older(gathered.units, gathered.cover)
+            older = content.find_older_summaries(gathered.units, gathered.cover)
             shown = [Unit(tuple(view.stage.entries(unit.entries))) for unit in older]
             gathered = replace(gathered, units=[*shown, *gathered.units])
-        own = content.sealed(view, gathered.cover, self._request.codec.vendors) if count is None else None
+        own = (
+            content.find_sealed_compaction(view, gathered.cover, self._request.codec.vendors)
+            if count is None
+            else None
+        )
         if own is not None:
-            gathered = replace(gathered, units=content.uncovered(gathered.units, own))
+            gathered = replace(gathered, units=content.substitute_summary(gathered.units, own))
         if wanted is not None or own is not None:
             units = self._atoms(gathered, counter, place.begins)
         if step.first:
@@ -291,7 +297,7 @@ class Resolver:
     def _atoms(self, gathered: Gathered, counter: str, begins: bool) -> list[Atom]:
         units = gathered.units
         told = gathered.labels.by_id(units[-1:], units[:-1]) if begins else gathered.labels.by_id(units)
-        return content.atoms(units, counter, self._request.codec.vendors, told)
+        return content.build_atoms(units, counter, self._request.codec.vendors, told)
 
     def _cost(self, units: Sequence[Atom]) -> int:
         cost = self._request.codec.cost
@@ -312,7 +318,7 @@ class Resolver:
         self._found.logs.append(LogRead(view, gathered, complete, lineage, first, summary))
 
 
-def _distinct(nodes: Sequence[Node]) -> tuple[Node, ...]:
+def _rename_duplicate_scopes(nodes: Sequence[Node]) -> tuple[Node, ...]:
     """Return nodes of which no two scopes have the same id."""
     known = {node.id for node in nodes if isinstance(node, Scope)}
     seen: set[str] = set()
@@ -329,14 +335,14 @@ def _distinct(nodes: Sequence[Node]) -> tuple[Node, ...]:
     return tuple(found)
 
 
-def allowed(step: Recalling, codec: Codec, left: int | None = None) -> tuple[int, int]:
+def tokens_for_recall(step: Recalling, codec: Codec, left: int | None = None) -> tuple[int, int]:
     """Return the tokens a recall may fill, and those around them, when so many are left; None is no limit."""
     frame = codec.cost(excerpts.write_frame(codec)) + SEAM
     tokens = step.tokens or 0
     return tokens if left is None else max(0, min(tokens, left - frame)), frame
 
 
-def remembering(step: Recalling, name: str, tokens: int, found: Composed | None = None) -> Scope:
+def build_recall_scope(step: Recalling, name: str, tokens: int, found: Composed | None = None) -> Scope:
     """Return the scope of a recall: what it found, or the room for it while it has not been made.
 
     It is fitted as something that moves also where it is laid out in its place: so a history leaves room for it.
@@ -350,7 +356,7 @@ def remembering(step: Recalling, name: str, tokens: int, found: Composed | None 
     )
 
 
-def laid_out(placed: Sequence[Placed]) -> tuple[Placed, ...]:
+def lay_out_messages(placed: Sequence[Placed]) -> tuple[Placed, ...]:
     """Return messages with those that move before the newest message of the user, each kind in its order.
 
     So an answer that was begun stays last, and what the model does in a turn stays behind what was asked. Where no user

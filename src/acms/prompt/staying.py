@@ -26,13 +26,13 @@ from acms.plan.nodes import Atom, Composed, Fitted, Piece, Scope, Window
 from acms.ports import Codec, HasRecords
 from acms.prompt import excerpts, placements
 from acms.prompt import steps as content
-from acms.prompt.fit_state import written
+from acms.prompt.fit_state import compose_message
 from acms.prompt.placement_record import PlacementRecord
 from acms.prompt.placements import Block, Placements
 from acms.prompt.resolve import MARGIN, LogRead
 from acms.prompt.steps import Fixed, Log, Readable, Recalling, Shrinking, Step
 from acms.prompt.tool_outputs import CallCutter
-from acms.recall.pipeline import Gathered, instructions
+from acms.recall.pipeline import Gathered, load_instructions
 from acms.recall.planner import SUMMARIES_SHARE
 from acms.results import ContextItems
 
@@ -47,22 +47,22 @@ class Pair(NamedTuple):
     recall: int | None
 
 
-def pair(steps: Sequence[Step]) -> Pair | None:
+def find_history_pair(steps: Sequence[Step]) -> Pair | None:
     """Return the history of a prompt that has one of its own, and the recall of the same session; None without one."""
-    histories = [place for place, step in enumerate(steps) if _session(step) is not None]
+    histories = [place for place, step in enumerate(steps) if _session_of_history(step) is not None]
     if len(histories) != 1:
         return None
-    session = _session(steps[histories[0]])
+    session = _session_of_history(steps[histories[0]])
     assert session is not None
     recalls = [
         place
         for place, step in enumerate(steps)
-        if isinstance(step, Recalling) and not step.in_place and _same(step.session, session)
+        if isinstance(step, Recalling) and not step.in_place and _is_same_session(step.session, session)
     ]
     return Pair(histories[0], recalls[0] if recalls else None)
 
 
-def _session(step: Step) -> Readable | None:
+def _session_of_history(step: Step) -> Readable | None:
     """Return the session whose newest messages a step shows, and nothing else."""
     if not isinstance(step, Shrinking) or step.newest is not None or len(step.steps) != 1:
         return None
@@ -71,13 +71,13 @@ def _session(step: Step) -> Readable | None:
     return only.session if moves and isinstance(only, Log) and only.newest is None else None
 
 
-def _same(one: Readable, other: Readable) -> bool:
+def _is_same_session(one: Readable, other: Readable) -> bool:
     return (one.session_id, one.storage, one.ends_at) == (other.session_id, other.storage, other.ends_at)
 
 
-def set_apart(steps: Sequence[Step], found: Pair) -> list[Step]:
+def replace_pair_with_scopes(steps: Sequence[Step], found: Pair) -> list[Step]:
     """Return the steps with empty scopes of the same names where a history and its recall are."""
-    names = content.named(steps)
+    names = content.name_steps(steps)
     history = steps[found.history]
     assert isinstance(history, Shrinking)
     left = list(steps)
@@ -195,10 +195,10 @@ class Staying:
         rows = await storage.get(kept.ids) if kept.ids else []
         shown = await cover_at(storage, context.id, head, head.version)
         found = await cover_at(storage, context.id, head, head.version, searchable=True)
-        others = placements.strangers(kept, [context.id, *(owner for owner, _ in context.lineage)])
+        others = placements.group_foreign_ids(kept, [context.id, *(owner for owner, _ in context.lineage)])
         foreign = {id for ids in others.values() for id in ids}
         own = [row for id, row in zip(kept.ids, rows, strict=True) if id not in foreign]
-        if not placements.lasts(kept, shown, found, own):
+        if not placements.is_epoch_valid(kept, shown, found, own):
             return False
         known = [row for row in rows if row is not None and row.state is State.LIVE]
         if len(known) < len(rows) or not await self._known_elsewhere(others):
@@ -228,7 +228,7 @@ class Staying:
         """Return whether no fact that is shown is over by now, and what is in doubt says so."""
         storage = self._session.storage
         labels = (await self._session.said(messages=1)).labels
-        shown = placements.visible((), kept.blocks, self._told)
+        shown = placements.collect_visible_texts((), kept.blocks, self._told)
         for owner in {row.context if row.context in others else context for row in rows}:
             head = await storage.head(owner)
             if head.version == head.messages:  # there are no facts
@@ -241,7 +241,7 @@ class Staying:
                     continue
                 period = when.get(row.version, None if row.kind is Kind.FACT else Period())
                 told = self._told[row.id]
-                if period is None or not placements.still_says(
+                if period is None or not placements.is_label_current(
                     shown.get(row.id), period, told, labels.moment
                 ):
                     return False
@@ -262,7 +262,7 @@ class Staying:
             self._anew = True
             return False
         if lost:
-            kept = _without(kept, placed, lost)
+            kept = _drop_lost_entries(kept, placed, lost)
         if request and request not in kept.sent:
             kept = kept._replace(sent=(*kept.sent, request)[-placements.SENT :])
         if kept == self._was:
@@ -289,7 +289,7 @@ class Staying:
             placed = await self._go_on(kept, read)
             if placed is not None and self._fills_enough(placed, kept):
                 return placed
-            before = placements.reasoned_since(read.units, kept.began)
+            before = placements.strip_old_reasoning(read.units, kept.began)
         self._began = True
         return await self._begin(before)
 
@@ -302,7 +302,7 @@ class Staying:
         """Add what the newest turn needs behind what was shown; None when it does not fit."""
         if not self._same_labels(kept, read):
             return None
-        sized = self._outputs_since(kept, read, placements.reasoned_since(read.units, kept.began))
+        sized = self._outputs_since(kept, read, placements.strip_old_reasoning(read.units, kept.began))
         if sized is None:
             return None
         units, outputs = sized
@@ -310,15 +310,17 @@ class Staying:
         place = self._turn(read.lead, units)
         if self._recall is not None and not self._answered(kept.blocks, units, place):
             depth, begun = self._depth, place < len(units) - 1
-            if begun and any(placements.position(units, one.after) == place for one in kept.blocks):
+            if begun and any(
+                placements.index_after_version(units, one.after) == place for one in kept.blocks
+            ):
                 # Something else is asked in the middle of a turn: behind all that was said.
                 place = len(units)
                 depth = min(depth, int(placements.HALF * self._left(kept, read._replace(units=units))))
-            blocks = [one for one in kept.blocks if placements.position(units, one.after) < place]
+            blocks = [one for one in kept.blocks if placements.index_after_version(units, one.after) < place]
             if len(blocks) < len(kept.blocks):  # nothing was said since: a request by itself
                 self._was = None
                 return None
-            seen = placements.visible([*read.lead, *units], blocks, self._told)
+            seen = placements.collect_visible_texts([*read.lead, *units], blocks, self._told)
             found = await self._answers(depth, seen)
             kept, read = kept._replace(blocks=tuple(blocks)), read._replace(units=units)
             if found and self._left(kept, read) < self._cost([excerpts.write_block(found, self._codec)]):
@@ -343,13 +345,15 @@ class Staying:
     def _answered(self, blocks: Sequence[Block], units: Sequence[Atom], place: int) -> bool:
         """Return whether what the newest turn asks was recalled already: at its beginning, or since."""
         assert self._recall is not None
-        asked = placements.tag(self._recall.query)
-        return any(placements.position(units, one.after) >= place and one.tag == asked for one in blocks)
+        asked = placements.tag_of_query(self._recall.query)
+        return any(
+            placements.index_after_version(units, one.after) >= place and one.tag == asked for one in blocks
+        )
 
     async def _begin(self, before: Sequence[Atom]) -> Placed:
         """Begin an epoch: the newest messages, and what answers now; `before` is what one that cannot go on showed."""
         read = await self._with_instructions(await self._read_newest())
-        whole_units = placements.reasoned_since(read.units, read.gathered.version)
+        whole_units = placements.strip_old_reasoning(read.units, read.gathered.version)
         units, outputs = self._outputs(read, whole_units)
         costs = [self._cost([unit]) for unit in units]
         start = self._start(read, units, costs)
@@ -362,13 +366,15 @@ class Staying:
         if self._recall is not None:
             left = room - sum(costs[start:])
             depth = left if start == 0 and read.whole else self._first_depth(left, spare, loops, now)
-            seen = placements.visible([*read.lead, *units[start:]], (), self._told)
+            seen = placements.collect_visible_texts([*read.lead, *units[start:]], (), self._told)
             found = await self._answers(depth, seen, single=spare is not None or loops > 0)
         most = room - spare if spare is not None else int(room * placements.BEGUN)
         if sum(costs[start:]) > placements.HALF * room:  # the next turn will not fit in any case
             most = room
         start, found = self._filled(units, costs, start, most, found)
-        if start <= placements.turn(units, asked=self._asked):  # the history reaches back to the question
+        if start <= placements.find_turn_start(
+            units, asked=self._asked
+        ):  # the history reaches back to the question
             read = without_question
         older = tuple(units[:start])
         read = read._replace(
@@ -406,7 +412,7 @@ class Staying:
             tokens = dict.fromkeys(tokens, self._room)
             return self._calls.cut(units, tokens), tokens
         last = len(units) - 1
-        turn = min(placements.turn(units, asked=self._asked), max(0, last))
+        turn = min(placements.find_turn_start(units, asked=self._asked), max(0, last))
         own = self._cost(short[turn:])
         for place in range(last, turn - 1, -1):
             unit = units[place]
@@ -465,9 +471,9 @@ class Staying:
         may be offered beside the prompt. `costs` are those of what is shown; what is expected is whole.
         """
         known = [[self._cost([unit]) for unit in some] for some in (before, units)]
-        *others, _ = placements.called(before, known[0])
-        *earlier, last = placements.called(units, known[1])
-        now = placements.called(units, costs)[-1]
+        *others, _ = placements.call_tokens_by_turn(before, known[0])
+        *earlier, last = placements.call_tokens_by_turn(units, known[1])
+        now = placements.call_tokens_by_turn(units, costs)[-1]
         if self._asked:
             if not self._tools:
                 return 0, 0
@@ -494,8 +500,10 @@ class Staying:
             if earlier == start:
                 return start, found
             start = earlier
-            seen = placements.visible(units[start:], (), self._told)
-            found = tuple([piece for piece in found if not placements.shows(seen.get(piece.id), piece.text)])
+            seen = placements.collect_visible_texts(units[start:], (), self._told)
+            found = tuple(
+                [piece for piece in found if not placements.covers_content(seen.get(piece.id), piece.text)]
+            )
 
     def _spare(self, units: Sequence[Atom], costs: Sequence[int], loops: int, now: int) -> int | None:
         """Return the tokens that an epoch which is filled leaves free for its turn; None where more turns are to fit.
@@ -525,19 +533,19 @@ class Staying:
         if (read.whole or (self._recall is None and read.gathered.whole)) and sum(costs) <= room:
             return 0
         share = placements.HALF if self._recall is None else placements.NEWEST
-        turn = min(placements.turn(units, asked=self._asked), max(0, len(units) - 1))
+        turn = min(placements.find_turn_start(units, asked=self._asked), max(0, len(units) - 1))
         own = sum(costs[turn:])
         most = room if turn == len(units) - 1 or own <= room * placements.OWN else int(room * placements.HALF)
         return placements.start_of_exchange(
-            units, placements.newest(costs, int(room * share), most, turn), turn
+            units, placements.find_newest_start(costs, int(room * share), most, turn), turn
         )
 
     def _with_question(self, read: Read, older: Sequence[Atom], costs: Sequence[int]) -> Read:
         """Put what the newest turn began with in front, when it is older than what is shown."""
-        turn = placements.turn(read.units, asked=self._asked)
+        turn = placements.find_turn_start(read.units, asked=self._asked)
         if turn >= len(older) or costs[turn] > self._room // 2:
             return read
-        level = _level(older[turn])
+        level = _front_entry_of_atom(older[turn])
         lead = [*read.lead, self._in_front(self._told[level[0]], level[1], read.gathered)]
         return read._replace(lead=lead, levels=(*read.levels, level))
 
@@ -548,7 +556,7 @@ class Staying:
         """
         if read.whole and self._cost(read.units) <= self._room:
             return read
-        found = await instructions(self._session.storage, self._session.stage, read.gathered)
+        found = await load_instructions(self._session.storage, self._session.stage, read.gathered)
         if self._first:
             known = {entry.id for unit in found for entry in unit.entries}
             rows = await self._session.storage.get([id for id in self._first if id not in known])
@@ -573,7 +581,7 @@ class Staying:
         return read._replace(
             units=[unit for unit in read.units if shown.isdisjoint(unit.messages[0].sources)],
             lead=[*units, *read.lead],
-            levels=(*map(_level, units), *read.levels),
+            levels=(*map(_front_entry_of_atom, units), *read.levels),
         )
 
     def _stands(self, entry: Entry, gathered: Gathered) -> bool:
@@ -588,16 +596,18 @@ class Staying:
     def _turn(self, lead: Sequence[Atom], units: Sequence[Atom]) -> int:
         """Return the unit before which a block of the newest turn stands, whose beginning may stand in front of all."""
         front = [unit for unit in lead[-1:] if not any(map(is_summary, unit.messages[0].sources))]
-        return max(0, placements.turn([*front, *units], asked=self._asked) - len(front))
+        return max(0, placements.find_turn_start([*front, *units], asked=self._asked) - len(front))
 
     def _block(self, read: Read, units: Sequence[Atom], place: int, found: Sequence[Piece]) -> Block:
         assert self._recall is not None
         after = read.gathered.version if place >= len(units) else units[place].first - 1
-        return placements.block(after, self._recall.query, found, self._told)
+        return placements.build_recall_block(after, self._recall.query, found, self._told)
 
     def _placed(self, kept: Placements, read: Read) -> Placed:
         """Return the nodes of a history with its blocks."""
-        shown = [(one.after, placements.pieces(one, self._told)) for one in kept.blocks if one.pieces]
+        shown = [
+            (one.after, placements.pieces_of_block(one, self._told)) for one in kept.blocks if one.pieces
+        ]
         blocks = [
             (after, excerpts.write_block(pieces, self._codec, first=number == 0))
             for number, (after, pieces) in enumerate(shown)
@@ -607,7 +617,7 @@ class Staying:
         complete = read.whole and not kept.first
         log = LogRead(self._session, gathered, complete, self._context.lineage, kept.first)
         lead = [unit._replace(mandatory=True) for unit in read.lead]
-        nodes = (*lead, *placements.woven(content.kept(read.units), blocks))
+        nodes = (*lead, *placements.interleave_blocks(content.mark_newest_mandatory(read.units), blocks))
         short = [
             self._calls.cut_calls[unit.first] for unit in read.units if unit.first in self._calls.cut_calls
         ]
@@ -620,7 +630,9 @@ class Staying:
         messages = [
             message
             for node in nodes
-            for message in (node.messages if isinstance(node, Atom) else (written(node, node.pieces),))
+            for message in (
+                node.messages if isinstance(node, Atom) else (compose_message(node, node.pieces),)
+            )
         ]
         return sum(map(cost, messages))
 
@@ -631,7 +643,7 @@ class Staying:
         gathered = await self._session.said(since=kept.start, began=kept.began)
         lead = [self._in_front(self._told[id], tokens, gathered) for id, tokens in kept.lead]
         own = [self._told[id] for id, _ in kept.lead if is_sealed(self._told[id])]
-        shown = content.uncovered(gathered.units, own[0]) if own else gathered.units
+        shown = content.substitute_summary(gathered.units, own[0]) if own else gathered.units
         told = gathered.labels.by_id(shown)
         units = self._atoms([unit for unit in shown if unit.entries[0] not in own], told)
         if kept.first:  # an edit lies where the next message does: what comes before it says the same place
@@ -648,7 +660,7 @@ class Staying:
             told = gathered.labels.by_id(gathered.units)
             units = self._atoms(gathered.units, told)
             begun = (
-                placements.turn(units, asked=self._asked) < len(units)
+                placements.find_turn_start(units, asked=self._asked) < len(units)
                 or self._asked
                 or not placements.ends_with_call(units)
             )
@@ -657,9 +669,9 @@ class Staying:
             if gathered.whole or far or (filled and begun):
                 break
             wanted *= 2
-        own = content.sealed(self._session, gathered.cover, self._codec.vendors)
+        own = content.find_sealed_compaction(self._session, gathered.cover, self._codec.vendors)
         shown = [*gathered.older, *gathered.units]
-        shown = shown if own is None else content.uncovered(shown, own)
+        shown = shown if own is None else content.substitute_summary(shown, own)
         found = [unit.entries[0] for unit in shown if unit.entries[0].kind is Kind.SUMMARY]
         if found:
             units = self._atoms([unit for unit in shown if unit.entries[0].kind is not Kind.SUMMARY], told)
@@ -678,7 +690,7 @@ class Staying:
         """
         levels: list[tuple[str, int]] = []
         for entry in reversed(entries):
-            level = summary_levels.fitting(entry, left)
+            level = summary_levels.choose_level(entry, left)
             unit = self._in_front(entry, level.tokens, gathered)
             cost = self._cost([unit])
             if cost > left and (levels or cost > self._room // 2):
@@ -689,16 +701,16 @@ class Staying:
 
     def _in_front(self, entry: Entry, tokens: int, gathered: Gathered) -> Atom:
         """Return what stands in front with its label; a summary by the one of its texts that has so many tokens."""
-        level = next((one for one in summary_levels.of(entry) if one.tokens == tokens), None)
+        level = next((one for one in summary_levels.levels_of_summary(entry) if one.tokens == tokens), None)
         shown = entry if level is None else summary_levels.at_level(entry, level)
         told = {entry.id: placements.label_in_front(entry, gathered)}
-        (unit,) = content.atoms([Unit((shown,))], self._session.counter.name, self._codec.vendors, told)
+        (unit,) = content.build_atoms([Unit((shown,))], self._session.counter.name, self._codec.vendors, told)
         self._told[entry.id] = entry
         return unit
 
     def _atoms(self, units: Sequence[Unit[Entry]], told: Mapping[str, str]) -> list[Atom]:
         self._told.update({entry.id: entry for unit in units for entry in unit.entries})
-        return content.atoms(units, self._session.counter.name, self._codec.vendors, told)
+        return content.build_atoms(units, self._session.counter.name, self._codec.vendors, told)
 
     def _labels_in(self, read: Read) -> dict[str, str]:
         """Return what is told of the history that is shown, by id."""
@@ -739,10 +751,10 @@ class Staying:
             chosen = (
                 items
                 if single
-                else placements.answers(items, int(tokens * placements.FILLED), placements.CUTOFF)
+                else placements.select_answers(items, int(tokens * placements.FILLED), placements.CUTOFF)
             )
             told = excerpts.drop_repeated_facts(chosen)
-            new = [one for one in told if not placements.shows(seen.get(one.id), one.content)]
+            new = [one for one in told if not placements.covers_content(seen.get(one.id), one.content)]
             found = excerpts.write_pieces(new, excerpts.find_own_logs(self._context), counted=same)
             over = self._cost([excerpts.write_block(found, self._codec)]) - depth if found else 0
             if over <= 0:
@@ -759,12 +771,12 @@ class Staying:
         return found
 
 
-def _level(unit: Atom) -> tuple[str, int]:
+def _front_entry_of_atom(unit: Atom) -> tuple[str, int]:
     """Return a message that stands in front, whole, as it is kept."""
     return unit.messages[0].sources[0], 0
 
 
-def _without(kept: Placements, placed: Placed, lost: AbstractSet[str]) -> Placements:
+def _drop_lost_entries(kept: Placements, placed: Placed, lost: AbstractSet[str]) -> Placements:
     """Return an epoch as it was cut to fit."""
     left = [
         node

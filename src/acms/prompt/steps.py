@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast, ru
 
 from acms.errors import ValidationError
 from acms.log import compacted, foreign, validation
-from acms.log.in_force import Cover, Unit, anchor, shown_role
-from acms.log.trust import instructs
-from acms.log.validity import labelled
+from acms.log.in_force import Cover, Unit, anchor_version, rendered_role
+from acms.log.trust import is_instruction
+from acms.log.validity import attach_label
 from acms.model import Entry, Json, Kind, Media, Part, Raw, Reasoning, Role, State, Text, ToolResult
 from acms.plan.nodes import Atom, Node, Scope, Strategy
-from acms.prompt.fit_state import written
+from acms.prompt.fit_state import compose_message
 from acms.prompt_types import PromptMessage, Tool
 from acms.results import ContextItems
 from acms.text import chat_messages
@@ -229,7 +229,7 @@ Step: TypeAlias = WrittenMessage | Log | Fixed | Shrinking | SummarisedContent |
 # ── messages ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def message(
+def build_message(
     role: object,
     content: object = "",
     *,
@@ -243,13 +243,17 @@ def message(
 
     Calls and reasoning belong to the assistant, results to a tool, and a tool says nothing but results.
     """
-    who = validation.choice(role, Role, "role")
+    who = validation.parse_choice(role, Role, "role")
     given: list[Part] = list(parts or ())
     if reasoning is not None:
-        thought = reasoning if isinstance(reasoning, Reasoning) else Reasoning(_words(reasoning, "reasoning"))
+        thought = (
+            reasoning
+            if isinstance(reasoning, Reasoning)
+            else Reasoning(_validate_text(reasoning, "reasoning"))
+        )
         given.insert(0, thought)
-    text = "" if content is None else _words(content, "content")
-    found, text = validation.parts(who, text, given, tool_calls, tool_call_id)
+    text = "" if content is None else _validate_text(content, "content")
+    found, text = validation.build_message_parts(who, text, given, tool_calls, tool_call_id)
     found = found or (Text(text),)
     if isinstance(reasoning, str | Reasoning):  # a model thinks before it speaks
         found = tuple(sorted(found, key=lambda part: not isinstance(part, Reasoning)))
@@ -259,11 +263,13 @@ def message(
             field="tool_call_id",
             options=("give tool_call_id", "give parts=[ToolResult(…)]"),
         )
-    return PromptMessage(role=who, parts=found, name=None if name is None else validation.name(name, "name"))
+    return PromptMessage(
+        role=who, parts=found, name=None if name is None else validation.validate_name(name, "name")
+    )
 
 
-def _words(value: object, field: str) -> str:
-    return validation.text(value, field)
+def _validate_text(value: object, field: str) -> str:
+    return validation.validate_text(value, field)
 
 
 _FIELDS = frozenset(
@@ -275,24 +281,26 @@ _OTHERS = frozenset(
 """Fields of a message to be ingested that mean nothing in a prompt."""
 
 
-def read(value: Mapping[str, Any], field: str) -> list[PromptMessage]:
+def parse_message_mapping(value: Mapping[str, Any], field: str) -> list[PromptMessage]:
     """Read a mapping, one of ours or a provider's own, as the messages it is; bytes in it stay where they are."""
     if value.get("type", "message") == "message" and not isinstance(value.get("content"), list | tuple):
-        return [_read(value, field)]
+        return [_parse_neutral_message(value, field)]
     found: list[PromptMessage] = []
-    for turn in foreign.read(value, field, keep=_inline):
+    for turn in foreign.parse_provider_message(value, field, keep=_encode_data_url):
         given: Sequence[Part] = turn.get("parts") or ()
         parts = [part for part in given if not (isinstance(part, Raw) and part.vendor == foreign.AS_GIVEN)]
         call_id, name = turn.get("tool_call_id"), turn.get("actor_id")
-        found.append(message(turn["role"], turn["content"], parts=parts, tool_call_id=call_id, name=name))
+        found.append(
+            build_message(turn["role"], turn["content"], parts=parts, tool_call_id=call_id, name=name)
+        )
     return found
 
 
-def _inline(data: bytes, mime: str) -> str:
+def _encode_data_url(data: bytes, mime: str) -> str:
     return f"data:{mime};base64,{b64encode(data).decode()}"
 
 
-def _read(value: Mapping[str, Any], field: str) -> PromptMessage:
+def _parse_neutral_message(value: Mapping[str, Any], field: str) -> PromptMessage:
     unknown = set(value) - _FIELDS - _OTHERS
     if unknown or "role" not in value:
         what = f"unknown field {sorted(unknown, key=str)[0]!r}" if unknown else "needs a role"
@@ -301,9 +309,15 @@ def _read(value: Mapping[str, Any], field: str) -> PromptMessage:
     call_id, content = value.get("tool_call_id"), value.get("content", "")
     try:
         if value.get("is_error"):
-            parts = [ToolResult(validation.name(call_id, "tool_call_id"), _words(content, "content"), True)]
+            parts = [
+                ToolResult(
+                    validation.validate_name(call_id, "tool_call_id"),
+                    _validate_text(content, "content"),
+                    True,
+                )
+            ]
             call_id = content = None
-        return message(
+        return build_message(
             value["role"],
             content,
             parts=parts,
@@ -317,10 +331,10 @@ def _read(value: Mapping[str, Any], field: str) -> PromptMessage:
         raise ValidationError(said, field=f"{field}.{error.field}", options=error.options) from error
 
 
-def checked(given: PromptMessage, field: str) -> PromptMessage:
+def validate_message(given: PromptMessage, field: str) -> PromptMessage:
     """Return a message made elsewhere after checking the rules of its role."""
     try:
-        made = message(given.role, parts=given.parts)
+        made = build_message(given.role, parts=given.parts)
     except ValidationError as error:
         said = str(error).removeprefix(f"{error.field}: ")
         raise ValidationError(said, field=f"{field}.{error.field}", options=error.options) from error
@@ -330,7 +344,7 @@ def checked(given: PromptMessage, field: str) -> PromptMessage:
 # ── tools ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def tool(given: object, field: str) -> Tool:
+def parse_tool(given: object, field: str) -> Tool:
     """Read a function the model may call: a `Tool`, or a mapping in neutral or in OpenAI's form."""
     if isinstance(given, Tool):
         found = given
@@ -353,18 +367,18 @@ def tool(given: object, field: str) -> Tool:
         raise ValidationError(f"must be a Tool or a mapping, not {type(given).__name__}", field=field)
     if not isinstance(found.name, str) or not _NAME.match(found.name):
         raise ValidationError("must be 1 to 64 letters, digits, _ or -", field=f"{field}.name")
-    validation.text(found.description, f"{field}.description")
+    validation.validate_text(found.description, f"{field}.description")
     if not isinstance(found.parameters, Mapping):
         raise ValidationError("must be a JSON Schema", field=f"{field}.parameters")
-    validation.document(dict(found.parameters), f"{field}.parameters")
+    validation.serialize_document(dict(found.parameters), f"{field}.parameters")
     return found
 
 
-def tools(given: Sequence[object]) -> tuple[Tool, ...]:
+def parse_tools(given: Sequence[object]) -> tuple[Tool, ...]:
     """Read tools, each name once."""
     if not isinstance(given, Sequence) or isinstance(given, str | bytes):
         raise ValidationError(f"must be a list, not {type(given).__name__}", field="tools")
-    found = tuple(tool(one, f"tools[{index}]") for index, one in enumerate(given))
+    found = tuple(parse_tool(one, f"tools[{index}]") for index, one in enumerate(given))
     names = [one.name for one in found]
     twice = next((name for index, name in enumerate(names) if name in names[:index]), None)
     if twice is not None:
@@ -375,29 +389,31 @@ def tools(given: Sequence[object]) -> tuple[Tool, ...]:
 # ── the log as atoms ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def of_entry(entry: Entry, counter: str, label: str = "") -> PromptMessage:
+def message_of_entry(entry: Entry, counter: str, label: str = "") -> PromptMessage:
     """Return a message or a summary of a log as it stands in a prompt; its tokens were counted when it was stored.
 
     With a label where it has to say that it may not be so any more: then it has no parts.
     """
     if entry.kind is Kind.SUMMARY:
-        text = labelled(entry.content, label)
+        text = attach_label(entry.content, label)
         return PromptMessage(
             role=Role.USER,
-            parts=(Text(chat_messages.wrap(text, chat_messages.SUMMARY)),),
+            parts=(Text(chat_messages.wrap_text(text, chat_messages.SUMMARY)),),
             sources=(entry.id,),
         )
-    role = shown_role(entry) or Role.USER
+    role = rendered_role(entry) or Role.USER
     name = None if entry.actor is None else chat_messages.name_of(entry.actor, role)
     parts = entry.parts
     if role is Role.USER and any(isinstance(part, ToolResult) for part in parts):
-        text = chat_messages.wrap(entry.content, chat_messages.ORPHAN)
+        text = chat_messages.wrap_text(entry.content, chat_messages.ORPHAN)
         return PromptMessage(role=role, parts=(Text(text),), name=name, sources=(entry.id,))
     plain = not parts
     if plain:
-        parts = (Text(labelled(chat_messages.spoken(entry.content), label)),)
+        parts = (Text(attach_label(chat_messages.escape_passages(entry.content), label)),)
     elif role is Role.USER:
-        parts = tuple([Text(chat_messages.spoken(one.text)) if type(one) is Text else one for one in parts])
+        parts = tuple(
+            [Text(chat_messages.escape_passages(one.text)) if type(one) is Text else one for one in parts]
+        )
     return PromptMessage(
         role=role,
         parts=parts,
@@ -418,20 +434,20 @@ def messages_of(
     """
     own = [part for part in entry.parts if isinstance(part, Raw) and part.vendor in vendors]
     if entry.kind is not Kind.SUMMARY or not own or label:
-        return (of_entry(entry, counter, label),)
+        return (message_of_entry(entry, counter, label),)
     found: list[PromptMessage] = []
     for part in own:
-        held = compacted.item(part)
+        held = compacted.parse_raw_json(part)
         if (
             isinstance(held, Mapping) and "role" in held
         ):  # said by the user, kept beside what stands for the rest
-            found += read(held, "item")
+            found += parse_message_mapping(held, "item")
         else:
             found.append(PromptMessage(role=Role.ASSISTANT, parts=(part,)))
     return tuple([replace(one, sources=(entry.id,)) for one in found])
 
 
-def sealed(view: Readable, cover: Cover, vendors: Sequence[str]) -> Entry | None:
+def find_sealed_compaction(view: Readable, cover: Cover, vendors: Sequence[str]) -> Entry | None:
     """Return the newest compaction that only its provider reads, where that is one of some vendors.
 
     None when something of what it stands for was edited, retracted or summarised since: it would say it still.
@@ -442,18 +458,18 @@ def sealed(view: Readable, cover: Cover, vendors: Sequence[str]) -> Entry | None
     return None
 
 
-def uncovered(units: Sequence[Unit[Entry]], by: Entry) -> list[Unit[Entry]]:
+def substitute_summary(units: Sequence[Unit[Entry]], by: Entry) -> list[Unit[Entry]]:
     """Return the units of a log with a summary in place of those it stands for: behind what instructs at the start."""
     left = [
         unit
         for unit in units
         if not any(first <= unit.entries[0].version <= last for first, last in by.replaces)
     ]
-    place = next((at for at, unit in enumerate(left) if not instructs(unit.entries[0])), len(left))
+    place = next((at for at, unit in enumerate(left) if not is_instruction(unit.entries[0])), len(left))
     return [*left[:place], Unit((by,)), *left[place:]]
 
 
-def atoms(
+def build_atoms(
     units: Sequence[Unit[Entry]],
     counter: str,
     vendors: Sequence[str] = (),
@@ -492,14 +508,14 @@ def atoms(
     return found
 
 
-def readable(session: Readable | Elsewhere) -> Readable:
+def as_readable(session: Readable | Elsewhere) -> Readable:
     """Return what stands in the steps for a session; one at a service is read there, never here."""
     return cast("Readable", session)
 
 
-def home(steps: Sequence[Step]) -> Any:
+def find_render_service(steps: Sequence[Step]) -> Any:
     """Return what renders some steps: the service of their sessions; None when all of it is read in this process."""
-    found = set(map(_home, _sessions(steps)))
+    found = set(map(_service_of_session, _sessions_of_steps(steps)))
     if len(found) > 1:
         raise ValidationError(
             "reads sessions of this process and of a service, or of two: one place must render it",
@@ -509,48 +525,48 @@ def home(steps: Sequence[Step]) -> Any:
     return next(iter(found), None)
 
 
-def _home(session: Readable) -> Any:
+def _service_of_session(session: Readable) -> Any:
     return session.home if isinstance(session, Elsewhere) else None
 
 
 def render_logs(steps: Sequence[Step]) -> Iterator[RenderLog]:
     """Yield what keeps the renders of the sessions that are read."""
-    for session in _sessions(steps):
+    for session in _sessions_of_steps(steps):
         if isinstance(session, Logging) and session.render_log is not None:
             yield session.render_log
 
 
-def _sessions(steps: Sequence[Step]) -> Iterator[Readable]:
+def _sessions_of_steps(steps: Sequence[Step]) -> Iterator[Readable]:
     for step in steps:
         if isinstance(step, Log | Recalling):
             yield step.session
         elif isinstance(step, Shrinking | SummarisedContent):
-            yield from _sessions(step.steps)
+            yield from _sessions_of_steps(step.steps)
 
 
 # ── steps ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def moves(step: Step) -> bool:
+def has_moving_content(step: Step) -> bool:
     """Return whether something in a step changes from turn to turn: what is recalled."""
     if isinstance(step, Recalling):
         return True
     if isinstance(step, Shrinking | SummarisedContent):
-        return any(map(moves, step.steps))
-    return isinstance(step, Fixed) and _moves(step.node)
+        return any(map(has_moving_content, step.steps))
+    return isinstance(step, Fixed) and _has_moving_node(step.node)
 
 
-def depth(steps: Sequence[Step]) -> int:
+def depth_of_steps(steps: Sequence[Step]) -> int:
     """Return how many levels of steps and nodes are in some steps."""
     found = 0
     level: list[Step | Node] = list(steps)
     while level:
         found += 1
-        level = [below for one in level for below in _below(one)]
+        level = [below for one in level for below in _list_children(one)]
     return found
 
 
-def _below(one: Step | Node) -> Sequence[Step | Node]:
+def _list_children(one: Step | Node) -> Sequence[Step | Node]:
     match one:
         case Shrinking() | SummarisedContent():
             return one.steps
@@ -562,16 +578,16 @@ def _below(one: Step | Node) -> Sequence[Step | Node]:
             return ()
 
 
-def _moves(node: Node) -> bool:
-    return isinstance(node, Scope) and (node.moves or any(map(_moves, node.children)))
+def _has_moving_node(node: Node) -> bool:
+    return isinstance(node, Scope) and (node.moves or any(map(_has_moving_node, node.children)))
 
 
-def named(steps: Sequence[Step]) -> list[str]:
+def name_steps(steps: Sequence[Step]) -> list[str]:
     """Return a name for each step, unique among them: what it is, and a number from the second one on."""
     known: dict[str, int] = {}
     found: list[str] = []
     for step in steps:
-        name = _name(step).replace("/", "-")
+        name = _base_name_of_step(step).replace("/", "-")
         number = known[name] = known.get(name, 0) + 1
         while number > 1 and f"{name}-{number}" in known:
             number += 1
@@ -582,10 +598,10 @@ def named(steps: Sequence[Step]) -> list[str]:
     return found
 
 
-def _name(step: Step) -> str:
+def _base_name_of_step(step: Step) -> str:
     match step:
-        case WrittenMessage(message):
-            return message.role.value
+        case WrittenMessage(build_message):
+            return build_message.role.value
         case Log():
             return "session"
         case Fixed(node):
@@ -600,20 +616,20 @@ def _name(step: Step) -> str:
             return "hint"
 
 
-def flat(nodes: Sequence[Node]) -> list[Atom]:
+def flatten_nodes(nodes: Sequence[Node]) -> list[Atom]:
     """Return the messages of some nodes in order, also those of scopes inside scopes, which lose their own rules."""
     found: list[Atom] = []
     for node in nodes:
         if isinstance(node, Scope):
-            found += flat(node.children)
+            found += flatten_nodes(node.children)
         elif isinstance(node, Atom):
             found.append(node)
         elif node.pieces:
-            found.append(Atom((written(node, node.pieces),)))
+            found.append(Atom((compose_message(node, node.pieces),)))
     return found
 
 
-def newest(units: Sequence[Atom], messages: int) -> list[Atom]:
+def select_newest_atoms(units: Sequence[Atom], messages: int) -> list[Atom]:
     """Return the last units that have so many messages between them, the first one whole."""
     count, start = 0, len(units)
     while start and count < messages:
@@ -622,7 +638,7 @@ def newest(units: Sequence[Atom], messages: int) -> list[Atom]:
     return list(units[start:])
 
 
-def older(units: Sequence[Unit[Entry]], cover: Cover) -> list[Unit[Entry]]:
+def find_older_summaries(units: Sequence[Unit[Entry]], cover: Cover) -> list[Unit[Entry]]:
     """Return the summaries in force from before some units: they say most about the past in the fewest tokens."""
     known = {entry.id for unit in units for entry in unit.entries}
     found = [
@@ -630,15 +646,15 @@ def older(units: Sequence[Unit[Entry]], cover: Cover) -> list[Unit[Entry]]:
         for entry in cover.shown
         if entry.kind is Kind.SUMMARY and entry.state is State.LIVE and entry.id not in known
     ]
-    return [Unit((entry,)) for entry in sorted(found, key=anchor)]
+    return [Unit((entry,)) for entry in sorted(found, key=anchor_version)]
 
 
-def kept(units: Sequence[Atom]) -> list[Atom]:
+def mark_newest_mandatory(units: Sequence[Atom]) -> list[Atom]:
     """Return units of which the newest one must stay."""
     return [*units[:-1], units[-1]._replace(mandatory=True)] if units else []
 
 
-def summarised(
+def mark_summaries_mandatory(
     units: Sequence[Atom], summaries: AbstractSet[str], cost: Callable[[PromptMessage], int], room: int | None
 ) -> list[Atom]:
     """Return units of which the summaries with some ids must stay: the newest that have half the room at most."""
@@ -654,7 +670,7 @@ def summarised(
     return found
 
 
-def replaced(tree: Scope, made: Mapping[str, Scope], path: str = "") -> Scope:
+def replace_scopes(tree: Scope, made: Mapping[str, Scope], path: str = "") -> Scope:
     """Return a tree with other scopes at some paths."""
     path = path or tree.id
     children: list[Node] = []
@@ -663,14 +679,14 @@ def replaced(tree: Scope, made: Mapping[str, Scope], path: str = "") -> Scope:
         if isinstance(node, Scope):
             found = made.get(below)
             if found is None and any(one.startswith(f"{below}/") for one in made):
-                found = replaced(node, made, below)
+                found = replace_scopes(node, made, below)
             children.append(node if found is None else found)
         else:
             children.append(node)
     return replace(tree, children=tuple(children))
 
 
-def at(tree: Scope, path: str) -> Scope:
+def scope_at_path(tree: Scope, path: str) -> Scope:
     """Return the scope at a path of a tree."""
     _, *names = path.split("/")
     for name in names:

@@ -12,25 +12,27 @@ from itertools import accumulate
 
 from acms.model import Text
 from acms.plan.nodes import Atom, Composed, Keep, NeedSummary, Omit, Piece, Summarise, Truncate, Window
-from acms.plan.prefix_cache import distance, start
+from acms.plan.prefix_cache import epoch_length, find_start
 from acms.ports import Codec
-from acms.prompt.fit_state import LOWEST, Leaf, Section, by_rank, leave, written
-from acms.prompt.truncate import cut, cut_text, shortened
+from acms.prompt.fit_state import LOWEST, Leaf, Section, by_rank, compose_message, omit_leaves
+from acms.prompt.truncate import cut_messages, cut_text, shorten_text
 from acms.prompt_types import PromptMessage
-from acms.text.chat_messages import SUMMARY, wrap
+from acms.text.chat_messages import SUMMARY, wrap_text
 
 
-def apply(section: Section, over: int, scale: int, codec: Codec) -> Generator[NeedSummary, str | None, None]:
+def apply_strategy(
+    section: Section, over: int, scale: int, codec: Codec
+) -> Generator[NeedSummary, str | None, None]:
     """Make a section cost `over` less, or as much less as its strategy can; `scale` is the limit of what it is in."""
     strategy = section.scope.strategy
     if isinstance(strategy, Omit):
-        omit(section)
+        omit_section(section)
     elif isinstance(strategy, Truncate):
-        truncate(section, over, codec, strategy.keep)
+        truncate_section(section, over, codec, strategy.keep)
     elif isinstance(strategy, Window):
-        window(section, over, scale, strategy)
+        move_window(section, over, scale, strategy)
     elif isinstance(strategy, Summarise):
-        yield from summarise(section, over, codec, strategy)
+        yield from summarise_section(section, over, codec, strategy)
 
 
 def cut_mandatory(section: Section, over: int, codec: Codec) -> None:
@@ -42,30 +44,30 @@ def cut_mandatory(section: Section, over: int, codec: Codec) -> None:
         if section.used <= target:
             return
         if leaf.mandatory and not leaf.gone:
-            shorten(
+            shorten_leaf(
                 section,
                 leaf,
                 target,
                 codec,
                 keep,
-                name(section),
+                name_of_strategy(section),
                 "it must stay, and nothing else could shrink",
             )
 
 
-def name(section: Section) -> str:
+def name_of_strategy(section: Section) -> str:
     """Return what the strategy of a section is called in ledgers."""
     strategy = section.scope.strategy
     return "summary" if isinstance(strategy, Summarise) else type(strategy).__name__.lower()
 
 
-def omit(section: Section) -> None:
+def omit_section(section: Section) -> None:
     """Leave everything out, unless a floor holds."""
     if section.free():
-        leave(section.leaves(), "omit", "left out as a whole when room was short")
+        omit_leaves(section.leaves(), "omit", "left out as a whole when room was short")
 
 
-def truncate(section: Section, over: int, codec: Codec, keep: Keep) -> None:
+def truncate_section(section: Section, over: int, codec: Codec, keep: Keep) -> None:
     """Leave whole units and pieces out from the end that is not kept, then cut the last one, then leave it out."""
     left = [leaf for leaf in section.leaves() if not leaf.gone]
     if keep is Keep.START:
@@ -86,17 +88,17 @@ def truncate(section: Section, over: int, codec: Codec, keep: Keep) -> None:
         if leaf.section.spare() >= leaf.tokens:
             leaf.leave("truncate", reason)
             continue
-        shorten(section, leaf, target, codec, keep, "truncate", "cut to the room that is left")
+        shorten_leaf(section, leaf, target, codec, keep, "truncate", "cut to the room that is left")
         if section.spare() < leaf.tokens:
             return  # its floor: what comes after is not left out before this
     for leaf in optional[-1:]:
         if section.used > target and not leaf.gone:
-            shorten(section, leaf, target, codec, keep, "truncate", "cut to the room that is left")
+            shorten_leaf(section, leaf, target, codec, keep, "truncate", "cut to the room that is left")
             if section.used > target and leaf.section.spare() >= leaf.tokens:
                 leaf.leave("truncate", "even cut it did not fit")
 
 
-def window(section: Section, over: int, scale: int, strategy: Window) -> None:
+def move_window(section: Section, over: int, scale: int, strategy: Window) -> None:
     """Move the start of what is shown to a line of a grid from which all that follows fits.
 
     The grid is measured by `scale`, the limit, halved until the room is more than half of it: so it stays the same
@@ -112,10 +114,10 @@ def window(section: Section, over: int, scale: int, strategy: Window) -> None:
         befores = [0, *accumulate(costs[:-1])]
     while scale >= 2 * room > 0:
         scale //= 2
-    length = strategy.length or distance(scale, strategy.slack, 1)
+    length = strategy.length or epoch_length(scale, strategy.slack, 1)
     first = held = 0
     while True:  # older ones that must stay take room from the rest
-        first = start(befores, costs, room - held, length, scale)
+        first = find_start(befores, costs, room - held, length, scale)
         if costs[first] > room - held and first == len(left) - 1:
             first += 1
         found = sum([leaf.tokens for leaf in left[:first] if leaf.mandatory]) if first < len(left) else 0
@@ -124,7 +126,7 @@ def window(section: Section, over: int, scale: int, strategy: Window) -> None:
         held = found
     reason = f"older than the newest messages that fit {room} tokens"
     if section.free():
-        leave([leaf for leaf in left[:first] if not leaf.mandatory], "window", reason)
+        omit_leaves([leaf for leaf in left[:first] if not leaf.mandatory], "window", reason)
         return
     for leaf in left[:first]:
         if section.spare() < leaf.tokens:
@@ -133,7 +135,7 @@ def window(section: Section, over: int, scale: int, strategy: Window) -> None:
             leaf.leave("window", reason)
 
 
-def summarise(
+def summarise_section(
     section: Section, over: int, codec: Codec, strategy: Summarise
 ) -> Generator[NeedSummary, str | None, None]:
     """Let a summary stand for the oldest units: the stored one when it is enough, else a new one that is asked for.
@@ -148,14 +150,14 @@ def summarise(
         (
             place
             for place, leaf in enumerate(units)
-            if leaf.mandatory or (leaf.section is not section and _floored(leaf, section))
+            if leaf.mandatory or (leaf.section is not section and _has_floor_between(leaf, section))
         ),
         len(units),
     )
     section.covers = min(section.covers, most)
     if section.covers == 0:
         section.text = ""
-    if _stand(section, units, target, codec, strategy):
+    if _apply_summary(section, units, target, codec, strategy):
         return
     frame = codec.cost(_summary_message(strategy, ""))
     passed = [0, *accumulate([leaf.full for leaf in units])]
@@ -163,15 +165,15 @@ def summarise(
     wanted = min(most, bisect_left(passed, least, lo=1)) if most else 0
     allowed = min(strategy.tokens, passed[wanted] - frame - 1)
     if wanted > section.covers and allowed > 0:
-        atoms = tuple([_atom(leaf) for leaf in units[section.covers : wanted]])
+        atoms = tuple([_atom_of_leaf(leaf) for leaf in units[section.covers : wanted]])
         answer = yield NeedSummary(strategy.id, section.text, atoms, allowed)
         if answer is not None and answer.strip():
-            section.text = shortened(answer.strip(), allowed, codec.counter, Keep.START)
+            section.text = shorten_text(answer.strip(), allowed, codec.counter, Keep.START)
             section.covers = wanted
             section.answered = True
-            if _stand(section, units, target, codec, strategy):
+            if _apply_summary(section, units, target, codec, strategy):
                 return
-    _stand(section, units, None, codec, strategy)
+    _apply_summary(section, units, None, codec, strategy)
     if section.summary is not None:
         _shrink_summarised(section, units, target, codec, strategy)
 
@@ -197,27 +199,29 @@ def _shrink_summarised(
             summary.leave("summary", "even cut it did not fit")
 
 
-def _stand(
+def _apply_summary(
     section: Section, units: Sequence[Leaf], target: int | None, codec: Codec, strategy: Summarise
 ) -> bool:
     """Let the summary at hand stand for what it covers, if that is shorter and, where asked, within `target`."""
     if not section.text:
         return False
     covered = units[: section.covers]
-    message = _summary_message(strategy, shortened(section.text, strategy.tokens, codec.counter, Keep.START))
+    message = _summary_message(
+        strategy, shorten_text(section.text, strategy.tokens, codec.counter, Keep.START)
+    )
     cost = codec.cost(message)
     old = section.summary.tokens if section.summary is not None else 0
     saved = sum([leaf.tokens for leaf in covered]) + old - cost
     if saved <= 0 or saved > section.spare() or (target is not None and section.used - saved > target):
         return False
-    leave(covered, "summary", f"the summary {strategy.id} stands for it")
+    omit_leaves(covered, "summary", f"the summary {strategy.id} stands for it")
     if section.summary is None:
         section.summary = Leaf(Atom((message,)), section, 0)
     section.summary.write((message,), (cost,), "", "")
     return True
 
 
-def _floored(leaf: Leaf, section: Section) -> bool:
+def _has_floor_between(leaf: Leaf, section: Section) -> bool:
     """Return whether a floor holds somewhere between a section and a unit under it."""
     around = leaf.section
     while around is not section and around.parent is not None:
@@ -228,13 +232,13 @@ def _floored(leaf: Leaf, section: Section) -> bool:
 
 
 def _summary_message(strategy: Summarise, text: str) -> PromptMessage:
-    return PromptMessage(role=strategy.role, parts=(Text(wrap(text, SUMMARY)),))
+    return PromptMessage(role=strategy.role, parts=(Text(wrap_text(text, SUMMARY)),))
 
 
-def _atom(leaf: Leaf) -> Atom:
+def _atom_of_leaf(leaf: Leaf) -> Atom:
     """Return a unit as it was before anything was left out of it."""
     node = leaf.node
-    return node if isinstance(node, Atom) else Atom((written(node, node.pieces),))
+    return node if isinstance(node, Atom) else Atom((compose_message(node, node.pieces),))
 
 
 def drop_pieces(section: Section, leaf: Leaf, target: int, codec: Codec) -> None:
@@ -250,7 +254,7 @@ def drop_pieces(section: Section, leaf: Leaf, target: int, codec: Codec) -> None
     best = by_rank(pieces)
 
     def best_of(count: int) -> tuple[PromptMessage, int]:
-        message = written(node, [pieces[index] for index in sorted(best[:count])])
+        message = compose_message(node, [pieces[index] for index in sorted(best[:count])])
         return message, codec.cost(message)
 
     room = target - (section.used - leaf.tokens)
@@ -276,7 +280,7 @@ def drop_pieces(section: Section, leaf: Leaf, target: int, codec: Codec) -> None
     leaf.write((message,), (cost,), "pieces", LOWEST)
 
 
-def shorten(
+def shorten_leaf(
     section: Section, leaf: Leaf, target: int, codec: Codec, keep: Keep | None, rule: str, reason: str
 ) -> None:
     """Cut a unit so that the section fits, or as far as cutting and floors let it.
@@ -290,7 +294,7 @@ def shorten(
     for _ in range(3):
         if room >= leaf.tokens:
             return
-        pieces, messages, costs = _shorter(leaf, room, codec, keep)
+        pieces, messages, costs = _cut_leaf(leaf, room, codec, keep)
         cost = sum(costs)
         if cost >= leaf.tokens:
             return
@@ -306,20 +310,20 @@ def shorten(
         room += max(1, room - cost)
 
 
-def _shorter(
+def _cut_leaf(
     leaf: Leaf, room: int, codec: Codec, keep: Keep | None
 ) -> tuple[tuple[Piece, ...], tuple[PromptMessage, ...], tuple[int, ...]]:
     """Return a unit cut to a room, of a composed message its lowest piece; always from the whole text."""
     node = leaf.node
     if isinstance(node, Atom):
-        return ((), *cut(node.messages, leaf.whole or (leaf.full,), room, codec, keep))
+        return ((), *cut_messages(node.messages, leaf.whole or (leaf.full,), room, codec, keep))
     pieces = list(leaf.pieces)
     place = by_rank(pieces)[-1]
     piece = next(one for one in node.pieces if one.id == pieces[place].id)
 
     def write(text: str) -> PromptMessage:
         pieces[place] = piece._replace(text=text)
-        return written(node, pieces)
+        return compose_message(node, pieces)
 
     text, message, cost = cut_text(piece.text, write, room, codec, keep)
     pieces[place] = piece._replace(text=text)

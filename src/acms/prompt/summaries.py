@@ -21,9 +21,9 @@ from acms.errors import ACMSError, ProviderError, ValidationError
 from acms.jobs.requests import model_name
 from acms.log import validation
 from acms.model import Entry, Json, KVEntry, Role
-from acms.observability.logging import log, safe_error
+from acms.observability.logging import log_event, safe_error
 from acms.plan.nodes import Atom, NeedSummary, Summarise
-from acms.plan.tool_groups import joined
+from acms.plan.tool_groups import join_answers
 from acms.ports import KVMemory, Summarizer, TokenCounter
 from acms.prompt import steps as contents
 from acms.prompt import summary_coverage
@@ -31,7 +31,7 @@ from acms.prompt.content import steps_of
 from acms.prompt.steps import Fixed, Log, Readable, Step, WrittenMessage
 from acms.prompt.summary_coverage import Match, Watermark
 from acms.providers.tokens import default_counter
-from acms.recall.pipeline import Gathered, before
+from acms.recall.pipeline import Gathered, count_tokens_before
 from acms.storage.kv import change_entry
 from acms.text.summary_form import RECIPE
 
@@ -70,15 +70,15 @@ class Summaries:
         self._store = store
         self._summarizer = summarizer
         self._pin = pin
-        self._metadata = dict(validation.metadata(metadata))
+        self._metadata = dict(validation.validate_metadata(metadata))
 
     async def get(self, id: str) -> str | None:
         """Return a stored summary without space around it; None when there is none or it is blank.
 
         `ValidationError` when something else is stored under the id.
         """
-        entry = await self._store.get(validation.key(id, "id"))
-        return None if entry is None else _text(entry) or None
+        entry = await self._store.get(validation.validate_key(id, "id"))
+        return None if entry is None else _text_of_entry(entry) or None
 
     async def write(
         self, id: str, content: Content, *, tokens: int = 400, counter: TokenCounter | None = None
@@ -92,8 +92,12 @@ class Summaries:
         steps = tuple(steps_of(content, "content", []))
         only = steps[0].session if len(steps) == 1 and isinstance(steps[0], Log) else None
         counts: TokenCounter = counter or (default_counter() if only is None else only.counter)
-        run = self.run(id, counts, tokens=validation.whole(tokens, "tokens", least=1, most=validation.BUDGET))
-        loaded = (await run.of_log(only))[0] if only is not None else await run.load(await _atoms(steps))
+        run = self.run(
+            id, counts, tokens=validation.validate_integer(tokens, "tokens", least=1, most=validation.BUDGET)
+        )
+        loaded = (
+            (await run.of_log(only))[0] if only is not None else await run.load(await _atoms_of_steps(steps))
+        )
         assert loaded is not None  # the content is whole
         known = loaded.strategy
         if not loaded.atoms:
@@ -110,7 +114,7 @@ class Summaries:
     ) -> SummaryRun:
         """Begin a render that may use one summary, of at most so many tokens of its codec's `counter`."""
         return SummaryRun(
-            id=validation.key(id, "id"),
+            id=validation.validate_key(id, "id"),
             path=path,
             tokens=tokens,
             role=role,
@@ -199,8 +203,8 @@ class SummaryRun:
         rewritten, the same when it has only grown.
         """
         entry = await self._stored()
-        mark = None if entry is None else summary_coverage.watermark(entry.metadata)
-        return summary_coverage.reach(mark, model=self.model, stamp=stamp)
+        mark = None if entry is None else summary_coverage.parse_watermark(entry.metadata)
+        return summary_coverage.find_resume_offset(mark, model=self.model, stamp=stamp)
 
     async def load(
         self,
@@ -218,13 +222,13 @@ class SummaryRun:
         """
         entry = await self._stored()
         text = self.stored
-        mark = summary_coverage.watermark(entry.metadata) if entry is not None else None
+        mark = summary_coverage.parse_watermark(entry.metadata) if entry is not None else None
         if not text:
             found = Match()
         elif self.counter.count(text) > self.tokens:
             found = Match(reason=f"it has more than {self.tokens} tokens")
         else:
-            found = summary_coverage.match(mark, atoms, model=self.model, stamp=stamp, whole=whole)
+            found = summary_coverage.match_watermark(mark, atoms, model=self.model, stamp=stamp, whole=whole)
         self.reason = found.reason
         if not found.covers:
             if not whole:
@@ -232,11 +236,11 @@ class SummaryRun:
             text, mark = "", None
         shown = {one.id: one for one in entries}
         self._known = known = _Known(atoms, shown, stamp, text, mark, found.covers)
-        role = summary_coverage.role(self.role, atoms, whole=whole)
+        role = summary_coverage.role_of_summary(self.role, atoms, whole=whole)
         if whole:
             return Loaded(Summarise(self.id, text, found.covers, self.tokens, role), tuple(atoms))
         known.hidden = found.covers - 1
-        first = Atom((summary_coverage.message(text, role),))
+        first = Atom((summary_coverage.build_summary_message(text, role),))
         return Loaded(Summarise(self.id, text, 1, self.tokens, role), (first, *atoms[found.covers :]))
 
     async def of_log(self, view: Readable, *, room: int | None = 0) -> tuple[Loaded, Gathered]:
@@ -247,10 +251,10 @@ class SummaryRun:
         """
         gathered = await view.said() if room is None else await view.said(budget=room)
         reach = await self.reach(stamp=gathered.stamp)
-        if not gathered.whole and before(gathered.units[0]) > reach:
+        if not gathered.whole and count_tokens_before(gathered.units[0]) > reach:
             gathered = await view.said(since=reach) if reach else await view.said()
         while True:
-            units = contents.atoms(gathered.units, view.counter.name)
+            units = contents.build_atoms(gathered.units, view.counter.name)
             entries = [entry for unit in gathered.units for entry in unit.entries]
             loaded = await self.load(units, stamp=gathered.stamp, whole=gathered.whole, entries=entries)
             if loaded is not None:
@@ -262,21 +266,21 @@ class SummaryRun:
         try:
             return await self.asked(need)
         except ACMSError as error:
-            log(logging.WARNING, "summary_failed", summary=self.id, error=safe_error(error))
+            log_event(logging.WARNING, "summary_failed", summary=self.id, error=safe_error(error))
             self.warnings.append(f"there is no new summary {self.id!r}: {safe_error(error)}")
             return None
 
     async def asked(self, need: NeedSummary) -> str:
         """Return a text for a question; renders that ask the same at the same time share one answer."""
         known = self._loaded()
-        said = summary_coverage.turns(need.atoms, need.existing, known.entries)
+        said = summary_coverage.turns_of_atoms(need.atoms, need.existing, known.entries)
         if len(said) == (1 if need.existing else 0):
             raise ProviderError("there is no text to summarise", provider=self.model)
         question = f"{self.id}\n{need.tokens}\n{getattr(self.counter, 'name', '')}\n{need.existing}"
         key = (
             id(asyncio.get_running_loop()),
             id(self.summarizer),
-            summary_coverage.chain(need.atoms, question),
+            summary_coverage.chain_digests(need.atoms, question),
         )
         with _guard:
             asked = _asked.setdefault(key, _Asked())
@@ -284,8 +288,8 @@ class SummaryRun:
         async with asked.lock:
             if not asked.text and asked.error is None:
                 try:
-                    asked.text, _ = await job.shortened(
-                        await job.writer(self.summarizer),
+                    asked.text, _ = await job.shorten_turns(
+                        await job.resolve_summarizer(self.summarizer),
                         said,
                         limit=need.tokens,
                         below=sum(self.counter.count(turn.text) for turn in said),
@@ -311,14 +315,14 @@ class SummaryRun:
             else:
                 await self._stamp()
         except Exception as error:
-            log(logging.WARNING, "summary_not_stored", summary=self.id, error=safe_error(error))
+            log_event(logging.WARNING, "summary_not_stored", summary=self.id, error=safe_error(error))
             self.warnings.append(f"the summary {self.id!r} could not be stored: {safe_error(error)}")
 
     async def put(self, text: str, covers: int) -> None:
         """Store a text that stands for so many atoms of the scope, and pin it."""
         known = self._loaded()
         covers += known.hidden
-        mark = summary_coverage.marked(
+        mark = summary_coverage.build_watermark(
             known.mark, known.covers, known.atoms, covers, model=self.model, stamp=known.stamp
         )
         await self._write(text, mark)
@@ -332,7 +336,7 @@ class SummaryRun:
         known = self._known
         if known is None or known.mark is None or not known.stamp or known.mark.stamp == known.stamp:
             return
-        mark = summary_coverage.marked(
+        mark = summary_coverage.build_watermark(
             known.mark, known.covers, known.atoms, known.covers, model=self.model, stamp=known.stamp
         )
         if mark.stamp:
@@ -343,20 +347,22 @@ class SummaryRun:
             kept: dict[str, Json] = {}
             if entry is not None:
                 kept = dict(entry.metadata)
-                changed = entry != self._entry and bool(_text(entry))
-                if changed and not summary_coverage.wins(mark, summary_coverage.watermark(entry.metadata)):
+                changed = entry != self._entry and bool(_text_of_entry(entry))
+                if changed and not summary_coverage.covers_more_atoms(
+                    mark, summary_coverage.parse_watermark(entry.metadata)
+                ):
                     return None
             return text, {**kept, **self.metadata, summary_coverage.FIELD: mark.to_json()}
 
         stored = await change_entry(self.store, self.id, change)
         name = "summary_stored" if stored else "summary_superseded"
-        log(logging.INFO, name, summary=self.id, atoms=mark.atoms)
+        log_event(logging.INFO, name, summary=self.id, atoms=mark.atoms)
 
     async def _stored(self) -> KVEntry | None:
         """Read what is stored, once: a render goes on from what it has seen first."""
         if not self._read:
             self._entry, self._read = await self.store.get(self.id), True
-            self.stored = "" if self._entry is None else _text(self._entry)
+            self.stored = "" if self._entry is None else _text_of_entry(self._entry)
         return self._entry
 
     def _loaded(self) -> _Known:
@@ -365,7 +371,7 @@ class SummaryRun:
         return self._known
 
 
-def _text(entry: KVEntry) -> str:
+def _text_of_entry(entry: KVEntry) -> str:
     if not isinstance(entry.data, str):
         raise ValidationError(
             f"{entry.key!r} holds a value that is no summary",
@@ -375,20 +381,20 @@ def _text(entry: KVEntry) -> str:
     return entry.data.strip()
 
 
-async def _atoms(steps: Sequence[Step]) -> list[Atom]:
+async def _atoms_of_steps(steps: Sequence[Step]) -> list[Atom]:
     """Return what is said in some steps of a prompt, every tool call with its answers."""
     found: list[Atom] = []
     for step in steps:
         if isinstance(step, WrittenMessage):
             found.append(Atom((step.message,)))
         elif isinstance(step, Log):
-            found += contents.atoms((await step.session.said()).units, step.session.counter.name)
+            found += contents.build_atoms((await step.session.said()).units, step.session.counter.name)
         elif isinstance(step, Fixed):
-            found += contents.flat([step.node])
+            found += contents.flatten_nodes([step.node])
         else:
             raise ValidationError(
                 "only sessions and messages can be summarised now",
                 field="content",
                 options=("give the session itself", "render it as part of a prompt"),
             )
-    return joined(found)
+    return join_answers(found)

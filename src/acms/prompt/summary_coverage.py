@@ -21,7 +21,7 @@ from acms.plan.nodes import Atom, Composed, Fitted, Left, Node, Piece, Scope, Su
 from acms.plan.tool_groups import is_placeholder
 from acms.ports import Turn
 from acms.prompt_types import PromptMessage
-from acms.text.chat_messages import SUMMARY, wrap
+from acms.text.chat_messages import SUMMARY, wrap_text
 
 FIELD = "watermark"
 """Name of the watermark in the metadata of a stored summary."""
@@ -59,7 +59,7 @@ class Match:
     reason: str = ""
 
 
-def watermark(metadata: Mapping[str, Json]) -> Watermark | None:
+def parse_watermark(metadata: Mapping[str, Json]) -> Watermark | None:
     """Read the watermark beside a stored text; None when there is none of this form."""
     found = metadata.get(FIELD)
     if not isinstance(found, Mapping):
@@ -80,7 +80,7 @@ def is_stored(entry: KVEntry | None) -> bool:
     return entry is not None and FIELD in entry.metadata
 
 
-def chain(atoms: Iterable[Atom], start: str = "") -> str:
+def chain_digests(atoms: Iterable[Atom], start: str = "") -> str:
     """Return the chain of digests over some atoms, going on from that of those before them."""
     link = start
     for atom in atoms:
@@ -90,7 +90,7 @@ def chain(atoms: Iterable[Atom], start: str = "") -> str:
     return link
 
 
-def match(
+def match_watermark(
     mark: Watermark | None, atoms: Sequence[Atom], *, model: str, stamp: str = "", whole: bool = True
 ) -> Match:
     """Say for how many of the leading atoms a stored summary stands.
@@ -103,7 +103,7 @@ def match(
     if mark.model != model:
         return Match(reason=f"it was written by {mark.model}, this prompt is summarised by {model}")
     if stamp and mark.entry and mark.stamp == stamp:
-        ends = next((i + 1 for i, atom in enumerate(atoms) if _last(atom) == mark.entry), 0)
+        ends = next((i + 1 for i, atom in enumerate(atoms) if _last_entry_id(atom) == mark.entry), 0)
         known = 0 < ends == mark.atoms if whole else 0 < ends <= mark.atoms
         if known and _all_logged(atoms[:ends]) and max(atom.last for atom in atoms[:ends]) <= mark.seen:
             return Match(covers=ends)
@@ -111,12 +111,12 @@ def match(
         return Match(reason="the log was rewritten since, or what it stands for has grown")
     if mark.atoms > len(atoms):
         return Match(reason=f"it stands for {mark.atoms} messages, there are {len(atoms)}")
-    if chain(atoms[: mark.atoms]) != mark.chain:
+    if chain_digests(atoms[: mark.atoms]) != mark.chain:
         return Match(reason=f"one of the {mark.atoms} messages it stands for is not what it was")
     return Match(covers=mark.atoms)
 
 
-def marked(
+def build_watermark(
     old: Watermark | None, known: int, atoms: Sequence[Atom], covers: int, *, model: str, stamp: str = ""
 ) -> Watermark:
     """Return the watermark of a text that stands for so many leading atoms.
@@ -127,7 +127,7 @@ def marked(
     start, before = (base.chain, base.atoms - known) if base else ("", 0)
     logged = bool(stamp) and _all_logged(atoms[:covers])
     found = Watermark(
-        atoms=before + covers, chain=chain(atoms[known if base else 0 : covers], start), model=model
+        atoms=before + covers, chain=chain_digests(atoms[known if base else 0 : covers], start), model=model
     )
     if not logged:
         return found
@@ -136,13 +136,13 @@ def marked(
         chain=found.chain,
         model=model,
         stamp=stamp,
-        entry=_last(atoms[covers - 1]),
+        entry=_last_entry_id(atoms[covers - 1]),
         before=atoms[covers - 1].before,
         seen=max(atom.last for atom in atoms),
     )
 
 
-def reach(mark: Watermark | None, *, model: str, stamp: str) -> int:
+def find_resume_offset(mark: Watermark | None, *, model: str, stamp: str) -> int:
     """Return how far back a log must be read to go on from a summary: to the atom with no more tokens before it.
 
     0 when it must be read from its beginning.
@@ -151,30 +151,32 @@ def reach(mark: Watermark | None, *, model: str, stamp: str) -> int:
     return mark.before if mark is not None and fresh else 0
 
 
-def wins(mine: Watermark, theirs: Watermark | None) -> bool:
+def covers_more_atoms(mine: Watermark, theirs: Watermark | None) -> bool:
     """Whether a text replaces one that somebody else has stored meanwhile: the one that stands for more stays."""
     return theirs is None or mine.atoms > theirs.atoms
 
 
-def role(asked: Role, atoms: Iterable[Atom], *, whole: bool) -> Role:
+def role_of_summary(asked: Role, atoms: Iterable[Atom], *, whole: bool) -> Role:
     """Return the role of a text that stands for some atoms: one that instructs only where all of them do."""
     instructing = whole and all(message.role in LEADING for atom in atoms for message in atom.messages)
     return asked if instructing or asked not in LEADING else Role.USER
 
 
-def message(text: str, role: Role) -> PromptMessage:
+def build_summary_message(text: str, role: Role) -> PromptMessage:
     """Return a stored text as it stands in a prompt."""
-    return PromptMessage(role=role, parts=(Text(wrap(text, SUMMARY)),))
+    return PromptMessage(role=role, parts=(Text(wrap_text(text, SUMMARY)),))
 
 
-def unpinned(tree: Scope, fitted: Fitted, stored: Mapping[str, str]) -> tuple[Scope, tuple[Left, ...]] | None:
+def drop_repeated_pins(
+    tree: Scope, fitted: Fitted, stored: Mapping[str, str]
+) -> tuple[Scope, tuple[Left, ...]] | None:
     """Return the tree without the pins of summaries that are in the prompt anyway, and them; None when there are none.
 
     In one prompt a thing appears once: a pinned summary is left out when its own scope shows it, or shows all that it
     stands for; not when that scope is left out. `stored` are the texts by id: a pin that does not show the text is
     another thing under the same name.
     """
-    scopes = list(_scopes(tree, ""))
+    scopes = list(_walk_scopes(tree, ""))
     shown = {
         scope.strategy.id: path
         for path, scope in scopes
@@ -187,17 +189,17 @@ def unpinned(tree: Scope, fitted: Fitted, stored: Mapping[str, str]) -> tuple[Sc
         for node in scope.children
         if isinstance(node, Composed) and node.kind == "pins"
         for piece in node.pieces
-        if _shows(piece, texts.get(piece.id))
+        if _contains_text(piece, texts.get(piece.id))
     )
-    return (_without(tree, texts), left) if left else None
+    return (_drop_pins(tree, texts), left) if left else None
 
 
-def _scopes(scope: Scope, path: str) -> Iterator[tuple[str, Scope]]:
+def _walk_scopes(scope: Scope, path: str) -> Iterator[tuple[str, Scope]]:
     path = f"{path}/{scope.id}" if path else scope.id
     yield path, scope
     for node in scope.children:
         if isinstance(node, Scope):
-            yield from _scopes(node, path)
+            yield from _walk_scopes(node, path)
 
 
 def _is_rendered(path: str, scope: Scope, fitted: Fitted) -> bool:
@@ -208,7 +210,7 @@ def _is_rendered(path: str, scope: Scope, fitted: Fitted) -> bool:
     if any(one.path == path and one.rendition == "summary" for one in inside):
         return True
     how = scope.strategy
-    stands = message(how.text, how.role) if isinstance(how, Summarise) and how.text else None
+    stands = build_summary_message(how.text, how.role) if isinstance(how, Summarise) and how.text else None
     if isinstance(scope.children[0], Atom) and scope.children[0].messages == (
         stands,
     ):  # in place of the oldest
@@ -216,25 +218,25 @@ def _is_rendered(path: str, scope: Scope, fitted: Fitted) -> bool:
     return not any(one.gone and (one.path == path or one.path.startswith(f"{path}/")) for one in fitted.left)
 
 
-def _without(scope: Scope, pins: Mapping[str, str]) -> Scope:
+def _drop_pins(scope: Scope, pins: Mapping[str, str]) -> Scope:
     """Return a scope without pieces that show these pins."""
     children: list[Node] = []
     for node in scope.children:
         if isinstance(node, Scope):
-            children.append(_without(node, pins))
+            children.append(_drop_pins(node, pins))
         elif isinstance(node, Composed) and node.kind == "pins":
-            kept = tuple([one for one in node.pieces if not _shows(one, pins.get(one.id))])
+            kept = tuple([one for one in node.pieces if not _contains_text(one, pins.get(one.id))])
             children += [node._replace(pieces=kept)] if kept else []
         else:
             children.append(node)
     return replace(scope, children=tuple(children))
 
 
-def _shows(piece: Piece, text: str | None) -> bool:
+def _contains_text(piece: Piece, text: str | None) -> bool:
     return text is not None and all(line.strip() in piece.text for line in text.splitlines())
 
 
-def turns(atoms: Iterable[Atom], existing: str, entries: Mapping[str, Entry]) -> tuple[Turn, ...]:
+def turns_of_atoms(atoms: Iterable[Atom], existing: str, entries: Mapping[str, Entry]) -> tuple[Turn, ...]:
     """Return what a summarizer reads: the earlier summary, then the messages; of entries as a compaction reads them."""
     found: list[Turn] = []
     if existing:
@@ -242,7 +244,7 @@ def turns(atoms: Iterable[Atom], existing: str, entries: Mapping[str, Entry]) ->
     for one in (one for atom in atoms for one in atom.messages):
         known = [entries.get(id) for id in one.sources]
         if known and None not in known:
-            found += span.turns([entry for entry in known if entry is not None])
+            found += span.turns_of_entries([entry for entry in known if entry is not None])
             continue
         text = canonical_text(one.parts)
         if text.strip():
@@ -250,7 +252,7 @@ def turns(atoms: Iterable[Atom], existing: str, entries: Mapping[str, Entry]) ->
     return tuple(found)
 
 
-def _last(atom: Atom) -> str:
+def _last_entry_id(atom: Atom) -> str:
     """Return the id of the last entry an atom shows; "" when it shows none."""
     return next((message.sources[-1] for message in reversed(atom.messages) if message.sources), "")
 

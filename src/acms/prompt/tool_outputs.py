@@ -42,7 +42,7 @@ class CallCutter:
             first = unit.messages[0]
             if first.role is Role.USER and not any(map(is_summary, first.sources)):
                 question = first.text
-            shown = placements.condensed(
+            shown = placements.condense_call(
                 unit, tokens.get(unit.first) or self._least(unit), self._codec.counter, question
             )
             self._note(unit, shown)

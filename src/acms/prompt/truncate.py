@@ -15,7 +15,7 @@ MARK = "[…]"
 """Stands for what was cut off a text."""
 
 
-def shortened(text: str, budget: int, counter: TokenCounter, keep: Keep | None = None) -> str:
+def shorten_text(text: str, budget: int, counter: TokenCounter, keep: Keep | None = None) -> str:
     """Return the most of a text that a budget holds, with a mark where it was cut; "" when nothing fits.
 
     Its head, its tail, or with None two thirds head and one third tail. The longest such text is found by bisection,
@@ -46,7 +46,7 @@ def shortened(text: str, budget: int, counter: TokenCounter, keep: Keep | None =
     return at(low) if low and counter.count(at(low)) <= budget else ""
 
 
-def cut(
+def cut_messages(
     messages: Sequence[PromptMessage], costs: Sequence[int], room: int, codec: Codec, keep: Keep | None = None
 ) -> tuple[tuple[PromptMessage, ...], tuple[int, ...]]:
     """Return the messages of one unit with what they cost, within `room` or as close to it as cutting gets.
@@ -55,7 +55,7 @@ def cut(
     a result. Reasoning and media are never cut, and a role never changes.
     """
     written, priced = list(messages), list(costs)
-    kinds = [(_has_result, _cut), (_has_text, _cut)]
+    kinds = [(_has_result, _cut_message), (_has_text, _cut_message)]
     if any(map(_has_result, written)):
         kinds.append((_has_call, _cut_calls))
     for is_kind, cut_one in kinds:
@@ -71,14 +71,14 @@ def cut(
     return tuple(written), tuple(priced)
 
 
-def _cut(
+def _cut_message(
     message: PromptMessage, cost: int, room: int, codec: Codec, keep: Keep | None
 ) -> tuple[PromptMessage, int]:
     """Return one message within `room`, or as short as it gets; itself when cutting makes it no shorter."""
-    text = _text(message)
+    text = _text_of_message(message)
     if not text:
         return message, cost
-    _, shorter, price = cut_text(text, lambda content: _with(message, content), room, codec, keep)
+    _, shorter, price = cut_text(text, lambda content: _replace_text(message, content), room, codec, keep)
     return (shorter, price) if price < cost else (message, cost)
 
 
@@ -112,7 +112,7 @@ def cut_text(
     price = codec.cost(least)
     limit = room - (price - codec.counter.count(MARK))
     while limit > 0:
-        content = shortened(text, limit, codec.counter, keep)
+        content = shorten_text(text, limit, codec.counter, keep)
         if not content:
             break
         message = write(content)
@@ -135,14 +135,14 @@ def _has_text(message: PromptMessage) -> bool:
     return not _has_result(message)
 
 
-def _text(message: PromptMessage) -> str:
+def _text_of_message(message: PromptMessage) -> str:
     for part in message.parts:
         if isinstance(part, ToolResult):
             return part.output
     return message.text
 
 
-def _with(message: PromptMessage, text: str) -> PromptMessage:
+def _replace_text(message: PromptMessage, text: str) -> PromptMessage:
     """Return a message with another text, in the place of the first; it has to be counted again."""
     parts: list[Part] = []
     told = False

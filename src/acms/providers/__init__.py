@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from acms.runtime.lazy import lazily
+from acms.runtime.lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from acms.providers.anthropic import AnthropicReflector, AnthropicSummarizer
@@ -75,4 +75,4 @@ _HOMES = {
     "TiktokenCounter": "acms.providers.tokens",
     "with_retry": "acms.providers.retry",
 }
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazy_attributes(__name__, _HOMES)

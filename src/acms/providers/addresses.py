@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from acms.errors import ConfigurationError, ProviderError
 
-__all__ = ["Guard", "Resolve", "is_public", "loopback", "resolve"]
+__all__ = ["Guard", "Resolve", "is_loopback_host", "is_public", "resolve_host"]
 
 Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
 """Returns the addresses of a host name; raises `OSError` when it has none."""
@@ -69,7 +69,7 @@ def is_public(address: str) -> bool:
     return found.scope_id is None and found in _UNICAST and not any(found in network for network in _NOT_V6)
 
 
-async def resolve(host: str, port: int) -> list[str]:
+async def resolve_host(host: str, port: int) -> list[str]:
     """Return the addresses of a host name, as the system resolves it."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
@@ -81,7 +81,7 @@ class Guard:
     `allow` lists networks that are permitted although they are not public, such as "10.20.0.0/16".
     """
 
-    def __init__(self, allow: Sequence[str] = (), resolve: Resolve = resolve) -> None:
+    def __init__(self, allow: Sequence[str] = (), resolve: Resolve = resolve_host) -> None:
         if isinstance(allow, str):
             raise ConfigurationError("allow must be a list of networks, not a string")
         try:
@@ -118,7 +118,7 @@ class Guard:
         return any(found in network for network in self._allow)
 
 
-def loopback(host: str) -> bool:
+def is_loopback_host(host: str) -> bool:
     """Return whether an address can be reached from this machine only."""
     if host == "localhost":
         return True

@@ -9,7 +9,7 @@ from acms.errors import MissingExtraError
 from acms.providers.chat import TEMPERATURE
 from acms.providers.http_summarizer import ModelSummarizer
 from acms.providers.reflector import ANSWER_TOKENS, ModelReflector
-from acms.providers.sdk import OverClient, SDKChat, client_of, made
+from acms.providers.sdk import OverClient, SDKChat, client_of, create_sdk_client
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
@@ -22,13 +22,13 @@ _CHAT = "claude-haiku-5-5"
 _CLIENT = "AsyncAnthropic"
 
 
-def client(**settings: Any) -> AsyncAnthropic:
+def create_client(**settings: Any) -> AsyncAnthropic:
     """Make a client from its settings (base_url, api_key, timeout, max_retries) and the variables the SDK reads."""
     try:
         from anthropic import AsyncAnthropic
     except ImportError as error:
         raise MissingExtraError("anthropic", "anthropic") from error
-    return made(AsyncAnthropic, settings, "ANTHROPIC_API_KEY")
+    return create_sdk_client(AsyncAnthropic, settings, "ANTHROPIC_API_KEY")
 
 
 class _Chat(SDKChat):

@@ -12,7 +12,7 @@ def model_name(given: object) -> str:
     return given
 
 
-def whole(given: object, name: str) -> int:
+def validate_positive_int(given: object, name: str) -> int:
     """Return a whole number above 0; `ConfigurationError` that names it when it is none."""
     if isinstance(given, bool) or not isinstance(given, int) or given < 1:
         raise ConfigurationError(f"{name} must be a whole number above 0, was {given!r}")

@@ -97,10 +97,12 @@ class Chat:
         if text:
             return text
         ending = choice.get("finish_reason")
-        raise wordless(self.endpoint.provider, bool(message.get("refusal")) or ending == "content_filter")
+        raise empty_answer_error(
+            self.endpoint.provider, bool(message.get("refusal")) or ending == "content_filter"
+        )
 
 
-def wordless(provider: str, refused: bool) -> ProviderError:
+def empty_answer_error(provider: str, refused: bool) -> ProviderError:
     """Return the error of an answer without words: the model or a filter refused, or it may say more next time."""
     return ProviderError(
         f"{provider}: the model {'refused' if refused else 'gave an empty answer'}",

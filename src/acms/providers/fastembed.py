@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 
 from acms.errors import ACMSError, ConfigurationError, MissingExtraError, ProviderError, ValidationError
-from acms.providers.arguments import whole
+from acms.providers.arguments import validate_positive_int
 from acms.providers.model_prompts import Prompts, find_prompts, name_space
 from acms.runtime.threads import in_thread
 
@@ -96,10 +96,10 @@ class FastEmbedEmbedder:
             try:
                 size: int = kind.get_embedding_size(name)
             except ValueError:
-                raise _unknown(name, kind) from None
+                raise _unknown_model_error(name, kind) from None
         else:
             name, label = str(folder), folder.name
-            size = whole(dimension or _hidden_size(folder), "dimension")
+            size = validate_positive_int(dimension or _hidden_size(folder), "dimension")
             _register_embedder(kind, folder, size, pooling or _find_pooling(folder))
             settings["specific_model_path"] = name
         known = find_prompts(label)
@@ -122,15 +122,17 @@ class FastEmbedEmbedder:
             raise ValidationError("must be a list of texts", field="texts")
         if not len(texts):
             return np.empty((0, self.dimension), np.float32)
-        sent = [self._prompts.passage + _encodable(text) for text in texts]
-        return await self._model.run(lambda model: _stacked(model.passage_embed(sent, batch_size=_BATCH)))
+        sent = [self._prompts.passage + _replace_surrogates(text) for text in texts]
+        return await self._model.run(
+            lambda model: _stack_normalized(model.passage_embed(sent, batch_size=_BATCH))
+        )
 
     async def embed_query(self, text: str) -> NDArray[np.float32]:
         """Return the unit vector of a question, to be compared with those of `embed`: float32 of shape (dimension,)."""
         if not isinstance(text, str):
             raise ValidationError("must be a text", field="text")
-        sent = self._prompts.query + _encodable(text)
-        return (await self._model.run(lambda model: _stacked(model.query_embed(sent))))[0]
+        sent = self._prompts.query + _replace_surrogates(text)
+        return (await self._model.run(lambda model: _stack_normalized(model.query_embed(sent))))[0]
 
 
 class FastEmbedReranker:
@@ -156,12 +158,12 @@ class FastEmbedReranker:
         if folder is not None:
             _register_reranker(kind, folder)
             settings["specific_model_path"] = name
-        elif not _knows(kind, name):
-            raise _unknown(name, kind)
+        elif not _supports_model(kind, name):
+            raise _unknown_model_error(name, kind)
         #: Names the model.
         self.model = str(model) if folder is None else folder.name
         #: Texts it is asked about in a recall, at most.
-        self.candidates = whole(candidates, "candidates")
+        self.candidates = validate_positive_int(candidates, "candidates")
         self._model = _Model(lambda: kind(name, **settings))
 
     def __repr__(self) -> str:
@@ -173,8 +175,8 @@ class FastEmbedReranker:
             raise ValidationError("must be a list of texts", field="texts")
         if not texts:
             return []
-        sent = [_encodable(text) for text in texts]
-        asked = _encodable(query)
+        sent = [_replace_surrogates(text) for text in texts]
+        asked = _replace_surrogates(query)
 
         def score(model: Any) -> list[float]:
             return list(model.rerank(asked, sent, batch_size=_BATCH))
@@ -190,12 +192,12 @@ def _import_fastembed(module: str = "fastembed") -> Any:
         raise MissingExtraError("fastembed", "fastembed") from missing
 
 
-def _encodable(text: str) -> str:
+def _replace_surrogates(text: str) -> str:
     """Return a text without half characters, which a tokenizer refuses."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def _stacked(vectors: Any) -> NDArray[np.float32]:
+def _stack_normalized(vectors: Any) -> NDArray[np.float32]:
     """Return vectors as the rows of a matrix, each of length 1."""
     found = np.stack(list(vectors)).astype(np.float32)
     norms = np.linalg.norm(found, axis=1, keepdims=True)
@@ -205,11 +207,11 @@ def _stacked(vectors: Any) -> NDArray[np.float32]:
 # ── what fastembed knows ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _knows(kind: Any, name: str) -> bool:
+def _supports_model(kind: Any, name: str) -> bool:
     return any(one["model"].lower() == name.lower() for one in kind.list_supported_models())
 
 
-def _unknown(name: str, kind: Any) -> ConfigurationError:
+def _unknown_model_error(name: str, kind: Any) -> ConfigurationError:
     names = sorted(one["model"] for one in kind.list_supported_models())
     return ConfigurationError(
         f"fastembed has no model {name!r}, and there is no such folder", options=("give a folder", *names)
@@ -222,7 +224,7 @@ def _register_embedder(kind: Any, folder: Path, dimension: int, pooling: str) ->
     file = _find_file(folder)
     descriptions = _import_fastembed("fastembed.common.model_description")
     with _registering:
-        if not _knows(kind, str(folder)):
+        if not _supports_model(kind, str(folder)):
             kind.add_custom_model(
                 str(folder),
                 pooling=descriptions.PoolingType[pooling.upper()],
@@ -237,7 +239,7 @@ def _register_reranker(kind: Any, folder: Path) -> None:
     file = _find_file(folder)
     descriptions = _import_fastembed("fastembed.common.model_description")
     with _registering:
-        if not _knows(kind, str(folder)):
+        if not _supports_model(kind, str(folder)):
             source = descriptions.ModelSource(hf=folder.name)
             kind.add_custom_model(str(folder), sources=source, model_file=file)
 

@@ -24,13 +24,13 @@ import httpx2
 
 from acms.config import RetryConfig
 from acms.errors import ACMSError, ConfigurationError, ProviderError
-from acms.observability.logging import log
-from acms.providers.addresses import Guard, Resolve, resolve
+from acms.observability.logging import log_event
+from acms.providers.addresses import Guard, Resolve, resolve_host
 from acms.providers.refusal import REFUSALS, says_too_long
 from acms.providers.retry import with_retry
-from acms.runtime.threads import breathe, in_thread
+from acms.runtime.threads import in_thread, pause_if_busy
 
-__all__ = ["Endpoint", "StatusError", "UnreachableError", "endpoint", "retry_after"]
+__all__ = ["Endpoint", "StatusError", "UnreachableError", "resolve_endpoint", "retry_after"]
 
 T = TypeVar("T")
 
@@ -140,25 +140,27 @@ class Endpoint:
         max_bytes: int = 32 * 1024 * 1024,
         trusted: bool = True,
         allow: Sequence[str] = (),
-        resolve: Resolve = resolve,
+        resolve: Resolve = resolve_host,
         verify: ssl.SSLContext | None = None,
     ) -> None:
-        self._url = _address(base_url, trusted)
+        self._url = _parse_base_url(base_url, trusted)
         #: Named in every error: the host, unless it was given.
         self.provider = provider or self._url.host
         #: The host of the address.
         self.host = self._url.host
-        self._key = None if api_key is None else _Secret(_clean(api_key, "api_key"))
+        self._key = None if api_key is None else _Secret(_check_header_value(api_key, "api_key"))
         self._key_header = key_header
-        self._headers = {name: _clean(value, f"headers[{name!r}]") for name, value in (headers or {}).items()}
+        self._headers = {
+            name: _check_header_value(value, f"headers[{name!r}]") for name, value in (headers or {}).items()
+        }
         for name in (key_header, *self._headers):
             if not _TOKEN.fullmatch(name):
                 raise ConfigurationError(f"{name!r} is not the name of a header")
-        self._timeout = _above(timeout, "timeout")
-        self._connect_timeout = min(timeout, _above(connect_timeout, "connect_timeout"))
+        self._timeout = _check_positive(timeout, "timeout")
+        self._connect_timeout = min(timeout, _check_positive(connect_timeout, "connect_timeout"))
         self.retry = retry or RetryConfig()
-        self._places = int(_above(concurrency, "concurrency"))
-        self._max_bytes = int(_above(max_bytes, "max_bytes"))
+        self._places = int(_check_positive(concurrency, "concurrency"))
+        self._max_bytes = int(_check_positive(max_bytes, "max_bytes"))
         if allow and trusted:
             raise ConfigurationError("allow needs trusted=False: a trusted address may be anywhere")
         self._guard = None if trusted else Guard(allow, resolve)
@@ -227,7 +229,7 @@ class Endpoint:
                 headers[self._key_header] = f"{'Bearer ' if bearer else ''}{self._key.reveal()}"
             client = httpx2.AsyncClient(
                 headers=headers,
-                verify=self._verify or _context(),
+                verify=self._verify or _create_ssl_context(),
                 trust_env=self._guard is None,
                 timeout=httpx2.Timeout(self._timeout, connect=self._connect_timeout),
                 limits=httpx2.Limits(max_connections=self._places, max_keepalive_connections=self._places),
@@ -246,7 +248,7 @@ class Endpoint:
             raise
         except Exception:  # it may hold words of the answer: the failure below says enough
             pass
-        raise garbled(self.provider)
+        raise unreadable_answer_error(self.provider)
 
     async def _attempted(self, line: _Line, question: _Question) -> bytes:
         # Failures are raised outside of the except blocks: what httpx2 raises holds the request, and with it the key.
@@ -320,7 +322,7 @@ class Endpoint:
         raise StatusError(
             f"{self.provider} {said}",
             provider=self.provider,
-            retryable=passing(status) and not too_long,
+            retryable=is_transient_status(status) and not too_long,
             retry_after=wait,
             status=status,
             param=param,
@@ -386,7 +388,9 @@ class Endpoint:
 
     def _parsed(self, content: bytes) -> dict[str, Any]:
         # Of bytes `json` would take half a character for one.
-        found = json.loads(str(content, "utf-8"), parse_constant=_no_number, object_hook=_in_between)
+        found = json.loads(
+            str(content, "utf-8"), parse_constant=_reject_constant, object_hook=_yield_to_event_loop
+        )
         if not isinstance(found, dict):
             raise TypeError("not an object")
         key = self._key.reveal() if self._key is not None else ""
@@ -394,21 +398,21 @@ class Endpoint:
 
     def _retried(self, attempt: int, error: Exception) -> None:
         status = error.status if isinstance(error, StatusError) else None
-        log(logging.INFO, "provider_retried", provider=self.provider, attempt=attempt, status=status)
+        log_event(logging.INFO, "provider_retried", provider=self.provider, attempt=attempt, status=status)
 
 
 @cache
-def _context() -> ssl.SSLContext:
+def _create_ssl_context() -> ssl.SSLContext:
     """Return what checks certificates: it takes 10 ms to make, and is the same for every endpoint."""
     return httpx2.create_ssl_context()
 
 
-def passing(status: int) -> bool:
+def is_transient_status(status: int) -> bool:
     """Whether a status says that the same call may succeed later."""
     return status in _PASSING or status >= 500
 
 
-def garbled(provider: str) -> ProviderError:
+def unreadable_answer_error(provider: str) -> ProviderError:
     """Return the error of an answer that cannot be read."""
     return ProviderError(
         f"{provider}: its answer is not what was asked for", provider=provider, retryable=True
@@ -417,26 +421,28 @@ def garbled(provider: str) -> ProviderError:
 
 def without_key(key: str, found: T) -> T:
     """Return an answer in which a key that the server echoes is no longer to be read."""
-    return _without(key, found) if len(key) >= _LEAST_KEY else found
+    return _redact_key(key, found) if len(key) >= _LEAST_KEY else found
 
 
-def _without(key: str, found: Any) -> Any:
+def _redact_key(key: str, found: Any) -> Any:
     if isinstance(found, str):
         return found.replace(key, _REDACTED)
     if isinstance(found, dict):
-        return {_without(key, name): _without(key, value) for name, value in found.items()}
+        return {_redact_key(key, name): _redact_key(key, value) for name, value in found.items()}
     if isinstance(found, list):
-        return found if found and isinstance(found[0], float) else [_without(key, value) for value in found]
+        return (
+            found if found and isinstance(found[0], float) else [_redact_key(key, value) for value in found]
+        )
     return found
 
 
-def _in_between(found: dict[str, Any]) -> dict[str, Any]:
+def _yield_to_event_loop(found: dict[str, Any]) -> dict[str, Any]:
     """Let the event loop in after each object: the parser alone would hold the interpreter until its end."""
-    breathe()
+    pause_if_busy()
     return found
 
 
-def _no_number(name: str) -> float:
+def _reject_constant(name: str) -> float:
     raise ValueError(f"{name} is not JSON")
 
 
@@ -455,20 +461,20 @@ def retry_after(found: str | None, now: datetime) -> float | None:
     return max(0.0, (when - now).total_seconds())
 
 
-def _above(value: float, name: str) -> float:
+def _check_positive(value: float, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         raise ConfigurationError(f"{name} must be a number above 0, was {value!r}")
     return value
 
 
-def _clean(value: str, name: str) -> str:
+def _check_header_value(value: str, name: str) -> str:
     """Return what may stand in a header, without a word about what it is when it may not."""
     if not isinstance(value, str) or not value or not re.fullmatch(r"[\x21-\x7e]+( [\x21-\x7e]+)*", value):
         raise ConfigurationError(f"{name} must be printable ASCII without spaces at its ends")
     return value
 
 
-def _address(base_url: str, trusted: bool) -> httpx2.URL:
+def _parse_base_url(base_url: str, trusted: bool) -> httpx2.URL:
     """Parse an address; whatever is wrong with it is said without the address, for there may be a password in it."""
     try:
         url = httpx2.URL(base_url)
@@ -492,7 +498,9 @@ def field_at_fault(error: Mapping[str, Any]) -> object:
     return "temperature" if "temperature" in str(error.get("message"))[:_COMPLAINT] else ""
 
 
-def endpoint(base_url: str | Endpoint, *, api_key: str | None, timeout: float, max_retries: int) -> Endpoint:
+def resolve_endpoint(
+    base_url: str | Endpoint, *, api_key: str | None, timeout: float, max_retries: int
+) -> Endpoint:
     """Return the endpoint that a provider was given, or make one of the address it was given."""
     if isinstance(base_url, Endpoint):
         if api_key is not None:

@@ -12,8 +12,8 @@ import numpy as np
 
 from acms.errors import ConfigurationError, ProviderError, ValidationError
 from acms.model import Json
-from acms.providers.arguments import model_name, whole
-from acms.providers.http import Endpoint, OverEndpoint, StatusError, endpoint
+from acms.providers.arguments import model_name, validate_positive_int
+from acms.providers.http import Endpoint, OverEndpoint, StatusError, resolve_endpoint
 from acms.providers.model_prompts import Prompts, find_prompts, name_space
 from acms.providers.refusal import InputRefusedError
 
@@ -125,8 +125,8 @@ class ModelEmbedder(ABC):
         self.model = name_space(model, f"{self._prompts.passage}{label}")
         #: Named in errors.
         self.provider = provider
-        self._dimension = whole(size, "dimension")
-        self._longest = whole(longest, "longest")
+        self._dimension = validate_positive_int(size, "dimension")
+        self._longest = validate_positive_int(longest, "longest")
 
     @property
     def dimension(self) -> int:
@@ -143,7 +143,7 @@ class ModelEmbedder(ABC):
         sent = [self._sent(text, self._prompts.passage) for text in texts]
         vectors = np.empty((len(texts), self.dimension), np.float32)
         done = 0
-        for batch in _batches(sent, self._api.most):
+        for batch in _split_batches(sent, self._api.most):
             vectors[done : done + len(batch)] = await self._asked(batch, self._api.passage)
             done += len(batch)
         return vectors
@@ -179,7 +179,7 @@ class ModelEmbedder(ABC):
 
     def _vectors(self, found: list[dict[str, Any]], count: int) -> NDArray[np.float32]:
         """Read the rows of an answer; LookupError, TypeError or ValueError when they are not what was asked for."""
-        rows = [_vector(row["embedding"]) for row in _in_order(found, count)]
+        rows = [_parse_vector(row["embedding"]) for row in _sort_by_index(found, count)]
         sizes = {len(row) for row in rows}
         if 0 in sizes:
             raise ValueError("no numbers")
@@ -227,7 +227,7 @@ class HTTPEmbedder(OverEndpoint, ModelEmbedder):
         max_retries: int = 3,
         longest: int = 8_000,
     ) -> None:
-        self._endpoint = endpoint(base_url, api_key=api_key, timeout=timeout, max_retries=max_retries)
+        self._endpoint = resolve_endpoint(base_url, api_key=api_key, timeout=timeout, max_retries=max_retries)
         if api is not None and api not in _APIS:
             raise ConfigurationError(
                 f"api must be one of {', '.join(_APIS)}, not {api!r}", options=tuple(_APIS)
@@ -266,7 +266,7 @@ def _rows_of(answer: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"embedding": vector} for vector in answer["embeddings"]["float"]]
 
 
-def _batches(texts: list[str], most: int) -> list[list[str]]:
+def _split_batches(texts: list[str], most: int) -> list[list[str]]:
     batches: list[list[str]] = []
     size = _BYTES
     for text in texts:
@@ -279,7 +279,7 @@ def _batches(texts: list[str], most: int) -> list[list[str]]:
     return batches
 
 
-def _in_order(rows: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+def _sort_by_index(rows: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
     """Return the rows by their `index`; as they came where none of them has one."""
     if len(rows) != count:
         raise ValueError("not one vector for each text")
@@ -289,7 +289,7 @@ def _in_order(rows: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
     return [by_place[place] for place in range(count)]
 
 
-def _vector(found: object) -> NDArray[np.float32]:
+def _parse_vector(found: object) -> NDArray[np.float32]:
     """Read a list of numbers, or base64 of little-endian float32."""
     if isinstance(found, str):
         return np.frombuffer(base64.b64decode(found, validate=True), "<f4").astype(np.float32)

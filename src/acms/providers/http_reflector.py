@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from acms.providers.chat import Chat
-from acms.providers.http import Endpoint, OverEndpoint, endpoint
+from acms.providers.http import Endpoint, OverEndpoint, resolve_endpoint
 from acms.providers.reflector import ANSWER_TOKENS, ModelReflector
 
 __all__ = ["HTTPReflector"]
@@ -31,7 +31,7 @@ class HTTPReflector(OverEndpoint, ModelReflector):
         max_retries: int = 3,
         max_tokens: int = ANSWER_TOKENS,
     ) -> None:
-        self._endpoint = endpoint(base_url, api_key=api_key, timeout=timeout, max_retries=max_retries)
+        self._endpoint = resolve_endpoint(base_url, api_key=api_key, timeout=timeout, max_retries=max_retries)
         super().__init__(Chat(self._endpoint, model), model, self._endpoint.provider, max_tokens)
 
     def __repr__(self) -> str:

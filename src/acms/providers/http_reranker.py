@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from acms.errors import ProviderError, ValidationError
-from acms.providers.arguments import model_name, whole
-from acms.providers.http import Endpoint, OverEndpoint, StatusError, endpoint
+from acms.providers.arguments import model_name, validate_positive_int
+from acms.providers.http import Endpoint, OverEndpoint, StatusError, resolve_endpoint
 
 __all__ = ["HTTPReranker"]
 
@@ -42,15 +42,15 @@ class HTTPReranker(OverEndpoint):
         max_retries: int = 0,
         longest: int = _LONGEST,
     ) -> None:
-        self._endpoint = endpoint(base_url, api_key=api_key, timeout=timeout, max_retries=max_retries)
+        self._endpoint = resolve_endpoint(base_url, api_key=api_key, timeout=timeout, max_retries=max_retries)
         #: Names the model.
         self.model = model_name(model)
         #: Named in errors.
         self.provider = self._endpoint.provider
         #: Texts it is asked about in a recall, at most.
-        self.candidates = whole(candidates, "candidates")
+        self.candidates = validate_positive_int(candidates, "candidates")
         self._logits = logits
-        self._longest = whole(longest, "longest")
+        self._longest = validate_positive_int(longest, "longest")
 
     def __repr__(self) -> str:
         return f"HTTPReranker({self._endpoint!r}, {self.model!r})"
@@ -73,8 +73,8 @@ class HTTPReranker(OverEndpoint):
     async def _ask(self, query: str, texts: Sequence[str], longest: int) -> list[float]:
         body = {
             "model": self.model,
-            "query": _cut(query, longest),
-            "documents": [_cut(text, longest) for text in texts],
+            "query": _truncate_bytes(query, longest),
+            "documents": [_truncate_bytes(text, longest) for text in texts],
             "return_documents": False,
         }
         return await self._endpoint.post("rerank", body, lambda answer: self._scores(answer, len(texts)))
@@ -88,7 +88,7 @@ class HTTPReranker(OverEndpoint):
         found = [by_place[place] for place in range(count)]
         if any(isinstance(value, bool) or not isinstance(value, int | float) for value in found):
             raise TypeError("not a number")
-        scores = [_logistic(value) if self._logits else float(value) for value in found]
+        scores = [_apply_logistic(value) if self._logits else float(value) for value in found]
         if not all(0 <= score <= 1 for score in scores):
             raise ProviderError(
                 f"{self.provider}: {self.model} gives scores outside of [0, 1]",
@@ -98,9 +98,9 @@ class HTTPReranker(OverEndpoint):
         return scores
 
 
-def _cut(text: str, longest: int) -> str:
+def _truncate_bytes(text: str, longest: int) -> str:
     return text.encode("utf-8", "replace")[:longest].decode("utf-8", "ignore")
 
 
-def _logistic(value: float) -> float:
+def _apply_logistic(value: float) -> float:
     return 1 / (1 + math.exp(-min(max(value, -700.0), 700.0)))

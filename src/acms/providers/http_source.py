@@ -53,7 +53,7 @@ class HTTPSource(OverEndpoint):
         else:
             if path is not None:
                 raise ConfigurationError("path goes with an Endpoint; url holds the whole address")
-            base, self._path = _split(url)
+            base, self._path = _split_url(url)
             self._endpoint = Endpoint(
                 base,
                 api_key=api_key,
@@ -78,7 +78,7 @@ class HTTPSource(OverEndpoint):
         return await self._endpoint.post(self._path, request.to_wire(), dict)
 
 
-def _split(url: str) -> tuple[str, str]:
+def _split_url(url: str) -> tuple[str, str]:
     """Return the address of a server, and the last step of a path on it."""
     if not isinstance(url, str):
         raise ConfigurationError("url must be an address such as https://kb.example.com/v1/search")

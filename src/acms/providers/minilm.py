@@ -54,7 +54,7 @@ class WordPieces:
     def split(self, text: str, most: int) -> list[int]:
         """Return the numbers of the pieces, at most `most` with the marks of start and end."""
         ids = [_START]
-        for word in _words(text[:_MOST_CHARACTERS]):
+        for word in _split_words(text[:_MOST_CHARACTERS]):
             ids += self._pieces(word)
             if len(ids) >= most:
                 break
@@ -78,14 +78,14 @@ class WordPieces:
         return tuple(found)
 
 
-def _words(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     if text.isascii():
         return _WORDS.findall(text.translate(_DROPPED).lower())
-    return "".join(map(_plain, unicodedata.normalize("NFD", text))).split()
+    return "".join(map(_normalize_character, unicodedata.normalize("NFD", text))).split()
 
 
 @lru_cache(maxsize=1 << 14)
-def _plain(letter: str) -> str:
+def _normalize_character(letter: str) -> str:
     """Return what is left of one character of a decomposed text; with spaces around when it is a word of its own."""
     category = unicodedata.category(letter)
     if letter in "\t\n\r" or category[0] == "Z":
@@ -116,15 +116,15 @@ def read_weights(path: Path, *, sha256: str) -> dict[str, NDArray[np.generic]]:
             data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from error
-    (graph,) = (body for field, _, body in _fields(data) if field == 7)
-    return dict(_tensor(body) for field, _, body in _fields(graph) if field == 5)
+    (graph,) = (body for field, _, body in _parse_protobuf_fields(data) if field == 7)
+    return dict(_parse_tensor(body) for field, _, body in _parse_protobuf_fields(graph) if field == 5)
 
 
-def _tensor(message: memoryview) -> tuple[str, NDArray[np.generic]]:
+def _parse_tensor(message: memoryview) -> tuple[str, NDArray[np.generic]]:
     """Read ONNX's TensorProto: dims 1, data_type 2, name 8, raw_data 9."""
     shape: list[int] = []
     kind, name, raw = 0, "", message[:0]
-    for field, number, body in _fields(message):
+    for field, number, body in _parse_protobuf_fields(message):
         if field == 1:
             shape.append(number)
         elif field == 2:
@@ -139,7 +139,7 @@ def _tensor(message: memoryview) -> tuple[str, NDArray[np.generic]]:
 _TYPES = {1: "<f4", 3: "i1", 7: "<i8", 9: "?"}
 
 
-def _fields(message: memoryview) -> Iterator[tuple[int, int, memoryview]]:
+def _parse_protobuf_fields(message: memoryview) -> Iterator[tuple[int, int, memoryview]]:
     """Yield (field, number, bytes) of a protobuf message that has numbers and byte strings only."""
     at = 0
 
@@ -241,7 +241,7 @@ class MiniLM:
         # One product for all texts is fastest, but only where the others cannot change a text's own last bits.
         if self._merge:
             x = x.reshape(texts * length, DIMENSION)
-        _normalise(x, *self._norm)
+        _apply_layer_norm(x, *self._norm)
         real = np.arange(length) < lengths[:, None]
         mask = np.where(real, np.float32(0), np.float32(-1e9))[:, None, None, :]
         for layer in self._layers:
@@ -257,7 +257,7 @@ class MiniLM:
             seen /= scores.sum(axis=3, keepdims=True)
             x += seen.swapaxes(1, 2).reshape(x.shape) @ layer.out
             x += layer.out_bias
-            _normalise(x, *layer.out_norm)
+            _apply_layer_norm(x, *layer.out_norm)
             hidden = x @ layer.up
             hidden += layer.up_bias
             gate = np.square(hidden)
@@ -269,7 +269,7 @@ class MiniLM:
             gate *= hidden
             x += gate @ layer.down
             x += layer.down_bias
-            _normalise(x, *layer.down_norm)
+            _apply_layer_norm(x, *layer.down_norm)
         x = x.reshape(texts, length, DIMENSION)
         x *= real[:, :, None]
         vectors = x.sum(axis=1)
@@ -277,7 +277,7 @@ class MiniLM:
         return vectors
 
 
-def _normalise(x: Array, weight: Array, bias: Array) -> None:
+def _apply_layer_norm(x: Array, weight: Array, bias: Array) -> None:
     x -= x.mean(axis=-1, keepdims=True)
     variance = np.einsum("...i,...i->...", x, x)[..., None]
     variance /= DIMENSION

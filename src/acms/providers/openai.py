@@ -10,7 +10,7 @@ from acms.model import Json
 from acms.providers.http_embedder import ModelEmbedder
 from acms.providers.http_summarizer import ModelSummarizer
 from acms.providers.reflector import ANSWER_TOKENS, ModelReflector
-from acms.providers.sdk import OverClient, SDKChat, asked, client_of, made
+from acms.providers.sdk import OverClient, SDKChat, call_sdk, client_of, create_sdk_client
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,13 +25,13 @@ _CHAT = "gpt-6-luna"
 _CLIENT = "AsyncOpenAI"
 
 
-def client(**settings: Any) -> AsyncOpenAI:
+def create_client(**settings: Any) -> AsyncOpenAI:
     """Make a client from its settings (base_url, api_key, timeout, max_retries) and the variables the SDK reads."""
     try:
         from openai import AsyncOpenAI
     except ImportError as error:
         raise MissingExtraError("openai", "openai") from error
-    return made(AsyncOpenAI, settings, "OPENAI_API_KEY")
+    return create_sdk_client(AsyncOpenAI, settings, "OPENAI_API_KEY")
 
 
 class _Chat(SDKChat):
@@ -76,7 +76,7 @@ class OpenAIEmbedder(OverClient, ModelEmbedder):
         ModelEmbedder.__init__(self, model, _PROVIDER, dimension, longest)
 
     async def _ask(self, texts: list[str], more: Mapping[str, Json]) -> NDArray[np.float32]:
-        return await asked(
+        return await call_sdk(
             lambda: self._client.embeddings.create(input=texts, **self._settings()),
             lambda answer: self._vectors(
                 [{"index": row.index, "embedding": row.embedding} for row in answer.data], len(texts)

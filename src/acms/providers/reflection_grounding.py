@@ -13,7 +13,7 @@ from acms.knowledge import Decision, Proposal, Reflection
 from acms.model import Origin
 from acms.ports import ReflectionRequest
 from acms.providers.summary_repair import repair_summary
-from acms.text.details import details
+from acms.text.details import find_details
 from acms.text.grounding import ENOUGH, Evidence, is_placeholder
 
 _FIELDS = ("content", "subject", "attribute", "value")
@@ -40,7 +40,7 @@ class Grounds:
         return self._all.names_day(moment.date())
 
     def _names_something_new(self, content: str) -> bool:
-        return not all(self._others.says(detail.text) for detail in details(content))
+        return not all(self._others.says(detail.text) for detail in find_details(content))
 
     def check(self, proposal: Proposal) -> Proposal | Decision:
         """Return a proposal with the turns that say it as its sources, or the decision that refuses it.

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, cast
 from acms.errors import ProviderError, ValidationError
 from acms.knowledge import Action, Proposal, Reflection, Scope
 from acms.ports import ReflectionRequest
-from acms.text.moments import moment
+from acms.text.moments import parse_date_bound
 
 CONFIDENCE = 0.8
 """Of a proposal that says none, or none that is a number from 0 to 1."""
@@ -65,14 +65,14 @@ class _Twice:
 _ISO = re.compile(r"\d{4}-?\d\d")
 
 
-def handles(request: ReflectionRequest) -> dict[str, str]:
+def map_fact_handles(request: ReflectionRequest) -> dict[str, str]:
     """Return the short names under which a model is shown the known facts, and the ids they stand for."""
     return {f"F{number}": fact.id for number, fact in enumerate(request.facts, 1)}
 
 
-def parse(text: str, request: ReflectionRequest, *, provider: str) -> Reflection:
+def parse_reflection(text: str, request: ReflectionRequest, *, provider: str) -> Reflection:
     """Read an answer to a request. `ProviderError`, retryable, when nothing in it can be read."""
-    found, summary, unreadable = _found(text[:_LONGEST])
+    found, summary, unreadable = _extract_proposals(text[:_LONGEST])
     if found is None:
         raise ProviderError(
             "the model's answer holds no proposals that can be read",
@@ -80,12 +80,12 @@ def parse(text: str, request: ReflectionRequest, *, provider: str) -> Reflection
             retryable=True,
             options=("try again", "use a larger model, or one with structured output"),
         )
-    names = handles(request)
+    names = map_fact_handles(request)
     said = {turn.version: turn.created_at for turn in request.turns}
     proposals: list[Proposal] = []
     for number, item in enumerate(found[:PROPOSALS], 1):
         try:
-            proposals.append(_proposal(item, names, said))
+            proposals.append(_parse_proposal(item, names, said))
         except ValidationError as error:
             unreadable.append(f"proposal {number}: {error}")
     if len(found) > PROPOSALS:
@@ -95,7 +95,7 @@ def parse(text: str, request: ReflectionRequest, *, provider: str) -> Reflection
     return Reflection(proposals=tuple(proposals), summary=summary, unreadable=tuple(unreadable))
 
 
-def cleaned(text: str) -> str:
+def clean_text(text: str) -> str:
     """Return a text without what no store can keep, and without space around it."""
     return _UNSTORABLE.sub("", text).strip()
 
@@ -103,7 +103,7 @@ def cleaned(text: str) -> str:
 # ── finding the answer ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _found(text: str) -> tuple[list[Any] | None, str | None, list[str]]:
+def _extract_proposals(text: str) -> tuple[list[Any] | None, str | None, list[str]]:
     """Return the proposals as they were written, the summary, and what is wrong with the whole."""
     said = _THOUGHTS.sub("", text)
     loose: list[Any] = []
@@ -117,11 +117,11 @@ def _found(text: str) -> tuple[list[Any] | None, str | None, list[str]]:
         whole: list[Any] | None = None
         for one in dict.fromkeys([exact, _COMMA.sub(lambda match: match[1] or "", exact)]):
             parts: list[Any] = []
-            for value in _values(one):
+            for value in _iterate_json_values(one):
                 if _is_turn(value):
                     parts += _flatten_turns([value])
                     continue
-                answer = _answer(value)
+                answer = _parse_answer(value)
                 if answer is not None:
                     return answer
                 if isinstance(value, list) and any(_is_proposal(item) for item in value):
@@ -136,7 +136,7 @@ def _found(text: str) -> tuple[list[Any] | None, str | None, list[str]]:
     return loose, None, ["the answer is not one JSON value: the proposals that are whole were read"]
 
 
-def _answer(value: Any) -> tuple[list[Any], str | None, list[str]] | None:
+def _parse_answer(value: Any) -> tuple[list[Any], str | None, list[str]] | None:
     """Return what an object says when it is an answer: it has a list of proposals, or wraps one that has."""
     for _ in range(3):
         if not isinstance(value, dict) or any(name in value for name in _LISTS):
@@ -148,7 +148,7 @@ def _answer(value: Any) -> tuple[list[Any], str | None, list[str]] | None:
     name = next(name for name in _LISTS if name in given)
     unreadable: list[str] = []
     items: list[Any] = []
-    for one in _given(given[name]):
+    for one in _field_values(given[name]):
         if isinstance(one, list):
             items += _flatten_turns(cast("list[Any]", one))
         elif _is_proposal(one):
@@ -156,9 +156,9 @@ def _answer(value: Any) -> tuple[list[Any], str | None, list[str]] | None:
         elif one is not None:
             unreadable.append(f"{name}: is no list")
     summary: str | None = None
-    for one in _given(given.get("summary")):
+    for one in _field_values(given.get("summary")):
         if isinstance(one, str):
-            summary = summary or cleaned(one) or None
+            summary = summary or clean_text(one) or None
         elif one is not None:
             unreadable.append("summary: is no text")
     return items, summary, unreadable
@@ -184,7 +184,7 @@ def _flatten_turns(items: Sequence[Any]) -> list[Any]:
     return found
 
 
-def _given(value: Any) -> Sequence[Any]:
+def _field_values(value: Any) -> Sequence[Any]:
     return value.values if isinstance(value, _Twice) else (value,)
 
 
@@ -195,7 +195,7 @@ def _is_proposal(value: Any) -> bool:
     )
 
 
-def _values(text: str) -> Iterator[Any]:
+def _iterate_json_values(text: str) -> Iterator[Any]:
     """Yield every JSON object and list of a text that is not inside one yielded before.
 
     Work is bounded: brackets that open and never close would be looked at over and over.
@@ -215,7 +215,7 @@ def _values(text: str) -> Iterator[Any]:
             yield value
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _collect_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     given: dict[str, list[Any]] = {}
     for name, value in pairs:
         given.setdefault(name, []).append(value)
@@ -225,30 +225,30 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _whole(digits: str) -> int | float:
+def _parse_integer(digits: str) -> int | float:
     """Read a whole number; a very long one as a float, infinite if need be."""
     return int(digits) if len(digits) <= 18 else float(digits)
 
 
 # line breaks inside a string are common in what models write
-_DECODER = json.JSONDecoder(strict=False, object_pairs_hook=_object, parse_int=_whole)
+_DECODER = json.JSONDecoder(strict=False, object_pairs_hook=_collect_pairs, parse_int=_parse_integer)
 
 
 # ── reading a proposal ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _proposal(item: Any, names: Mapping[str, str], said: Mapping[int, datetime | None]) -> Proposal:
+def _parse_proposal(item: Any, names: Mapping[str, str], said: Mapping[int, datetime | None]) -> Proposal:
     """Read one proposal; `ValidationError` says why it means nothing certain."""
     if not isinstance(item, dict):
         raise ValidationError("is no object")
     given = cast("_Object", item)
     if any(isinstance(value, _Twice) for value in given.values()):
         raise ValidationError("says two different things about one field")
-    fact_id = _fact(_first(given, "fact", "fact_id"), names)
-    action = _action(given.get("action"), fact_id)
-    content = _text(given.get("content"))
-    subject = _short(given.get("subject"), _NAME)
-    attribute = _short(given.get("attribute"), _NAME)
+    fact_id = _parse_fact_id(_first_non_null(given, "fact", "fact_id"), names)
+    action = _parse_action(given.get("action"), fact_id)
+    content = _parse_text(given.get("content"))
+    subject = _parse_short_text(given.get("subject"), _NAME)
+    attribute = _parse_short_text(given.get("attribute"), _NAME)
     if action in ("add", "update"):
         if not content:
             raise ValidationError("has no content")
@@ -256,44 +256,44 @@ def _proposal(item: Any, names: Mapping[str, str], said: Mapping[int, datetime |
             raise ValidationError(f"has more than {_CONTENT} characters")
         if action == "update" and fact_id is not None and fact_id not in names.values():
             raise ValidationError("updates a fact that it was not shown")
-        if len(content) == CONTENT_CHARS or len(_text(given.get("value"))) == VALUE_CHARS:
+        if len(content) == CONTENT_CHARS or len(_parse_text(given.get("value"))) == VALUE_CHARS:
             raise ValidationError("was cut at the length the schema allows")
     elif fact_id is None and not (subject or attribute):
         raise ValidationError(f"does not say which fact to {action}")
-    sources = _sources(given.get("sources"), said)
+    sources = _parse_sources(given.get("sources"), said)
     when = next((said[version] for version in sources or tuple(said)[::-1]), None)
-    valid_from = _moment(given.get("valid_from"), when)
-    valid_to = _moment(given.get("valid_to"), when, end=True)
+    valid_from = _parse_datetime(given.get("valid_from"), when)
+    valid_to = _parse_datetime(given.get("valid_to"), when, end=True)
     if valid_from and valid_to and valid_to < valid_from:
         valid_from = valid_to = None
-    cardinality = _word(given.get("cardinality"))
-    kind = _word(_first(given, "fact_type", "type"))
+    cardinality = _normalize_word(given.get("cardinality"))
+    kind = _normalize_word(_first_non_null(given, "fact_type", "type"))
     return Proposal(
         action=action,
         content=content,
         subject=subject,
         attribute=attribute,
-        value=_short(given.get("value"), _VALUE),
+        value=_parse_short_text(given.get("value"), _VALUE),
         cardinality=cardinality if cardinality in ("one", "many") else None,
         fact_type=kind if _WORD.match(kind) else "fact",
-        confidence=_confidence(given.get("confidence")),
-        negative=_negative(given),
-        scope=cast("Scope", "namespace") if _word(given.get("scope")) == "namespace" else "session",
+        confidence=_parse_confidence(given.get("confidence")),
+        negative=_parse_negative(given),
+        scope=cast("Scope", "namespace") if _normalize_word(given.get("scope")) == "namespace" else "session",
         valid_from=valid_from,
         valid_to=valid_to,
         fact_id=fact_id,
-        depends_on=_depends_on(given.get("depends_on"), names),
+        depends_on=_parse_dependencies(given.get("depends_on"), names),
         sources=sources,
-        reason=_text(given.get("reason"))[:_REASON],
+        reason=_parse_text(given.get("reason"))[:_REASON],
     )
 
 
-def _first(given: _Object, *names: str) -> Any:
+def _first_non_null(given: _Object, *names: str) -> Any:
     return next((given[name] for name in names if given.get(name) is not None), None)
 
 
-def _action(value: Any, fact_id: str | None) -> Action:
-    word = _word(value)
+def _parse_action(value: Any, fact_id: str | None) -> Action:
+    word = _normalize_word(value)
     if word in _ACTIONS:
         return cast("Action", word)
     if value is None or value == "":
@@ -303,31 +303,31 @@ def _action(value: Any, fact_id: str | None) -> Action:
     raise ValidationError(f"unknown action {word!r}" if _WORD.match(word) else "unknown action")
 
 
-def _text(value: Any) -> str:
+def _parse_text(value: Any) -> str:
     """Return a text or the digits of a number; nothing for what is neither."""
     if isinstance(value, str):
-        return cleaned(value)
+        return clean_text(value)
     number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return repr(value) if number else ""
 
 
-def _short(value: Any, most: int) -> str:
+def _parse_short_text(value: Any, most: int) -> str:
     """Return a text, or nothing when it is too long: cut, it would be another one."""
-    text = _text(value)
+    text = _parse_text(value)
     return text if len(text) <= most else ""
 
 
-def _word(value: Any) -> str:
-    return "_".join(cleaned(value).casefold().split()) if isinstance(value, str) else ""
+def _normalize_word(value: Any) -> str:
+    return "_".join(clean_text(value).casefold().split()) if isinstance(value, str) else ""
 
 
-def _fact(value: Any, names: Mapping[str, str]) -> str | None:
+def _parse_fact_id(value: Any, names: Mapping[str, str]) -> str | None:
     """Return the id that a handle stands for; an unknown name is kept, for the rules to say so."""
     if isinstance(value, int) and not isinstance(value, bool):
         value = f"F{value}"
     if not isinstance(value, str):
         return None
-    name = cleaned(value)
+    name = clean_text(value)
     handle = _HANDLE.match(name)
     if handle:
         name = f"F{int(handle[1][1:])}"
@@ -337,16 +337,18 @@ def _fact(value: Any, names: Mapping[str, str]) -> str | None:
     return name[:_NAME] or None
 
 
-def _depends_on(value: Any, names: Mapping[str, str]) -> tuple[str, ...]:
+def _parse_dependencies(value: Any, names: Mapping[str, str]) -> tuple[str, ...]:
     """Return the ids of the known facts that are named, once each; what names none is passed over."""
     said = cast("list[Any]", value) if isinstance(value, list) else [value]
     ids = set(names.values())
-    return tuple(dict.fromkeys(id for one in said if (id := _fact(one, names)) in ids and id is not None))
+    return tuple(
+        dict.fromkeys(id for one in said if (id := _parse_fact_id(one, names)) in ids and id is not None)
+    )
 
 
-def _confidence(value: Any) -> float:
+def _parse_confidence(value: Any) -> float:
     if isinstance(value, str):
-        word = _word(value)
+        word = _normalize_word(value)
         if word in _SURE:
             return _SURE[word]
         try:
@@ -358,34 +360,38 @@ def _confidence(value: Any) -> float:
     return float(value)
 
 
-def _negative(given: _Object) -> bool:
+def _parse_negative(given: _Object) -> bool:
     value = given.get("negative")
     if isinstance(value, str):
-        return _word(value) in ("true", "yes")
+        return _normalize_word(value) in ("true", "yes")
     if value is None:
-        return _word(given.get("polarity")) == "negative"
+        return _normalize_word(given.get("polarity")) == "negative"
     return value is True or (value == 1 and not isinstance(value, list | dict))
 
 
-def _moment(value: Any, said: datetime | None, *, end: bool = False) -> datetime | None:
+def _parse_datetime(value: Any, said: datetime | None, *, end: bool = False) -> datetime | None:
     """Return an ISO 8601 time in UTC, or what a date in words means that was said at a time; UTC without a zone."""
     if not isinstance(value, str):
         return None
-    if said is not None and (found := moment(value, said, end=end)) and not _ISO.match(cleaned(value)):
+    if (
+        said is not None
+        and (found := parse_date_bound(value, said, end=end))
+        and not _ISO.match(clean_text(value))
+    ):
         return found
     try:
-        when = datetime.fromisoformat(cleaned(value))
+        when = datetime.fromisoformat(clean_text(value))
         return when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC)
     except (ValueError, OverflowError):
         return None
 
 
-def _sources(value: Any, versions: Mapping[int, object]) -> tuple[int, ...]:
+def _parse_sources(value: Any, versions: Mapping[int, object]) -> tuple[int, ...]:
     """Return the versions of turns that are named, those that were asked about, once each."""
     found: dict[int, None] = {}
     for one in cast("list[Any]", value) if isinstance(value, list) else [value]:
         if isinstance(one, str):
-            digits = cleaned(one).strip("[]()#").lower().removeprefix("v").strip()
+            digits = clean_text(one).strip("[]()#").lower().removeprefix("v").strip()
             one = int(digits) if _NUMBER.match(digits) else None
         if isinstance(one, int | float) and not isinstance(one, bool) and one in versions:
             found[int(one)] = None

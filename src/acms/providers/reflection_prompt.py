@@ -15,9 +15,9 @@ from typing import Any, cast
 from acms.knowledge import Fact
 from acms.ports import ReflectionRequest, Turn
 from acms.prompt_types import escape_tags
-from acms.providers.reflection_parser import CONTENT_CHARS, VALUE_CHARS, cleaned, handles
-from acms.text.moments import periods_named
-from acms.text.tokenizer import words
+from acms.providers.reflection_parser import CONTENT_CHARS, VALUE_CHARS, clean_text, map_fact_handles
+from acms.text.moments import find_periods
+from acms.text.tokenizer import split_words
 
 NAME_CHARS = 80
 """Characters of a subject or an attribute: a few words."""
@@ -48,12 +48,12 @@ def answer_schema(request: ReflectionRequest) -> dict[str, object]:
     the strict mode of every vendor takes it; `without_bounds` is for servers that take no bounds.
     """
     versions = [turn.version for turn in request.turns]
-    known = list(handles(request))
+    known = list(map_fact_handles(request))
     properties: dict[str, object] = {
-        "content": _text(CONTENT_CHARS),
-        "subject": _text(NAME_CHARS),
-        "attribute": _text(NAME_CHARS),
-        "value": _text(VALUE_CHARS),
+        "content": _text_schema(CONTENT_CHARS),
+        "subject": _text_schema(NAME_CHARS),
+        "attribute": _text_schema(NAME_CHARS),
+        "value": _text_schema(VALUE_CHARS),
     }
     if known:
         properties["action"] = _one_of("add", "update", "remove", "keep")
@@ -66,13 +66,13 @@ def answer_schema(request: ReflectionRequest) -> dict[str, object]:
         "scope": _one_of("session", "namespace"),
     }
     if any(map(_may_name_a_day, request.turns)):
-        properties |= {"valid_from": _text(DATE_CHARS), "valid_to": _text(DATE_CHARS)}
+        properties |= {"valid_from": _text_schema(DATE_CHARS), "valid_to": _text_schema(DATE_CHARS)}
     if known:
         properties["depends_on"] = _list_of(_one_of(*known), len(known))
-    facts = _list_of(_object(properties), _most_facts(request))
-    turn = _object({"turn": {"type": "integer", "enum": versions}, "facts": facts})
+    facts = _list_of(_object_schema(properties), _most_facts(request))
+    turn = _object_schema({"turn": {"type": "integer", "enum": versions}, "facts": facts})
     turns = {**_list_of(turn, len(versions)), "minItems": len(versions)}
-    return _object({"turns": turns, "summary": _text(request.max_summary_tokens * _CHARS)})
+    return _object_schema({"turns": turns, "summary": _text_schema(request.max_summary_tokens * _CHARS)})
 
 
 def without_bounds(schema: Any) -> Any:
@@ -85,16 +85,16 @@ def without_bounds(schema: Any) -> Any:
 
 def _may_name_a_day(turn: Turn) -> bool:
     said = turn.created_at or datetime.now(UTC)
-    return any(char.isnumeric() for char in turn.text) or bool(periods_named(turn.text, said))
+    return any(char.isnumeric() for char in turn.text) or bool(find_periods(turn.text, said))
 
 
 def _most_facts(request: ReflectionRequest) -> int:
     """Return how many facts one turn can state: each has two words at least."""
-    longest = max((len(words(turn.text)) for turn in request.turns), default=0)
+    longest = max((len(split_words(turn.text)) for turn in request.turns), default=0)
     return min(request.max_facts + len(request.facts), max(1, longest // 2))
 
 
-def _object(properties: Mapping[str, object]) -> dict[str, object]:
+def _object_schema(properties: Mapping[str, object]) -> dict[str, object]:
     return {
         "type": "object",
         "properties": dict(properties),
@@ -111,31 +111,32 @@ def _one_of(*choices: str) -> dict[str, object]:
     return {"type": "string", "enum": list(choices)}
 
 
-def _text(most: int) -> dict[str, object]:
+def _text_schema(most: int) -> dict[str, object]:
     return {"type": "string", "maxLength": most} if most <= GRAMMAR else {"type": "string"}
 
 
-def question(template: str, request: ReflectionRequest) -> tuple[str, str]:
+def build_reflection_prompt(template: str, request: ReflectionRequest) -> tuple[str, str]:
     """Return (system, prompt) for a request: what stands above and below the `---` of a template, filled in."""
     system, _, prompt = template.partition("\n---\n")
     values = {
-        "facts": "\n".join(_fact(number, fact) for number, fact in enumerate(request.facts, 1)) or "(none)",
-        "turns": "\n".join(map(_turn, request.turns)),
+        "facts": "\n".join(_format_fact(number, fact) for number, fact in enumerate(request.facts, 1))
+        or "(none)",
+        "turns": "\n".join(map(_format_turn, request.turns)),
         "summary_tokens": str(request.max_summary_tokens),
     }
     return system.strip(), _PLACE.sub(lambda place: values[place[1]], prompt).strip()
 
 
-def _turn(turn: Turn) -> str:
-    speaker = re.sub(r"[\[\]():<>]", "", " ".join(cleaned(turn.speaker).split()))[:_SPEAKER] or "unknown"
+def _format_turn(turn: Turn) -> str:
+    speaker = re.sub(r"[\[\]():<>]", "", " ".join(clean_text(turn.speaker).split()))[:_SPEAKER] or "unknown"
     when = ""
     if turn.created_at is not None:
         when = f" {_DAYS[turn.created_at.weekday()]} {turn.created_at:%Y-%m-%d %H:%M}"
-    text = f"\n{_INDENT}".join(_safe(turn.text).splitlines())
+    text = f"\n{_INDENT}".join(_escape_blocks(turn.text).splitlines())
     return f"[{turn.version}] {speaker} ({turn.origin.value}){when}: {text}"
 
 
-def _fact(number: int, fact: Fact) -> str:
+def _format_fact(number: int, fact: Fact) -> str:
     shown: dict[str, object] = {"content": fact.content}
     shown |= {name: getattr(fact, name) for name in ("subject", "attribute", "value") if getattr(fact, name)}
     shown["cardinality"] = fact.cardinality
@@ -148,9 +149,9 @@ def _fact(number: int, fact: Fact) -> str:
     if fact.doubt is not None:
         shown["in_doubt"] = True
     line = json.dumps(shown, ensure_ascii=False)
-    return f"F{number} {' '.join(_safe(line).split())}"
+    return f"F{number} {' '.join(_escape_blocks(line).split())}"
 
 
-def _safe(text: str) -> str:
+def _escape_blocks(text: str) -> str:
     """Return a text in which the marks around the blocks are no marks."""
-    return escape_tags(cleaned(text), _BLOCKS)
+    return escape_tags(clean_text(text), _BLOCKS)

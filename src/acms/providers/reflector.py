@@ -7,10 +7,10 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Protocol
 
-from acms.providers.arguments import model_name, whole
+from acms.providers.arguments import model_name, validate_positive_int
 from acms.providers.reflection_grounding import ground_reflection
-from acms.providers.reflection_parser import parse
-from acms.providers.reflection_prompt import answer_schema, question
+from acms.providers.reflection_parser import parse_reflection
+from acms.providers.reflection_prompt import answer_schema, build_reflection_prompt
 
 if TYPE_CHECKING:
     from acms.knowledge import Reflection
@@ -46,18 +46,18 @@ class ModelReflector:
         self.model = model_name(model)
         #: Named in errors.
         self.provider = provider
-        self.max_tokens = whole(max_tokens, "max_tokens")
+        self.max_tokens = validate_positive_int(max_tokens, "max_tokens")
 
     async def reflect(self, request: ReflectionRequest) -> Reflection:
         """Return the proposals and the summary that the model wrote, with what could not be read of them."""
-        system, prompt = question(template(), request)
+        system, prompt = build_reflection_prompt(load_reflection_template(), request)
         text = await self._chat.complete(
             system, prompt, max_tokens=self.max_tokens, schema=answer_schema(request)
         )
-        return ground_reflection(parse(text, request, provider=self.provider), request)
+        return ground_reflection(parse_reflection(text, request, provider=self.provider), request)
 
 
 @cache
-def template() -> str:
+def load_reflection_template() -> str:
     """Return the prompt as it was written: what the model is told, `---`, what it is asked."""
     return (files("acms.providers") / "prompts" / "reflect.md").read_text(encoding="utf-8")

@@ -41,7 +41,7 @@ def register(kind: str, name: str, factory: Callable[..., Any]) -> None:
 
     The factory is called with the settings that `create` is given. A name that is taken is refused.
     """
-    _check(kind)
+    _check_kind(kind)
     if not isinstance(name, str) or not name.strip():
         raise ConfigurationError(f"the name of a {kind} must be a text that is not empty")
     if not callable(factory):
@@ -53,7 +53,7 @@ def register(kind: str, name: str, factory: Callable[..., Any]) -> None:
 
 def names(kind: str) -> list[str]:
     """Return the names by which providers of a kind can be made, sorted; also of those whose extra is missing."""
-    _check(kind)
+    _check_kind(kind)
     return sorted(name for of, name in (*_BUILT_IN, *_registered) if of == kind)
 
 
@@ -65,10 +65,10 @@ def create(kind: str, name: str, **settings: Any) -> Any:
     `client`, which stays open. Without api_key `http` uses the environment variable ACMS_MODEL_KEY.
     `MissingExtraError` without the SDK, `ConfigurationError` for an unknown name or setting.
     """
-    _check(kind)
+    _check_kind(kind)
     factory = _registered.get((kind, name))
     if factory is not None:
-        return _made(kind, name, factory, settings)
+        return _call_factory(kind, name, factory, settings)
     if (kind, name) not in _BUILT_IN:
         known = names(kind)
         raise ConfigurationError(
@@ -80,20 +80,20 @@ def create(kind: str, name: str, **settings: Any) -> Any:
     if name == "http" and "api_key" not in settings and isinstance(settings.get("base_url"), str):
         settings["api_key"] = os.environ.get(_KEY) or None
     if name not in ("openai", "anthropic") or "client" in settings:
-        return _made(kind, name, factory, settings)
+        return _call_factory(kind, name, factory, settings)
     of_client = {key: settings.pop(key) for key in _OF_CLIENT if key in settings}
-    _fits(kind, name, factory, {"client": None, **settings})
-    found = factory(module.client(**of_client), **settings)
+    _check_settings(kind, name, factory, {"client": None, **settings})
+    found = factory(module.create_client(**of_client), **settings)
     found.owns_client = True
     return found
 
 
-def _made(kind: str, name: str, factory: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
-    _fits(kind, name, factory, settings)
+def _call_factory(kind: str, name: str, factory: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
+    _check_settings(kind, name, factory, settings)
     return factory(**settings)
 
 
-def _fits(kind: str, name: str, factory: Callable[..., Any], settings: Mapping[str, Any]) -> None:
+def _check_settings(kind: str, name: str, factory: Callable[..., Any], settings: Mapping[str, Any]) -> None:
     """Refuse settings that a factory does not take, or that are missing, in words that hold no value."""
     try:
         inspect.signature(factory).bind(**settings)
@@ -101,6 +101,6 @@ def _fits(kind: str, name: str, factory: Callable[..., Any], settings: Mapping[s
         raise ConfigurationError(f"{kind} {name!r}: {error}") from error
 
 
-def _check(kind: str) -> None:
+def _check_kind(kind: str) -> None:
     if kind not in _KINDS:
         raise ConfigurationError(f"{kind!r} is not one of {', '.join(_KINDS)}", options=_KINDS)

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from acms.config import RetryConfig
 from acms.errors import ACMSError, ProviderError
-from acms.observability.logging import log
+from acms.observability.logging import log_event
 from acms.runtime.chance import chance
 
 __all__ = ["with_retry"]
@@ -38,26 +38,26 @@ async def with_retry(
         try:
             return await fn()
         except Exception as error:
-            if not _passing(error, config) or attempt >= config.max_attempts:
+            if not _is_retryable(error, config) or attempt >= config.max_attempts:
                 raise
             wait = config.delay(attempt, fraction())
             if isinstance(error, ProviderError) and error.retry_after is not None:
                 if error.retry_after > config.max_delay:
-                    raise _too_long(error, error.retry_after, config) from error
+                    raise _delay_exceeded_error(error, error.retry_after, config) from error
                 wait = max(wait, error.retry_after)
             if on_retry is not None:
-                _tell(on_retry, attempt, error)
+                _notify_retry(on_retry, attempt, error)
         await sleep(wait)  # outside of the except block: what fails next did not fail because of this
         attempt += 1
 
 
-def _passing(error: Exception, config: RetryConfig) -> bool:
+def _is_retryable(error: Exception, config: RetryConfig) -> bool:
     if isinstance(error, ACMSError):
         return error.retryable
     return isinstance(error, config.retryable_exceptions)
 
 
-def _too_long(error: ProviderError, seconds: float, config: RetryConfig) -> ProviderError:
+def _delay_exceeded_error(error: ProviderError, seconds: float, config: RetryConfig) -> ProviderError:
     return ProviderError(
         f"{error}; not tried again, as it asks to wait {seconds:g} s and retry.max_delay is {config.max_delay:g} s",
         provider=error.provider,
@@ -67,8 +67,8 @@ def _too_long(error: ProviderError, seconds: float, config: RetryConfig) -> Prov
     )
 
 
-def _tell(on_retry: Callable[[int, Exception], None], attempt: int, error: Exception) -> None:
+def _notify_retry(on_retry: Callable[[int, Exception], None], attempt: int, error: Exception) -> None:
     try:
         on_retry(attempt, error)
     except Exception:
-        log(logging.WARNING, "on_retry_failed", attempt=attempt)
+        log_event(logging.WARNING, "on_retry_failed", attempt=attempt)

@@ -17,13 +17,20 @@ from acms.providers.chat import (
     TEMPERATURE,
     THINKING,
     accepted_schema,
+    empty_answer_error,
     feature_to_leave_out,
-    wordless,
 )
-from acms.providers.http import REFUSED, StatusError, field_at_fault, garbled, passing, without_key
+from acms.providers.http import (
+    REFUSED,
+    StatusError,
+    field_at_fault,
+    is_transient_status,
+    unreadable_answer_error,
+    without_key,
+)
 from acms.providers.refusal import says_too_long
 
-__all__ = ["OverClient", "SDKChat", "asked", "client_of", "made"]
+__all__ = ["OverClient", "SDKChat", "call_sdk", "client_of", "create_sdk_client"]
 
 T = TypeVar("T")
 
@@ -37,7 +44,7 @@ def client_of(client: Any, kind: str) -> Any:
     return client
 
 
-def made(kind: Callable[..., Any], settings: Mapping[str, Any], key: str) -> Any:
+def create_sdk_client(kind: Callable[..., Any], settings: Mapping[str, Any], key: str) -> Any:
     """Make a client from settings and the SDK's own environment variables, of which `key` is the one with the key."""
     try:
         return kind(**settings)
@@ -46,7 +53,7 @@ def made(kind: Callable[..., Any], settings: Mapping[str, Any], key: str) -> Any
     raise ConfigurationError(problem, options=(f"set {key}",))
 
 
-async def asked(call: Callable[[], Awaitable[Any]], read: Callable[[Any], T], provider: str) -> T:
+async def call_sdk(call: Callable[[], Awaitable[Any]], read: Callable[[Any], T], provider: str) -> T:
     """Return what `read` makes of an SDK's answer; every failure is a `ProviderError` that says nothing secret.
 
     When `read` cannot (LookupError, TypeError, ValueError, AttributeError) the answer counts as garbled: `retryable`.
@@ -57,16 +64,16 @@ async def asked(call: Callable[[], Awaitable[Any]], read: Callable[[Any], T], pr
     except ProviderError:
         raise
     except Exception as error:
-        failure = _failure(error, provider)
+        failure = _convert_error(error, provider)
     else:
         try:
             return read(answer)
         except (LookupError, TypeError, ValueError, AttributeError):
-            failure = garbled(provider)
+            failure = unreadable_answer_error(provider)
     raise failure  # outside of the except blocks: what the SDK raised would be its context
 
 
-def keyless(text: str, client: Any) -> str:
+def redact_client_key(text: str, client: Any) -> str:
     """Return a text in which a key of the client that the server echoes is no longer to be read."""
     for name in ("api_key", "auth_token"):
         key = getattr(client, name, None)
@@ -130,18 +137,18 @@ class SDKChat(ABC):
                 return text
 
     async def _text(self, system: str, prompt: str, max_tokens: int, settings: Mapping[str, Any]) -> str:
-        text, refused = await asked(
+        text, refused = await call_sdk(
             lambda: self._ask(system, prompt, max_tokens, settings), self._checked, self.provider
         )
         if text:
             return text
-        raise wordless(self.provider, refused)
+        raise empty_answer_error(self.provider, refused)
 
     def _checked(self, answer: Any) -> tuple[str, bool]:
         text, refused = self._read(answer)
         if not isinstance(text, str):
             raise TypeError("not a text")
-        return keyless(THINKING.sub("", text, count=1), self.client).strip(), refused
+        return redact_client_key(THINKING.sub("", text, count=1), self.client).strip(), refused
 
     @abstractmethod
     def _ask(
@@ -165,11 +172,11 @@ def _field_at_fault(error: Exception) -> str:
     return str(field_at_fault(cast("dict[str, Any]", inner))) if isinstance(inner, dict) else ""
 
 
-def _failure(error: Exception, provider: str) -> ProviderError:
+def _convert_error(error: Exception, provider: str) -> ProviderError:
     status = getattr(error, "status_code", None)
     kinds = {base.__name__ for base in type(error).__mro__}
     if "APIResponseValidationError" in kinds or isinstance(error, ValueError):  # ValueError: no JSON, no data
-        return garbled(provider)
+        return unreadable_answer_error(provider)
     if isinstance(status, int):
         too_long = status >= 500 and says_too_long(str(error))
         return StatusError(
@@ -177,7 +184,7 @@ def _failure(error: Exception, provider: str) -> ProviderError:
             provider=provider,
             status=status,
             param=_field_at_fault(error),
-            retryable=passing(status) and not too_long,
+            retryable=is_transient_status(status) and not too_long,
             too_long=too_long,
         )
     if kinds & set(_BROKEN) or isinstance(error, OSError):

@@ -74,44 +74,54 @@ class ServerTokenCounter(OverEndpoint):
             case "llama.cpp":
                 return await self._count_by_llama_cpp(payload)
             case "vllm":
-                body = {"model": model, **_pick(payload, "messages", "tools"), "add_generation_prompt": True}
-                return await self._endpoint.post("tokenize", body, lambda answer: _whole(answer["count"]))
+                body = {
+                    "model": model,
+                    **_select_fields(payload, "messages", "tools"),
+                    "add_generation_prompt": True,
+                }
+                return await self._endpoint.post(
+                    "tokenize", body, lambda answer: _check_token_count(answer["count"])
+                )
             case "anthropic":
                 fields = ("messages", "system", "tools", "tool_choice", "thinking")
-                body = {"model": model, **_pick(payload, *fields)}
+                body = {"model": model, **_select_fields(payload, *fields)}
                 return await self._endpoint.post(
-                    "v1/messages/count_tokens", body, lambda answer: _whole(answer["input_tokens"])
+                    "v1/messages/count_tokens",
+                    body,
+                    lambda answer: _check_token_count(answer["input_tokens"]),
                 )
             case _:  # gemini
                 name = model if "/" in model else f"models/{model}"
                 config = payload.get("config", {})
                 request = {"model": name, "contents": payload["contents"]}
-                request |= _pick(config, "systemInstruction", "tools")
+                request |= _select_fields(config, "systemInstruction", "tools")
                 return await self._endpoint.post(
                     f"v1beta/{name}:countTokens",
                     {"generateContentRequest": request},
-                    lambda answer: _whole(answer["totalTokens"]),
+                    lambda answer: _check_token_count(answer["totalTokens"]),
                 )
 
     async def _count_by_llama_cpp(self, payload: Mapping[str, Json]) -> int:
         prompt = await self._endpoint.post(
-            "apply-template", _pick(payload, "messages", "tools"), lambda answer: _text(answer["prompt"])
+            "apply-template",
+            _select_fields(payload, "messages", "tools"),
+            lambda answer: _check_text(answer["prompt"]),
         )
         body = {"content": prompt, "add_special": True, "parse_special": True}
         return await self._endpoint.post("tokenize", body, lambda answer: len(answer["tokens"]))
 
 
-def _pick(source: Mapping[str, Json], *names: str) -> dict[str, Any]:
+def _select_fields(source: Mapping[str, Json], *names: str) -> dict[str, Any]:
     return {name: source[name] for name in names if name in source}
 
 
-def _whole(value: object) -> int:
+def _check_token_count(value: object) -> int:
     if type(value) is not int or value < 0:
         raise TypeError("not a number of tokens")
     return value
 
 
-def _text(value: object) -> str:
+def _check_text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError("not a text")
     return value

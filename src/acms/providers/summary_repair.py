@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from acms.ports import Turn
 from acms.text.grounding import Evidence
-from acms.text.tokenizer import spans
+from acms.text.tokenizer import find_sentence_spans
 
 _FENCE = re.compile(r"```[a-zA-Z]*[ \t]*\n(.*?)\n?```", re.DOTALL)
 _END = re.compile(r"[.!?。！？…][\"')\]”»」]*\s*\Z")
@@ -35,7 +35,7 @@ def repair_summary(answer: str, turns: Sequence[Turn]) -> tuple[str, Mapping[str
     evidence = Evidence(
         [*((turn.text, turn.created_at) for turn in turns), *((turn.speaker, None) for turn in turns)]
     )
-    sentences = [text[start:end] for start, end in spans(text)]
+    sentences = [text[start:end] for start, end in find_sentence_spans(text)]
     kept: list[str] = []
     seen: set[str] = set()
     for number, sentence in enumerate(sentences):

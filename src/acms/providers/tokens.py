@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from acms.errors import ConfigurationError, ValidationError
-from acms.runtime.threads import breathe
+from acms.runtime.threads import pause_if_busy
 
 if TYPE_CHECKING:
     from acms.ports import TokenCounter
@@ -68,7 +68,7 @@ class BPETokenCounter:
             found = truncate(text, sys.maxsize, self.name)[1]
         except UnicodeEncodeError as error:
             raise ValidationError(f"lone surrogate at character {error.start}", field="text") from error
-        breathe()
+        pause_if_busy()
         return found
 
 
@@ -108,7 +108,7 @@ _CLASSES = (
 )
 
 
-def _table(default: int, *groups: tuple[bytes, Sequence[int]]) -> bytes:
+def _build_byte_table(default: int, *groups: tuple[bytes, Sequence[int]]) -> bytes:
     table = bytearray([default]) * 256
     for letter, members in groups:
         for byte in members:
@@ -116,12 +116,12 @@ def _table(default: int, *groups: tuple[bytes, Sequence[int]]) -> bytes:
     return bytes(table)
 
 
-_CLASS = _table(ord("."), *_CLASSES)
+_CLASS = _build_byte_table(ord("."), *_CLASSES)
 _CONTINUATION = bytes(range(0x80, 0xC0))
-_LETTERS = _table(ord(" "), (b"a", b"aAl"))
-_DIGITS = _table(ord(" "), (b"0", b"0"))
-_MARKS = _table(ord(" "), (b".", b"."))
-_SPACES = _table(ord("x"), (b" ", b" "))
+_LETTERS = _build_byte_table(ord(" "), (b"a", b"aAl"))
+_DIGITS = _build_byte_table(ord(" "), (b"0", b"0"))
+_MARKS = _build_byte_table(ord(" "), (b".", b"."))
+_SPACES = _build_byte_table(ord("x"), (b" ", b" "))
 
 # Tokens per occurrence: a non-negative least-squares fit to o200k_base counts, 2026-11, on every other 2 kB
 # chunk of LoCoMo, REALTALK and BEAM conversations, Python, JavaScript and C sources, JSON (configuration,
@@ -212,7 +212,7 @@ _BY_CLASS: tuple[tuple[bytes, float], ...] = (
 All fitted 2026-11 by quantile regression to the largest count of Qwen2.5, SmolLM2 and Gemma 3 for 2,000 texts: chat in
 English and Chinese, Python, TypeScript, JSON, numbers, emoji, and program messages in 33 languages.
 """
-_SCRIPT = _table(
+_SCRIPT = _build_byte_table(
     ord(" "),
     (b".", b"!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"),
     (b"0", range(ord("0"), ord("9") + 1)),
@@ -273,7 +273,7 @@ def token_counter(name: str) -> TokenCounter:
         raise ConfigurationError(f"unknown token counter {name!r}; known: {', '.join(_COUNTERS)}") from None
 
 
-def batches(counter: TokenCounter) -> Callable[[Iterable[str]], Iterable[int]]:
+def build_batch_counter(counter: TokenCounter) -> Callable[[Iterable[str]], Iterable[int]]:
     """Return what counts many texts as `counter.count` does, and faster where that is ours: others run meanwhile."""
     if type(counter) is not BPETokenCounter:
         return partial(map, counter.count)

@@ -22,7 +22,7 @@ from acms.ports import Frame
 from acms.recall.corpus import Field
 from acms.recall.fact_candidates import Known
 from acms.recall.index import Ints
-from acms.recall.planner import Candidate, Choice, candidate, telling, version_in
+from acms.recall.planner import Candidate, Choice, append_label, build_candidate, version_in
 from acms.recall.ranking import Ranking
 from acms.results import Verdict
 from acms.text.index_record import EXTERNAL
@@ -75,7 +75,7 @@ class Terms:
     labels: Labels = UNLABELLED
 
 
-def unit_at(field: Field, place: int) -> tuple[Unit[Doc], str]:
+def group_at_index(field: Field, place: int) -> tuple[Unit[Doc], str]:
     """Return the unit an entry in force belongs to, and why it cannot be shown; "" when it can."""
     snapshot = field.snapshot
     document = field.document(place)
@@ -98,22 +98,22 @@ def _is_summarised(field: Field, document: int) -> bool:
     return any(one.version == by for one in field.cover.shown if one.kind is Kind.SUMMARY)
 
 
-def newest(field: Field) -> Unit[Doc] | None:
+def find_newest_group(field: Field) -> Unit[Doc] | None:
     """Return the newest unit of the log asked that can be shown."""
     for place in range(len(field) - 1, field.start - 1, -1):
-        unit, reason = unit_at(field, place)
+        unit, reason = group_at_index(field, place)
         if not reason and unit.entries[-1].version == field.document(place) + 1:
             return unit
     return None
 
 
-def offer(field: Field, ranking: Ranking, terms: Terms, frame: Frame) -> Offer:
+def collect_candidates(field: Field, ranking: Ranking, terms: Terms, frame: Frame) -> Offer:
     """Divide what is ranked into the current episode and the past."""
     rejected: list[Choice] = []
     taken: set[int] = set(terms.shown)
     current: list[Candidate] = []
     episode = -1
-    for one, place in _current(field, ranking, terms, frame) if terms.episode else ():
+    for one, place in _current_candidates(field, ranking, terms, frame) if terms.episode else ():
         taken.update([entry.version for entry in one.unit.entries])
         if place >= 0:
             episode = one.unit.entries[-1].episode or -1
@@ -173,7 +173,7 @@ class _Past:
         documents = field.documents(ranking.places)
         families = _group_copies(field, ranking)
         if terms.stale or terms.profile:
-            self._old = _old(field, documents, families, terms)
+            self._old = _find_superseded(field, documents, families, terms)
         groups = field.snapshot.column("group")[documents]
         plain = self._find_plain(groups)
         rest: list[tuple[int, int, int, Candidate, int]] = []
@@ -181,7 +181,7 @@ class _Past:
             documents.tolist(),
             ranking.places.tolist(),
             groups.tolist(),
-            _lone(field, ranking, documents, self._frame),
+            _single_candidates(field, ranking, documents, self._frame),
             families,
             strict=True,
         )
@@ -215,10 +215,12 @@ class _Past:
         if group < 0:
             self._taken.add(version)
         else:
-            unit, hidden = unit_at(field, place)
+            unit, hidden = group_at_index(field, place)
             self._taken.update(entry.version for entry in unit.entries)
             places = [field.place_of(entry.version - 1) for entry in unit.entries]
-            one = _ranked(candidate(unit, _source(unit), self._frame), self._ranking, places)
+            one = _rank_group(
+                build_candidate(unit, _source_of_group(unit), self._frame), self._ranking, places
+            )
             end = places[-1]
         current = self._episodes[document] == self._episode
         rule, reason = (
@@ -262,12 +264,14 @@ def _add_warnings(found: list[Candidate], labels: Labels) -> list[Candidate]:
         return found
     periods = [labels.times.get(one.unit.version) for one in found]
     return [
-        one if period is None else telling(one, period.warning(labels.moment))
+        one if period is None else append_label(one, period.warning(labels.moment))
         for one, period in zip(found, periods, strict=True)
     ]
 
 
-def _old(field: Field, documents: Ints, families: Sequence[int], terms: Terms) -> dict[int, Demotion]:
+def _find_superseded(
+    field: Field, documents: Ints, families: Sequence[int], terms: Terms
+) -> dict[int, Demotion]:
     """Return which candidates say what is no longer so, by version: also older ones that say the same as these.
 
     A tool group is shown whole or not at all, so one member is enough.
@@ -315,7 +319,7 @@ _filled: Callable[[Iterable[object]], Candidate] = partial(tuple.__new__, Candid
 long."""
 
 
-def _lone(field: Field, ranking: Ranking, documents: Ints, frame: Frame) -> Iterator[Candidate]:
+def _single_candidates(field: Field, ranking: Ranking, documents: Ints, frame: Frame) -> Iterator[Candidate]:
     """Yield what is ranked as units of one entry each; the members of tool groups too, which are none.
 
     There are hundreds and few are shown: their fields are read a column at a time, and the rest when asked for.
@@ -362,19 +366,21 @@ def _marked_alike(field: Field, one: Candidate, other: int) -> bool:
     return not one.markers or set(one.markers) <= set(field.snapshot.doc(other - 1).markers)
 
 
-def _current(field: Field, ranking: Ranking, terms: Terms, frame: Frame) -> list[tuple[Candidate, int]]:
+def _current_candidates(
+    field: Field, ranking: Ranking, terms: Terms, frame: Frame
+) -> list[tuple[Candidate, int]]:
     """Return the units of the current episode, oldest first, each with its place; -1 for the query itself.
 
     Of a long episode only the newest units that the budget could hold, and the marked ones.
     """
-    last = newest(field)
+    last = find_newest_group(field)
     if last is None:
         return []
     found: list[tuple[Candidate, int]] = []
     place = field.place_of(last.entries[-1].version - 1)
     if terms.asks:
-        found.append((candidate(last, Source.CURRENT, frame), -1))
-        before = _before(field, place)
+        found.append((build_candidate(last, Source.CURRENT, frame), -1))
+        before = _find_previous_group(field, place)
         if before is None:
             return found
         last, place = before
@@ -383,25 +389,25 @@ def _current(field: Field, ranking: Ranking, terms: Terms, frame: Frame) -> list
     places = np.flatnonzero(field.column("episode") == episode) if episode else np.array([place])
     left = terms.budget
     marked = field.marked()
-    for at in _backwards(places[places <= place], marked):
+    for at in _iterate_newest_first(places[places <= place], marked):
         if left < 0 and (marked is None or not marked[at]):
             continue
-        unit, reason = unit_at(field, at)
+        unit, reason = group_at_index(field, at)
         end = unit.entries[-1]
         if reason or end.version in seen or end.version != field.document(at) + 1 or end.episode != episode:
             continue
         seen.add(end.version)
-        one = candidate(unit, Source.CURRENT, frame)
+        one = build_candidate(unit, Source.CURRENT, frame)
         left -= one.tokens
         found.append((one, at))
     asking = [pair for pair in found if pair[1] < 0]
     answering = sorted([pair for pair in found if pair[1] >= 0], key=itemgetter(1))
     places_found = [at for _, at in answering]
-    scored = _score([one for one, _ in answering], ranking, places_found)
+    scored = _score_candidates([one for one, _ in answering], ranking, places_found)
     return [*zip(scored, places_found, strict=True), *asking]
 
 
-def _backwards(places: Ints, marked: NDArray[np.bool_] | None) -> Iterator[int]:
+def _iterate_newest_first(places: Ints, marked: NDArray[np.bool_] | None) -> Iterator[int]:
     """Yield the newest places, then, of a long episode, those of marked entries only."""
     recent, older = places[-NEWEST:], places[:-NEWEST]
     yield from recent[::-1].tolist()
@@ -409,26 +415,26 @@ def _backwards(places: Ints, marked: NDArray[np.bool_] | None) -> Iterator[int]:
         yield from older[marked[older]][::-1].tolist()
 
 
-def _before(field: Field, place: int) -> tuple[Unit[Doc], int] | None:
+def _find_previous_group(field: Field, place: int) -> tuple[Unit[Doc], int] | None:
     for at in range(place - 1, field.start - 1, -1):
-        unit, reason = unit_at(field, at)
+        unit, reason = group_at_index(field, at)
         if not reason and unit.entries[-1].version == field.document(at) + 1:
             return unit, at
     return None
 
 
-def _ranked(one: Candidate, ranking: Ranking, places: Sequence[int]) -> Candidate:
+def _rank_group(one: Candidate, ranking: Ranking, places: Sequence[int]) -> Candidate:
     """Return a unit with the relevance of the entry that answers best, at the price of them all: one shows the others.
 
     A call says little and is cheap, its answer is dear and says what is asked.
     """
     best = max(places, key=lambda place: (ranking.scores.marked[place], -place))
-    (found,) = _score([one], ranking, [best])
+    (found,) = _score_candidates([one], ranking, [best])
     found = found._replace(distance=min(ranking.distances(np.array(places, np.int64))))
     return found if len(places) == 1 else found._replace(score=ranking.score_at_cost(best, one.tokens))
 
 
-def _score(units: Sequence[Candidate], ranking: Ranking, places: Sequence[int]) -> list[Candidate]:
+def _score_candidates(units: Sequence[Candidate], ranking: Ranking, places: Sequence[int]) -> list[Candidate]:
     """Return units with the relevance and the score of one of their entries each."""
     at = np.array(places, np.int64)
     relevances: list[float] = ranking.relevances[at].tolist()
@@ -454,12 +460,12 @@ def _score(units: Sequence[Candidate], ranking: Ranking, places: Sequence[int]) 
     ]
 
 
-def _source(unit: Unit[Doc]) -> Source:
+def _source_of_group(unit: Unit[Doc]) -> Source:
     """Return where a past tool group comes from: marked, or found by similarity."""
     return Source.MARKED if any(entry.markers for entry in unit.entries) else Source.SIMILAR
 
 
-def together(offers: Sequence[Offer]) -> Offer:
+def merge_candidate_sets(offers: Sequence[Offer]) -> Offer:
     """Return several offers as one, in their order; the current episode is that of the last one."""
     return Offer(
         past=[one for each in offers for one in each.past],
@@ -470,7 +476,7 @@ def together(offers: Sequence[Offer]) -> Offer:
     )
 
 
-def facts(logs: Sequence[Known], terms: Terms, frame: Frame) -> Offer:
+def collect_fact_candidates(logs: Sequence[Known], terms: Terms, frame: Frame) -> Offer:
     """Return the facts in force that answer, log by log, oldest first."""
     past: list[Candidate] = []
     rejected: list[Choice] = []
@@ -501,37 +507,37 @@ class Rest:
     def __iter__(self) -> Iterator[Verdict]:
         for doc in map(self._field.snapshot.doc, self._field.snapshot.documents()):
             if doc.kind in (Kind.MESSAGE, Kind.SUMMARY):
-                yield _verdict(self._field, self._ranking, doc)
+                yield _explain_message(self._field, self._ranking, doc)
         for known in self._known:
             for doc in map(known.field.snapshot.doc, known.field.snapshot.documents()):
                 if doc.kind is Kind.FACT:
-                    yield _of_fact(known, doc)
+                    yield _explain_fact(known, doc)
 
     def why(self, id: str) -> Verdict | None:
         """Return why an entry was no candidate; None when nothing has such an entry at its version."""
         for known in self._known:
             found = known.field.snapshot.find(id)
             if found is not None and (doc := known.field.snapshot.doc(found)).kind is Kind.FACT:
-                return _of_fact(known, doc)
+                return _explain_fact(known, doc)
         found = self._field.snapshot.find(id)
         if found is None:
             return None
-        return _verdict(self._field, self._ranking, self._field.snapshot.doc(found))
+        return _explain_message(self._field, self._ranking, self._field.snapshot.doc(found))
 
 
-def _of_fact(known: Known, doc: Doc) -> Verdict:
+def _explain_fact(known: Known, doc: Doc) -> Verdict:
     at = known.field.place_of(doc.version - 1)
     if at < 0:
         by = known.field.cover.by(doc.version)
         if by is not None:
-            return _unseen(doc, "hidden", f"out of force since v{by}")
-        return _unseen(doc, "hidden", "nothing of it is shown")
+            return _rejection_verdict(doc, "hidden", f"out of force since v{by}")
+        return _rejection_verdict(doc, "hidden", "nothing of it is shown")
     if hidden := known.when.hidden(doc.version):
-        return _unseen(doc, "hidden", hidden)
+        return _rejection_verdict(doc, "hidden", hidden)
     if not known.allows(doc.version):
-        return _unseen(doc, "filter", FILTERED)
+        return _rejection_verdict(doc, "filter", FILTERED)
     if known.relevance[at] <= 0:
-        return _unseen(doc, "irrelevant", "it has nothing to do with the query")
+        return _rejection_verdict(doc, "irrelevant", "it has nothing to do with the query")
     return Verdict(
         id=doc.id,
         version=version_in(doc),
@@ -546,19 +552,21 @@ def _of_fact(known: Known, doc: Doc) -> Verdict:
     )
 
 
-def _verdict(field: Field, ranking: Ranking, doc: Doc) -> Verdict:
+def _explain_message(field: Field, ranking: Ranking, doc: Doc) -> Verdict:
     at = field.place_of(doc.version - 1)
     if at < 0:
         by = field.cover.by(doc.version)
-        return _unseen(doc, "hidden", "nothing of it is shown" if by is None else f"out of force since v{by}")
-    _, reason = unit_at(field, at)
+        return _rejection_verdict(
+            doc, "hidden", "nothing of it is shown" if by is None else f"out of force since v{by}"
+        )
+    _, reason = group_at_index(field, at)
     if reason:
-        return _unseen(doc, "hidden", reason)
+        return _rejection_verdict(doc, "hidden", reason)
     if not ranking.allows(at):
-        return _unseen(doc, "filter", FILTERED)
+        return _rejection_verdict(doc, "filter", FILTERED)
     relevance, score = ranking.relevance(at), ranking.score(at)
     if score <= 0:
-        return _unseen(doc, "irrelevant", "neither it nor a neighbour has to do with the query")
+        return _rejection_verdict(doc, "irrelevant", "neither it nor a neighbour has to do with the query")
     return Verdict(
         id=doc.id,
         version=version_in(doc),
@@ -572,7 +580,7 @@ def _verdict(field: Field, ranking: Ranking, doc: Doc) -> Verdict:
     )
 
 
-def _unseen(doc: Doc, rule: str, reason: str) -> Verdict:
+def _rejection_verdict(doc: Doc, rule: str, reason: str) -> Verdict:
     return Verdict(
         id=doc.id, version=version_in(doc), included=False, rule=rule, tokens=doc.tokens, reason=reason
     )

@@ -16,7 +16,7 @@ from acms.recall.corpus import K1, Field
 from acms.recall.index import Floats, Ints
 from acms.recall.ranking import Ranking, repeats_query
 from acms.recall.scoring import SIGMA
-from acms.recall.vector_score import largest, vectors_of
+from acms.recall.vector_score import find_largest_indices, vectors_of
 from acms.text.tokenizer import subjectless_terms
 
 LEADERS = 3
@@ -146,7 +146,7 @@ def _add_meaning(field: Field, ranking: Ranking, leader: int, nearness: Floats) 
     Likely are those that share the rarest words with the statement, and those that answer the query best: what shares
     no word with the statement shares its subject.
     """
-    likely = largest(nearness, COMPARED)
+    likely = find_largest_indices(nearness, COMPARED)
     likely = likely[nearness[likely] > 0]
     later = field.following(leader)
     best = ranking.places[np.isin(ranking.places, later)][:COMPARED]

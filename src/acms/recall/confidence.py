@@ -35,7 +35,9 @@ COMPARED = 0.5
 """Share of the entries that must have vectors for meaning to count."""
 
 
-def certainty(field: Field, ranking: Ranking, known: Sequence[Known] = (), *, asks: int = -1) -> Certainty:
+def estimate_confidence(
+    field: Field, ranking: Ranking, known: Sequence[Known] = (), *, asks: int = -1
+) -> Certainty:
     """Return how sure it is that a log, or a fact known beside it, holds what answers a query.
 
     `asks` is the place of the query itself when it is the last entry.
@@ -51,15 +53,17 @@ def certainty(field: Field, ranking: Ranking, known: Sequence[Known] = (), *, as
         places = best[answers][:BEST]
         around = _share_held(ranking, weights, places - NEAR, places + NEAR + 1, end)
         reach = max(reach, float(around.mean()))
-        lead = _lead(field, ranking, best, _share_held(ranking, weights, best, best + 1, end))
+        lead = _measure_speaker_margin(
+            field, ranking, best, _share_held(ranking, weights, best, best + 1, end)
+        )
     rise = 0.0
     meaning = ranking.scores.meaning_own
     if meaning is None or ranking.coverage < COMPARED:
-        value = _curve(BY_WORDS, (reach, lead))
+        value = _apply_logistic_curve(BY_WORDS, (reach, lead))
     else:
         rises = [*(np.clip(meaning[best] / SIGMA, 0, 1)), *(one.meaning for one in known)]
         rise = float(max(rises, default=0.0))
-        value = _curve(BY_BOTH, (reach, lead, rise))
+        value = _apply_logistic_curve(BY_BOTH, (reach, lead, rise))
     return Certainty(value if reach > 0 or rise > 0 else 0.0, reach, lead, rise)
 
 
@@ -83,7 +87,7 @@ def _share_held(ranking: Ranking, weights: Sequence[float], first: Ints, last: I
     return found
 
 
-def _lead(field: Field, ranking: Ranking, places: Ints, held: Floats) -> float:
+def _measure_speaker_margin(field: Field, ranking: Ranking, places: Ints, held: Floats) -> float:
     """Return how much more the best message of the speakers named holds than the best of all others; 0 without any."""
     named = ranking.query.speakers
     if not named or len(named) == len(field.speakers):
@@ -93,6 +97,6 @@ def _lead(field: Field, ranking: Ranking, places: Ints, held: Floats) -> float:
     return float(held[own].max(initial=0.0) - held[~own].max(initial=0.0))
 
 
-def _curve(coefficients: Sequence[float], measured: Sequence[float]) -> float:
+def _apply_logistic_curve(coefficients: Sequence[float], measured: Sequence[float]) -> float:
     start, *slopes = coefficients
     return 1 / (1 + exp(-start - sum(slope * one for slope, one in zip(slopes, measured, strict=True))))

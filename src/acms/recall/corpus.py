@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from acms.log.in_force import Cover, anchor
+from acms.log.in_force import Cover, anchor_version
 from acms.model import Entry, Kind, Role, State
 from acms.recall.index import Floats, Ints, Snapshot
 from acms.text.index_record import EMPTY, EXTERNAL, REPLACES, Label
@@ -57,7 +57,7 @@ class Field:
         if order is not None:
             self._keep(order)
         elif cover or snapshot.odd():
-            self._keep(reading_order(*present(snapshot, self.kind), cover, self.kind))
+            self._keep(reading_order(*mask_documents_by_kind(snapshot, self.kind), cover, self.kind))
 
     def _keep(self, order: Ints) -> None:
         self.order = order
@@ -300,7 +300,7 @@ class Field:
         return np.where(held & ~np.uint32(255) == keys, held & np.uint32(255), 0).astype(np.float32)
 
 
-def present(snapshot: Snapshot, kind: Kind) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def mask_documents_by_kind(snapshot: Snapshot, kind: Kind) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return which documents have content, and which of them are of a kind and no edits."""
     codes, labels = snapshot.labels()
     there = snapshot.column("nonce") != b""
@@ -337,7 +337,7 @@ def reading_order(
     if placed:
         anchors = order + 1 + base
         for entry in placed:
-            anchors[np.searchsorted(order, entry.version - 1 - base)] = anchor(entry)
+            anchors[np.searchsorted(order, entry.version - 1 - base)] = anchor_version(entry)
         order = order[np.lexsort((order, anchors))]
     return order
 

@@ -26,14 +26,14 @@ from numpy.typing import NDArray
 
 from acms.errors import ACMSError, ProviderError, SessionNotFoundError
 from acms.model import Derived, Draft, Embedded, Kind, Privacy, State
-from acms.observability.logging import log
+from acms.observability.logging import log_event
 from acms.ports import Embedder, StorageBackend
 from acms.privacy.modes import mode_of
 from acms.providers.refusal import InputRefusedError
 from acms.recall.patience import PATIENCE, patience
 from acms.storage import handles
-from acms.text.index_record import named
-from acms.text.tokenizer import spans
+from acms.text.index_record import join_fact_names
+from acms.text.tokenizer import find_sentence_spans
 
 RECIPE = "said2"
 """Name of this recipe in a space: vectors of another one are never compared with these."""
@@ -60,7 +60,7 @@ class Passage(NamedTuple):
     text: str
 
 
-def passages(draft: Draft) -> list[Passage]:
+def split_passages(draft: Draft) -> list[Passage]:
     """Return the whole entry, or its chunks in order where it is long; nothing for one without content."""
     content = draft.content
     if not content.strip():
@@ -69,16 +69,16 @@ def passages(draft: Draft) -> list[Passage]:
     said = draft.created_at
     date = f"{said.day} {_MONTHS[said.month - 1]} {said.year}"
     if draft.kind is Kind.FACT:  # it stands alone, under its address
-        about = named(draft)
+        about = join_fact_names(draft)
         return [Passage(0, len(content), f"{about}: {content}" if about else content)]
     if len(content.split(None, WORDS + 1)) <= WORDS:
         return [Passage(0, len(content), f"{date} {speaker}: {content}")]
-    (_, end), *rest = _chunks(content, spans(content))[:PARTS]
+    (_, end), *rest = _chunk_sentences(content, find_sentence_spans(content))[:PARTS]
     first = Passage(0, end, f"{date} {speaker}: {content[:end]}")
     return [first, *(Passage(start, end, f"{speaker}: {content[start:end]}") for start, end in rest)]
 
 
-def _chunks(content: str, sentences: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def _chunk_sentences(content: str, sentences: list[tuple[int, int]]) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     start, words = sentences[0][0], 0
     for first, last in sentences:
@@ -132,9 +132,9 @@ class _Queued:
     ended: asyncio.Future[None] | None = None
 
 
-def embedding(storage: StorageBackend, embedder: Embedder, mode: Privacy | None) -> Embedding:
+def get_shared_embedding(storage: StorageBackend, embedder: Embedder, mode: Privacy | None) -> Embedding:
     """Return an embedder at work on a storage handle, the same for all sessions of this process on it."""
-    known = handles.here(storage).embeddings
+    known = handles.get_loop_state(storage).embeddings
     found: Embedding | None = known.get((id(embedder), mode))
     if found is None:
         found = known[id(embedder), mode] = Embedding(storage, embedder, mode)
@@ -202,10 +202,10 @@ class Embedding:
         mode = mode_of(self._mode, draft.privacy)
         shown: Draft | None = draft
         if mode is not None:
-            from acms.privacy.redact_entry import embedded  # the rules come with it
+            from acms.privacy.redact_entry import redact_for_embedding  # the rules come with it
 
-            shown = embedded(draft, mode)
-        return [] if shown is None else [one for one in passages(shown) if self.reads(one.text)]
+            shown = redact_for_embedding(draft, mode)
+        return [] if shown is None else [one for one in split_passages(shown) if self.reads(one.text)]
 
     def reads(self, text: str) -> bool:
         """Whether the model knows the language of a text; the first one that it does not know is logged."""
@@ -213,7 +213,7 @@ class Embedding:
             return True
         if not self._met_unread:
             self._met_unread = True
-            log(logging.WARNING, "language_not_read", space=self.space)
+            log_event(logging.WARNING, "language_not_read", space=self.space)
         return False
 
     def take_notice(self) -> tuple[str, ...]:
@@ -336,7 +336,7 @@ class Embedding:
     async def _lull(self) -> None:
         """Let writers go first for a moment, unless somebody waits for vectors."""
         self._hurry.clear()
-        loop, state = asyncio.get_running_loop(), handles.here(self.storage)
+        loop, state = asyncio.get_running_loop(), handles.get_loop_state(self.storage)
         end = loop.time() + POSTPONED
         while not self._wanted and (left := min(state.appended + LULL, end) - loop.time()) > 0:
             try:
@@ -497,7 +497,7 @@ class Embedding:
             parts = [part for one in self.passages(draft) for part in await self._accepted(one)]
             if not parts:
                 await self._call([PROBE])  # raises when the model refuses everything
-            log(logging.WARNING, "input_refused", space=self.space, version=version, parts=len(parts))
+            log_event(logging.WARNING, "input_refused", space=self.space, version=version, parts=len(parts))
             known = {part.text: vector for part, vector in parts}
             return self._stored(version, [part for part, _ in parts], known)
 
@@ -574,7 +574,7 @@ class Embedding:
 
     def _tell(self, what: str, error: Exception) -> None:
         code = error.code if isinstance(error, ACMSError) else type(error).__name__
-        log(logging.WARNING, "embedding_failed", space=self.space, what=what, code=code)
+        log_event(logging.WARNING, "embedding_failed", space=self.space, what=what, code=code)
 
     # ── the embedder ────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -25,8 +25,8 @@ from acms.recall.planner import LABEL, Candidate
 from acms.recall.query import Query
 from acms.recall.ranking import CANDIDATES, CUTOFF, Ranking
 from acms.recall.scoring import LIFT, SIGMA, order_by_cost
-from acms.recall.vector_score import cosines
-from acms.text.tokenizer import rarity
+from acms.recall.vector_score import compute_cosines
+from acms.text.tokenizer import compute_idf
 
 
 class When(NamedTuple):
@@ -79,7 +79,7 @@ class Known:
         plain = self._words
         if query.vector is not None and query.space is not None and ranking.scores.level is not None:
             mean, deviation = ranking.scores.level
-            found = cosines(field, query.space, query.vector, np.arange(len(field)))
+            found = compute_cosines(field, query.space, query.vector, np.arange(len(field)))
             above = (found - np.float32(mean)) / np.float32(deviation)
             self._meaning = np.nan_to_num(above, nan=0.0)
             plain = plain + np.float32(SIGMA) * np.maximum(0, self._meaning)
@@ -184,7 +184,7 @@ def measure_rarities(ranking: Ranking, fields: Iterable[Field]) -> list[float]:
         size += len(field)
         for number, word in enumerate(ranking.query.words):
             held[number] += len(field.word_postings(word)[0])
-    return [rarity(size, often) for often in held]
+    return [compute_idf(size, often) for often in held]
 
 
 def _score_words(field: Field, query: Query, rarities: Sequence[float]) -> tuple[Floats, Floats]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from acms.errors import ValidationError
 from acms.log import validation
-from acms.log.encoding import micros
+from acms.log.encoding import to_microseconds
 from acms.model import Json, Kind, Role
 from acms.recall.corpus import Field
 from acms.text.index_record import Label
@@ -69,19 +69,19 @@ class Where:
         if not isinstance(noted, Mapping):
             raise ValidationError("must be a mapping of names to values", field="where.metadata")
         after, before = (
-            None if said.get(name) is None else _moment(said[name], f"where.{name}")
+            None if said.get(name) is None else _parse_time_bound(said[name], f"where.{name}")
             for name in ("after", "before")
         )
         if after is not None and before is not None and before <= after:
             raise ValidationError("must be later than after", field="where.before")
         found = cls(
-            roles=_any(said.get("role"), "role", _role),
-            actors=_any(said.get("actor"), "actor", validation.name),
-            markers=_any(said.get("marker"), "marker", _marker),
-            sessions=_any(said.get("session"), "session", validation.name),
+            roles=_parse_value_set(said.get("role"), "role", _validate_role),
+            actors=_parse_value_set(said.get("actor"), "actor", validation.validate_name),
+            markers=_parse_value_set(said.get("marker"), "marker", _validate_marker),
+            sessions=_parse_value_set(said.get("session"), "session", validation.validate_name),
             after=after,
             before=before,
-            metadata=tuple((validation.name(name, "where.metadata"), noted[name]) for name in noted),
+            metadata=tuple((validation.validate_name(name, "where.metadata"), noted[name]) for name in noted),
         )
         return None if found == cls() else found
 
@@ -91,9 +91,9 @@ class Where:
         found = np.fromiter(map(self._labelled, labels), bool, len(labels))[codes]
         minutes = field.column("minute")
         if self.after is not None:
-            found &= minutes >= micros(self.after) // MINUTE
+            found &= minutes >= to_microseconds(self.after) // MINUTE
         if self.before is not None:
-            found &= minutes <= (micros(self.before) - 1) // MINUTE
+            found &= minutes <= (to_microseconds(self.before) - 1) // MINUTE
         if self.sessions is not None:
             found &= field.snapshot.of(owners)[field.documents(np.arange(len(field)))]
         return found
@@ -105,8 +105,8 @@ class Where:
         minutes = field.column("minute")
         found = np.zeros(len(field), bool)
         for end in (self.after, self.before):
-            if end is not None and micros(end) % MINUTE:
-                found |= minutes == micros(end) // MINUTE
+            if end is not None and to_microseconds(end) % MINUTE:
+                found |= minutes == to_microseconds(end) // MINUTE
         return found
 
     def holds(self, said: datetime, metadata: Mapping[str, Json]) -> bool:
@@ -122,14 +122,14 @@ class Where:
         )
 
 
-def _moment(given: Any, field: str) -> datetime:
+def _parse_time_bound(given: Any, field: str) -> datetime:
     """Return a time; a day alone begins at midnight UTC."""
     if isinstance(given, str) and len(given) == len("2026-01-01"):
         given = f"{given}T00:00+00:00"
-    return validation.moment(given, field)
+    return validation.parse_moment(given, field)
 
 
-def _any(given: Any, name: str, check: Callable[[Any, str], T]) -> frozenset[T] | None:
+def _parse_value_set(given: Any, name: str, check: Callable[[Any, str], T]) -> frozenset[T] | None:
     """Return one value or several as a set."""
     if given is None:
         return None
@@ -139,15 +139,15 @@ def _any(given: Any, name: str, check: Callable[[Any, str], T]) -> frozenset[T] 
     return frozenset([check(value, f"where.{name}") for value in values])
 
 
-def _role(given: Any, field: str) -> Role:
-    return validation.choice(given, Role, field)
+def _validate_role(given: Any, field: str) -> Role:
+    return validation.parse_choice(given, Role, field)
 
 
-def _marker(given: Any, field: str) -> str:
-    return (validation.markers([given], field) or ("",))[0]
+def _validate_marker(given: Any, field: str) -> str:
+    return (validation.validate_markers([given], field) or ("",))[0]
 
 
-def whole(field: Field, found: Mask) -> Mask:
+def complete_tool_groups(field: Field, found: Mask) -> Mask:
     """Return a mask of entries in force that divides no tool group: one that is let through takes all with it."""
     if field.kind is Kind.MESSAGE:
         for place in np.flatnonzero(found & (field.column("group") >= 0)).tolist():

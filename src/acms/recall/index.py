@@ -19,11 +19,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from acms.log.encoding import entry_id, locate
+from acms.log.encoding import entry_id, parse_entry_id
 from acms.log.in_force import Doc
 from acms.model import Json, Kind
 from acms.text.index_record import EMPTY, EXTERNAL, HEADER, REPLACES, Label, read_group, read_label
-from acms.text.tokenizer import day_terms, found_by
+from acms.text.tokenizer import day_terms, searchable_terms
 
 Floats: TypeAlias = NDArray[np.float32]
 Ints: TypeAlias = NDArray[np.int64]
@@ -95,10 +95,10 @@ class Vectors:
             size = min(BLOCK - start, len(order) - done, AT_HAND)
             joined = b"".join([data[place] for place in order[done : done + size].tolist()])
             values = self.blocks[-1][start : start + size]
-            widened(np.frombuffer(joined, "<i2").reshape(size, self.dimension), values)
+            widen_halves(np.frombuffer(joined, "<i2").reshape(size, self.dimension), values)
             norms = np.sqrt(np.einsum("ij,ij->i", values, values))
             values /= np.where(norms > 0, norms, 1)[:, None]
-            self.signs[len(self.blocks) - 1][:, start : start + size] = signs(values)
+            self.signs[len(self.blocks) - 1][:, start : start + size] = pack_signs(values)
             done += size
 
     def rows(self, places: Ints) -> Floats:
@@ -168,7 +168,7 @@ class Vectors:
         return held + self.documents.nbytes + self.begin.nbytes + self.slot.nbytes
 
 
-def widened(halves: NDArray[np.int16], out: Floats) -> None:
+def widen_halves(halves: NDArray[np.int16], out: Floats) -> None:
     """Write finite half-precision numbers, given by their bits, as single-precision ones.
 
     The bits are moved to their places and the exponent is corrected by a product, which is exact: a third of the time
@@ -184,7 +184,7 @@ _PLACES = np.int32(0x8FFFE000 - (1 << 32))
 """Sign, exponent and fraction of a half-precision number at their places in a single-precision one."""
 
 
-def signs(values: Floats) -> NDArray[np.uint64]:
+def pack_signs(values: Floats) -> NDArray[np.uint64]:
     """Return the signs of vectors as bits, 64 dimensions a row and a vector a column."""
     bits = np.packbits(values > 0, axis=1)
     width = -bits.shape[1] % 8
@@ -350,7 +350,18 @@ class Segment:
         self._bytes += 5 * len(counts)
         if flags & REPLACES or self.labels[code].kind is not Kind.MESSAGE:
             self.odd.append(document)
-        fields = (minute, tokens, episode, nonce, flags, exact, code, found, length, _print(packed))
+        fields = (
+            minute,
+            tokens,
+            episode,
+            nonce,
+            flags,
+            exact,
+            code,
+            found,
+            length,
+            _fingerprint_terms(packed),
+        )
         for column, value in zip(columns.values(), fields, strict=True):
             column[document] = value
         self.count += 1
@@ -361,7 +372,7 @@ class Segment:
             code = self._labels[data] = len(self.labels)
             label = read_label(data)
             self.labels.append(label)
-            self._spoken.append(tuple(found_by(label.actor)) if label.actor else ())
+            self._spoken.append(tuple(searchable_terms(label.actor)) if label.actor else ())
             self._bytes += 400
         return code
 
@@ -433,10 +444,10 @@ class Segment:
             self._terms_by_document.frombytes(said.astype(np.uint32).tobytes())
         self._ends = array("Q", np.cumsum(sizes).astype(np.uint64).tobytes())
         lengths = self.columns["length"]
-        lengths[: len(sizes)] += np.bincount(_document(also), minlength=len(sizes))
-        keys = _sorted(keys)
+        lengths[: len(sizes)] += np.bincount(_documents_of_keys(also), minlength=len(sizes))
+        keys = _sort_keys(keys)
         # A term of the text that is also one of the date or of the speaker.
-        twice = _where(keys, lambda near: near < 256)
+        twice = _find_key_changes(keys, lambda near: near < 256)
         if len(twice):
             again = np.zeros(len(keys), bool)
             again[twice] = again[twice + 1] = True
@@ -445,9 +456,9 @@ class Segment:
             first = np.flatnonzero(np.diff(some >> np.uint64(8), prepend=np.uint64(0)))
             summed = np.add.reduceat(some & np.uint64(255), first)
             keys[both[first]] = some[first] & ~np.uint64(255) | np.minimum(summed, 255)
-            np.subtract.at(lengths, _document(some[first]), np.maximum(summed, 255) - np.uint64(255))
+            np.subtract.at(lengths, _documents_of_keys(some[first]), np.maximum(summed, 255) - np.uint64(255))
             keys = np.delete(keys, twice + 1)
-        begins = _where(keys, lambda near: near >= 1 << 32) + 1
+        begins = _find_key_changes(keys, lambda near: near >= 1 << 32) + 1
         begins = np.concatenate([np.zeros(min(1, len(keys)), np.int64), begins])
         self._terms = (keys[begins] >> np.uint64(32)).astype(np.uint32)
         self._starts = np.append(begins, len(keys))
@@ -471,7 +482,7 @@ class Segment:
         wide = numbers.astype(np.uint64)
         columns = self.columns
         columns["length"][low : low + len(sizes)] = np.bincount(documents, counts, len(sizes))
-        columns["print"][low : low + len(sizes)] = _prints(wide, documents, len(sizes))
+        columns["print"][low : low + len(sizes)] = _fingerprint_documents(wide, documents, len(sizes))
         wide <<= np.uint64(32)
         wide |= np.maximum(counts, np.uint64(1))
         documents += low
@@ -482,8 +493,10 @@ class Segment:
         """Return the keys of the terms that come from the fields: date and speaker."""
         documents = np.flatnonzero(there)
         days, of_day = np.unique(self.columns["minute"][documents] // DAY, return_inverse=True)
-        found = _spread([day_terms(day) for day in days.tolist()], of_day, documents)
-        return np.concatenate([found, _spread(self._spoken, self.columns["label"][documents], documents)])
+        found = _build_term_keys([day_terms(day) for day in days.tolist()], of_day, documents)
+        return np.concatenate(
+            [found, _build_term_keys(self._spoken, self.columns["label"][documents], documents)]
+        )
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -534,7 +547,9 @@ class Segment:
         vectors.extend(own)
 
 
-def _spread(terms: Sequence[Sequence[int]], codes: NDArray[Any], documents: Ints) -> NDArray[np.uint64]:
+def _build_term_keys(
+    terms: Sequence[Sequence[int]], codes: NDArray[Any], documents: Ints
+) -> NDArray[np.uint64]:
     """Return the keys of the terms that each document has by its code; a term is never 0."""
     table = np.zeros((len(terms), max(map(len, terms), default=0)), np.uint64)
     for row, numbers in zip(table, terms, strict=True):
@@ -544,7 +559,7 @@ def _spread(terms: Sequence[Sequence[int]], codes: NDArray[Any], documents: Ints
     return keys[found > 0]
 
 
-def _sorted(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _sort_keys(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return keys in order; those of one kind ascend by document already, so all that is left is to sort by term.
 
     That is counted, 16 bits at a time, in half the time of comparing. Very many are compared where they lie: counting
@@ -560,7 +575,9 @@ def _sorted(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return found
 
 
-def _where(keys: NDArray[np.uint64], told: Callable[[NDArray[np.uint64]], NDArray[np.bool_]]) -> Ints:
+def _find_key_changes(
+    keys: NDArray[np.uint64], told: Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
+) -> Ints:
     """Return the places of the keys of which the bits in which the next one differs tell something, some at a time."""
     found = [
         low
@@ -572,26 +589,26 @@ def _where(keys: NDArray[np.uint64], told: Callable[[NDArray[np.uint64]], NDArra
     return np.concatenate([np.zeros(0, np.int64), *found])
 
 
-def _document(keys: NDArray[np.uint64]) -> Ints:
+def _documents_of_keys(keys: NDArray[np.uint64]) -> Ints:
     """Return the documents of some keys."""
     return (keys.astype(np.uint32) >> np.uint32(8)).astype(np.int64)
 
 
-def _print(packed: NDArray[np.uint32]) -> int:
+def _fingerprint_terms(packed: NDArray[np.uint32]) -> int:
     """Return a number that is the same for the same terms in any order, and rarely otherwise."""
     numbers = packed[:, 0] | packed[:, 1] << 8 | packed[:, 2] << 16
-    return int((_mixed(numbers.astype(np.uint64))).sum(dtype=np.uint64) & np.uint64(0xFFFFFFFF))
+    return int((_mix_bits(numbers.astype(np.uint64))).sum(dtype=np.uint64) & np.uint64(0xFFFFFFFF))
 
 
-def _prints(numbers: NDArray[np.uint64], documents: Ints, count: int) -> NDArray[np.uint64]:
+def _fingerprint_documents(numbers: NDArray[np.uint64], documents: Ints, count: int) -> NDArray[np.uint64]:
     sums = np.zeros(count, np.uint64)
     if len(numbers):
         first = np.flatnonzero(np.concatenate([[True], documents[1:] != documents[:-1]]))
-        sums[documents[first]] = np.add.reduceat(_mixed(numbers), first)
+        sums[documents[first]] = np.add.reduceat(_mix_bits(numbers), first)
     return sums & np.uint64(0xFFFFFFFF)
 
 
-def _mixed(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _mix_bits(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
     mixed = (numbers + np.uint64(0x9E3779B9)) * np.uint64(0xBF58476D1CE4E5)
     return (mixed ^ mixed >> np.uint64(27)) & np.uint64(0xFFFFFFFF)
 
@@ -713,7 +730,7 @@ class Snapshot:
 
     def find(self, id: str) -> int | None:
         """Return the document of an entry; None when it is not here."""
-        place = locate(id)
+        place = parse_entry_id(id)
         held = place is not None and 1 <= place[1] <= self.count
         return place[1] - 1 if place is not None and held and self.doc(place[1] - 1).id == id else None
 

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
 
 from acms.errors import VectorsUnavailableError
-from acms.log.in_force import NONE, Cover, Stale, stale
-from acms.log.read import cover_at, profile, valid_times_at
+from acms.log.in_force import NONE, Cover, Stale, find_demotions
+from acms.log.read import cover_at, find_profile, valid_times_at
 from acms.log.validation import UNNAMED
 from acms.log.validity import Period
 from acms.model import Context, Derived, Draft, Head, State
-from acms.observability.logging import log, safe_error
+from acms.observability.logging import log_event, safe_error
 from acms.ports import StorageBackend
 from acms.results import IndexStats
 from acms.runtime.threads import Building
@@ -61,7 +61,7 @@ class Profiles:
         key, now = (namespace, asking), asyncio.get_running_loop().time()
         if now < self._absent.get(key, 0.0):
             return None
-        context = await profile(self._storage, namespace)
+        context = await find_profile(self._storage, namespace)
         if context is None:
             if len(self._absent) >= NAMESPACES:
                 self._absent.clear()
@@ -81,9 +81,9 @@ class Profiles:
         self._absent = {}
 
 
-def profile_made(handle: StorageBackend) -> None:
+def record_new_profile(handle: StorageBackend) -> None:
     """Let all that read by a storage handle, in any event loop, find the profile that one of them made."""
-    for _, here in handles.shared(handle).loops.all():
+    for _, here in handles.get_shared_state(handle).loops.all():
         if here.indexes is not None:
             here.indexes.profiles.look()
 
@@ -210,7 +210,9 @@ class Indexes:
         """Write the cards of a few entries."""
         for _ in range(min(most, len(self._written))):
             context, epoch, version, id, draft = self._written.popleft()
-            self._keep(context, version, epoch, index_record.write(draft, id.rsplit("_", 1)[-1]))
+            self._keep(
+                context, version, epoch, index_record.encode_index_record(draft, id.rsplit("_", 1)[-1])
+            )
 
     def _keep(self, context: str, version: int, epoch: int, card: bytes) -> None:
         self._fresh[context, version] = epoch, card
@@ -245,7 +247,7 @@ class Indexes:
                 await self.storage.put_derived(context, rows, wait=False)
             except Exception as error:  # they can be computed again
                 told = safe_error(error)
-                log(logging.WARNING, "cards_not_stored", context=context, error=told, cards=len(rows))
+                log_event(logging.WARNING, "cards_not_stored", context=context, error=told, cards=len(rows))
 
     def leave(self) -> bool:
         """Let go of an event loop that was closed; return whether another one may go on with them.
@@ -277,7 +279,7 @@ class Indexes:
             self._in_force.move_to_end(context)
             return known[1]
         cover = await cover_at(self.storage, context, head, version, searchable=True)
-        found = InForce(cover, stale(cover))
+        found = InForce(cover, find_demotions(cover))
         if version == head.version:
             self._in_force[context] = stamp, found
             if len(self._in_force) > COVERS:
@@ -486,10 +488,10 @@ class Indexes:
             for entry in await self.storage.read(context, after=start + at - 1, before=start + end):
                 place = entry.version - start
                 if entry.state is not State.LIVE:
-                    found[place] = index_record.write(entry, entry.id.rsplit("_", 1)[-1])
+                    found[place] = index_record.encode_index_record(entry, entry.id.rsplit("_", 1)[-1])
                     gone.append(entry.version)
                 elif found[place] is None:
-                    card = found[place] = index_record.write(entry, entry.id.rsplit("_", 1)[-1])
+                    card = found[place] = index_record.encode_index_record(entry, entry.id.rsplit("_", 1)[-1])
                     self._keep(owner, entry.version, epoch, card)
                     self._healed += 1
             at = end

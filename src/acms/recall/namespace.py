@@ -19,14 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from acms.errors import SessionNotFoundError
-from acms.log.encoding import entry_id, locate
+from acms.log.encoding import entry_id, parse_entry_id
 from acms.log.in_force import NONE, Cover, Doc, Stale
 from acms.log.policy import PRIVATE
 from acms.log.read import PROFILE
 from acms.log.validity import Period
 from acms.model import ContextQuery, Derived, Head, Kind, SessionHead
 from acms.ports import HasHeads, StorageBackend
-from acms.recall.corpus import Field, present, reading_order
+from acms.recall.corpus import Field, mask_documents_by_kind, reading_order
 from acms.recall.index import Ints, Segment, Snapshot
 from acms.recall.index_cache import Indexes, IndexRecords
 from acms.runtime.threads import Building
@@ -100,7 +100,7 @@ class NamespaceSnapshot(Snapshot):
 
     def find(self, id: str) -> int | None:
         """Return the document of an entry; None when it is not seen."""
-        owner, version = locate(id) or ("", 0)
+        owner, version = parse_entry_id(id) or ("", 0)
         first, documents = self._visible.get(owner, (0, NOBODY))
         if not 0 <= version - first < len(documents):
             return None
@@ -197,7 +197,7 @@ class Index:
         """Return what is in force in all sessions, as one of them sees it, and what of it is no longer so."""
         await self._indexes.write_records()
         async with self._lock:
-            stood = await _heads(self._indexes.storage, self._namespace)
+            stood = await _list_session_heads(self._indexes.storage, self._namespace)
             stamp = stood, counter, context, tuple(spaces), self._indexes.lessons
             if self._made is not None and self._made[0] == stamp:
                 return self._made[1]
@@ -255,7 +255,7 @@ class Index:
 
     def _moved(self, one: _Wanted, spaces: Sequence[str]) -> bool:
         log = self._logs.get(one.owner)
-        if log is None or log.epoch != one.stamp[-1] or _ends(log) < one.last:
+        if log is None or log.epoch != one.stamp[-1] or _last_version_of(log) < one.last:
             return True
         if one.via == one.owner and (log.order is None or log.stamp != one.stamp):
             return True
@@ -271,7 +271,7 @@ class Index:
             if log is None or log.epoch != head.epoch:
                 log = _Log(-1, one.first, head.epoch)
             last = head.version if one.via == one.owner else one.last
-            start = _ends(log) + 1
+            start = _last_version_of(log) + 1
             cards: IndexRecords = ([], [])
             if start <= last:
                 after = log.seen.get(index_record.SPACE, 0)
@@ -302,15 +302,17 @@ class Index:
         """Add what was read, and find out what of each log is in force."""
         shelf = self.shelf
         grown = [one for one in news if one.cards[0]]
-        runs = [(one.log.number, _ends(one.log) + 1, one.cards[0]) for one in grown]
+        runs = [(one.log.number, _last_version_of(one.log) + 1, one.cards[0]) for one in grown]
         for one, documents in zip(grown, shelf.add(runs) if runs else (), strict=True):
-            shelf.blanked.update(int(documents[version - _ends(one.log) - 1]) for version in one.cards[1])
+            shelf.blanked.update(
+                int(documents[version - _last_version_of(one.log) - 1]) for version in one.cards[1]
+            )
             one.log.documents = np.concatenate([one.log.documents, documents])
         for one in news:
             self._add_vectors(one)
         seen = Snapshot([("", shelf, shelf.count)])
-        there, said = present(seen, Kind.MESSAGE)
-        _, known = present(seen, Kind.FACT)
+        there, said = mask_documents_by_kind(seen, Kind.MESSAGE)
+        _, known = mask_documents_by_kind(seen, Kind.FACT)
         for one in news:
             log, head = one.log, one.head
             log.seen.update(one.seen)
@@ -331,7 +333,7 @@ class Index:
                 [
                     (int(log.documents[row.version - log.first]) + 1, row.part, row.data)
                     for row in rows
-                    if log.first <= row.version <= _ends(log)
+                    if log.first <= row.version <= _last_version_of(log)
                 ],
             )
 
@@ -350,32 +352,35 @@ class Index:
         # By the time at which each began; those that began at once as they were made.
         others.sort(key=lambda pair: int(minutes[pair[1].documents[0]]) if len(pair[1].documents) else 0)
         visible = {owner: (log.first, log.documents) for owner, log in others}
-        orders = [_above(shelf, _in_force(log), upto.get(owner, 0)) for owner, log in others]
-        facts = [_above(shelf, log.facts, upto.get(owner, 0)) for owner, log in others]
+        orders = [
+            _select_newer_documents(shelf, _active_documents(log), upto.get(owner, 0))
+            for owner, log in others
+        ]
+        facts = [_select_newer_documents(shelf, log.facts, upto.get(owner, 0)) for owner, log in others]
         start = sum(map(len, orders))
         stales = [log.stale for _, log in others if log.stale]
         times: dict[int, Period] = {}
         for _, log in others:
-            times |= _placed(log.times, log.documents, log.first)
+            times |= _index_periods(log.times, log.documents, log.first)
         mine = None if own is None else self._logs.get(own.context)
         if own is not None and mine is not None:
             visible[own.context] = (mine.first, mine.documents)
             stales.append(mine.stale)
             if not inherited:
-                orders.append(_in_force(mine))
+                orders.append(_active_documents(mine))
                 facts.append(mine.facts)
-                times |= _placed(mine.times, mine.documents, mine.first)
+                times |= _index_periods(mine.times, mine.documents, mine.first)
             else:
                 head = await self._indexes.storage.head(own.context)
                 log = np.concatenate([*(self._inherited(*one, visible) for one in inherited), mine.documents])
                 now = await self._indexes.in_force(own.context, head, len(log))
                 seen = Snapshot([("", shelf, shelf.count)])
                 for kind, found in ((Kind.MESSAGE, orders), (Kind.FACT, facts)):
-                    there, kept = present(seen, kind)
+                    there, kept = mask_documents_by_kind(seen, kind)
                     order = reading_order(there[log], kept[log], now.cover, kind)
                     found.append(log[order])
                 when = await self._indexes.valid_times(own.context, head, len(log))
-                times |= _placed(when, log, 1)
+                times |= _index_periods(when, log, 1)
         snapshot = NamespaceSnapshot(shelf, visible)
         made = Field(
             snapshot,
@@ -407,16 +412,16 @@ class _Wanted:
     stamp: tuple[int, ...]
 
 
-def _ends(log: _Log) -> int:
+def _last_version_of(log: _Log) -> int:
     """Return the last version of a log that is on the shelf."""
     return log.first + len(log.documents) - 1
 
 
-def _in_force(log: _Log) -> Ints:
+def _active_documents(log: _Log) -> Ints:
     return NOBODY if log.order is None else log.order
 
 
-def _placed(times: Mapping[int, Period], documents: Ints, first: int) -> dict[int, Period]:
+def _index_periods(times: Mapping[int, Period], documents: Ints, first: int) -> dict[int, Period]:
     """Return when what a log says is so, by its places on a shelf; the first of its documents has a version."""
     return {
         int(documents[version - first]) + 1: period
@@ -425,12 +430,12 @@ def _placed(times: Mapping[int, Period], documents: Ints, first: int) -> dict[in
     }
 
 
-def _above(shelf: Shelf, documents: Ints, version: int) -> Ints:
+def _select_newer_documents(shelf: Shelf, documents: Ints, version: int) -> Ints:
     """Return those of some documents that came after a version of their log."""
     return documents[shelf.version[documents] > version] if version else documents
 
 
-async def _heads(storage: StorageBackend, namespace: str) -> list[SessionHead]:
+async def _list_session_heads(storage: StorageBackend, namespace: str) -> list[SessionHead]:
     """Return where the sessions of a namespace stand, oldest first."""
     if isinstance(storage, HasHeads):
         return await storage.heads(namespace)

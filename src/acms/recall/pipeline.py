@@ -16,30 +16,40 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from acms.errors import SessionNotFoundError
-from acms.log.in_force import NONE, Cover, Stale, Unit, Units, anchor, effective, shown_role, units
+from acms.log.in_force import (
+    NONE,
+    Cover,
+    Stale,
+    Unit,
+    Units,
+    anchor_version,
+    effective_sequence,
+    fold_atomic_groups,
+    rendered_role,
+)
 from acms.log.read import SHOWN, cover_at, read_stretches, version_of
-from acms.log.trust import LEADING, instructs
+from acms.log.trust import LEADING, is_instruction
 from acms.log.validity import UNLABELLED, Labels, Period
 from acms.model import Entry, Head, Kind, Role, Source, State
 from acms.ports import Frame, StorageBackend, TokenCounter
-from acms.privacy.stage import OPEN, Stage, read
+from acms.privacy.stage import OPEN, Stage, read_redacted_entries
 from acms.recall.planner import (
     Candidate,
     Choice,
     Pairs,
     Rows,
     Steps,
-    candidate,
-    finished,
-    fit,
-    ledger,
-    suffix,
-    telling,
+    append_label,
+    build_candidate,
+    build_choice_ledger,
+    choose_newest_suffix,
+    finish_plan,
+    fit_to_budget,
 )
 from acms.recall.request import Markers, Ranked, Reader, Recall
-from acms.recall.selection import capped, share, split_neighbours
+from acms.recall.selection import divide_budget, limit_items, split_neighbours
 from acms.results import Certainty, ContextItem, ContextItems
-from acms.runtime.threads import EACH, driven, off_loop
+from acms.runtime.threads import EACH, drive_generator, off_loop
 
 if TYPE_CHECKING:  # they bring numpy: loaded by the first recall
     import numpy as np
@@ -94,7 +104,7 @@ class Gathered:
         return self.units[-1].entries[-1].created_at if self.units else None
 
 
-async def labels(indexes: Indexes, context: str, version: int, moment: datetime | None) -> Labels:
+async def load_labels(indexes: Indexes, context: str, version: int, moment: datetime | None) -> Labels:
     """Return what the messages and summaries of a log have to say at a version and a moment."""
     head = await indexes.storage.head(context)
     made = head.version > head.messages
@@ -107,19 +117,23 @@ async def gather_all(storage: StorageBackend, context: str, at: int | None, stag
     version = version_of(head, at)
     cover = await cover_at(storage, context, head, version)
     entries = await read_stretches(storage, context, cover, version)
-    return _gathered(head, version, entries, cover, await _folded(entries, cover, stage), 0, stage)
+    return _build_gathered(
+        head, version, entries, cover, await _fold_entries(entries, cover, stage), 0, stage
+    )
 
 
-async def _folded(entries: Sequence[Entry], cover: Cover, stage: Stage, after: int = 0) -> Units:
+async def _fold_entries(entries: Sequence[Entry], cover: Cover, stage: Stage, after: int = 0) -> Units:
     """Fold what is in force above a version into units, as a stage lets them leave."""
 
     def work() -> Units:
-        return units(stage.entries(effective(entries, cover, after=after)), whole=after == 0)
+        return fold_atomic_groups(
+            stage.entries(effective_sequence(entries, cover, after=after)), whole=after == 0
+        )
 
     return await off_loop(work, len(entries) * EACH + stage.unread(entries))
 
 
-def _gathered(
+def _build_gathered(
     head: Head,
     version: int,
     entries: Sequence[Entry],
@@ -135,7 +149,7 @@ def _gathered(
             if by is not None:
                 hidden.append((stage.entry(entry), f"out of force since v{by}"))
     stamp = f"{head.context} {head.rewrites} {head.epoch} {stage.mode or 'exact'}"
-    older = _older(cover, folded.units, stage) if after else ()
+    older = _find_older_summaries(cover, folded.units, stage) if after else ()
     return Gathered(
         head.context,
         version,
@@ -149,7 +163,7 @@ def _gathered(
     )
 
 
-def _older(cover: Cover, found: Sequence[Unit[Entry]], stage: Stage) -> list[Unit[Entry]]:
+def _find_older_summaries(cover: Cover, found: Sequence[Unit[Entry]], stage: Stage) -> list[Unit[Entry]]:
     """Return the summaries in force from before some units, which need not be read to be known."""
     known = {entry.id for unit in found for entry in unit.entries}
     left = [
@@ -157,7 +171,7 @@ def _older(cover: Cover, found: Sequence[Unit[Entry]], stage: Stage) -> list[Uni
         for entry in cover.shown
         if entry.kind is Kind.SUMMARY and entry.state is State.LIVE and entry.id not in known
     ]
-    return [Unit((stage.entry(entry),)) for entry in sorted(left, key=anchor)]
+    return [Unit((stage.entry(entry),)) for entry in sorted(left, key=anchor_version)]
 
 
 async def gather_newest(
@@ -204,7 +218,7 @@ async def gather_since(
     """
 
     def enough(found: Sequence[Unit[Entry]]) -> bool:
-        return bool(found) and before(found[0]) <= tokens
+        return bool(found) and count_tokens_before(found[0]) <= tokens
 
     head = await storage.head(context)
     cover = None
@@ -234,22 +248,24 @@ async def _gather_back(
             older = await storage.read(context, at=end, after=first - 1, newest=size)
             entries = older + entries
             end = older[0].version - 1 if older else first - 1
-            after = end if end >= first else _before(cover, first)
-            folded = await _folded(entries, cover, stage, after)
+            after = end if end >= first else _end_of_previous_stretch(cover, first)
+            folded = await _fold_entries(entries, cover, stage, after)
             sufficient = await off_loop(partial(enough, folded.units), len(entries) * EACH)
             if after and not folded.unresolved and sufficient:
-                return _gathered(head, version, entries, cover, folded, after, stage)
+                return _build_gathered(head, version, entries, cover, folded, after, stage)
             size = 2 * size
-    return _gathered(head, version, entries, cover, await _folded(entries, cover, stage), 0, stage)
+    return _build_gathered(
+        head, version, entries, cover, await _fold_entries(entries, cover, stage), 0, stage
+    )
 
 
-def before(unit: Unit[Entry]) -> int:
+def count_tokens_before(unit: Unit[Entry]) -> int:
     """Return how many tokens of the log lie before the newest entry of a unit."""
     last = unit.entries[-1]
     return last.total - last.tokens if last.kind is Kind.MESSAGE else last.total
 
 
-def _before(cover: Cover, first: int) -> int:
+def _end_of_previous_stretch(cover: Cover, first: int) -> int:
     """Return the last version before a stretch that has to be read; 0 when it is the first one."""
     return max((last for _, last in cover.stretches(first - 1)), default=0)
 
@@ -257,17 +273,19 @@ def _before(cover: Cover, first: int) -> int:
 def cost_of(found: Sequence[Unit[Entry]], frame: Frame) -> int:
     """Return what some units cost in a frame."""
     entries = [entry for unit in found for entry in unit.entries]
-    return sum([entry.tokens + frame.cost(shown_role(entry), entry.parts, entry.actor) for entry in entries])
+    return sum(
+        [entry.tokens + frame.cost(rendered_role(entry), entry.parts, entry.actor) for entry in entries]
+    )
 
 
 def plan_window(
     gathered: Gathered, budget: int, counter: TokenCounter, frame: Frame, keep: Collection[Role] = ()
 ) -> ContextItems:
     """Choose the newest contiguous units; `keep` holds on to a leading run of messages of these roles."""
-    lead = leading(gathered, keep)
+    lead = count_leading_groups(gathered, keep)
     found = [*gathered.older, *gathered.units]
     told = gathered.labels.by_id(found[lead:], found[:lead])
-    candidates = [in_window(unit, frame, told) for unit in found]
+    candidates = [build_window_candidate(unit, frame, told) for unit in found]
     prefix, rest = candidates[:lead], candidates[lead:]
     led = sum(one.tokens for one in prefix)
 
@@ -277,25 +295,25 @@ def plan_window(
             "a leading message of a role to keep" if holds else f"needs {led} tokens, the budget is {limit}"
         )
         kept = [Choice(one, holds, "keep" if holds else "budget", reason) for one in prefix]
-        return kept + suffix(rest, limit - led if holds else limit)
+        return kept + choose_newest_suffix(rest, limit - led if holds else limit)
 
-    items, choices = finished(fit(choose, budget, counter, frame))
+    items, choices = finish_plan(fit_to_budget(choose, budget, counter, frame))
     return ContextItems(
         items,
         budget=budget,
-        ledger=ledger(choices, gathered.hidden, cuts(items)),
+        ledger=build_choice_ledger(choices, gathered.hidden, list_cut_warnings(items)),
         context=gathered.context,
         version=gathered.version,
     )
 
 
-def in_window(unit: Unit[Entry], frame: Frame, told: Mapping[str, str]) -> Candidate:
+def build_window_candidate(unit: Unit[Entry], frame: Frame, told: Mapping[str, str]) -> Candidate:
     """Return a unit of a window with what has to be told of it, by id."""
-    one = candidate(unit, Source.WINDOW, frame)
-    return telling(one, told.get(unit.entries[0].id, "")) if told else one
+    one = build_candidate(unit, Source.WINDOW, frame)
+    return append_label(one, told.get(unit.entries[0].id, "")) if told else one
 
 
-def cuts(items: Sequence[ContextItem]) -> list[str]:
+def list_cut_warnings(items: Sequence[ContextItem]) -> list[str]:
     """Return a warning for each item of a window that was cut."""
     return [cut_warning(item.id, summary=item.role is None) for item in items if item.truncated]
 
@@ -305,31 +323,33 @@ def cut_warning(id: str, *, summary: bool) -> str:
     return f"{'a summary' if summary else 'the latest message'} was cut to fit ({id})"
 
 
-def leading(gathered: Gathered, roles: Collection[Role]) -> int:
+def count_leading_groups(gathered: Gathered, roles: Collection[Role]) -> int:
     """Return how many units at the start of a log are of some roles; 0 when its start was not read."""
     if not gathered.whole:
         return 0
     lead = 0
     for unit in gathered.units[:-1]:
-        if shown_role(unit.entries[0]) not in roles:
+        if rendered_role(unit.entries[0]) not in roles:
             break
         lead += 1
     return lead
 
 
-async def instructions(storage: StorageBackend, stage: Stage, gathered: Gathered) -> Sequence[Unit[Entry]]:
+async def load_instructions(
+    storage: StorageBackend, stage: Stage, gathered: Gathered
+) -> Sequence[Unit[Entry]]:
     """Return the system and developer messages that a log begins with, also when only its end was read."""
     if gathered.whole:
-        return gathered.units[: leading(gathered, LEADING)]
+        return gathered.units[: count_leading_groups(gathered, LEADING)]
     size = 16
     while True:
         entries = await storage.read(gathered.context, at=gathered.version, kinds=SHOWN, limit=size)
-        sequence = effective(entries, gathered.cover)
+        sequence = effective_sequence(entries, gathered.cover)
         if entries:
             sequence = [entry for entry in sequence if entry.version <= entries[-1].version or entry.replaces]
         found: list[Unit[Entry]] = []
         for entry in sequence:
-            if not instructs(entry):
+            if not is_instruction(entry):
                 return found
             found.append(Unit((stage.entry(entry),)))
         if len(entries) < size:
@@ -359,7 +379,9 @@ class _Caught(NamedTuple):
     made: int = 0
 
 
-async def _caught_up(reader: Reader, context: str | None, at: int | None, namespace: str | None) -> _Caught:
+async def _catch_up_index(
+    reader: Reader, context: str | None, at: int | None, namespace: str | None
+) -> _Caught:
     """Catch the index of a log up with its head, or with a namespace that of all its sessions.
 
     Of a log that does not exist yet an empty one is returned.
@@ -386,7 +408,7 @@ async def _caught_up(reader: Reader, context: str | None, at: int | None, namesp
     return _Caught(version, *seen, made)
 
 
-async def ranked(
+async def rank_log(
     reader: Reader,
     context: str | None,
     at: int | None,
@@ -406,9 +428,9 @@ async def ranked(
 
     embedding = reader.embedding
     namespace = None if asked is None else asked.namespace
-    log = await _caught_up(reader, context, at, namespace)
+    log = await _catch_up_index(reader, context, at, namespace)
     field = log.field
-    allowed = None if asked is None else await _allowed(reader, field, asked)
+    allowed = None if asked is None else await _evaluate_filter(reader, field, asked)
     vector = None
     warnings: list[str] = []
     if embedding is not None:
@@ -445,11 +467,11 @@ async def ranked(
     )
 
 
-async def _allowed(reader: Reader, field: Field, asked: Recall) -> NDArray[np.bool_] | None:
+async def _evaluate_filter(reader: Reader, field: Field, asked: Recall) -> NDArray[np.bool_] | None:
     """Return which entries in force a filter lets through; None without one."""
     import numpy as np
 
-    from acms.recall.filters import whole
+    from acms.recall.filters import complete_tool_groups
 
     where = asked.where
     if where is None:
@@ -460,14 +482,14 @@ async def _allowed(reader: Reader, field: Field, asked: Recall) -> NDArray[np.bo
             owners.add((await reader.storage.context(name, namespace=asked.home)).id)
     found = where.likely(field, owners)
     places = np.flatnonzero(found & where.open(field))
-    await _note(reader.storage, field, places)
+    await _load_filter_fields(reader.storage, field, places)
     for place in places.tolist():
         _, segment, at = field.snapshot.where(field.document(place))
         found[place] = at in segment.noted and where.holds(*segment.noted[at])
-    return whole(field, found)
+    return complete_tool_groups(field, found)
 
 
-async def _note(storage: StorageBackend, field: Field, places: Ints) -> None:
+async def _load_filter_fields(storage: StorageBackend, field: Field, places: Ints) -> None:
     """Look up when some entries were said and what their callers noted, log by log."""
     wanted: dict[str, dict[int, tuple[Segment, int]]] = {}
     for document in field.documents(places).tolist():
@@ -486,14 +508,14 @@ async def _note(storage: StorageBackend, field: Field, places: Ints) -> None:
             after = end
 
 
-async def recall(reader: Reader, context: str | None, at: int | None, asked: Recall) -> ContextItems:
+async def run_recall(reader: Reader, context: str | None, at: int | None, asked: Recall) -> ContextItems:
     """Return the current episode's newest messages and what in the past answers the query (seed 004, steps 2-6)."""
     from acms.recall.ranking import CANDIDATES, SHORT
     from acms.recall.topic import concerns_others
 
     size = max(CANDIDATES, asked.budget // SHORT) + len(asked.exclude)
     while True:
-        found = await ranked(reader, context, at, asked.query, size, asked.markers, asked.weights, asked)
+        found = await rank_log(reader, context, at, asked.query, size, asked.markers, asked.weights, asked)
         if not asked.relevant and _is_held_whole(found.field, reader.frame, asked.budget):
             found.ranking.keep_all()
         elif not asked.exclude:  # twice what the budget holds is enough to choose from
@@ -504,13 +526,13 @@ async def recall(reader: Reader, context: str | None, at: int | None, asked: Rec
                 ranking.close_others()
         if found.field.start and asked.others_whole:
             _hold_others(found, reader.frame, asked.others_whole)
-        facts = await beside(reader, found, asked)
+        facts = await gather_known_facts(reader, found, asked)
         try:
-            latest = await _latest(reader, found.field, asked.query)
+            latest = await _load_latest_message(reader, found.field, asked.query)
             steps = plan_recall(found, asked, latest, reader.counter, reader.frame, facts)
-            return await fetched(steps, reader, asked.budget)
+            return await run_plan(steps, reader, asked.budget)
         except Gone as gone:
-            took_away(reader, gone, found, facts)
+            remove_gone_content(reader, gone, found, facts)
 
 
 def _is_held_whole(field: Field, frame: Frame, budget: int) -> bool:
@@ -529,7 +551,7 @@ def _hold_others(found: Ranked, frame: Frame, tokens: int) -> None:
         found.ranking.hold(np.arange(field.start))
 
 
-def took_away(reader: Reader, gone: Gone, found: Ranked, beside: Beside) -> None:
+def remove_gone_content(reader: Reader, gone: Gone, found: Ranked, beside: Beside) -> None:
     """Take what was found to be gone out of every index that may hold it."""
     reader.indexes.blank(found.context, found.field, gone.ids)
     if beside.profile is not None:
@@ -538,11 +560,11 @@ def took_away(reader: Reader, gone: Gone, found: Ranked, beside: Beside) -> None
         reader.namespaces.forget_order()
 
 
-async def _latest(reader: Reader, field: Field, query: str) -> Entry | None:
+async def _load_latest_message(reader: Reader, field: Field, query: str) -> Entry | None:
     """Return the newest message when it may be the query itself."""
-    from acms.recall.candidates import newest
+    from acms.recall.candidates import find_newest_group
 
-    unit = newest(field)
+    unit = find_newest_group(field)
     if unit is None or unit.entries[-1].role is not Role.USER:
         return None
     if abs(unit.entries[-1].tokens - reader.counter.count(query)) > SPACE:
@@ -563,42 +585,42 @@ def plan_recall(
     beside: Beside | None = None,
 ) -> Steps[ContextItems]:
     """Choose what to show of what is ranked, and of what is known."""
-    from acms.recall.candidates import facts, offer, together
+    from acms.recall.candidates import collect_candidates, collect_fact_candidates, merge_candidate_sets
 
-    terms = _terms(found, asked, latest, beside)
-    offered = offer(found.field, found.ranking, terms, frame)
+    terms = _build_terms(found, asked, latest, beside)
+    offered = collect_candidates(found.field, found.ranking, terms, frame)
     known = () if beside is None else beside.known
     if known:
-        offered = together([facts(known, terms, frame), offered])
+        offered = merge_candidate_sets([collect_fact_candidates(known, terms, frame), offered])
     warnings = list(found.warnings)
     if asked.rerank:
-        from acms.recall.rerank import Reranked, reranked
+        from acms.recall.rerank import Reranked, rerank_candidates
 
         question = Reranked(
             query=asked.query,
             most=asked.rerank,
             external_share=asked.external_share,
         )
-        offered = yield from reranked(offered, question, warnings)
+        offered = yield from rerank_candidates(offered, question, warnings)
 
     if asked.relevant:
         past, neighbours = split_neighbours(offered.past, asked.budget)
         offered = replace(offered, past=past, rejected=[*offered.rejected, *neighbours])
 
     def choose(limit: int) -> list[Choice]:
-        found = share(offered.past, offered.current, limit, asked.floor, asked.external_share)
-        return found if asked.limit is None else capped(found, asked.limit, asked.external_share)
+        found = divide_budget(offered.past, offered.current, limit, asked.floor, asked.external_share)
+        return found if asked.limit is None else limit_items(found, asked.limit, asked.external_share)
 
-    items, choices = yield from fit(
+    items, choices = yield from fit_to_budget(
         choose, asked.budget, counter, frame, asked.query, offered.trims, dated=offered.dated
     )
     left_out = len([choice for choice in choices if not choice.included and choice.candidate.markers])
     if left_out:
         warnings.append(f"{left_out} relevant marked messages did not fit the budget")
-    return recalled(found, offered, items, choices, asked.budget, warnings, known, asks=terms.asks)
+    return build_recall_result(found, offered, items, choices, asked.budget, warnings, known, asks=terms.asks)
 
 
-def _terms(found: Ranked, asked: Recall, latest: Entry | None, beside: Beside | None) -> Terms:
+def _build_terms(found: Ranked, asked: Recall, latest: Entry | None, beside: Beside | None) -> Terms:
     """Return on what terms a ranked log is offered; a newest message that is the query itself is no answer to it."""
     from acms.recall.candidates import Terms
 
@@ -618,7 +640,7 @@ def _terms(found: Ranked, asked: Recall, latest: Entry | None, beside: Beside | 
     )
 
 
-def recalled(
+def build_recall_result(
     found: Ranked,
     offered: Offer,
     items: Sequence[ContextItem],
@@ -633,30 +655,30 @@ def recalled(
 
     `asks` tells that the newest message is the query itself.
     """
-    from acms.recall.candidates import Rest, newest
-    from acms.recall.confidence import certainty
+    from acms.recall.candidates import Rest, find_newest_group
+    from acms.recall.confidence import estimate_confidence
 
     rest = Rest(found.field, found.ranking, known)
 
     def sure() -> Certainty:
-        own = newest(found.field) if asks else None
+        own = find_newest_group(found.field) if asks else None
         last = -1 if own is None else found.field.place_of(own.entries[0].version - 1)
-        return certainty(found.field, found.ranking, known, asks=last)
+        return estimate_confidence(found.field, found.ranking, known, asks=last)
 
     last_entries = [choice.candidate.unit.entries[-1] for choice in choices if choice.rule == "cut"]
     cuts = [cut_warning(entry.id, summary=entry.kind is Kind.SUMMARY) for entry in last_entries]
     return ContextItems(
         items,
         budget=budget,
-        ledger=ledger([*choices, *offered.rejected], (), (*warnings, *cuts), rest, sure),
+        ledger=build_choice_ledger([*choices, *offered.rejected], (), (*warnings, *cuts), rest, sure),
         context=found.context,
         version=found.version,
         coverage=found.ranking.coverage,
-        tier=tier(found),
+        tier=tier_of_ranking(found),
     )
 
 
-def tier(found: Ranked) -> str:
+def tier_of_ranking(found: Ranked) -> str:
     """Return who ranked a log: "words", or the model that compared what was meant."""
     space = found.ranking.query.space
     return "words" if space is None or not found.ranking.coverage else space.rsplit("/", 3)[0]
@@ -665,7 +687,7 @@ def tier(found: Ranked) -> str:
 T = TypeVar("T")
 
 
-async def fetched(steps: Steps[T], reader: Reader, tokens: int = 0) -> T:
+async def run_plan(steps: Steps[T], reader: Reader, tokens: int = 0) -> T:
     """Give a plan the entries, as they may leave, and the scores it asks for until it is done.
 
     What was read before a reranker thought about it is read again before it is shown: it may be gone since. A plan of
@@ -676,14 +698,14 @@ async def fetched(steps: Steps[T], reader: Reader, tokens: int = 0) -> T:
         if isinstance(wanted, Pairs):
             assert reader.reranking is not None
             return await reader.reranking.scores(wanted._replace(query=reader.stage.text(wanted.query)))
-        rows = await read(reader.storage, wanted, reader.stage)
+        rows = await read_redacted_entries(reader.storage, wanted, reader.stage)
         gone = [id for id in wanted if (row := rows.get(id)) is None or row.state is not State.LIVE]
         if gone:
             raise Gone(gone)
         owners = {row.context for row in rows.values()}
         return Rows(rows, {owner: await reader.indexes.session_of(owner) for owner in owners})
 
-    return await driven(steps, answer, tokens)
+    return await drive_generator(steps, answer, tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -701,7 +723,7 @@ class Beside:
 NOTHING = Beside()
 
 
-async def beside(reader: Reader, found: Ranked, asked: Recall) -> Beside:
+async def gather_known_facts(reader: Reader, found: Ranked, asked: Recall) -> Beside:
     """Gather the facts in force of a ranked log and, where a profile is asked too, those of its namespace."""
     from acms.recall.fact_candidates import Known, When, measure_rarities
 
@@ -710,7 +732,7 @@ async def beside(reader: Reader, found: Ranked, asked: Recall) -> Beside:
     if asked.profile is not None:
         id = await reader.indexes.profiles.find(asked.profile, (found.context, found.made))
         if id is not None and id != found.context:
-            shared = await _profile(reader, id, asked.profile)
+            shared = await _load_profile_index(reader, id, asked.profile)
     if shared is not None and id is not None:
         stale = shared.stale.as_profile()
         fields.insert(0, (id, shared.field.facts, shared.times))
@@ -724,12 +746,12 @@ async def beside(reader: Reader, found: Ranked, asked: Recall) -> Beside:
     known: list[Known] = []
     for context, field, times in held:
         when = When(times, moment, asked.superseded)
-        allowed = await _allowed(reader, field, asked)
+        allowed = await _evaluate_filter(reader, field, asked)
         known.append(Known(context, field, found.ranking, rarities, when, allowed))
     return Beside(known, stale, None if shared is None or id is None else (id, shared.field))
 
 
-async def _profile(reader: Reader, id: str, namespace: str) -> _Caught | None:
+async def _load_profile_index(reader: Reader, id: str, namespace: str) -> _Caught | None:
     """Return the index of a namespace's profile, caught up; None when it cannot be asked."""
     try:
         if (await reader.storage.context(id)).counter != reader.counter.name:

@@ -13,13 +13,13 @@ from datetime import UTC
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from acms.log import summary_levels, trust
-from acms.log.encoding import locate
-from acms.log.in_force import FACT, Demotion, Doc, Lone, Unit, shown_role, speaker
-from acms.log.validity import labelled
+from acms.log.encoding import parse_entry_id
+from acms.log.in_force import FACT, Demotion, Doc, Lone, Unit, display_name_of, rendered_role
+from acms.log.validity import attach_label
 from acms.model import Entry, Kind, Media, Part, Privacy, Role, Source, Span, ToolCall, ToolResult
 from acms.ports import Frame, TokenCounter
 from acms.privacy.modes import Cleared
-from acms.prompt_types import SEPARATOR, speak
+from acms.prompt_types import SEPARATOR, prefix_speaker
 from acms.results import (
     UNSURE,
     Certainty,
@@ -27,14 +27,14 @@ from acms.results import (
     Ledger,
     Others,
     Verdict,
+    format_item,
     is_external,
-    joined,
-    named,
+    join_items,
     new_days,
-    spoken,
+    resolve_speaker,
 )
 from acms.text.condense import condense_arguments, condense_output, find_level, split_records
-from acms.text.tokenizer import terms, words
+from acms.text.tokenizer import content_terms, split_words
 
 CUT = " […] "
 """Stands for what was left out of a text that did not fit."""
@@ -63,14 +63,14 @@ class TextFrame:
         name = speaker or role
         cost = self._known.get(name)
         if cost is None:
-            cost = self._known[name] = self._count(speak(name, "")) + self._separator
+            cost = self._known[name] = self._count(prefix_speaker(name, "")) + self._separator
         return cost
 
     def joined(self, items: Sequence[ContextItem]) -> int:
         """Return the tokens of the joined text of some items, exactly."""
         said = [item for item in items if item.content]
         if not self._adds or not all(map(_begins_with_letter, said[-1:])):
-            return self._count(joined(said))
+            return self._count(join_items(said))
         known = self._counted
         total = 0
         days = new_days(said)
@@ -80,15 +80,15 @@ class TextFrame:
             count = known.get(key)
             if count is None:
                 if not _begins_with_letter(item):
-                    return self._count(joined(said))
+                    return self._count(join_items(said))
                 if len(known) >= COUNTED:
                     known.clear()
-                count = known[key] = self._count(spoken(item, day) + SEPARATOR)
+                count = known[key] = self._count(format_item(item, day) + SEPARATOR)
             total += count
         if not said:
             return 0
         last = said[-1]
-        return total + self._count(spoken(last, days[-1]))
+        return total + self._count(format_item(last, days[-1]))
 
 
 def _begins_with_letter(item: ContextItem) -> bool:
@@ -96,7 +96,7 @@ def _begins_with_letter(item: ContextItem) -> bool:
     return first.isascii() and first.isalpha()
 
 
-def _named(item: ContextItem) -> str | None:
+def _speaker_of_item(item: ContextItem) -> str | None:
     return FACT if item.source is Source.FACT else item.actor_id
 
 
@@ -167,7 +167,7 @@ class Candidate(NamedTuple):
 
 def version_of(id: str) -> int:
     """Return the version that an id tells; 0 when it tells none."""
-    place = locate(id)
+    place = parse_entry_id(id)
     return 0 if place is None else place[1]
 
 
@@ -187,15 +187,16 @@ class Choice(NamedTuple):
     room: int = 0
 
 
-def candidate(unit: Unit[Entry] | Unit[Doc], source: Source, frame: Frame) -> Candidate:
+def build_candidate(unit: Unit[Entry] | Unit[Doc], source: Source, frame: Frame) -> Candidate:
     """Return a unit as an unranked candidate."""
     costs = [
-        entry.tokens + frame.cost(shown_role(entry), entry.parts, speaker(entry)) for entry in unit.entries
+        entry.tokens + frame.cost(rendered_role(entry), entry.parts, display_name_of(entry))
+        for entry in unit.entries
     ]
     return Candidate(unit, source, tuple(costs), sum(costs))
 
 
-def telling(one: Candidate, told: str) -> Candidate:
+def append_label(one: Candidate, told: str) -> Candidate:
     """Return a candidate of one entry that says something more beside its text; as it is when there is nothing."""
     if not told or len(one.costs) > 1:
         return one
@@ -203,7 +204,7 @@ def telling(one: Candidate, told: str) -> Candidate:
     return one._replace(label=f"{one.label} {told}".lstrip(), costs=(tokens,), tokens=tokens)
 
 
-def suffix(candidates: Sequence[Candidate], budget: int) -> list[Choice]:
+def choose_newest_suffix(candidates: Sequence[Candidate], budget: int) -> list[Choice]:
     """Choose the newest contiguous candidates that fit; the newest is always in, to be cut if it must be.
 
     Where not all fit, summaries stand for what is older than the rest: a share of the room is theirs.
@@ -213,9 +214,9 @@ def suffix(candidates: Sequence[Candidate], budget: int) -> list[Choice]:
     full = False
     places: dict[int, int] = {}
     if candidates and sum([one.tokens for one in candidates]) > budget:
-        last = _in_length(candidates[-1], budget)
+        last = _fit_summary_level(candidates[-1], budget)
         candidates = [*candidates[:-1], last]
-        places = _reserved(candidates, budget - last.tokens)
+        places = _reserve_summary_tokens(candidates, budget - last.tokens)
         left -= sum(places.values())
     for index, one in enumerate(reversed(candidates)):
         if index == 0:
@@ -234,12 +235,12 @@ def suffix(candidates: Sequence[Candidate], budget: int) -> list[Choice]:
             chosen.append(Choice(one, False, "contiguous", "older than the first message that did not fit"))
     chosen.reverse()
     for index, reserved in places.items():
-        found = chosen[index] = _summary(candidates[index], reserved + max(0, left))
+        found = chosen[index] = _choose_summary(candidates[index], reserved + max(0, left))
         left += reserved - (min(found.candidate.tokens, found.room) if found.included else 0)
     return chosen
 
 
-def _reserved(candidates: Sequence[Candidate], left: int) -> dict[int, int]:
+def _reserve_summary_tokens(candidates: Sequence[Candidate], left: int) -> dict[int, int]:
     """Return the room that is reserved for each summary among some candidates, by place: for its shortest text.
 
     Together they have no more than their share of what the latest message leaves. The longest comes first: it stands
@@ -253,14 +254,14 @@ def _reserved(candidates: Sequence[Candidate], left: int) -> dict[int, int]:
     share = max(0, int(left * SUMMARIES_SHARE))
     found: dict[int, int] = {}
     for index in sorted(places, key=lambda index: (-candidates[index].tokens, -index)):
-        found[index] = min(share, _in_length(candidates[index], 0).tokens) if share >= LEAST else 0
+        found[index] = min(share, _fit_summary_level(candidates[index], 0).tokens) if share >= LEAST else 0
         share -= found[index]
     return found
 
 
-def _summary(one: Candidate, room: int) -> Choice:
+def _choose_summary(one: Candidate, room: int) -> Choice:
     """Return the choice of a summary in the longest of its texts that fits, the shortest cut when none does."""
-    found = _in_length(one, room)
+    found = _fit_summary_level(one, room)
     whole = f"the summary of what is older, {one.tokens} tokens"
     if found.tokens > room:
         why = f"{whole}, {found.tokens} in its shortest text, {room} are left"
@@ -274,10 +275,10 @@ def _level_of(one: Candidate, room: int) -> tuple[Entry, summary_levels.Level] |
     entry = one.unit.entries[0]
     if entry.kind is not Kind.SUMMARY or not isinstance(entry, Entry):
         return None
-    return entry, summary_levels.fitting(entry, room - (one.tokens - entry.tokens))
+    return entry, summary_levels.choose_level(entry, room - (one.tokens - entry.tokens))
 
 
-def _in_length(one: Candidate, room: int) -> Candidate:
+def _fit_summary_level(one: Candidate, room: int) -> Candidate:
     """Return a summary in the longest of its texts that fits a room, or in the shortest; anything else as it is."""
     found = _level_of(one, room)
     if found is None or found[1].tokens == found[0].tokens:
@@ -287,7 +288,7 @@ def _in_length(one: Candidate, room: int) -> Candidate:
     return one._replace(unit=Unit((summary_levels.at_level(entry, level),)), costs=(tokens,), tokens=tokens)
 
 
-def fit(
+def fit_to_budget(
     choose: Callable[[int], list[Choice]],
     budget: int,
     counter: TokenCounter,
@@ -311,7 +312,7 @@ def fit(
     while True:
         choices = choose(limit)
         if trims:
-            choices = [_trimming(choice, trims) for choice in choices]
+            choices = [_explain_trim(choice, trims) for choice in choices]
         chosen = [choice for choice in choices if choice.included]
         wanted = [
             one.id
@@ -324,11 +325,13 @@ def fit(
             rows.entries.update(found.entries)
             rows.sessions.update(found.sessions)
             for id in trims.keys() & wanted:
-                rows.entries[id] = trimmed(rows.entries[id], trims[id].spans)
+                rows.entries[id] = trim_entry(rows.entries[id], trims[id].spans)
         items = [
-            item for choice in chosen for item in present(choice, counter, frame, rows, query, dated=dated)
+            item
+            for choice in chosen
+            for item in render_choice(choice, counter, frame, rows, query, dated=dated)
         ]
-        together = frame.joined(items) if isinstance(frame, TextFrame) else counter.count(joined(items))
+        together = frame.joined(items) if isinstance(frame, TextFrame) else counter.count(join_items(items))
         over = max(together, sum([item.token_count for item in items])) - budget
         if over <= 0 or limit < 0:
             return items, choices
@@ -341,7 +344,7 @@ def _leave_out(choice: Choice) -> Choice:
     return choice._replace(included=False, rule="budget", reason=reason)
 
 
-def _trimming(choice: Choice, trims: Mapping[str, Demotion]) -> Choice:
+def _explain_trim(choice: Choice, trims: Mapping[str, Demotion]) -> Choice:
     """Return a choice that says that only a part of a message is shown, where that is so."""
     if not choice.included or choice.rule != "score" or len(choice.candidate.costs) > 1:
         return choice
@@ -351,7 +354,7 @@ def _trimming(choice: Choice, trims: Mapping[str, Demotion]) -> Choice:
     return choice._replace(rule="trimmed", reason=f"{choice.reason}, without what {demotion.by} replaced")
 
 
-def trimmed(entry: Entry, spans: Sequence[Span]) -> Entry:
+def trim_entry(entry: Entry, spans: Sequence[Span]) -> Entry:
     """Return a message with what of it is still good, and marks where something was left out.
 
     The stretches are those of what was stored: in one that was redacted they are looked up.
@@ -371,7 +374,7 @@ def trimmed(entry: Entry, spans: Sequence[Span]) -> Entry:
     return replace(entry, content=content.strip(), parts=())
 
 
-def finished(steps: Steps[T]) -> T:
+def finish_plan(steps: Steps[T]) -> T:
     """Return the result of a plan whose entries are all at hand."""
     try:
         next(steps)
@@ -385,7 +388,7 @@ PARTIAL = frozenset(("trimmed", "excerpt", "cut"))
 """Rules by which a part of a unit is shown."""
 
 
-def present(
+def render_choice(
     choice: Choice,
     counter: TokenCounter,
     frame: Frame,
@@ -399,62 +402,67 @@ def present(
     items: list[ContextItem] = []
     for entry, cost in zip(one.unit.entries, one.costs, strict=True):
         row = entry if isinstance(entry, Entry) else rows.entries[entry.id]
-        items.append(_item(choice, row, cost, frame, rows.sessions.get(row.context), dated=dated))
+        items.append(_build_item(choice, row, cost, frame, rows.sessions.get(row.context), dated=dated))
     if choice.rule in PARTIAL:
-        items = _shorten(choice, items, counter, frame, query)
-    return [_labelled(items[0], one, counter, frame)] if one.label else items
+        items = _shorten_items(choice, items, counter, frame, query)
+    return [_apply_label(items[0], one, counter, frame)] if one.label else items
 
 
-def _shorten(
+def _shorten_items(
     choice: Choice, items: list[ContextItem], counter: TokenCounter, frame: Frame, query: str
 ) -> list[ContextItem]:
     """Return the items of a unit of which only a part is shown."""
     if choice.rule == "trimmed":
         (item,) = items
-        tokens = counter.count(item.content) + frame.cost(item.role, (), _named(item))
+        tokens = counter.count(item.content) + frame.cost(item.role, (), _speaker_of_item(item))
         return [replace(item, token_count=tokens, truncated=True)]
     if choice.rule == "excerpt" and len(items) > 1:
-        return _excerpts(items, choice.room, counter, frame, query)
+        return _excerpt_group(items, choice.room, counter, frame, query)
     if choice.rule == "excerpt":
-        return [_excerpt(items[0], choice.room, counter, frame, query)]
-    return cut_unit(items, choice.room, counter, frame)
+        return [_excerpt_item(items[0], choice.room, counter, frame, query)]
+    return cut_group(items, choice.room, counter, frame)
 
 
-def _labelled(item: ContextItem, one: Candidate, counter: TokenCounter, frame: Frame) -> ContextItem:
+def _apply_label(item: ContextItem, one: Candidate, counter: TokenCounter, frame: Frame) -> ContextItem:
     """Say of an item what its label does; of what was cut to nothing there is nothing to say."""
     if not item.content:
         return item
-    content = labelled(item.content, one.label)
-    tokens = counter.count(content) + frame.cost(item.role, item.parts, _named(item))
+    content = attach_label(item.content, one.label)
+    tokens = counter.count(content) + frame.cost(item.role, item.parts, _speaker_of_item(item))
     return replace(item, content=content, token_count=tokens)
 
 
-def _excerpt(item: ContextItem, budget: int, counter: TokenCounter, frame: Frame, query: str) -> ContextItem:
+def _excerpt_item(
+    item: ContextItem, budget: int, counter: TokenCounter, frame: Frame, query: str
+) -> ContextItem:
     """Show the sentences of an item that share the most words with the query, in their order, within a budget."""
-    asked = set(terms(words(query)))
-    framing = frame.cost(item.role, (), _named(item))
+    asked = set(content_terms(split_words(query)))
+    framing = frame.cost(item.role, (), _speaker_of_item(item))
     found = split_records(item.content)
     best = sorted(
         range(len(found)),
-        key=lambda index: (-len(asked.intersection(terms(words(item.content[slice(*found[index])])))), index),
+        key=lambda index: (
+            -len(asked.intersection(content_terms(split_words(item.content[slice(*found[index])])))),
+            index,
+        ),
     )
     kept: list[int] = []
     content = ""
     for index in best:
-        wider = _written(item.content, found, sorted([*kept, index]))
+        wider = _join_records(item.content, found, sorted([*kept, index]))
         if counter.count(wider) > budget - framing:
             break
         kept, content = [*kept, index], wider
     if not content:  # not even the best one fits whole
         answer = item.content[slice(*found[best[0]])].strip() if best else ""
-        content = cut(answer, budget - framing, counter)
+        content = cut_middle(answer, budget - framing, counter)
         if not content:
             return replace(item, content="", parts=(), token_count=0, truncated=True)
     tokens = counter.count(content) + framing
     return replace(item, content=content, parts=(), token_count=tokens, truncated=True)
 
 
-def _excerpts(
+def _excerpt_group(
     items: Sequence[ContextItem], budget: int, counter: TokenCounter, frame: Frame, query: str
 ) -> list[ContextItem]:
     """Show of a tool call and its answers what shares the most words with the query, what is short whole."""
@@ -464,14 +472,14 @@ def _excerpts(
     for waiting, index in zip(range(len(items), 0, -1), order, strict=True):
         item = items[index]
         if item.token_count > left // waiting:
-            excerpt = _excerpt(item, left // waiting, counter, frame, query)
-            item = _result(excerpt, item) if item.role is Role.TOOL else excerpt
+            excerpt = _excerpt_item(item, left // waiting, counter, frame, query)
+            item = _restore_result_part(excerpt, item) if item.role is Role.TOOL else excerpt
         shown[index] = item
         left -= item.token_count
-    return shown if left >= 0 else cut_unit(shown, budget, counter, frame)
+    return shown if left >= 0 else cut_group(shown, budget, counter, frame)
 
 
-def _result(item: ContextItem, whole: ContextItem) -> ContextItem:
+def _restore_result_part(item: ContextItem, whole: ContextItem) -> ContextItem:
     """Return a cut item of a tool's answer as one: what it answers is still known."""
     parts = tuple(
         [replace(part, output=item.content) for part in whole.parts if isinstance(part, ToolResult)][:1]
@@ -479,7 +487,7 @@ def _result(item: ContextItem, whole: ContextItem) -> ContextItem:
     return replace(item, parts=parts)
 
 
-def _written(content: str, found: Sequence[tuple[int, int]], kept: Sequence[int]) -> str:
+def _join_records(content: str, found: Sequence[tuple[int, int]], kept: Sequence[int]) -> str:
     written = ""
     for place, index in enumerate(kept):
         text = content[slice(*found[index])]
@@ -488,17 +496,17 @@ def _written(content: str, found: Sequence[tuple[int, int]], kept: Sequence[int]
     return written.rstrip() + (CUT.rstrip() if kept and kept[-1] != len(found) - 1 else "")
 
 
-def _item(
+def _build_item(
     choice: Choice, entry: Entry, tokens: int, frame: Frame, session_id: str | None, *, dated: bool
 ) -> ContextItem:
     one = choice.candidate
-    role = shown_role(entry)
+    role = rendered_role(entry)
     redaction = day = None
     if isinstance(entry, Cleared):  # the index knows what it was when it was stored
         redaction = entry.redaction
-        tokens = entry.tokens + frame.cost(role, entry.parts, speaker(entry))
+        tokens = entry.tokens + frame.cost(role, entry.parts, display_name_of(entry))
     # The day on which a fact or a summary was written is not the day of what it says.
-    if dated and one.source is not Source.FACT and named(entry.actor, role) is not None:
+    if dated and one.source is not Source.FACT and resolve_speaker(entry.actor, role) is not None:
         day = entry.created_at.astimezone(UTC).date().isoformat()
     return ContextItem(
         id=entry.id,
@@ -520,11 +528,13 @@ def _item(
         session_id=session_id,
         why=choice.reason,
         redaction=redaction,
-        trust=trust.of(entry),
+        trust=trust.trust_of_entry(entry),
     )
 
 
-def cut_unit(items: list[ContextItem], budget: int, counter: TokenCounter, frame: Frame) -> list[ContextItem]:
+def cut_group(
+    items: list[ContextItem], budget: int, counter: TokenCounter, frame: Frame
+) -> list[ContextItem]:
     """Cut the items of one unit to a budget: the longest to an equal length, results and arguments of calls alike.
 
     A unit that does not fit even so stays as empty items that cost nothing: it is still whole, and flagged.
@@ -552,12 +562,12 @@ def _cut_part(item: ContextItem, budget: int, counter: TokenCounter, frame: Fram
 def _cut_item(item: ContextItem, budget: int, counter: TokenCounter, frame: Frame) -> ContextItem:
     results = [part for part in item.parts if isinstance(part, ToolResult)]
     parts: tuple[Part, ...] = tuple(replace(part, output="") for part in results)
-    framing = frame.cost(item.role, parts, _named(item))
+    framing = frame.cost(item.role, parts, _speaker_of_item(item))
     content = ""
     if budget > framing and results:
         content = condense_output(item.content, budget - framing, counter, entry=item.id)
     elif budget > framing:
-        content = cut(item.content, budget - framing, counter)
+        content = cut_middle(item.content, budget - framing, counter)
     if not content and framing > budget:
         return replace(item, content="", parts=(), token_count=0, truncated=True)
     if results:
@@ -579,13 +589,13 @@ def _cut_arguments(item: ContextItem, budget: int, counter: TokenCounter, frame:
             content = content.replace(said, f"{part.name}({shorter.arguments})", 1)
             part = shorter
         parts.append(part)
-    tokens = counter.count(content) + frame.cost(item.role, parts, _named(item))
+    tokens = counter.count(content) + frame.cost(item.role, parts, _speaker_of_item(item))
     if tokens >= item.token_count:
         return item
     return replace(item, content=content, parts=tuple(parts), token_count=tokens, truncated=True)
 
 
-def cut(text: str, budget: int, counter: TokenCounter) -> str:
+def cut_middle(text: str, budget: int, counter: TokenCounter) -> str:
     """Return the most of a text's head and tail, joined by a mark, that a budget holds; "" when nothing fits.
 
     Two thirds of what is kept is head. The longest such text is found by bisection, so it ends on token boundaries.
@@ -611,7 +621,7 @@ def cut(text: str, budget: int, counter: TokenCounter) -> str:
     return at(low) if low and counter.count(at(low)) <= budget else ""
 
 
-def ledger(
+def build_choice_ledger(
     choices: Sequence[Choice],
     hidden: Sequence[tuple[Entry, str]],
     warnings: Sequence[str] = (),

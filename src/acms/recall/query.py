@@ -8,7 +8,14 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from acms.recall.index import Floats
-from acms.text.tokenizer import found_by, names, primary_term, remove_function_words, variant_terms, words
+from acms.text.tokenizer import (
+    find_names,
+    primary_term,
+    remove_function_words,
+    searchable_terms,
+    split_words,
+    variant_terms,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +73,9 @@ def parse_query(
     Function words of English are left out unless there are no others; those of other languages weigh little, as they
     are in most messages.
     """
-    everything = words(text)
+    everything = split_words(text)
     said = remove_function_words(everything)
-    named = {speaker: frozenset(found_by(speaker)) for speaker in speakers}
+    named = {speaker: frozenset(searchable_terms(speaker)) for speaker in speakers}
     variants = variant_terms(everything)
     found: dict[int, QueryWord] = {}
     asked: set[int] = set()
@@ -84,8 +91,8 @@ def parse_query(
             markers=tuple(marker for own, marker in markers if own == number),
         )
     also = [
-        (frozenset(map(primary_term, words(name.said))), name.also)
-        for name in names(text)
+        (frozenset(map(primary_term, split_words(name.said))), name.also)
+        for name in find_names(text)
         if len(name.said) > 1
     ]
     also += [(frozenset[int](), (primary_term(f"{one}{other}"),)) for one, other in pairwise(everything)]
@@ -105,11 +112,11 @@ def remove_speakers(text: str, speakers: Iterable[str]) -> str:
     The text that is embedded of every message names its speaker, so with a name a question would be nearest to
     whatever that one says; that a speaker is named counts already.
     """
-    named = frozenset[int]().union(*(found_by(speaker) for speaker in speakers))
-    if not any(primary_term(word) in named for word in words(text)):
+    named = frozenset[int]().union(*(searchable_terms(speaker) for speaker in speakers))
+    if not any(primary_term(word) in named for word in split_words(text)):
         return text
     rest = _NAME.sub(lambda found: "" if primary_term(found[1].lower()) in named else found[0], text)
-    return " ".join(rest.split()) if words(rest) else text
+    return " ".join(rest.split()) if split_words(rest) else text
 
 
 _NAME = re.compile(r"(\w+)(?:['\u2019]s\b)?")

@@ -13,7 +13,7 @@ from acms.recall.index import Floats, Ints
 from acms.recall.query import Query
 from acms.recall.scoring import SIGMA, Scores, order_by_cost, score_messages
 from acms.recall.topic import contentless_terms, find_content_words
-from acms.recall.vector_score import largest
+from acms.recall.vector_score import find_largest_indices
 from acms.text.tokenizer import function_terms
 
 CUTOFF = 0.25
@@ -68,7 +68,7 @@ class Ranking:
         if external is not None:
             marked &= ~external
         others = np.flatnonzero(marked & (order > 0))
-        others = others[largest(order[others], MARKED)]
+        others = others[find_largest_indices(order[others], MARKED)]
         return np.concatenate([places, others[np.lexsort((others, -order[others]))]])
 
     def keep(self, tokens: int) -> None:
@@ -253,6 +253,6 @@ def _find_asking(field: Field, query: Query) -> int:
 def _largest_of_each(values: Floats, external: NDArray[np.bool_] | None, size: int) -> Ints:
     """Return the places of the largest values: so many of external text and as many of all other text."""
     if external is None:
-        return largest(values, size)
+        return find_largest_indices(values, size)
     groups = [np.flatnonzero(external), np.flatnonzero(~external)]
-    return np.concatenate([places[largest(values[places], size)] for places in groups])
+    return np.concatenate([places[find_largest_indices(values[places], size)] for places in groups])

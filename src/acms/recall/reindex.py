@@ -79,7 +79,7 @@ async def reindex(
     home: StorageBackend | None = storage
     while home is not None and not isinstance(home, VectorHome):
         home = home.inner if isinstance(home, WrapperStorage) else None
-    plan = await _planned(storage, context)
+    plan = await _plan_ranges(storage, context)
     total = sum(high - low + 1 for _, ranges in plan for low, high in ranges)
     for id, ranges in plan:
         try:
@@ -97,9 +97,15 @@ async def reindex(
     return Reindexed(**work.done)
 
 
-async def _planned(storage: StorageBackend, context: str | None) -> list[tuple[str, list[tuple[int, int]]]]:
+async def _plan_ranges(
+    storage: StorageBackend, context: str | None
+) -> list[tuple[str, list[tuple[int, int]]]]:
     """Return which versions of which contexts to go through: what forks share once."""
-    found = [one async for one in _live(storage)] if context is None else [await storage.context(context)]
+    found = (
+        [one async for one in _iterate_contexts(storage)]
+        if context is None
+        else [await storage.context(context)]
+    )
     through: dict[str, int] = {}
     plan: list[tuple[str, list[tuple[int, int]]]] = []
     for one in found:
@@ -116,7 +122,7 @@ async def _planned(storage: StorageBackend, context: str | None) -> list[tuple[s
     return plan
 
 
-async def _live(storage: StorageBackend) -> AsyncIterator[Context]:
+async def _iterate_contexts(storage: StorageBackend) -> AsyncIterator[Context]:
     after: str | None = None
     while True:
         page = await storage.contexts(ContextQuery(after=after, limit=500))
@@ -160,7 +166,7 @@ class _Work:
     async def _cards(self, context: str, entries: Sequence[Entry], written: Mapping[int, bytes]) -> None:
         rows: list[Derived] = []
         for entry in entries:
-            card = cards.write(entry, entry.id.rsplit("_", 1)[-1])
+            card = cards.encode_index_record(entry, entry.id.rsplit("_", 1)[-1])
             if written.get(entry.version) != card:
                 rows.append(Derived(version=entry.version, space=cards.SPACE, data=card))
         if rows:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # they bring numpy: loaded by the first recall
     from acms.recall.reranker import Reranking
 
 
-def where(given: object) -> Where | None:
+def parse_filter(given: object) -> Where | None:
     """Return a filter as callers write it, see `Where.of`."""
     from acms.recall.filters import Where
 

@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
 
-from acms.log.in_force import Demotion, shown_role
+from acms.log.in_force import Demotion, rendered_role
 from acms.model import Entry, Kind, Privacy
-from acms.prompt_types import speak
+from acms.prompt_types import prefix_speaker
 from acms.recall.candidates import Offer
-from acms.recall.planner import Candidate, Pairs, Rows, Scores, Steps, trimmed
-from acms.recall.selection import best_first, external_last
+from acms.recall.planner import Candidate, Pairs, Rows, Scores, Steps, trim_entry
+from acms.recall.selection import best_first, move_external_last
 
 SIGNAL = "rerank"
 """Name of its score among the parts of a relevance."""
@@ -38,7 +38,7 @@ class Reranked:
     external_share: float
 
 
-def reranked(offered: Offer, asked: Reranked, warnings: list[str]) -> Steps[Offer]:
+def rerank_candidates(offered: Offer, asked: Reranked, warnings: list[str]) -> Steps[Offer]:
     """Let a reranker score the best candidates of the past; why it did not is added to `warnings`.
 
     The order of these candidates changes, and nothing else. Without an answer all stays as it was. Of blocked messages
@@ -46,7 +46,7 @@ def reranked(offered: Offer, asked: Reranked, warnings: list[str]) -> Steps[Offe
     """
     order = sorted(range(len(offered.past)), key=lambda index: best_first(offered.past[index]))
     external = [index for index in order if offered.past[index].external]
-    order = external_last(order, external, int(asked.most * asked.external_share))[: asked.most]
+    order = move_external_last(order, external, int(asked.most * asked.external_share))[: asked.most]
     entries = [entry for index in order for entry in offered.past[index].unit.entries]
     known = {entry.id: entry for entry in entries if isinstance(entry, Entry)}
     wanted = [entry.id for entry in entries if entry.id not in known]
@@ -54,7 +54,11 @@ def reranked(offered: Offer, asked: Reranked, warnings: list[str]) -> Steps[Offe
     if wanted:
         found: Rows = yield wanted
         rows = {**known, **found.entries}
-    texts = {index: text for index in order if (text := _text(offered.past[index], rows, offered.trims))}
+    texts = {
+        index: text
+        for index in order
+        if (text := _text_of_candidate(offered.past[index], rows, offered.trims))
+    }
     past = list(offered.past)
     if texts:
         scores: Scores = yield Pairs(asked.query, tuple(texts.values()))
@@ -65,12 +69,12 @@ def reranked(offered: Offer, asked: Reranked, warnings: list[str]) -> Steps[Offe
             fused = fuse_scores([past[index].score for index in asked_about], scores.values)
             moved = {past[index].score: score for index, score in zip(asked_about, fused, strict=True)}
             for index, value, score in zip(asked_about, scores.values, fused, strict=True):
-                past[index] = _scored(past[index], value, score)
+                past[index] = _apply_score(past[index], value, score)
             past = [_follow_leader(one, moved) for one in past]
     return replace(offered, past=past)
 
 
-def _scored(one: Candidate, value: float, score: float) -> Candidate:
+def _apply_score(one: Candidate, value: float, score: float) -> Candidate:
     return one._replace(score=score, parts=lambda: {SIGNAL: round(value, 4), **one.parts()})
 
 
@@ -96,16 +100,16 @@ def fuse_scores(own: Sequence[float], given: Sequence[float]) -> list[float]:
     return fused
 
 
-def _text(one: Candidate, rows: Mapping[str, Entry], trims: Mapping[str, Demotion]) -> str:
+def _text_of_candidate(one: Candidate, rows: Mapping[str, Entry], trims: Mapping[str, Demotion]) -> str:
     """Return what a reranker reads of a candidate; "" when nothing of it is its to read."""
     found = [rows[entry.id] for entry in one.unit.entries]
     if any(entry.privacy is Privacy.BLOCK for entry in found):
         return ""
-    shown = [trimmed(entry, trims[entry.id].spans) if entry.id in trims else entry for entry in found]
-    return "\n".join(_said(entry) for entry in shown if entry.content.strip())
+    shown = [trim_entry(entry, trims[entry.id].spans) if entry.id in trims else entry for entry in found]
+    return "\n".join(_format_entry(entry) for entry in shown if entry.content.strip())
 
 
-def _said(entry: Entry) -> str:
+def _format_entry(entry: Entry) -> str:
     """Return a message under the name of its speaker; a fact and a summary speak for themselves."""
-    speaker = entry.actor or shown_role(entry) if entry.kind is Kind.MESSAGE else None
-    return speak(speaker, entry.content)
+    speaker = entry.actor or rendered_role(entry) if entry.kind is Kind.MESSAGE else None
+    return prefix_speaker(speaker, entry.content)

@@ -9,7 +9,7 @@ from typing import Any
 
 from acms.config import ACMSConfig
 from acms.errors import ACMSError, ConfigurationError
-from acms.observability.logging import log
+from acms.observability.logging import log_event
 from acms.ports import Reranker
 from acms.providers.retry import with_retry
 from acms.recall.planner import Pairs, Scores
@@ -39,7 +39,7 @@ class Reranking:
         try:
             async with asyncio.timeout(self._seconds):
                 found = await with_retry(lambda: self._reranker.rerank(pairs.query, pairs.texts), self._retry)
-            values = _numbers(found, len(pairs.texts))
+            values = _validate_scores(found, len(pairs.texts))
         except Exception as error:
             code = error.code if isinstance(error, ACMSError) else type(error).__name__
             return self._without("did not answer", code)
@@ -48,11 +48,11 @@ class Reranking:
         return Scores(values)
 
     def _without(self, what: str, code: str) -> Scores:
-        log(logging.WARNING, "reranking_failed", model=self.model, code=code)
+        log_event(logging.WARNING, "reranking_failed", model=self.model, code=code)
         return Scores(warning=f"the reranker {self.model} {what}: ranked without it")
 
 
-def _numbers(found: Sequence[float], count: int) -> tuple[float, ...] | None:
+def _validate_scores(found: Sequence[float], count: int) -> tuple[float, ...] | None:
     """Return the scores of an answer; None when it is not one number in [0, 1] for each text."""
     if isinstance(found, str | bytes) or len(found) != count:
         return None

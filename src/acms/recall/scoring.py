@@ -22,7 +22,7 @@ from acms.recall.corpus import K1, REACH, Field, add_neighbours
 from acms.recall.index import Floats, Ints
 from acms.recall.query import Query, QueryWord
 from acms.recall.vector_score import find_cosines, measure_cosines, rescore_exactly
-from acms.text.tokenizer import rarity
+from acms.text.tokenizer import compute_idf
 
 SIGMA = 6.0
 """Nats that one standard deviation of cosine is worth; this many deviations are a full answer."""
@@ -82,12 +82,12 @@ def score_messages(corpus: Field, query: Query, *, asking: int = -1) -> Scores:
         level = measure_cosines(corpus, query.space, query.vector, found)
         cosines = found.cosines
         if not found.exact:
-            rough = plain + np.float32(SIGMA) * np.maximum(0, _deviations(corpus, cosines, level)[1])
+            rough = plain + np.float32(SIGMA) * np.maximum(0, _standardize_cosines(corpus, cosines, level)[1])
             cosines = rescore_exactly(corpus, query, found, rough)
         if asking >= 0:
             cosines = cosines.copy()
             cosines[asking] = np.nan
-        meaning_own, meaning = _deviations(corpus, cosines, level)
+        meaning_own, meaning = _standardize_cosines(corpus, cosines, level)
         plain = plain + np.float32(SIGMA) * np.maximum(0, meaning)
     plain = plain * _speaker_factor(corpus, query)
     marked = _add_marks(corpus, query, plain, meaning, holders)
@@ -131,7 +131,7 @@ def _score_words(
         if asking >= 0:
             places, counts = places[places != asking], counts[places != asking]
         holders.append(places)
-        weight = rarity(size, len(places))
+        weight = compute_idf(size, len(places))
         rarities.append(weight)
         if not len(places):
             continue
@@ -193,7 +193,7 @@ def _neighbours_of_common_words(corpus: Field, words: Sequence[tuple[float, Ints
 # ── meaning ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _deviations(corpus: Field, cosines: Floats, level: tuple[float, float]) -> tuple[Floats, Floats]:
+def _standardize_cosines(corpus: Field, cosines: Floats, level: tuple[float, float]) -> tuple[Floats, Floats]:
     """Return standard deviations above the mean: of each message, and half of it and half of its neighbourhood.
 
     A message without a vector has none of its own, and half of its neighbours'.

@@ -48,7 +48,7 @@ class ExternalBudget:
         return Choice(one, False, "external", reason)
 
 
-def share(
+def divide_budget(
     past: Sequence[Candidate],
     current: Sequence[Candidate],
     budget: int,
@@ -85,7 +85,7 @@ def share(
             left -= one.tokens
             external.spend(one, one.tokens)
     competing = [index for index in rest if shown[index] is None and current[index].relevance > 0]
-    found, left = _by_score([*past, *(current[index] for index in competing)], budget, left, external)
+    found, left = _choose_by_score([*past, *(current[index] for index in competing)], budget, left, external)
     for index in competing[::-1]:
         shown[index] = found.pop()
     for index in sorted(rest, key=lambda index: -current[index].unit.version):
@@ -124,7 +124,7 @@ def split_neighbours(past: Sequence[Candidate], budget: int) -> tuple[Sequence[C
     return [one for one in past if id(one) not in gone], list(gone.values())
 
 
-def capped(choices: list[Choice], most: int, external_share: float) -> list[Choice]:
+def limit_items(choices: list[Choice], most: int, external_share: float) -> list[Choice]:
     """Keep the best items by rank, so many at most, no group divided.
 
     External text may be `external_share` of the items, one at least; more of it is kept only where other text leaves
@@ -134,7 +134,7 @@ def capped(choices: list[Choice], most: int, external_share: float) -> list[Choi
     there.sort(key=lambda index: best_first(choices[index].candidate))
     external = [index for index in there if choices[index].candidate.external]
     held = max(1, int(most * external_share))
-    kept = _best_items(choices, external_last(there, external, held), most)
+    kept = _best_items(choices, move_external_last(there, external, held), most)
     by_rank = _best_items(choices, there, most)
     found = list(choices)
     for index in there:
@@ -148,7 +148,7 @@ def capped(choices: list[Choice], most: int, external_share: float) -> list[Choi
     return found
 
 
-def external_last(order: Sequence[int], external: Sequence[int], held: int) -> list[int]:
+def move_external_last(order: Sequence[int], external: Sequence[int], held: int) -> list[int]:
     """Return an order in which external text comes last, except the first `held` of it."""
     beyond = set(external[held:])
     return [*(index for index in order if index not in beyond), *external[held:]]
@@ -177,7 +177,7 @@ def _leaders_first(one: Candidate) -> tuple[float, bool, float, int]:
     return -worth, one.leader_score > one.score, -one.relevance, one.unit.version
 
 
-def _by_score(
+def _choose_by_score(
     past: Sequence[Candidate], budget: int, left: int, external: ExternalBudget
 ) -> tuple[list[Choice], int]:
     """Choose what of the past fits into what is left of a budget, by score; return what is left.
@@ -194,7 +194,7 @@ def _by_score(
         one = past[index]
         excerpt = ranks[one.external] < EXCERPTS
         ranks[one.external] += 1
-        choice = _choose(one, budget, external.limit(one, left), whole=whole, excerpt=excerpt)
+        choice = _choose_candidate(one, budget, external.limit(one, left), whole=whole, excerpt=excerpt)
         if choice.included:
             taken = choice.room or one.tokens
             left -= taken
@@ -215,12 +215,12 @@ def _by_score(
         if external.binds:
             chosen[index] = external.left_out(one) if index in beyond_share else _too_large(one, left)
         else:
-            choice = chosen[index] = _choose(one, budget, left, whole=whole, excerpt=excerpt)
+            choice = chosen[index] = _choose_candidate(one, budget, left, whole=whole, excerpt=excerpt)
             left -= (choice.room or one.tokens) if choice.included else 0
     return list(map(chosen.__getitem__, range(len(past)))), left
 
 
-def _choose(one: Candidate, budget: int, left: int, *, whole: bool, excerpt: bool) -> Choice:
+def _choose_candidate(one: Candidate, budget: int, left: int, *, whole: bool, excerpt: bool) -> Choice:
     """Choose a candidate whole, what in a tool call answers, or an excerpt, if it fits into what is left."""
     tokens = one.tokens
     single = len(one.costs) == 1
@@ -231,14 +231,14 @@ def _choose(one: Candidate, budget: int, left: int, *, whole: bool, excerpt: boo
             why = f"what answers in a tool call of {tokens} tokens"
             return Choice(one, True, "excerpt", why, room)
     if tokens <= left:
-        return _chosen((one, True, "score", _reason(one), 0))
+        return _chosen((one, True, "score", _inclusion_reason(one), 0))
     if excerpt and single and tokens > budget * EXCERPT and left >= LEAST:
         why = f"an excerpt of {tokens} tokens, relevant to the query"
         return Choice(one, True, "excerpt", why, min(left, max(budget // 3, LEAST)))
     return _too_large(one, left)
 
 
-def _reason(one: Candidate) -> str:
+def _inclusion_reason(one: Candidate) -> str:
     """Return why a candidate is shown whole."""
     if one.leader_score > one.score:
         return "the nearest that was said after something relevant"

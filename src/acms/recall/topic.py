@@ -10,7 +10,7 @@ from acms.recall.corpus import Field
 from acms.recall.index import Ints
 from acms.recall.query import Query
 from acms.recall.scoring import Scores
-from acms.text.tokenizer import function_terms, primary_term, rarity, subjectless_terms
+from acms.text.tokenizer import compute_idf, function_terms, primary_term, subjectless_terms
 
 LEAST_SHARE = 0.45
 """Share of what a query asks that an exchange of another session must hold: a little less than half of its words."""
@@ -71,5 +71,5 @@ def concerns_others(field: Field, query: Query, scores: Scores, places: Ints) ->
         held += np.float32(weight) * there
         words += there & (query.words[place].terms[0] not in subjectless_terms())
     total = sum(scores.rarities[place] for place in content)
-    rarest = rarity(len(field), 0)
+    rarest = compute_idf(len(field), 0)
     return bool(((held >= LEAST_SHARE * total) | ((words > 1) & (held >= rarest))).any())

@@ -22,13 +22,13 @@ KEPT = 500
 TRIES = 16
 
 
-async def citations(storage: StorageBackend, context: str) -> list[Citation]:
+async def load_citations(storage: StorageBackend, context: str) -> list[Citation]:
     """Return how often each entry was cited, the one cited last first; nothing of a store that keeps no records."""
     found = await storage.record(context, RECORD) if isinstance(storage, HasRecords) else None
-    return [] if found is None else _read(found.data)
+    return [] if found is None else _parse_citations(found.data)
 
 
-async def record(storage: StorageBackend, context: str, ids: Sequence[str], now: datetime) -> None:
+async def record_citations(storage: StorageBackend, context: str, ids: Sequence[str], now: datetime) -> None:
     """Count that an answer cited some entries; `EntryNotFoundError` names one that does not exist or is gone."""
     rows = await storage.get(ids)
     for id, row in zip(ids, rows, strict=True):
@@ -39,7 +39,7 @@ async def record(storage: StorageBackend, context: str, ids: Sequence[str], now:
     for left in reversed(range(TRIES)):
         found = await storage.record(context, RECORD)
         try:
-            data = _counted(() if found is None else _read(found.data), ids, now)
+            data = _count_citations(() if found is None else _parse_citations(found.data), ids, now)
             await storage.put_record(context, RECORD, data, rev=0 if found is None else found.rev)
             return
         except ConflictError:
@@ -47,13 +47,13 @@ async def record(storage: StorageBackend, context: str, ids: Sequence[str], now:
                 raise
 
 
-def _read(data: Mapping[str, Any]) -> list[Citation]:
+def _parse_citations(data: Mapping[str, Any]) -> list[Citation]:
     if data.get("format") != FORMAT:
         return []
     return [Citation(id=id, count=count, at=datetime.fromisoformat(at)) for id, count, at in data["entries"]]
 
 
-def _counted(known: Sequence[Citation], ids: Sequence[str], now: datetime) -> dict[str, Json]:
+def _count_citations(known: Sequence[Citation], ids: Sequence[str], now: datetime) -> dict[str, Json]:
     """Return counts with some more, those cited last first."""
     before = {one.id: one for one in known}
     fresh = [Citation(id=id, count=1 + (before[id].count if id in before else 0), at=now) for id in ids]

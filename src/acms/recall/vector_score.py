@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from acms.recall.corpus import Field
-from acms.recall.index import Floats, Ints, Segment, Vectors, signs
+from acms.recall.index import Floats, Ints, Segment, Vectors, pack_signs
 
 if TYPE_CHECKING:
     from acms.recall.query import Query
@@ -43,13 +43,17 @@ class Meaning(NamedTuple):
 def find_cosines(field: Field, space: str, query: Floats) -> Meaning:
     """Compare a query with the vectors of one space; other spaces are never looked at."""
     held = field.snapshot.vectors(space, len(query))
-    seen = sum(_seen(*one) for one in held)
+    seen = sum(_count_vectors(*one) for one in held)
     exact = seen <= EXACT
-    code = None if exact else signs(query[None, :])[:, 0]
+    code = None if exact else pack_signs(query[None, :])[:, 0]
     found = np.full(len(field), np.nan, np.float32)
     known = 0
     for segment, count, vectors, size in held:
-        values = _scored(vectors, query, size) if code is None else _rough(vectors, code, len(query), size)
+        values = (
+            _score_vectors(vectors, query, size)
+            if code is None
+            else _approximate_cosines(vectors, code, len(query), size)
+        )
         if vectors.straight and field.place is None:
             count = min(count, size)
             found[segment.base : segment.base + count] = values[:count]
@@ -66,41 +70,41 @@ def find_cosines(field: Field, space: str, query: Floats) -> Meaning:
     return Meaning(found, exact, known, seen)
 
 
-def _scored(vectors: Vectors, query: Floats, size: int) -> Floats:
+def _score_vectors(vectors: Vectors, query: Floats, size: int) -> Floats:
     begin = vectors.begin[: size + 1]
-    return _greatest(vectors.scored(query, int(begin[-1])), begin[:-1])
+    return _greatest_of_each(vectors.scored(query, int(begin[-1])), begin[:-1])
 
 
 @lru_cache(maxsize=16)
-def _by_signs(dimension: int) -> Floats:
+def _cosines_by_signs(dimension: int) -> Floats:
     """Return the cosine that each number of signs that differ stands for."""
     padded = -(-dimension // 64) * 64
     return np.cos(np.arange(padded + 1, dtype=np.float32) * np.float32(np.pi / dimension))
 
 
-def _rough(vectors: Vectors, code: NDArray[np.uint64], dimension: int, size: int) -> Floats:
-    return _by_signs(dimension).take(vectors.apart(code, size).astype(np.int64))
+def _approximate_cosines(vectors: Vectors, code: NDArray[np.uint64], dimension: int, size: int) -> Floats:
+    return _cosines_by_signs(dimension).take(vectors.apart(code, size).astype(np.int64))
 
 
-def _seen(segment: Segment, count: int, vectors: Vectors, size: int) -> int:
+def _count_vectors(segment: Segment, count: int, vectors: Vectors, size: int) -> int:
     """Return how many vectors the first documents of a segment have."""
     if count >= segment.count:
         return int(vectors.begin[size])
     return int(np.diff(vectors.begin[: size + 1])[vectors.documents[:size] < count].sum())
 
 
-def cosines(field: Field, space: str, query: Floats, places: Ints) -> Floats:
+def compute_cosines(field: Field, space: str, query: Floats, places: Ints) -> Floats:
     """Return the exact cosines of some entries, the same whatever else is there; NaN for one without a vector."""
     found = np.full(len(places), np.nan, np.float32)
     documents = field.documents(places)
     for held in field.snapshot.vectors(space, len(query)):
-        own, rows, starts = _rows(documents, *held)
+        own, rows, starts = _find_vector_rows(documents, *held)
         if len(own):
-            found[own] = _greatest(held[2].products(rows, query), starts)
+            found[own] = _greatest_of_each(held[2].products(rows, query), starts)
     return found
 
 
-def _rows(
+def _find_vector_rows(
     documents: Ints, segment: Segment, count: int, vectors: Vectors, size: int
 ) -> tuple[Ints, Ints, Ints]:
     """Return which of some documents have vectors in a segment, the places of these, and where those of each begin.
@@ -121,7 +125,7 @@ def _rows(
     return own, rows, starts
 
 
-def _greatest(products: Floats, starts: Ints) -> Floats:
+def _greatest_of_each(products: Floats, starts: Ints) -> Floats:
     """Return the greatest product of each entry, which begin at some places."""
     return products if len(products) == len(starts) else np.maximum.reduceat(products, starts)
 
@@ -149,7 +153,7 @@ def measure_cosines(field: Field, space: str, query: Floats, found: Meaning) -> 
     values = found.cosines
     if not found.exact and len(field):
         places = np.unique(np.linspace(0, len(field) - 1, SAMPLED).astype(np.int64))
-        values = cosines(field, space, query, places)
+        values = compute_cosines(field, space, query, places)
     values = values[~np.isnan(values)].astype(np.float64)
     if len(values) < 2:
         return (1.0, 1.0)
@@ -161,13 +165,13 @@ def rescore_exactly(field: Field, query: Query, found: Meaning, rough: Floats) -
     assert query.space is not None
     assert query.vector is not None
     size = min(RESCORED, VECTORS * found.known // max(1, found.vectors))
-    likely = np.sort(largest(rough, size))
+    likely = np.sort(find_largest_indices(rough, size))
     values = found.cosines.copy()
-    values[likely] = cosines(field, query.space, query.vector, likely)
+    values[likely] = compute_cosines(field, query.space, query.vector, likely)
     return values
 
 
-def largest(values: Floats, size: int) -> Ints:
+def find_largest_indices(values: Floats, size: int) -> Ints:
     """Return the places of the largest values, in no order."""
     if len(values) <= size:
         return np.arange(len(values))

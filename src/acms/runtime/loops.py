@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-__all__ = ["PerLoop", "running", "waiting"]
+__all__ = ["PerLoop", "current_loop", "waiting"]
 
 T = TypeVar("T")
 
@@ -15,7 +15,7 @@ waiting: list[asyncio.AbstractEventLoop] = []
 """Event loops that stand still because a function on them waits for another: what they are asked is done later."""
 
 
-def running() -> asyncio.AbstractEventLoop | None:
+def current_loop() -> asyncio.AbstractEventLoop | None:
     """Return the event loop that runs in this thread; None where there is none."""
     try:
         return asyncio.get_running_loop()

@@ -9,7 +9,7 @@ from collections.abc import Coroutine, Generator
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
-from acms.runtime.loops import running, waiting
+from acms.runtime.loops import current_loop, waiting
 
 R = TypeVar("R")
 
@@ -20,7 +20,7 @@ GRACE = 5.0
 @contextmanager
 def _waiting_here() -> Generator[None]:
     """Say inside the block that the event loop of this thread stands still, if it has one."""
-    loop = running()
+    loop = current_loop()
     if loop is not None:
         waiting.append(loop)
     try:
@@ -30,7 +30,7 @@ def _waiting_here() -> Generator[None]:
             waiting.remove(loop)
 
 
-async def _ended(work: Coroutine[Any, Any, Any]) -> None:
+async def _wait_for_task(work: Coroutine[Any, Any, Any]) -> None:
     """Wait until the task of a coroutine has ended."""
     if tasks := [task for task in asyncio.all_tasks() if task.get_coro() is work]:
         await asyncio.wait(tasks)
@@ -57,7 +57,7 @@ class _Portal:
             except BaseException:
                 if future.cancel():
                     with suppress(TimeoutError):
-                        asyncio.run_coroutine_threadsafe(_ended(work), loop).result(GRACE)
+                        asyncio.run_coroutine_threadsafe(_wait_for_task(work), loop).result(GRACE)
                 raise
 
     def _running(self) -> asyncio.AbstractEventLoop:

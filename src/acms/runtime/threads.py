@@ -57,7 +57,9 @@ async def off_loop(work: Callable[[], T], size: int) -> T:
     return work() if size <= INLINE else await in_thread(work)
 
 
-async def driven(steps: Generator[Y, Any, T], answer: Callable[[Y], Awaitable[object]], size: int) -> T:
+async def drive_generator(
+    steps: Generator[Y, Any, T], answer: Callable[[Y], Awaitable[object]], size: int
+) -> T:
     """Run a generator to its end as `off_loop` does, giving it an answer to all it asks for."""
     given: object = None
     made: list[T] = []
@@ -74,7 +76,7 @@ async def driven(steps: Generator[Y, Any, T], answer: Callable[[Y], Awaitable[ob
     return made[0]
 
 
-def breathe() -> None:
+def pause_if_busy() -> None:
     """Pause when this is a thread of `in_thread` and was busy for `BREATH` seconds; on the event loop do nothing.
 
     The interpreter lets other threads in every 5 ms only, and a thread that calls into C again and again may take it

@@ -15,13 +15,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from acms.config import ACMSConfig
 from acms.contract.providers import KnowledgeSource
 from acms.errors import NotFoundError
-from acms.observability.logging import log, safe_error
+from acms.observability.logging import log_event, safe_error
 from acms.ports import Embedder, Reflector, Reranker, Summarizer
 from acms.runtime.version import __version__
 from acms.server.config import ServerConfig
-from acms.server.dispatch import routes
+from acms.server.dispatch import build_operation_routes
 from acms.server.middleware import RequestMiddleware
-from acms.server.openapi import document
+from acms.server.openapi import build_openapi_document
 from acms.server.routes.table import OPERATIONS
 from acms.server.service import Service
 from acms.server.tenants import Engine
@@ -34,13 +34,13 @@ class App(Router, Service):
     """The HTTP service over one store: a router of Starlette with a lifespan."""
 
     def __init__(self, url: str, config: ServerConfig, engine: Engine) -> None:
-        Service.__init__(self, url, config, engine, document(OPERATIONS, __version__))
-        self._mounts = Router(default=_nothing)
+        Service.__init__(self, url, config, engine, build_openapi_document(OPERATIONS, __version__))
+        self._mounts = Router(default=_reject_unknown_path)
         middleware = [Middleware(RequestMiddleware, service=self)]
         if config.token is not None:
             middleware.append(Middleware(TokenMiddleware, token=config.token))
         super().__init__(
-            routes(self, OPERATIONS),
+            build_operation_routes(self, OPERATIONS),
             redirect_slashes=False,
             default=ExceptionMiddleware(self._mounts),
             lifespan=self._running,
@@ -63,13 +63,13 @@ class App(Router, Service):
         try:
             await self.start()
         except Exception as error:
-            log(logging.ERROR, "start_failed", error=safe_error(error))
+            log_event(logging.ERROR, "start_failed", error=safe_error(error))
             raise RuntimeError(safe_error(error)) from None  # a server writes it down
         yield
         await self.stop()
 
 
-async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:
+async def _reject_unknown_path(scope: Scope, receive: Receive, send: Send) -> None:
     """Answer what leads nowhere."""
     raise NotFoundError("there is nothing at this path", options=("GET /openapi.json lists what there is",))
 

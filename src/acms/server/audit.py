@@ -27,13 +27,13 @@ from acms.errors import ACMSError, IdempotencyMismatchError, NotFoundError, Sess
 from acms.log import validation
 from acms.log.encoding import dump
 from acms.model import EMPTY, Append, ContextDraft, Draft, Head, Json, Kind, Origin, Receipt, Role
-from acms.nouns import read
-from acms.observability.logging import log, safe_error
-from acms.server.deadlines import Deadlines, within
+from acms.nouns import decode_noun
+from acms.observability.logging import log_event, safe_error
+from acms.server.deadlines import Deadlines, run_within_deadline
 from acms.server.operation import Call, Operation, Reply, Scope
 from acms.server.tenants import OWN, Stores, Tenant
 
-__all__ = ["Audit", "Noted", "trail"]
+__all__ = ["Audit", "Noted", "read_audit_trail"]
 
 IDEMPOTENCY_KEY = "Idempotency-Key"
 KEY = validation.AUDIT
@@ -126,24 +126,24 @@ class Audit:
         told: dict[str, Json] = {
             "operation": call.operation.name,
             "key": call.principal.key,
-            "target": _target(call),
+            "target": _describe_target(call),
         }
         if context is not None:
             told["context"] = context
-        before = await _stand(tenant, context)
+        before = await _read_log_head(tenant, context)
         if named is None:
             intent = {**told, "request": call.request_id, "before": before}
             receipt = await self._append(tenant, {"step": "intent", **intent})
         else:
-            receipt = await self._once(call, validation.name(named, "idempotency-key"), told)
-            if receipt.repeated and _keeps(call.operation):
+            receipt = await self._once(call, validation.validate_name(named, "idempotency-key"), told)
+            if receipt.repeated and _records_answer(call.operation):
                 found = await self._answered(call, receipt)
                 if found is not None:
                     return found
         told |= {"step": "outcome", "intent": receipt.versions[0], "request": call.request_id}
         told |= {"before": before}
         try:
-            reply = await within(call.operation.handler(call), deadlines)
+            reply = await run_within_deadline(call.operation.handler(call), deadlines)
         except Exception as error:
             code = error.code if isinstance(error, ACMSError) else ACMSError.code
             told |= {"status": problem_details.STATUS.get(code, 500), "code": code}
@@ -155,7 +155,7 @@ class Audit:
             told["context"] = context = made
         if call.operation.again is not None:
             told["made"] = reply.headers.get("Location")
-        elif named is not None and _keeps(call.operation):
+        elif named is not None and _records_answer(call.operation):
             told["reply"] = {"body": reply.body, "headers": dict(reply.headers)}
         await self._outcome(tenant, told, context)
         return reply
@@ -218,9 +218,9 @@ class Audit:
     async def _outcome(self, tenant: Tenant, told: dict[str, Json], context: str | None) -> None:
         """Note an outcome; where that fails the log has it, as what was done is done."""
         try:
-            await self._append(tenant, {**told, "after": await _stand(tenant, context)})
+            await self._append(tenant, {**told, "after": await _read_log_head(tenant, context)})
         except ACMSError as error:
-            log(logging.ERROR, "outcome_not_noted", intent=told["intent"], error=safe_error(error))
+            log_event(logging.ERROR, "outcome_not_noted", intent=told["intent"], error=safe_error(error))
 
     async def _append(self, tenant: Tenant, data: Mapping[str, Json], key: str | None = None) -> Receipt:
         return await self._write(tenant, await self._trail(tenant), data, key)
@@ -264,12 +264,12 @@ class Audit:
         return id
 
 
-def _keeps(operation: Operation) -> bool:
+def _records_answer(operation: Operation) -> bool:
     """Return whether the trail knows the answer: that of an erasure has ids, nothing that was said."""
     return operation.again is not None or operation.scope is Scope.ERASE
 
 
-def _target(call: Call[Any, Any]) -> dict[str, Json]:
+def _describe_target(call: Call[Any, Any]) -> dict[str, Json]:
     """Return what a request names: its path, its query, and of its body what says where."""
     found: dict[str, Json] = dict(call.path)
     if isinstance(call.query, BaseModel):
@@ -279,7 +279,7 @@ def _target(call: Call[Any, Any]) -> dict[str, Json]:
     return found
 
 
-async def _stand(tenant: Tenant, context: str | None) -> list[Json] | None:
+async def _read_log_head(tenant: Tenant, context: str | None) -> list[Json] | None:
     """Return where a log stands: version and chain value; None for one that is not there."""
     if context is None:
         return None
@@ -290,7 +290,7 @@ async def _stand(tenant: Tenant, context: str | None) -> list[Json] | None:
     return [head.version, head.chain.hex()]
 
 
-async def trail(tenant: Tenant, *, before: int | None = None, limit: int = _PAGE) -> list[Noted]:
+async def read_audit_trail(tenant: Tenant, *, before: int | None = None, limit: int = _PAGE) -> list[Noted]:
     """Return the newest entries of a tenant's audit trail, newest first, or those before a version."""
     try:
         found = await tenant.handle.context(KEY, namespace=OWN)
@@ -298,6 +298,6 @@ async def trail(tenant: Tenant, *, before: int | None = None, limit: int = _PAGE
         return []
     entries = await tenant.handle.read(found.id, before=before, newest=limit)
     return [
-        read(Noted, entry.data, wire=False, version=entry.version, at=entry.created_at)
+        decode_noun(Noted, entry.data, wire=False, version=entry.version, at=entry.created_at)
         for entry in reversed(entries)
     ]

@@ -13,7 +13,7 @@ from acms.server.keys import Keys
 from acms.server.oidc import Tokens
 from acms.server.operation import Operation, Principal, Scope
 from acms.server.principal import EVERYWHERE, Access
-from acms.server.rates import Buckets, network
+from acms.server.rates import Buckets, network_of_address
 
 __all__ = ["Gate"]
 
@@ -53,9 +53,9 @@ class Gate:
         self._open = config.auth == "off"
         self._writes = config.writes
         #: Without a key the name is what keeps a web page out that has given itself an address of this machine.
-        self._hosts = frozenset(_bare(one) for one in config.hosts)
+        self._hosts = frozenset(_normalize_host(one) for one in config.hosts)
         if self._open and not self._hosts:
-            self._hosts = _LOCAL | {_bare(config.host)}
+            self._hosts = _LOCAL | {_normalize_host(config.host)}
         self._origins = frozenset(config.origins)
         self._everybody = Principal(
             tenant=config.tenant, scopes=frozenset(Scope) if self._open else frozenset()
@@ -70,7 +70,7 @@ class Gate:
         `PermissionDeniedError` for a name that is not its own, and for a page that is neither its own nor listed: such
         a one may send reads, which its browser does not show to it.
         """
-        if self._hosts and _bare(_host(headers.get("host", ""))) not in self._hosts:
+        if self._hosts and _normalize_host(_strip_port(headers.get("host", ""))) not in self._hosts:
             raise PermissionDeniedError(
                 "the service does not go by this name",
                 options=("call it by a name of this machine", "list the name among the hosts of the service"),
@@ -79,7 +79,7 @@ class Gate:
         if origin is None:
             return ()
         if origin not in self._origins:
-            if method in _READS or _own(origin, headers.get("host", "")):
+            if method in _READS or _is_same_origin(origin, headers.get("host", "")):
                 return ()
             raise PermissionDeniedError(
                 "this web page may not use the service",
@@ -129,8 +129,8 @@ class Gate:
         if self._open:
             return self._everybody
         found = await self._known(headers.get("authorization", ""), address)
-        _wait(self._by_key, found.key, "with this key")
-        _wait(self._by_tenant, found.tenant, "of this tenant")
+        _check_rate_limit(self._by_key, found.key, "with this key")
+        _check_rate_limit(self._by_tenant, found.tenant, "of this tenant")
         return found
 
     async def _known(self, given: str, address: str) -> Principal:
@@ -138,12 +138,12 @@ class Gate:
         try:
             return await self._find(given)
         except (AuthenticationError, UnreachableError):
-            _wait(self._strangers, network(address), "without a valid key")
+            _check_rate_limit(self._strangers, network_of_address(address), "without a valid key")
             raise
 
     async def _find(self, given: str) -> Principal:
         """Return whose key or access token this is; `AuthenticationError` when it is not valid."""
-        token = _token(given)
+        token = _parse_access_token(given)
         if self._tokens is not None and token is not None:
             return await self._tokens.find(token)
         found = await self._keys.find(given)
@@ -165,7 +165,7 @@ def _check_scope(found: Principal, scope: Scope) -> None:
         raise PermissionDeniedError("this is about the whole tenant, and the key is bound to namespaces")
 
 
-def _token(given: str) -> str | None:
+def _parse_access_token(given: str) -> str | None:
     """Return the access token that was sent; None for an API key, and for nothing."""
     scheme, _, sent = given.partition(" ")
     sent = sent.strip()
@@ -174,23 +174,23 @@ def _token(given: str) -> str | None:
     )
 
 
-def _wait(buckets: Buckets, name: str, whose: str) -> None:
+def _check_rate_limit(buckets: Buckets, name: str, whose: str) -> None:
     seconds = buckets.take(name)
     if seconds:
         raise RateLimitError(f"too many requests {whose}: wait {seconds:.1f} seconds", retry_after=seconds)
 
 
-def _own(origin: str, host: str) -> bool:
+def _is_same_origin(origin: str, host: str) -> bool:
     """Return whether a page was served under the name by which it calls: then it is one of the service's own."""
     return bool(host) and origin.partition("://")[2] == host
 
 
-def _host(given: str) -> str:
+def _strip_port(given: str) -> str:
     """Return the name in a Host field, without its port."""
     if given.startswith("["):
         return given.partition("]")[0] + "]"
     return given.partition(":")[0]
 
 
-def _bare(name: str) -> str:
+def _normalize_host(name: str) -> str:
     return name.strip("[]").rstrip(".").lower()

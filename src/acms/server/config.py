@@ -8,7 +8,7 @@ from typing import Literal
 
 from acms.errors import ConfigurationError, ValidationError
 from acms.log import validation
-from acms.providers.addresses import loopback
+from acms.providers.addresses import is_loopback_host
 from acms.server.oidc import OIDCConfig
 
 __all__ = ["Limits", "ServerConfig"]
@@ -46,9 +46,9 @@ class Limits:
     def __post_init__(self) -> None:
         try:
             for name in ("body_bytes", "import_bytes", "message_bytes", "batch", "tokens"):
-                validation.whole(getattr(self, name), name, least=1)
+                validation.validate_integer(getattr(self, name), name, least=1)
             for name in ("key_streams", "key_burst", "tenant_burst", "stranger_burst"):
-                validation.whole(getattr(self, name), name, least=1)
+                validation.validate_integer(getattr(self, name), name, least=1)
         except ValidationError as error:
             raise ConfigurationError(str(error)) from error
         for name in ("deadline_seconds", "key_rate", "tenant_rate", "stranger_rate"):
@@ -90,7 +90,7 @@ class ServerConfig:
     def __post_init__(self) -> None:
         if self.auth not in ("required", "off"):
             raise ConfigurationError("auth must be 'required' or 'off'")
-        if self.auth == "off" and not loopback(self.host):
+        if self.auth == "off" and not is_loopback_host(self.host):
             raise ConfigurationError(
                 f"{self.host} can be reached from other machines, and no key is required",
                 options=("acms keys create --tenant NAME, and require keys", "--host 127.0.0.1"),
@@ -107,8 +107,8 @@ class ServerConfig:
                     f"{one!r} is not the origin of a web page", options=("https://app.example.org",)
                 )
         try:
-            if validation.name(self.tenant, "tenant").startswith("@"):
+            if validation.validate_name(self.tenant, "tenant").startswith("@"):
                 raise ValidationError("names that begin with @ are the service's own", field="tenant")
-            validation.whole(self.ready_sessions, "ready_sessions", least=1)
+            validation.validate_integer(self.ready_sessions, "ready_sessions", least=1)
         except ValidationError as error:
             raise ConfigurationError(str(error)) from error

@@ -12,12 +12,14 @@ from typing import TypeVar
 
 from acms.errors import DeadlineError
 
-__all__ = ["Deadline", "Deadlines", "within"]
+__all__ = ["Deadline", "Deadlines", "run_within_deadline"]
 
 T = TypeVar("T")
 
 
-async def within(work: Awaitable[T], deadlines: Deadlines | None, late: str = "it took more than") -> T:
+async def run_within_deadline(
+    work: Awaitable[T], deadlines: Deadlines | None, late: str = "it took more than"
+) -> T:
     """Return what is waited for; `DeadlineError`, whose text begins with `late`, when there is no time for it."""
     if deadlines is None:
         return await work

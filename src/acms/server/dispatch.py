@@ -27,14 +27,14 @@ from acms.errors import (
     ValidationError,
 )
 from acms.server import wire
-from acms.server.deadlines import Deadlines, within
-from acms.server.middleware import ADMITTED, EXCHANGE, Exchange, slashes
+from acms.server.deadlines import Deadlines, run_within_deadline
+from acms.server.middleware import ADMITTED, EXCHANGE, Exchange, has_encoded_slash
 from acms.server.operation import BASE, Call, Operation, Reply
 from acms.server.principal import EVERYWHERE
 from acms.server.rights import Right, drop_client, end_stream, limit_send_buffer
 from acms.server.service import Service
 
-__all__ = ["pairs", "read_body", "routes"]
+__all__ = ["build_operation_routes", "parse_query_pairs", "read_body"]
 
 EVENTS = "text/event-stream"
 STREAMS = frozenset({EVENTS, "application/x-ndjson"})
@@ -43,7 +43,7 @@ TAKEN_SECONDS = 30.0
 """That a client may take to receive one piece of a stream."""
 
 
-def routes(service: Service, operations: Iterable[Operation]) -> list[Route]:
+def build_operation_routes(service: Service, operations: Iterable[Operation]) -> list[Route]:
     """Return the routes of operations, one for each path."""
     paths: dict[str, dict[str, Operation]] = {}
     for one in operations:
@@ -66,7 +66,7 @@ class _Resource:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         exchange: Exchange = scope[EXCHANGE]
-        if slashes(scope):
+        if has_encoded_slash(scope):
             named: Mapping[str, str] = scope["path_params"]
             scope["path_params"] = {name: value.replace("%2F", "/") for name, value in named.items()}
         exchange.operation = operation = self._find(scope["method"], scope["path_params"])
@@ -104,8 +104,8 @@ class _Resource:
                 sent = send
                 if operation.media in STREAMS:
                     limit_send_buffer(scope)
-                    sent = _taken(send, scope)
-                await _answer(reply, operation, scope["method"])(scope, receive, sent)
+                    sent = _limit_send_time(send, scope)
+                await _build_response(reply, operation, scope["method"])(scope, receive, sent)
             finally:
                 if isinstance(reply.body, AsyncGeneratorType):  # the client may have left it halfway
                     await reply.body.aclose()
@@ -134,19 +134,21 @@ class _Resource:
         address = client[0] if client else ""
         principal = await service.gate.admit(operation, headers, address, scope.get(ADMITTED))
         exchange.who = {"tenant": principal.tenant, "key": principal.key}
-        query = wire.parameters(operation, pairs(scope["query_string"]))
+        query = wire.parse_query_parameters(operation, parse_query_pairs(scope["query_string"]))
         body: Any = None
         stream: AsyncIterator[bytes] | None = None
         if operation.body is not None or operation.streams:
             _check_media(operation, headers)
             limits = service.config.limits
             most = limits.import_bytes if operation.streams else limits.body_bytes
-            receive = _limited(receive, headers, most)
+            receive = _limit_body_size(receive, headers, most)
             if operation.body is None:
                 stream = Request(scope, receive).stream()
             else:
                 late = "the body did not arrive within"
-                body = wire.body(operation, await within(_whole(receive), self._deadlines, late))
+                body = wire.parse_request_body(
+                    operation, await run_within_deadline(_receive_body(receive), self._deadlines, late)
+                )
         return Call(
             app=service,
             operation=operation,
@@ -166,7 +168,7 @@ class _Resource:
         operation, audit = call.operation, self._service.audit
         work = audit.run(call, deadlines) if operation.audited else operation.handler(call)
         try:
-            return await within(work, deadlines)
+            return await run_within_deadline(work, deadlines)
         except SessionNotFoundError:
             id = call.path.get("context_id")
             if id is not None and call.principal.access is EVERYWHERE:  # else it may be there all the same
@@ -185,7 +187,7 @@ def _check_media(operation: Operation, headers: Mapping[str, str]) -> None:
         )
 
 
-def pairs(query: bytes) -> list[tuple[str, str]]:
+def parse_query_pairs(query: bytes) -> list[tuple[str, str]]:
     """Read a query string as names and values; `ValidationError` when it is none."""
     if not query:
         return []
@@ -195,7 +197,7 @@ def pairs(query: bytes) -> list[tuple[str, str]]:
         raise ValidationError("the query string is not understood", field="query") from None
 
 
-def _limited(receive: Receive, headers: Mapping[str, str], most: int) -> Receive:
+def _limit_body_size(receive: Receive, headers: Mapping[str, str], most: int) -> Receive:
     """Return what receives a body of up to so many bytes."""
     length = headers.get("content-length", "0")
     if length.isascii() and length.isdecimal() and int(length) > most:
@@ -215,10 +217,10 @@ def _limited(receive: Receive, headers: Mapping[str, str], most: int) -> Receive
 
 async def read_body(receive: Receive, headers: Mapping[str, str], most: int) -> bytes:
     """Return a body of up to so many bytes; `TooLargeError` for more."""
-    return await _whole(_limited(receive, headers, most))
+    return await _receive_body(_limit_body_size(receive, headers, most))
 
 
-async def _whole(receive: Receive) -> bytes:
+async def _receive_body(receive: Receive) -> bytes:
     """Return a body; `Request.body()` takes 3 µs more, as it reads through a generator."""
     pieces, more = list[bytes](), True
     while more:
@@ -230,7 +232,7 @@ async def _whole(receive: Receive) -> bytes:
     return b"".join(pieces)
 
 
-def _taken(send: Send, scope: Scope) -> Send:
+def _limit_send_time(send: Send, scope: Scope) -> Send:
     """Return what sends the pieces of a stream, and drops a client that does not take them."""
 
     async def taken(message: Message) -> None:
@@ -243,14 +245,14 @@ def _taken(send: Send, scope: Scope) -> Send:
     return taken
 
 
-def _answer(reply: Reply, operation: Operation, method: str) -> Response:
+def _build_response(reply: Reply, operation: Operation, method: str) -> Response:
     """Return what a handler gave as an answer."""
     status, body = reply.status or operation.status, reply.body
     # A dict is no stream: to ask the abstract class takes 1 µs.
     if not isinstance(body, dict) and isinstance(body, AsyncIterator):
         response = StreamingResponse(() if method == "HEAD" else body, status, media_type=reply.media)
     else:
-        data = body if isinstance(body, bytes) else b"" if body is None else wire.written(body)
+        data = body if isinstance(body, bytes) else b"" if body is None else wire.encode_json(body)
         response = Response(data, status, media_type=None if body is None else reply.media)
     response.raw_headers[:0] = [
         (name.lower().encode("latin-1"), value.encode("latin-1", "replace"))

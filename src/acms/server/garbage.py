@@ -8,7 +8,7 @@ import gc
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 
-__all__ = ["collecting"]
+__all__ = ["defer_full_collections"]
 
 LOOK = 1.0
 """Seconds between two looks whether there is enough to be collected."""
@@ -28,7 +28,7 @@ M_MMAP_THRESHOLD = -3
 
 
 @asynccontextmanager
-async def collecting(quiet: Callable[[], bool]) -> AsyncGenerator[None]:
+async def defer_full_collections(quiet: Callable[[], bool]) -> AsyncGenerator[None]:
     """Let collections of the oldest objects wait inside the block until it is quiet, for a minute at most.
 
     One looks at every object that may hold others and stops all threads meanwhile, for 70 ms where there are 130,000.
@@ -40,7 +40,7 @@ async def collecting(quiet: Callable[[], bool]) -> AsyncGenerator[None]:
     gc.collect()
     gc.freeze()
     gc.set_threshold(first, second, NEVER)
-    task = asyncio.create_task(_collect(quiet, enough), name="acms-garbage")
+    task = asyncio.create_task(_collect_when_quiet(quiet, enough), name="acms-garbage")
     try:
         yield
     finally:
@@ -49,7 +49,7 @@ async def collecting(quiet: Callable[[], bool]) -> AsyncGenerator[None]:
         gc.unfreeze()
 
 
-async def _collect(quiet: Callable[[], bool], enough: int) -> None:
+async def _collect_when_quiet(quiet: Callable[[], bool], enough: int) -> None:
     now = asyncio.get_running_loop().time
     whole, trimmed = now() + WHOLE, 0.0
     while True:
@@ -67,7 +67,7 @@ async def _collect(quiet: Callable[[], bool], enough: int) -> None:
         if calm:
             gc.freeze()
         if now() >= trimmed:
-            trim()
+            trim_heap()
             trimmed = now() + TRIMMED
 
 
@@ -80,7 +80,7 @@ def keep_large_blocks_apart() -> None:
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE)
 
 
-def trim() -> None:
+def trim_heap() -> None:
     """Give free memory back to the system, where the C library is glibc, which keeps what threads have freed."""
     with suppress(AttributeError, OSError, TypeError):  # another C library, or another system
         ctypes.CDLL(None).malloc_trim(0)

@@ -16,7 +16,7 @@ from typing import Any
 from acms.errors import NotFoundError, ValidationError
 from acms.log import validation
 from acms.model import Json, KVEntry
-from acms.nouns import read, write
+from acms.nouns import decode_noun, encode_noun
 from acms.results import Grant
 from acms.server.keys import Keys
 from acms.server.principal import EVERYWHERE, Access, Action, Principal
@@ -48,9 +48,10 @@ class Grants:
         """Return which namespaces a principal may use now, and for what."""
         if principal.namespaces is None:
             return EVERYWHERE
-        entry = await (await self._stores.of(OWN)).kv.get(_where(principal.tenant, principal.name))
+        entry = await (await self._stores.of(OWN)).kv.get(_key_of_principal(principal.tenant, principal.name))
         granted = {
-            name: frozenset(Action(one) for one in row["actions"]) for name, row in _rows(entry).items()
+            name: frozenset(Action(one) for one in row["actions"])
+            for name, row in _grants_of_entry(entry).items()
         }
         return Access.of(principal.namespaces, granted)
 
@@ -58,10 +59,10 @@ class Grants:
         """Return the grants of a tenant, or those on one of its namespaces, by namespace and principal."""
         store: Any = (await self._stores.of(OWN)).kv
         found: list[Grant] = []
-        async for entry in list_entries(store, _of_tenant(tenant)):
+        async for entry in list_entries(store, _prefix_of_tenant(tenant)):
             found += [
-                read(Grant, row, wire=False, namespace=name, principal=entry.data["principal"])
-                for name, row in _rows(entry).items()
+                decode_noun(Grant, row, wire=False, namespace=name, principal=entry.data["principal"])
+                for name, row in _grants_of_entry(entry).items()
             ]
         chosen = [one for one in found if namespace in (None, one.namespace)]
         return sorted(chosen, key=lambda one: (one.namespace, one.principal))
@@ -80,8 +81,8 @@ class Grants:
         `by` is who does so; the operator, which the audit trail notes here, without it. `NotFoundError` for a key that
         is unknown or another tenant's.
         """
-        _check(tenant, namespace)
-        chosen = {validation.choice(one, Action, "actions") for one in actions}
+        _check_names(tenant, namespace)
+        chosen = {validation.parse_choice(one, Action, "actions") for one in actions}
         if not chosen:
             raise ValidationError("must name at least one", field="actions", options=tuple(Action))
         chosen.add(Action.READ)  # nobody can write or share what it does not see
@@ -93,7 +94,7 @@ class Grants:
             created_at=self._clock(),
             by="" if by is None else by.key,
         )
-        row = write(made, wire=False)
+        row = encode_noun(made, wire=False)
         del row["namespace"], row["principal"]
         target = {"namespace": namespace, "principal": name, "actions": list(made.actions)}
         async with nullcontext() if by is not None else self._audit.noted(tenant, "grantNamespace", target):
@@ -104,7 +105,7 @@ class Grants:
         self, tenant: str, namespace: str, principal: str, *, by: Principal | None = None
     ) -> bool:
         """Take a namespace back from a principal, wherever the service runs; return whether it was shared with it."""
-        _check(tenant, namespace)
+        _check_names(tenant, namespace)
         name = await self._named(tenant, principal)
         was = False
 
@@ -121,7 +122,7 @@ class Grants:
     async def _named(self, tenant: str, principal: str) -> str:
         """Return by which name a principal is known: a key by the first of its line."""
         if principal.startswith(SUBJECT):
-            validation.name(principal.removeprefix(SUBJECT), "principal")
+            validation.validate_name(principal.removeprefix(SUBJECT), "principal")
             return principal
         try:
             key = await self._keys.get(principal)
@@ -136,24 +137,24 @@ class Grants:
         self, tenant: str, name: str, change: Callable[[Mapping[str, Json]], dict[str, Json]]
     ) -> None:
         def changed(entry: KVEntry | None) -> Json:
-            return {"principal": name, "grants": change(_rows(entry))}
+            return {"principal": name, "grants": change(_grants_of_entry(entry))}
 
-        await update_entry((await self._stores.of(OWN)).kv, _where(tenant, name), changed)
+        await update_entry((await self._stores.of(OWN)).kv, _key_of_principal(tenant, name), changed)
 
 
-def _check(tenant: str, namespace: str) -> None:
-    validation.name(tenant, "tenant")
+def _check_names(tenant: str, namespace: str) -> None:
+    validation.validate_name(tenant, "tenant")
     validation.namespace_name(namespace)
 
 
-def _of_tenant(tenant: str) -> str:
+def _prefix_of_tenant(tenant: str) -> str:
     """Return how the keys of a tenant's grants begin: of a hash, as no name can run into another one."""
     return f"grants/{sha256(tenant.encode()).hexdigest()}/"
 
 
-def _where(tenant: str, principal: str) -> str:
-    return _of_tenant(tenant) + sha256(principal.encode()).hexdigest()
+def _key_of_principal(tenant: str, principal: str) -> str:
+    return _prefix_of_tenant(tenant) + sha256(principal.encode()).hexdigest()
 
 
-def _rows(entry: KVEntry | None) -> dict[str, Any]:
+def _grants_of_entry(entry: KVEntry | None) -> dict[str, Any]:
     return {} if entry is None else dict(entry.data["grants"])

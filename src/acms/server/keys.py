@@ -20,9 +20,9 @@ from typing import Any
 
 from acms.errors import ACMSError, ConflictError, NotFoundError, ValidationError
 from acms.log import validation
-from acms.log.encoding import Entropy, token
+from acms.log.encoding import Entropy, draw_token
 from acms.model import Json, KVEntry
-from acms.nouns import read, write
+from acms.nouns import decode_noun, encode_noun
 from acms.ports import KVMemory
 from acms.server.audit import Audit
 from acms.server.operation import Principal, Scope
@@ -102,7 +102,7 @@ class Keys:
 
     async def find(self, given: str) -> Principal | None:
         """Return whose key this is; None for every one that opens nothing, whatever the reason."""
-        id, secret = _parsed(given)
+        id, secret = _parse_api_key(given)
         known = (await self._shelf(id[0])).get(id)
         digest = sha256(secret.encode()).digest()
         now = self._clock()
@@ -148,27 +148,27 @@ class Keys:
 
         `namespaces` binds it to these, be it none: beside them it sees only what is shared with it.
         """
-        if validation.name(tenant, "tenant") == OWN:
+        if validation.validate_name(tenant, "tenant") == OWN:
             raise ValidationError(f"{OWN!r} is the service itself", field="tenant")
         if expires is not None and expires <= timedelta(0):
             raise ValidationError("must be in the future", field="expires")
-        chosen = frozenset(validation.choice(one, Scope, "scopes") for one in scopes)
+        chosen = frozenset(validation.parse_choice(one, Scope, "scopes") for one in scopes)
         if not chosen:
             raise ValidationError("must name at least one", field="scopes", options=tuple(Scope))
-        bound = None if namespaces is None else _namespaces(namespaces)
+        bound = None if namespaces is None else _validate_namespaces(namespaces)
         if bound is not None and Scope.ADMIN in chosen:
             raise ValidationError(
                 f"{Scope.ADMIN.value} is about the whole tenant: a key that is bound to namespaces cannot have it",
                 field="scopes",
                 options=tuple(one for one in Scope if one is not Scope.ADMIN),
             )
-        id = token(self._entropy, _ID)
+        id = draw_token(self._entropy, _ID)
         key = Key(
             id=id,
             principal=id,
             namespaces=bound,
             tenant=tenant,
-            name=validation.text(name, "name", limit=validation.NAME_CHARS),
+            name=validation.validate_text(name, "name", limit=validation.NAME_CHARS),
             scopes=chosen,
             created_at=self._clock(),
             expires_at=None if expires is None else self._clock() + expires,
@@ -188,7 +188,7 @@ class Keys:
         if not old.valid(now):
             raise NotFoundError(f"the key {id!r} is not valid any more", options=("acms keys create",))
         key = Key(
-            id=token(self._entropy, _ID),
+            id=draw_token(self._entropy, _ID),
             tenant=old.tenant,
             name=old.name,
             scopes=old.scopes,
@@ -230,18 +230,18 @@ class Keys:
 
     async def _read(self, name: str) -> Mapping[str, _Known]:
         began = self._elapsed()
-        entry = await (await self._kv()).get(_where(name))
-        shelf = {id: _known(id, row) for id, row in _rows(entry).items()}
+        entry = await (await self._kv()).get(_key_of_shelf(name))
+        shelf = {id: _parse_key_row(id, row) for id, row in _rows_of_entry(entry).items()}
         self._shelves[name] = (began, shelf)
         return shelf
 
     async def _add(self, key: Key) -> str:
-        secret = token(self._entropy, _SECRET)
+        secret = draw_token(self._entropy, _SECRET)
         digest = sha256(secret.encode()).hexdigest()
-        row = {**write(key, wire=False), "scopes": sorted(key.scopes), "digest": digest}
+        row = {**encode_noun(key, wire=False), "scopes": sorted(key.scopes), "digest": digest}
 
         def change(entry: KVEntry | None) -> Json:
-            rows = _rows(entry)
+            rows = _rows_of_entry(entry)
             if key.id in rows:
                 raise ConflictError("a key with this id was made before")
             return {**rows, key.id: row}
@@ -251,14 +251,14 @@ class Keys:
 
     async def _change(self, id: str, fields: Mapping[str, Json]) -> None:
         def change(entry: KVEntry | None) -> Json:
-            rows = _rows(entry)
+            rows = _rows_of_entry(entry)
             return {**rows, id: {**rows[id], **fields}} if id in rows else rows
 
         await self._update(id, change)
 
     async def _update(self, id: str, change: Callable[[KVEntry | None], Json]) -> None:
         try:
-            await update_entry(await self._kv(), _where(id[0]), change)
+            await update_entry(await self._kv(), _key_of_shelf(id[0]), change)
         finally:
             self._shelves.pop(id[0], None)
             self._reading.pop(id[0], None)  # what is being read may be from before
@@ -276,7 +276,7 @@ class Keys:
             return
 
 
-def _namespaces(given: Iterable[str]) -> tuple[str, ...]:
+def _validate_namespaces(given: Iterable[str]) -> tuple[str, ...]:
     """Return the names of namespaces, without the service's own."""
     if isinstance(given, str):
         raise ValidationError("must be a list of names", field="namespaces")
@@ -286,15 +286,15 @@ def _namespaces(given: Iterable[str]) -> tuple[str, ...]:
     return found
 
 
-def _where(shelf: str) -> str:
+def _key_of_shelf(shelf: str) -> str:
     return f"keys/{shelf}"
 
 
-def _rows(entry: KVEntry | None) -> dict[str, Any]:
+def _rows_of_entry(entry: KVEntry | None) -> dict[str, Any]:
     return {} if entry is None else dict(entry.data)
 
 
-def _parsed(given: str) -> tuple[str, str]:
+def _parse_api_key(given: str) -> tuple[str, str]:
     """Return id and secret of what was sent; of what is no key something that opens nothing."""
     scheme, _, sent = given.partition(" ")
     kind, _, rest = sent.strip().partition("_")
@@ -304,9 +304,9 @@ def _parsed(given: str) -> tuple[str, str]:
     return id, secret
 
 
-def _known(id: str, row: Mapping[str, Any]) -> _Known:
+def _parse_key_row(id: str, row: Mapping[str, Any]) -> _Known:
     scopes = frozenset(Scope(one) for one in row["scopes"])
-    key = read(Key, row, wire=False, id=id, scopes=scopes)
+    key = decode_noun(Key, row, wire=False, id=id, scopes=scopes)
     principal = Principal(
         key=id,
         tenant=key.tenant,

@@ -12,7 +12,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from acms.server.rights import TRANSPORT
 
-__all__ = ["Bounded", "Listening", "bounded"]
+__all__ = ["Bounded", "Listening", "build_bounded_protocol"]
 
 HEAD_BYTES = 65_536
 """Of a request beside its body: the request line, all header fields and the trailer fields together."""
@@ -136,7 +136,9 @@ class Bounded(HttpToolsProtocol):
         self.transport.close()
 
 
-def bounded(*, head_bytes: int = HEAD_BYTES, head_seconds: float = HEAD_SECONDS) -> type[Bounded]:
+def build_bounded_protocol(
+    *, head_bytes: int = HEAD_BYTES, head_seconds: float = HEAD_SECONDS
+) -> type[Bounded]:
     """Return the HTTP protocol of `acms serve`, for `http=` of any uvicorn."""
     return type("Bounded", (Bounded,), {"head_bytes": head_bytes, "head_seconds": head_seconds})
 

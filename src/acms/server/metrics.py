@@ -22,7 +22,7 @@ from acms.observability.events import (
     PromptFailed,
     PromptRendered,
 )
-from acms.observability.logging import tell
+from acms.observability.logging import emit_event
 
 __all__ = ["MEDIA", "Metrics"]
 
@@ -32,7 +32,7 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 _SHARES = (0.0, 0.1, 0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 
 
-def _child(metric: Any, *labels: str) -> Any:
+def _get_labeled_metric(metric: Any, *labels: str) -> Any:
     return metric.labels(*labels)
 
 
@@ -76,7 +76,7 @@ class Metrics:
             "acms_jobs_waiting", "Jobs that are due or put off, of the open stores.", registry=own
         )
         #: Finds the child with some labels: looking it up in the metric costs more than counting.
-        self._child = cache(_child)
+        self._child = cache(_get_labeled_metric)
 
     def request(self, operation: str, method: str, status: int, code: str, seconds: float) -> None:
         """Count one answered request."""
@@ -91,7 +91,7 @@ class Metrics:
 
         def count(event: Event) -> None:
             self.event(event)
-            tell(then, event)
+            emit_event(then, event)
 
         return count
 

@@ -24,13 +24,20 @@ from acms.errors import (
     RateLimitError,
     ValidationError,
 )
-from acms.observability.logging import correlation_id, log, logger, safe_error
+from acms.observability.logging import correlation_id, log_event, logger, safe_error
 from acms.observability.tracing import request_span
 from acms.server import wire
 from acms.server.operation import Operation
 from acms.server.service import Service
 
-__all__ = ["ADMITTED", "EXCHANGE", "Exchange", "RequestMiddleware", "insufficient", "slashes"]
+__all__ = [
+    "ADMITTED",
+    "EXCHANGE",
+    "Exchange",
+    "RequestMiddleware",
+    "build_scope_challenge",
+    "has_encoded_slash",
+]
 
 EXCHANGE = "acms.exchange"
 """Where the scope of a request keeps its `Exchange`."""
@@ -89,7 +96,7 @@ class Exchange:
         return complete
 
 
-def _once(scope: Scope) -> None:
+def _check_single_headers(scope: Scope) -> None:
     """Raise `ValidationError` for a request that whoever stands before this service may have read in another way."""
     names = [name for name, _ in scope["headers"] if name in _SINGLE]
     if len(set(names)) != len(names):
@@ -99,7 +106,7 @@ def _once(scope: Scope) -> None:
         raise ValidationError("is required", field="host", options=("name the service in a Host field",))
 
 
-def slashes(scope: Scope) -> bool:
+def has_encoded_slash(scope: Scope) -> bool:
     """Whether a name in the path holds a slash."""
     return b"%2f" in (scope.get("raw_path") or b"").lower()
 
@@ -114,7 +121,9 @@ class RequestMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] == "http":
-            if slashes(scope):  # routes are found by `path`, where it must not look like one between steps
+            if has_encoded_slash(
+                scope
+            ):  # routes are found by `path`, where it must not look like one between steps
                 scope["path"] = unquote(re.sub("(?i)%2F", "%252F", scope["raw_path"].decode("latin-1")))
             await self._observed(scope, receive, send)
         elif scope["type"] == "lifespan":
@@ -143,7 +152,7 @@ class RequestMiddleware:
                 service.metrics.request(name, method, exchange.status, exchange.code, seconds)
                 span.done(**said, route=route)
                 if logger.isEnabledFor(logging.INFO):
-                    log(logging.INFO, "request", **said, ms=round(1000 * seconds, 3), **exchange.who)
+                    log_event(logging.INFO, "request", **said, ms=round(1000 * seconds, 3), **exchange.who)
                 correlation_id.reset(correlated)
                 service.open_requests -= 1
                 service.answered = perf_counter()
@@ -154,7 +163,7 @@ class RequestMiddleware:
         """Let in who may call at all, and answer a problem when something goes wrong."""
         exchange: Exchange = scope[EXCHANGE]
         try:
-            _once(scope)
+            _check_single_headers(scope)
             exchange.fields.update(self._service.gate.visit(scope["method"], exchange.headers))
             if scope["method"] == "OPTIONS" and "access-control-request-method" in exchange.headers:
                 await Response(status_code=204)(scope, receive, send)
@@ -163,23 +172,23 @@ class RequestMiddleware:
         except ClientDisconnect:
             exchange.code = "CLIENT_GONE"
         except ACMSError as error:
-            await _problem(error, exchange)(scope, receive, send)
+            await _build_problem_response(error, exchange)(scope, receive, send)
         except Exception as error:
-            log(logging.ERROR, "request_broke", error=safe_error(error))
-            await _problem(ACMSError(), exchange)(scope, receive, send)
+            log_event(logging.ERROR, "request_broke", error=safe_error(error))
+            await _build_problem_response(ACMSError(), exchange)(scope, receive, send)
 
 
-def insufficient(error: PermissionDeniedError) -> str:
+def build_scope_challenge(error: PermissionDeniedError) -> str:
     """Return what an answer says in WWW-Authenticate when a key lacks a scope (RFC 6750, section 3.1)."""
     return f'Bearer error="insufficient_scope", scope="{error.scope}"'
 
 
-def _problem(error: ACMSError, exchange: Exchange) -> Response:
+def _build_problem_response(error: ACMSError, exchange: Exchange) -> Response:
     """Return a problem of RFC 9457 as the answer; raises the error when an answer has begun."""
     exchange.code = error.code
     status = problem_details.status_of(error)
     if status == 500:
-        log(logging.ERROR, "request_failed", error=safe_error(error))
+        log_event(logging.ERROR, "request_failed", error=safe_error(error))
     if exchange.status:  # a stream that breaks: the client sees that it is not whole
         raise error
     headers: dict[str, str] = {}
@@ -190,15 +199,15 @@ def _problem(error: ACMSError, exchange: Exchange) -> Response:
     if isinstance(error, AuthenticationError):
         headers["WWW-Authenticate"] = error.challenge
     if isinstance(error, PermissionDeniedError) and error.scope:
-        headers["WWW-Authenticate"] = insufficient(error)
+        headers["WWW-Authenticate"] = build_scope_challenge(error)
     if isinstance(error, MethodError):
         headers["Allow"] = ", ".join(error.options)
     contract = exchange.operation is not None and exchange.operation.contract
     if isinstance(error, ValidationError) and not contract:
-        error = wire.named_on_wire(error)
-    written = problem_details.problem(error, request_id=exchange.request_id)
+        error = wire.with_wire_field_name(error)
+    written = problem_details.serialize_problem(error, request_id=exchange.request_id)
     if contract:
         written |= {"message": written["detail"], "request_id": exchange.request_id}
         if error.retryable:
             headers["X-Retry-After-Ms"] = str(1000 * int(headers.get("Retry-After", "1")))
-    return Response(wire.written(written), written["status"], headers, problem_details.MEDIA)
+    return Response(wire.encode_json(written), written["status"], headers, problem_details.MEDIA)

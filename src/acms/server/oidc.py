@@ -26,8 +26,8 @@ from acms.errors import (
     ValidationError,
 )
 from acms.log import validation
-from acms.observability.logging import log
-from acms.providers.addresses import loopback
+from acms.observability.logging import log_event
+from acms.providers.addresses import is_loopback_host
 from acms.providers.http import Endpoint
 from acms.server.principal import Principal, Scope
 
@@ -83,14 +83,16 @@ class OIDCConfig:
     def __post_init__(self) -> None:
         try:
             for name in ("issuer", "audience", "tenant_claim", "roles_claim"):
-                validation.name(getattr(self, name), f"oidc.{name}")
+                validation.validate_name(getattr(self, name), f"oidc.{name}")
             validation.optional_name(self.namespaces_claim, "oidc.namespaces_claim")
         except ValidationError as error:
             raise ConfigurationError(str(error)) from error
         if not 0 <= self.skew_seconds <= 300:
             raise ConfigurationError("oidc.skew_seconds must be between 0 and 300")
         parts = urlsplit(self.issuer)
-        if parts.scheme != "https" and not (parts.scheme == "http" and loopback(parts.hostname or "")):
+        if parts.scheme != "https" and not (
+            parts.scheme == "http" and is_loopback_host(parts.hostname or "")
+        ):
             raise ConfigurationError(
                 "the issuer must be https, unless it is on this machine",
                 options=("--oidc-issuer https://login.example.org",),
@@ -123,7 +125,7 @@ class Tokens:
         try:
             await self._keys.refresh()
         except ProviderError as error:
-            log(logging.WARNING, "identity_provider_down", error=str(error))
+            log_event(logging.WARNING, "identity_provider_down", error=str(error))
 
     async def aclose(self) -> None:
         """Close the connections to the provider."""
@@ -137,15 +139,15 @@ class Tokens:
         """
         claims = await self._claims(token)
         config = self._config
-        subject, tenant = _name(claims["sub"]), _name(_claim(claims, config.tenant_claim))
+        subject, tenant = _parse_name(claims["sub"]), _parse_name(_find_claim(claims, config.tenant_claim))
         if not subject or not tenant or tenant.startswith("@"):
             raise PermissionDeniedError(
                 "the access token names no tenant whose data it opens",
                 options=("ask who runs the identity provider to assign you one",),
             )
         own = config.namespaces_claim
-        namespaces = None if own is None else frozenset(_names(_claim(claims, own)))
-        scopes = self._scopes(_names(_claim(claims, config.roles_claim)))
+        namespaces = None if own is None else frozenset(_parse_name_list(_find_claim(claims, own)))
+        scopes = self._scopes(_parse_name_list(_find_claim(claims, config.roles_claim)))
         key = f"oidc:{subject}"
         return Principal(key=key, name=key, tenant=tenant, scopes=scopes, namespaces=namespaces)
 
@@ -169,7 +171,7 @@ class Tokens:
         except jwt.InvalidAudienceError:
             why = "the access token is not for this service"
         except jwt.PyJWTError as error:
-            log(logging.INFO, "token_refused", error=type(error).__name__)
+            log_event(logging.INFO, "token_refused", error=type(error).__name__)
             why = "the access token is not valid here"
         failure = AuthenticationError(why, options=_NEW)
         failure.challenge = f'Bearer error="invalid_token", error_description="{why}"'
@@ -205,7 +207,7 @@ class _PublishedKeys:
         self._issuer = issuer
         self._make = make
         self._elapsed = elapsed
-        self._provider = _endpoint(issuer)
+        self._provider = _create_endpoint(issuer)
         self._listing: tuple[str, Endpoint] | None = None
         self._known: Mapping[str, Mapping[str, Any]] = {}
         #: Keys that were used, ready for it.
@@ -265,7 +267,7 @@ class _PublishedKeys:
         try:
             await self.refresh()
         except (ProviderError, ConfigurationError) as error:
-            log(logging.WARNING, "identity_provider_down", error=str(error))
+            log_event(logging.WARNING, "identity_provider_down", error=str(error))
 
     async def refresh(self) -> None:
         """Read the keys, once for all who wait for it."""
@@ -284,9 +286,9 @@ class _PublishedKeys:
         if self._listing is None or self._listing[0] != at:
             if self._listing is not None:
                 await self._listing[1].aclose()
-            self._listing = (at, _listing(at, self._issuer))
+            self._listing = (at, _create_keys_endpoint(at, self._issuer))
         parts = urlsplit(at)
-        self._known = await self._listing[1].get(parts.path, _usable, query=parts.query)
+        self._known = await self._listing[1].get(parts.path, _select_signature_keys, query=parts.query)
         self._made = {}
         self._read = self._elapsed()
 
@@ -309,20 +311,20 @@ class _PublishedKeys:
             await self._listing[1].aclose()
 
 
-def _endpoint(url: str, *, trusted: bool = True) -> Endpoint:
+def _create_endpoint(url: str, *, trusted: bool = True) -> Endpoint:
     """Return who is asked without a second try: a request waits for it."""
     once = RetryConfig(max_attempts=1)
     return Endpoint(url, timeout=_TIMEOUT, retry=once, max_bytes=_MOST, concurrency=1, trusted=trusted)
 
 
-def _listing(at: str, issuer: str) -> Endpoint:
+def _create_keys_endpoint(at: str, issuer: str) -> Endpoint:
     """Return who lists the keys: elsewhere than at the issuer only at a public address, by https."""
     there, home = urlsplit(at), urlsplit(issuer)
     origin = f"{there.scheme}://{there.netloc}"
-    return _endpoint(origin, trusted=(there.scheme, there.netloc) == (home.scheme, home.netloc))
+    return _create_endpoint(origin, trusted=(there.scheme, there.netloc) == (home.scheme, home.netloc))
 
 
-def _usable(document: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+def _select_signature_keys(document: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Return the public keys that signatures are checked with, by id."""
     kinds = frozenset(ALGORITHMS.values())
     listed = [one for one in document["keys"] if isinstance(one, dict)]
@@ -333,15 +335,15 @@ def _usable(document: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     }
 
 
-def _name(said: Any) -> str:
+def _parse_name(said: Any) -> str:
     """Return a name; "" for what is none."""
     try:
-        return validation.name(said, "claim")
+        return validation.validate_name(said, "claim")
     except ValidationError:
         return ""
 
 
-def _claim(claims: Mapping[str, Any], name: str) -> Any:
+def _find_claim(claims: Mapping[str, Any], name: str) -> Any:
     """Return a claim by its name, or by its path."""
     if name in claims:
         return claims[name]
@@ -351,7 +353,7 @@ def _claim(claims: Mapping[str, Any], name: str) -> Any:
     return found
 
 
-def _names(said: Any) -> list[str]:
+def _parse_name_list(said: Any) -> list[str]:
     """Return the names that a claim lists: in a list, or in a text between spaces."""
     if isinstance(said, str):
         return said.split()

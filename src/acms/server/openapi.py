@@ -12,9 +12,9 @@ from pydantic.json_schema import models_json_schema
 from acms.contract import problem_details
 from acms.model import Json
 from acms.server.operation import BASE, Operation
-from acms.server.replies import REF, schema
+from acms.server.replies import REF, build_reply_schema
 
-__all__ = ["document"]
+__all__ = ["build_openapi_document"]
 
 _PROBLEM: Mapping[str, Json] = {
     "type": "object",
@@ -69,7 +69,7 @@ _GIVES: Mapping[str, Mapping[str, str]] = {
 """Where an answer has what the paths of other operations ask for: these become its links."""
 
 
-def document(operations: Iterable[Operation], version: str) -> dict[str, Json]:
+def build_openapi_document(operations: Iterable[Operation], version: str) -> dict[str, Json]:
     """Return the document."""
     listed = list(operations)
     bodies = {one.body for one in listed if _is_model(one.body)}
@@ -81,8 +81,8 @@ def document(operations: Iterable[Operation], version: str) -> dict[str, Json]:
     paths: dict[str, dict[str, Json]] = {}
     for one in listed:
         path = one.path if one.rooted else BASE + one.path
-        paths.setdefault(path, {})[one.method.lower()] = _operation(
-            one, path, keys, schemas, _links(one, listed)
+        paths.setdefault(path, {})[one.method.lower()] = _describe_operation(
+            one, path, keys, schemas, _build_links(one, listed)
         )
     for query in queries:
         schemas.pop(str(keys[query, "validation"]["$ref"]).rpartition("/")[2], None)
@@ -116,19 +116,19 @@ def _is_model(value: Any) -> bool:
     return isinstance(value, type) and issubclass(value, BaseModel)
 
 
-def _operation(
+def _describe_operation(
     one: Operation,
     path: str,
     keys: Mapping[Any, Mapping[str, Json]],
     schemas: dict[str, Json],
     links: Mapping[str, Json],
 ) -> dict[str, Json]:
-    answer = _answer(one, schemas, links)
+    answer = _describe_response(one, schemas, links)
     written: dict[str, Json] = {
         "operationId": one.name,
         "tags": [one.tag],
         "summary": one.summary,
-        "parameters": _parameters(one, path, keys, schemas),
+        "parameters": _describe_parameters(one, path, keys, schemas),
         "responses": {
             str(one.status): answer,
             **{str(status): {**answer, "description": said} for status, said in one.also.items()},
@@ -142,15 +142,16 @@ def _operation(
     else:
         written["x-scope"] = one.scope.value
     if one.body is not None or one.streams:
-        written["requestBody"] = _body(one, keys)
+        written["requestBody"] = _describe_request_body(one, keys)
     return written
 
 
-def _parameters(
+def _describe_parameters(
     one: Operation, path: str, keys: Mapping[Any, Mapping[str, Json]], schemas: Mapping[str, Json]
 ) -> list[Json]:
     parameters: list[Json] = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in _names(path)
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in _find_path_parameters(path)
     ]
     if one.query is not None:
         shape = schemas[str(keys[one.query, "validation"]["$ref"]).rpartition("/")[2]]
@@ -171,19 +172,21 @@ def _parameters(
     ]
 
 
-def _answer(one: Operation, schemas: dict[str, Json], links: Mapping[str, Json]) -> dict[str, Json]:
+def _describe_response(
+    one: Operation, schemas: dict[str, Json], links: Mapping[str, Json]
+) -> dict[str, Json]:
     answer: dict[str, Json] = {"description": "Done."}
     if links:
         answer["links"] = dict(links)
     if one.reply is not None:
-        shown = one.reply if isinstance(one.reply, dict) else schema(one.reply, schemas)
+        shown = one.reply if isinstance(one.reply, dict) else build_reply_schema(one.reply, schemas)
         answer["content"] = {one.media: {"schema": shown}}
         if one.reply_example is not None:
             answer["content"][one.media]["example"] = one.reply_example
     return answer
 
 
-def _body(one: Operation, keys: Mapping[Any, Mapping[str, Json]]) -> dict[str, Json]:
+def _describe_request_body(one: Operation, keys: Mapping[Any, Mapping[str, Json]]) -> dict[str, Json]:
     wanted: dict[str, Json] = dict(one.schema or {"type": "object"})
     if _is_model(one.body):
         wanted = dict(keys[one.body, "validation"])
@@ -196,16 +199,20 @@ def _body(one: Operation, keys: Mapping[Any, Mapping[str, Json]]) -> dict[str, J
     return {"required": not one.optional, "content": dict.fromkeys(media, content)}
 
 
-def _links(one: Operation, listed: Iterable[Operation]) -> dict[str, Json]:
+def _build_links(one: Operation, listed: Iterable[Operation]) -> dict[str, Json]:
     """Return what can be asked next with what an answer says: every operation whose path it fills."""
     given = {name: f"$response.body#{where}" for name, where in _GIVES.get(one.name, {}).items()}
-    known = {name: f"$request.path.{name}" for name in _names(one.path)} | given
+    known = {name: f"$request.path.{name}" for name in _find_path_parameters(one.path)} | given
     return {
-        each.name: {"operationId": each.name, "parameters": {name: known[name] for name in _names(each.path)}}
+        each.name: {
+            "operationId": each.name,
+            "parameters": {name: known[name] for name in _find_path_parameters(each.path)},
+        }
         for each in listed
-        if given.keys() & _names(each.path) and known.keys() >= set(_names(each.path))
+        if given.keys() & _find_path_parameters(each.path)
+        and known.keys() >= set(_find_path_parameters(each.path))
     }
 
 
-def _names(path: str) -> list[str]:
+def _find_path_parameters(path: str) -> list[str]:
     return re.findall(r"{(\w+)[^}]*}", path)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ipaddress import IPv6Address, ip_address
 from time import monotonic
 
-__all__ = ["Buckets", "network"]
+__all__ = ["Buckets", "network_of_address"]
 
 
 class Buckets:
@@ -39,7 +39,7 @@ class Buckets:
         return wait
 
 
-def network(address: str) -> str:
+def network_of_address(address: str) -> str:
     """Return whom an address stands for: itself, or the /64 of which a single customer has every address."""
     try:
         found = ip_address(address)

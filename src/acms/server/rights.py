@@ -28,7 +28,7 @@ from acms.errors import (
     PermissionDeniedError,
     SessionNotFoundError,
 )
-from acms.observability.logging import log, safe_error
+from acms.observability.logging import log_event, safe_error
 from acms.server.principal import EVERYWHERE, Access, Action, Principal
 from acms.server.principal import Scope as KeyScope
 from acms.server.tenants import OWN, Stores
@@ -167,7 +167,7 @@ class Rights:
             for right in equal:
                 if error is None:
                     right.confirmed = began
-                elif _withdrawn(error) or self._elapsed() - right.confirmed >= UNKNOWN_SECONDS:
+                elif _is_right_denied(error) or self._elapsed() - right.confirmed >= UNKNOWN_SECONDS:
                     right.end(error)
 
     async def _find_error(self, tenant: str, right: Right, late: float) -> ACMSError | None:
@@ -183,7 +183,7 @@ class Rights:
         except TimeoutError:
             return DeadlineError("the right to this request could not be looked up in time")
         except Exception as error:
-            log(logging.ERROR, "look_up_of_right_failed", error=safe_error(error))
+            log_event(logging.ERROR, "look_up_of_right_failed", error=safe_error(error))
             return ACMSError()
 
     async def _confirm_context(self, tenant: str, right: Right, access: Access) -> None:
@@ -205,7 +205,7 @@ class Rights:
             raise GoneError("something in this log was erased: resume after the last event")
 
 
-def _withdrawn(error: ACMSError) -> bool:
+def _is_right_denied(error: ACMSError) -> bool:
     """Return whether an error says that there is no right, and not that it is unknown."""
     return isinstance(error, AuthenticationError | PermissionDeniedError | SessionNotFoundError | GoneError)
 

@@ -12,7 +12,7 @@ from time import perf_counter
 from acms.errors import ACMSError, ConfigurationError
 from acms.log.validation import PAGE
 from acms.model import ContextQuery, JobQuery, JobState, Json
-from acms.observability.logging import log
+from acms.observability.logging import log_event
 from acms.providers.tokens import default_counter
 from acms.server.audit import Audit
 from acms.server.auth import Gate
@@ -23,7 +23,7 @@ from acms.server.metrics import Metrics
 from acms.server.oidc import Tokens
 from acms.server.rights import Rights
 from acms.server.streams import Streams
-from acms.server.tenants import OWN, Engine, Stores, working
+from acms.server.tenants import OWN, Engine, Stores, with_worker_enabled
 
 LOOK_SECONDS = 15.0
 """How often jobs are looked for that nobody in this process asked for."""
@@ -46,7 +46,7 @@ class Service:
         told = replace(engine.config, on_event=self.metrics.listener(engine.config.on_event))
         self.stores = Stores(
             url,
-            working(replace(engine, config=told), config.works),
+            with_worker_enabled(replace(engine, config=told), config.works),
             most=OPEN_TENANTS,
             ready=config.ready_sessions,
             read_only=not config.writes,
@@ -127,7 +127,7 @@ class Service:
                 await self.idle.wait()
                 await self.audit.idle()
         except TimeoutError:
-            log(logging.WARNING, "stopped_with_requests", open=self.open_requests)
+            log_event(logging.WARNING, "stopped_with_requests", open=self.open_requests)
         await self.audit.stop()
         for task in self._tasks:
             task.cancel()

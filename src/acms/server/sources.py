@@ -21,7 +21,7 @@ from typing import Any
 from acms.errors import ConfigurationError
 from acms.providers.http_source import HTTPSource
 
-__all__ = ["sources"]
+__all__ = ["load_http_sources"]
 
 _FIELDS: Mapping[str, tuple[type, ...]] = {
     "layer": (str,), "url": (str,), "name": (str,), "key_env": (str,), "deadline_ms": (int, float),
@@ -29,7 +29,7 @@ _FIELDS: Mapping[str, tuple[type, ...]] = {
 }  # fmt: skip
 
 
-def sources(file: Path, environment: Mapping[str, str] = os.environ) -> list[HTTPSource]:
+def load_http_sources(file: Path, environment: Mapping[str, str] = os.environ) -> list[HTTPSource]:
     """Return the sources that a TOML file names; the caller closes them. `ConfigurationError` says what is wrong."""
     try:
         read = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -42,10 +42,12 @@ def sources(file: Path, environment: Mapping[str, str] = os.environ) -> list[HTT
     listed = read.get("sources", [])
     if not isinstance(listed, list):
         raise ConfigurationError(f"{file}: write each source below a line [[sources]]")
-    return [_source(one, f"{file}: source {number}", environment) for number, one in enumerate(listed, 1)]
+    return [
+        _build_source(one, f"{file}: source {number}", environment) for number, one in enumerate(listed, 1)
+    ]
 
 
-def _source(given: Any, where: str, environment: Mapping[str, str]) -> HTTPSource:
+def _build_source(given: Any, where: str, environment: Mapping[str, str]) -> HTTPSource:
     if not isinstance(given, dict):
         raise ConfigurationError(f"{where}: write each source below a line [[sources]]")
     for name, value in given.items():

@@ -17,7 +17,7 @@ from acms.config import ACMSConfig
 from acms.contract.engine import ACS
 from acms.contract.providers import KnowledgeSource
 from acms.errors import ConfigurationError, PermissionDeniedError, SessionNotFoundError
-from acms.jobs.worker import background
+from acms.jobs.worker import get_background_worker
 from acms.log import validation
 from acms.model import Context, ContextQuery, Page
 from acms.ports import Embedder, Handle, HasCommits, KVMemory, Reflector, Reranker, Summarizer
@@ -120,7 +120,7 @@ class Tenant:
         """
         found = await self.handle.context(id)
         if found.id != id or found.deleted_at is not None or not self.sees(found.namespace):
-            raise _unknown(id)
+            raise _build_unknown_error(id)
         self.check(found.namespace)
         return found
 
@@ -138,7 +138,7 @@ class Tenant:
         if after is not None:
             begun = (await self.handle.context(after)).namespace
             if begun not in names:
-                raise _unknown(after)
+                raise _build_unknown_error(after)
             names = names[names.index(begun) :]
         for name in names:
             if len(found) == query.limit:
@@ -200,7 +200,7 @@ class Tenant:
             if found.session is not made:  # another request was first
                 self._leave(made)
         elif not self.sees(found.session.namespace):
-            raise _unknown(id)
+            raise _build_unknown_error(id)
         else:
             self.check(found.session.namespace)
             self._sessions.move_to_end(id)
@@ -275,7 +275,7 @@ class Tenant:
         config = engine.config
         if not config.worker.enabled:
             return
-        one = background(self.handle, self.handle, config.worker, config.retry, config.on_event)
+        one = get_background_worker(self.handle, self.handle, config.worker, config.retry, config.on_event)
         if not self._works:
             self._works = True
             summarizers = () if engine.summarizer is None else (engine.summarizer,)
@@ -283,7 +283,7 @@ class Tenant:
             found = compose.handlers(
                 config,
                 summarizers,
-                handles.shared(self.handle).counters,
+                handles.get_shared_state(self.handle).counters,
                 reflectors=reflectors,
                 handle=self.handle,
             )
@@ -309,7 +309,7 @@ class Tenant:
         await self._kv.aclose()
 
 
-def _unknown(id: str) -> SessionNotFoundError:
+def _build_unknown_error(id: str) -> SessionNotFoundError:
     """Return the error for a context that is not there, in the words of a store: nobody can tell why it is not."""
     return SessionNotFoundError(f"no session or context is named {id!r}")
 
@@ -340,7 +340,7 @@ class Stores:
 
     def handle(self, tenant: str) -> Handle:
         """Return a handle on a tenant's data; where it can it shares the connections of the others."""
-        validation.name(tenant, "tenant")
+        validation.validate_name(tenant, "tenant")
         if self._shards is not None:
             return self._shards.of(tenant)
         share: Callable[[str], Handle] | None = getattr(self._first, "for_tenant", None)
@@ -400,7 +400,7 @@ class Stores:
             await self._shards.aclose()
 
 
-def working(engine: Engine, works: bool) -> Engine:
+def with_worker_enabled(engine: Engine, works: bool) -> Engine:
     """Return an engine whose sessions work off the jobs they ask for, or leave them to workers elsewhere."""
     worker = replace(engine.config.worker, enabled=works)
     return replace(engine, config=replace(engine.config, worker=worker))

@@ -47,9 +47,9 @@ class TokenMiddleware:
         query = parse_qsl(request.url.query, keep_blank_values=True)
         given = [value for name, value in query if name == PARAMETER]
         reads = request.method in ("GET", "HEAD")
-        if reads and any(_equal(value, self._token) for value in given):
+        if reads and any(_compare_constant_time(value, self._token) for value in given):
             await self._enter(request, query)(scope, receive, send)
-        elif _equal(request.cookies.get(_cookie_name(scope), ""), self._visit):
+        elif _compare_constant_time(request.cookies.get(_cookie_name(scope), ""), self._visit):
             await self._app(scope, receive, send)
         elif "text/html" in request.headers.get("accept", ""):
             scope[EXCHANGE].code = PermissionDeniedError.code
@@ -86,6 +86,6 @@ def _cookie_name(scope: Scope) -> str:
     return f"acms_token_{server[1] if server else ''}"
 
 
-def _equal(given: str, secret: str) -> bool:
+def _compare_constant_time(given: str, secret: str) -> bool:
     """Compare in a time that does not depend on where they differ."""
     return secrets.compare_digest(given.encode("utf-8", "replace"), secret.encode())

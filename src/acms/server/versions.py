@@ -14,7 +14,7 @@ from acms.server.operation import Call, Query
 from acms.session import ACMS
 from acms.view import View
 
-__all__ = ["Name", "Named", "Place", "Version", "placed", "view_at"]
+__all__ = ["Name", "Named", "Place", "Version", "resolve_version", "view_at"]
 
 Version = Annotated[int, Field(ge=0)]
 Name = Annotated[str, Field(min_length=1, max_length=validation.NAME_CHARS)]
@@ -47,7 +47,7 @@ class Named(Protocol):
         ...
 
 
-async def placed(
+async def resolve_version(
     session: ACMS, context: str, version: int | None, message: int | None, tag: str | None, side: str = "at"
 ) -> int | None:
     """Return the version that is meant; None for the newest one. `side` begins the names of the parameters.
@@ -62,7 +62,7 @@ async def placed(
     if tag is not None:
         from acms.branches import forks
 
-        return await forks.version_of(session.storage, context, validation.name(tag, f"{side}Tag"))
+        return await forks.version_of(session.storage, context, validation.validate_name(tag, f"{side}Tag"))
     head = await session.storage.head(context)
     if version is not None:
         if version > head.version:
@@ -76,10 +76,10 @@ async def placed(
         raise ValidationError(
             f"the log has {head.messages} messages, {message} does not exist yet", field=f"{side}Message"
         )
-    return await _of_message(session.storage, head, message)
+    return await _version_of_message(session.storage, head, message)
 
 
-async def _of_message(storage: StorageBackend, head: Head, message: int) -> int:
+async def _version_of_message(storage: StorageBackend, head: Head, message: int) -> int:
     """Return the version of a message by its position: positions rise with versions and are never higher."""
     if head.messages == head.version or message == 0:
         return message
@@ -98,5 +98,5 @@ async def view_at(call: Call[Any, Any], place: Named) -> View:
     """Return the log of a request at a place; the session itself when none is named."""
     context = call.path["context_id"]
     session = await call.tenant.session(context)
-    version = await placed(session, context, place.at_version, place.at_message, place.at_tag)
+    version = await resolve_version(session, context, place.at_version, place.at_message, place.at_tag)
     return session if version is None else session.at(version)

@@ -14,7 +14,7 @@ from acms.errors import ValidationError
 from acms.model import Json
 from acms.server.operation import Body, Operation, Query
 
-__all__ = ["body", "named_on_wire", "parameters", "written"]
+__all__ = ["encode_json", "parse_query_parameters", "parse_request_body", "with_wire_field_name"]
 
 _encode = pydantic.TypeAdapter(Any).dump_json  # four times as fast as json
 _WHOLE = re.compile(r"-?[0-9]+")
@@ -22,7 +22,7 @@ _OPAQUE = frozenset({"metadata", "arguments", "payload", "settings", "data", "va
 """Names whose value is somebody else's: the names in it are left as they are."""
 
 
-def written(value: Json) -> bytes:
+def encode_json(value: Json) -> bytes:
     """Write JSON."""
     return _encode(value)
 
@@ -30,36 +30,36 @@ def written(value: Json) -> bytes:
 # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def body(operation: Operation, data: bytes) -> Any:
+def parse_request_body(operation: Operation, data: bytes) -> Any:
     """Read the body of a request; `ValidationError` names the field at fault."""
     kind = operation.body
     assert kind is not None
     if not data:
         if operation.optional:
-            return {} if kind is dict else _checked(kind, b"{}")
+            return {} if kind is dict else _validate_body(kind, b"{}")
         raise ValidationError("the request needs a body", field="body", options=("send a JSON object",))
     if kind is dict:
-        found = _json(data)
+        found = _parse_strict_json(data)
         if not isinstance(found, dict):
             raise ValidationError("must be a JSON object", field="body")
         return cast("dict[str, Json]", found)
-    made = _checked(kind, data)
-    _parsed(data, float)  # of a name that stands twice pydantic would take the last one
+    made = _validate_body(kind, data)
+    _load_json(data, float)  # of a name that stands twice pydantic would take the last one
     return made
 
 
-def _checked(kind: type[Body], data: bytes) -> Body:
+def _validate_body(kind: type[Body], data: bytes) -> Body:
     try:
         return kind.model_validate_json(data)
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         if first["type"] == "json_invalid":
-            _json(data)  # says what is wrong, and where
+            _parse_strict_json(data)  # says what is wrong, and where
             raise ValidationError(f"is no JSON that is understood: {first['msg']}", field="body") from None
-        raise _refused(first["loc"], first["type"], first["msg"], "body") from None
+        raise _build_validation_error(first["loc"], first["type"], first["msg"], "body") from None
 
 
-def parameters(operation: Operation, given: Sequence[tuple[str, str]]) -> Query | None:
+def parse_query_parameters(operation: Operation, given: Sequence[tuple[str, str]]) -> Query | None:
     """Read the query parameters of a request; one that is not known, or comes twice, is refused."""
     values: dict[str, str] = {}
     for name, value in given:
@@ -77,7 +77,7 @@ def parameters(operation: Operation, given: Sequence[tuple[str, str]]) -> Query 
         found = operation.query.model_validate(values)
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        raise _refused(first["loc"], first["type"], first["msg"], "query") from None
+        raise _build_validation_error(first["loc"], first["type"], first["msg"], "query") from None
     for name, field in operation.query.model_fields.items():
         written, value = values.get(field.alias or name), getattr(found, name)
         if written is not None and type(value) is int and not _WHOLE.fullmatch(written):  # 1_000, +1, 1.0
@@ -85,7 +85,7 @@ def parameters(operation: Operation, given: Sequence[tuple[str, str]]) -> Query 
     return found
 
 
-def _refused(at: tuple[int | str, ...], kind: str, said: str, where: str) -> ValidationError:
+def _build_validation_error(at: tuple[int | str, ...], kind: str, said: str, where: str) -> ValidationError:
     field = ""
     for step in at:
         if isinstance(step, int):
@@ -99,7 +99,7 @@ def _refused(at: tuple[int | str, ...], kind: str, said: str, where: str) -> Val
     return ValidationError(said[:1].lower() + said[1:], field=field or where)
 
 
-def named_on_wire(error: ValidationError) -> ValidationError:
+def with_wire_field_name(error: ValidationError) -> ValidationError:
     """Return an error whose field has its name on the wire; names that are the caller's own stay as they are."""
     steps = error.field.split(".")
     for index, step in enumerate(steps):
@@ -114,18 +114,18 @@ def named_on_wire(error: ValidationError) -> ValidationError:
     return type(error)(str(error).removeprefix(f"{error.field}: "), field=field, options=error.options)
 
 
-def _json(data: bytes) -> Json:
+def _parse_strict_json(data: bytes) -> Json:
     """Read JSON strictly: no NaN, no name twice, no lone surrogate; `ValidationError` says what and where."""
-    found = _parsed(data, _no_constant)
-    for field, text in _texts(found):
+    found = _load_json(data, _no_constant)
+    for field, text in _iterate_texts(found):
         if any("\ud800" <= character <= "\udfff" for character in text):
             raise ValidationError("holds half a character (a lone surrogate)", field=field)
     return found
 
 
-def _parsed(data: bytes, constant: Callable[[str], Json]) -> Json:
+def _load_json(data: bytes, constant: Callable[[str], Json]) -> Json:
     try:
-        return json.loads(data, parse_constant=constant, object_pairs_hook=_once)
+        return json.loads(data, parse_constant=constant, object_pairs_hook=_reject_duplicate_names)
     except ValidationError:
         raise
     except RecursionError:
@@ -141,7 +141,7 @@ def _no_constant(name: str) -> Json:
     raise ValidationError(f"{name} is not JSON", field="body")
 
 
-def _once(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+def _reject_duplicate_names(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     found = dict(pairs)
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
@@ -150,7 +150,7 @@ def _once(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     return found
 
 
-def _texts(found: Json) -> Iterator[tuple[str, str]]:
+def _iterate_texts(found: Json) -> Iterator[tuple[str, str]]:
     """Yield every text and name with where it stands; no recursion: what was read may be deep."""
     waiting: list[tuple[str, Json]] = [("", found)]
     while waiting:

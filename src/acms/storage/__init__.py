@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from acms.errors import ConfigurationError, MissingExtraError
 from acms.model import VectorSearchResult
 from acms.ports import Handle
-from acms.runtime.lazy import lazily
+from acms.runtime.lazy import lazy_attributes
 from acms.storage import urls
 from acms.storage.wrapper import CachedStorage, CacheStats, WrapperStorage
 
@@ -46,7 +46,7 @@ _HOMES = {
     "SQLiteStorage": "acms.storage.sqlite.store",
     "Shards": "acms.storage.shards",
 }
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazy_attributes(__name__, _HOMES)
 
 
 def open_storage(url: str | Path) -> Handle:
@@ -80,9 +80,9 @@ def open_storage(url: str | Path) -> Handle:
         )
     scheme, there, _ = url.partition("://")
     if there and scheme in ("postgresql", "postgres"):
-        return _postgres(url)
+        return _open_postgres(url)
     urls.refuse_mistakes(url, _STORES)
-    home = _shard if not there else {"memory": _memory, "sqlite": _sqlite}.get(scheme)
+    home = _open_shard if not there else {"memory": _open_memory, "sqlite": _open_sqlite}.get(scheme)
     found = None if home is None else home(url)
     if found is None:
         raise ConfigurationError(f"{urls.without_password(url)!r} does not name a store", options=_STORES)
@@ -98,13 +98,13 @@ _STORES = (
 )
 
 
-def _options(query: str) -> dict[str, str]:
+def _parse_options(query: str) -> dict[str, str]:
     return {name: values[-1] for name, values in parse_qs(query).items()}
 
 
-def _shard(url: str) -> Handle | None:
+def _open_shard(url: str) -> Handle | None:
     file, _, query = url.partition("?")
-    options = _options(query)
+    options = _parse_options(query)
     if "://" in file or not file.endswith(".toml") or options.keys() - {"tenant"}:
         return None
     from acms.storage.shards import Shards
@@ -112,17 +112,17 @@ def _shard(url: str) -> Handle | None:
     return Shards(file).open(options.get("tenant", "default"))
 
 
-def _memory(url: str) -> Handle:
-    options = _options(urlsplit(url).query)
+def _open_memory(url: str) -> Handle:
+    options = _parse_options(urlsplit(url).query)
     urls.refuse_options(url, options, "tenant")
     from acms.storage.memory.store import MemoryStorage
 
     return MemoryStorage(tenant=options.get("tenant", "default"))
 
 
-def _sqlite(url: str) -> Handle | None:
+def _open_sqlite(url: str) -> Handle | None:
     parts = urlsplit(url)
-    path, options = unquote(parts.path)[1:], _options(parts.query)
+    path, options = unquote(parts.path)[1:], _parse_options(parts.query)
     urls.refuse_options(url, options, "tenant", mode=("ro", "rw"), durability=("disk", "relaxed"))
     tenant, mode = options.get("tenant", "default"), options.get("mode", "rw")
     durability = options.get("durability", "disk")
@@ -138,8 +138,8 @@ def _sqlite(url: str) -> Handle | None:
     )
 
 
-def _postgres(url: str) -> Handle:
-    found = urls.postgres(url)
+def _open_postgres(url: str) -> Handle:
+    found = urls.parse_postgres_url(url)
     try:
         from acms.storage.postgres.store import PostgresStorage
     except ImportError as missing:

@@ -22,7 +22,7 @@ from acms.errors import (
     StorageError,
     ValidationError,
 )
-from acms.log.validation import name
+from acms.log.validation import validate_name
 from acms.model import (
     ANY,
     EMPTY,
@@ -45,7 +45,7 @@ from acms.model import (
     Receipt,
     Retry,
     State,
-    named,
+    client_supplied_key,
 )
 from acms.ports import StorageBackend
 
@@ -59,7 +59,7 @@ CLOCKS_DIFFER = timedelta(minutes=1)
 """A job that was changed further than this in the future was changed under a clock that has been set back since."""
 
 
-def check(op: Append, head: Head) -> None:
+def check_append(op: Append, head: Head) -> None:
     """Raise when an append may not go on this head."""
     expected = op.expect.last_message
     if expected is not ANY and expected != head.last_message:
@@ -83,7 +83,7 @@ def check(op: Append, head: Head) -> None:
                 wrong = f"{first}..{last} is not a span of versions up to {head.version}"
                 raise ValidationError(wrong, field="replaces")
         if draft.key is not None:
-            name(draft.key, "key")
+            validate_name(draft.key, "key")
 
 
 def check_read(newest: int | None, limit: int | None) -> None:
@@ -95,19 +95,19 @@ def check_read(newest: int | None, limit: int | None) -> None:
             raise ValidationError(f"must not be negative, was {wanted}", field=field)
 
 
-def cited(op: Append) -> list[str]:
+def collect_source_ids(op: Append) -> list[str]:
     """Return the ids from which an append says that something of it was made."""
     return [id for draft in op.drafts if draft.kind in _MADE for id in draft.sources]
 
 
-def check_cited(entries: Iterable[Entry | None]) -> None:
+def refuse_erased_sources(entries: Iterable[Entry | None]) -> None:
     """Raise when something was made from an entry that is erased: it would bring back what is gone."""
     for entry in entries:
         if entry is not None and entry.state is State.ERASED:
             raise GoneError(f"{entry.id} was erased, and so is what was made from it")
 
 
-def repeats(op: Append, known: Sequence[Entry | None]) -> bool:
+def is_repeated_append(op: Append, known: Sequence[Entry | None]) -> bool:
     """Return whether every draft of an append was stored before under its key; `known` has one entry per draft.
 
     `IdempotencyMismatchError` when only some were, or when a key was used for something else.
@@ -116,20 +116,20 @@ def repeats(op: Append, known: Sequence[Entry | None]) -> bool:
         return False
     for place, (draft, entry) in enumerate(zip(op.drafts, known, strict=True)):
         if entry is None:
-            key = named(draft.key)
+            key = client_supplied_key(draft.key)
             one = f"message {place}" if key is None else repr(key)
             raise IdempotencyMismatchError(
                 f"some keys of this append are new and others are not: {one} is new",
                 options=("repeat exactly the same append", "use new keys"),
             )
-        if entry.state is State.LIVE and not same(draft, entry):
+        if entry.state is State.LIVE and not draft_matches_entry(draft, entry):
             raise IdempotencyMismatchError(
                 f"key {draft.key!r} was used before for another entry", options=("use a new key",)
             )
     return True
 
 
-def same(draft: Draft, entry: Entry) -> bool:
+def draft_matches_entry(draft: Draft, entry: Entry) -> bool:
     """Return whether a draft says what an entry says; when it was said may differ between two tries."""
     return (
         draft.kind is entry.kind
@@ -143,7 +143,7 @@ def same(draft: Draft, entry: Entry) -> bool:
     )
 
 
-def receipt(
+def build_receipt(
     head: Head, entries: Sequence[tuple[int, str, int | None, bytes]], durability: Durability
 ) -> Receipt:
     """Return the receipt for (version, id, position, chain) of new entries."""
@@ -157,13 +157,13 @@ def receipt(
     )
 
 
-def repeated(head: Head, entries: Sequence[Entry], durability: Durability) -> Receipt:
+def build_repeat_receipt(head: Head, entries: Sequence[Entry], durability: Durability) -> Receipt:
     """Return the receipt for entries that were there before."""
     found = [(entry.version, entry.id, entry.position, entry.chain) for entry in entries]
-    return replace(receipt(head, found, durability), repeated=True)
+    return replace(build_receipt(head, found, durability), repeated=True)
 
 
-def counts(drafts: Sequence[Draft]) -> tuple[int, int, int]:
+def count_drafts(drafts: Sequence[Draft]) -> tuple[int, int, int]:
     """Return how many messages, message tokens and rewrites some drafts add."""
     messages = tokens = rewrites = 0
     for draft in drafts:
@@ -175,18 +175,18 @@ def counts(drafts: Sequence[Draft]) -> tuple[int, int, int]:
     return messages, tokens, rewrites
 
 
-def kept(value: Any) -> Any:
+def freeze_value(value: Any) -> Any:
     """Return a value of the caller as a store in memory keeps it: a mapping as a copy that nobody can write to."""
     return MappingProxyType(dict(value)) if isinstance(value, Mapping) else value
 
 
-def blanked(entry: Entry, to: State) -> Entry:
+def blank_entry(entry: Entry, to: State) -> Entry:
     """Return what is left of an entry that expires or is erased."""
     left = replace(entry, content="", parts=(), data=EMPTY, metadata=EMPTY, salt=None, state=to)
     return replace(left, key=None, actor=None) if to is State.ERASED else left
 
 
-def unexpected(error: Exception) -> ACMSError:
+def wrap_unexpected_error(error: Exception) -> ACMSError:
     """Return the refusal of an operation that failed on what the caller gave."""
     bad_input = isinstance(error, UnicodeEncodeError | OverflowError)
     refused = (ValidationError if bad_input else StorageError)(f"{type(error).__name__}: {error}")
@@ -199,12 +199,12 @@ def job_number(id: str) -> int:
     return int(id) if id.isascii() and id.isdecimal() and len(id) <= 18 else 0
 
 
-def unfinished(query: JobQuery) -> bool:
+def is_unfinished_query(query: JobQuery) -> bool:
     """Return whether only jobs are listed that are still to be done."""
     return bool(query.states) and set(query.states) <= set(UNFINISHED)
 
 
-def outcome(job: Job, found: Retry | Failed | Done) -> tuple[JobState, str | None, datetime]:
+def resolve_outcome(job: Job, found: Retry | Failed | Done) -> tuple[JobState, str | None, datetime]:
     """Return the state of a job after an attempt, its error or why it changed nothing, and when it is due."""
     if isinstance(found, Retry):
         return JobState.READY, found.error, found.not_before
@@ -213,17 +213,17 @@ def outcome(job: Job, found: Retry | Failed | Done) -> tuple[JobState, str | Non
     return JobState.DONE, found.reason, job.not_before
 
 
-def lost(lease: Lease) -> LeaseLostError:
+def lease_lost_error(lease: Lease) -> LeaseLostError:
     """Return the refusal of an attempt that does not hold its job."""
     return LeaseLostError(f"attempt {lease.attempt} no longer holds job {lease.job.id}")
 
 
-def no_job(id: object) -> GoneError:
+def job_missing_error(id: object) -> GoneError:
     """Return the refusal of a lease on a job nobody knows."""
     return GoneError(f"job {id} does not exist")
 
 
-def taken(job: str, twin: str) -> ConflictError:
+def duplicate_job_error(job: str, twin: str) -> ConflictError:
     """Return the refusal to try a job again while another one does its work."""
     return ConflictError(
         f"job {twin} is to do the work of job {job}",
@@ -232,7 +232,7 @@ def taken(job: str, twin: str) -> ConflictError:
     )
 
 
-def segments(
+def split_segments(
     owner: str, lineage: Sequence[tuple[str, int]], first: int, last: int
 ) -> list[tuple[str, int, int]]:
     """Split versions first..last of a context into (owner, first, last) runs, ascending."""
@@ -246,9 +246,11 @@ def segments(
     return [(name, low, high) for name, low, high in runs if low <= high]
 
 
-def inherit(parent: str, lineage: Sequence[tuple[str, int]], fork: int) -> tuple[tuple[str, int], ...]:
+def lineage_of_fork(
+    parent: str, lineage: Sequence[tuple[str, int]], fork: int
+) -> tuple[tuple[str, int], ...]:
     """Return the lineage of a fork of `parent` at a version: its ancestors' segments cut there, then its own."""
-    runs = segments(parent, lineage, 1, fork)
+    runs = split_segments(parent, lineage, 1, fork)
     if len(runs) > MAX_LINEAGE:
         raise ForkDepthError(
             f"a fork inherits at most {MAX_LINEAGE} segments",
@@ -257,7 +259,7 @@ def inherit(parent: str, lineage: Sequence[tuple[str, int]], fork: int) -> tuple
     return tuple((owner, last) for owner, _, last in runs)
 
 
-def inherited(settings: Mapping[str, Json], draft: ContextDraft) -> dict[str, Json]:
+def settings_of_fork(settings: Mapping[str, Json], draft: ContextDraft) -> dict[str, Json]:
     """Return the settings of a fork: what it takes over from its parent's, and its own."""
     return {**{name: settings[name] for name in draft.inherit if name in settings}, **draft.settings}
 

@@ -14,7 +14,7 @@ from pathlib import Path
 _making = threading.Lock()
 
 
-def create(path: str | os.PathLike[str]) -> bool:
+def create_file(path: str | os.PathLike[str]) -> bool:
     """Make an empty file, or leave alone what is there; return whether it was made.
 
     SQLite gives its journal, WAL and shared memory the mode of the database they belong to.

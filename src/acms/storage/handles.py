@@ -95,21 +95,21 @@ class Shared:
             self._left = here.indexes
 
 
-def shared(storage: StorageBackend) -> Shared:
+def get_shared_state(storage: StorageBackend) -> Shared:
     """Return what the sessions on a handle have in common; it lives on the handle and dies with it."""
     found: Shared | None = storage.__dict__.get("_acms_shared")
     return storage.__dict__.setdefault("_acms_shared", Shared()) if found is None else found
 
 
-def here(storage: StorageBackend) -> Here:
+def get_loop_state(storage: StorageBackend) -> Here:
     """Return what they have in common in the running event loop."""
-    return shared(storage).loops.here()
+    return get_shared_state(storage).loops.here()
 
 
 @contextmanager
-def waiting(storage: StorageBackend) -> Generator[None]:
+def register_waiter(storage: StorageBackend) -> Generator[None]:
     """Say inside the block that somebody waits for what is done in the background."""
-    state = here(storage)
+    state = get_loop_state(storage)
     state.waiting += 1
     try:
         yield
@@ -118,9 +118,9 @@ def waiting(storage: StorageBackend) -> Generator[None]:
 
 
 @contextmanager
-def heard(storage: StorageBackend, context: str) -> Generator[asyncio.Event]:
+def listen_for_appends(storage: StorageBackend, context: str) -> Generator[asyncio.Event]:
     """Return what is set inside the block when a session here appended to a log; other processes are not heard."""
-    listening, event = here(storage).listening, asyncio.Event()
+    listening, event = get_loop_state(storage).listening, asyncio.Event()
     listening.setdefault(context, set()).add(event)
     try:
         yield event
@@ -130,25 +130,25 @@ def heard(storage: StorageBackend, context: str) -> Generator[asyncio.Event]:
             del listening[context]
 
 
-def retain(storage: StorageBackend) -> None:
+def retain_handle(storage: StorageBackend) -> None:
     """Count one more user of a handle."""
-    state = shared(storage)
+    state = get_shared_state(storage)
     with state.lock:
         state.users += 1
 
 
-async def release(storage: StorageBackend) -> None:
+async def release_handle(storage: StorageBackend) -> None:
     """Count one user less, and close the handle when it was the last."""
-    state = shared(storage)
+    state = get_shared_state(storage)
     with state.lock:
         state.users = max(0, state.users - 1)
     if state.users == 0:
-        await here(storage).stop()
+        await get_loop_state(storage).stop()
     running = asyncio.get_running_loop()
     for loop, other in state.loops.all() if state.users == 0 else ():
         if loop is not running and loop.is_running():  # what stands still neither ends nor does any harm
             if loop in loops.waiting:  # for this to end
-                asyncio.run_coroutine_threadsafe(_end(storage, other), loop)
+                asyncio.run_coroutine_threadsafe(_stop_background(storage, other), loop)
                 continue
             ending = asyncio.run_coroutine_threadsafe(other.stop(), loop)
             await asyncio.wait([asyncio.wrap_future(ending)], timeout=STOPPING)
@@ -156,8 +156,8 @@ async def release(storage: StorageBackend) -> None:
         await storage.aclose()
 
 
-async def _end(storage: StorageBackend, here: Here) -> None:
+async def _stop_background(storage: StorageBackend, here: Here) -> None:
     """End what an event loop does in the background of a handle that was closed while the loop stood still."""
     await here.stop()
-    if shared(storage).users == 0:  # what was handed back has opened it again
+    if get_shared_state(storage).users == 0:  # what was handed back has opened it again
         await storage.aclose()

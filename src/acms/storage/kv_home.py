@@ -17,7 +17,7 @@ from typing import Any, Literal, Self, TypeAlias
 
 from acms.errors import ConflictError, CorruptRecordError
 from acms.log import validation
-from acms.log.encoding import Entropy, dump, load_mapping, micros, moment, token
+from acms.log.encoding import Entropy, draw_token, dump, from_microseconds, load_mapping, to_microseconds
 from acms.model import Json, KVEntry, KVPage
 
 Clock = Callable[[], datetime]
@@ -50,8 +50,8 @@ class KVHome(ABC):
 
     async def get(self, key: str) -> KVEntry | None:
         """Return what is stored under a key; None when nothing is."""
-        row = await self._get(validation.key(key))
-        return None if row is None else _read(key, *row)
+        row = await self._get(validation.validate_key(key))
+        return None if row is None else _entry_from_row(key, *row)
 
     async def set(self, key: str, data: Json, metadata: Mapping[str, Json] | None = None) -> KVEntry:
         """Store a value, whatever was there; return it as stored.
@@ -69,37 +69,39 @@ class KVHome(ABC):
         """
         if expect is None:
             return await self._store("new", key, data, metadata, None)
-        expect = validation.text(expect, "expect", limit=validation.NAME_CHARS)
+        expect = validation.validate_text(expect, "expect", limit=validation.NAME_CHARS)
         return await self._store("known", key, data, metadata, expect)
 
     async def delete(self, key: str) -> bool:
         """Remove a key; return whether it was there."""
-        return await self._delete(validation.key(key))
+        return await self._delete(validation.validate_key(key))
 
     async def list(self, prefix: str = "", *, after: str | None = None, limit: int = 100) -> KVPage:
         """Return a page of the entries whose keys begin with `prefix`, in the order of code points.
 
         `after` is the `next_after` of the page before, or any key; `limit` is up to 500.
         """
-        begin = validation.text(prefix, "prefix", limit=4 * validation.KEY_CHARS)
-        behind = "" if after is None else validation.text(after, "after", limit=4 * validation.KEY_CHARS)
-        most = validation.whole(limit, "limit", least=1, most=validation.PAGE)
+        begin = validation.validate_text(prefix, "prefix", limit=4 * validation.KEY_CHARS)
+        behind = (
+            "" if after is None else validation.validate_text(after, "after", limit=4 * validation.KEY_CHARS)
+        )
+        most = validation.validate_integer(limit, "limit", least=1, most=validation.PAGE)
         rows = await self._list(begin, behind, most + 1)
-        found = tuple([_read(*row) for row in rows[:most]])
+        found = tuple([_entry_from_row(*row) for row in rows[:most]])
         return KVPage(entries=found, next_after=found[-1].key if len(rows) > most else None)
 
     async def _store(
         self, how: How, key: str, data: Json, metadata: Mapping[str, Json] | None, expect: str | None
     ) -> KVEntry:
-        validation.key(key)
-        written = validation.document(data)
-        labels = validation.metadata(metadata)
+        validation.validate_key(key)
+        written = validation.serialize_document(data)
+        labels = validation.validate_metadata(metadata)
         values = {
             "key": key,
             "data": written,
             "metadata": dump(labels) if labels else None,
-            "now": micros(self._clock()),
-            "revision": token(self._entropy, REVISION),
+            "now": to_microseconds(self._clock()),
+            "revision": draw_token(self._entropy, REVISION),
             "expect": expect,
         }
         times = await self._put(how, values)
@@ -108,7 +110,7 @@ class KVHome(ABC):
                 f"{key!r} exists already" if expect is None else f"{key!r} was changed or deleted meanwhile",
                 options=("get it and decide again", "acms.kv.update_entry does so for you"),
             )
-        return _read(key, written, values["metadata"], *times, values["revision"])
+        return _entry_from_row(key, written, values["metadata"], *times, values["revision"])
 
     @abstractmethod
     async def _get(self, key: str) -> tuple[Any, Any, Any, Any, Any] | None:
@@ -131,7 +133,7 @@ class KVHome(ABC):
         """Release everything; idempotent. A later call opens the store again."""
 
 
-def above(prefix: str) -> str | None:
+def upper_bound_of_prefix(prefix: str) -> str | None:
     """Return the least text above all that begin with a prefix, by code points; None when there is none."""
     for at in range(len(prefix) - 1, -1, -1):
         code = ord(prefix[at]) + 1
@@ -140,7 +142,9 @@ def above(prefix: str) -> str | None:
     return None
 
 
-def _read(key: str, data: Any, metadata: Any, created_at: Any, updated_at: Any, revision: Any) -> KVEntry:
+def _entry_from_row(
+    key: str, data: Any, metadata: Any, created_at: Any, updated_at: Any, revision: Any
+) -> KVEntry:
     try:
         if type(data) is not str or type(revision) is not str:
             raise TypeError("a column has the wrong type")
@@ -148,8 +152,8 @@ def _read(key: str, data: Any, metadata: Any, created_at: Any, updated_at: Any, 
             key=key,
             data=json.loads(data),
             metadata=load_mapping(metadata),
-            created_at=moment(created_at),
-            updated_at=moment(updated_at),
+            created_at=from_microseconds(created_at),
+            updated_at=from_microseconds(updated_at),
             revision=revision,
         )
     except (TypeError, ValueError, OverflowError, RecursionError, CorruptRecordError) as error:

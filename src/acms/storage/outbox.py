@@ -94,7 +94,7 @@ class Outbox:
         asking = [await self._asking(op) for op in ops]
         results = await append(asking)
         if any(one.jobs for one in asking):
-            background = handles.here(self._storage).background
+            background = handles.get_loop_state(self._storage).background
             if background is not None:
                 background.poke()
         return results

@@ -7,50 +7,56 @@ from typing import Any
 
 from acms.errors import ConflictError, CorruptRecordError, SessionNotFoundError, ValidationError
 from acms.log.encoding import load_mapping
-from acms.log.validation import RECORD_BYTES, RECORD_NAME_CHARS, document, name, whole
+from acms.log.validation import (
+    RECORD_BYTES,
+    RECORD_NAME_CHARS,
+    serialize_document,
+    validate_integer,
+    validate_name,
+)
 from acms.model import Json, Record
 
 KEPT = 32
 """Records a context keeps; of more the ones put longest ago go."""
 
 
-def named(given: str) -> str:
+def validate_record_name(given: str) -> str:
     """Return the name of a record: 1 to 64 characters."""
-    checked = name(given, "name")
+    checked = validate_name(given, "name")
     if len(checked) > RECORD_NAME_CHARS:
         said = f"is {len(checked)} characters long, the limit is {RECORD_NAME_CHARS}"
         raise ValidationError(said, field="name")
     return checked
 
 
-def written(data: Mapping[str, Json], rev: int) -> str:
+def serialize_record_data(data: Mapping[str, Json], rev: int) -> str:
     """Return the data of a record as JSON that is put over the revision `rev`."""
-    whole(rev, "rev")
+    validate_integer(rev, "rev")
     if not isinstance(data, Mapping):
         raise ValidationError(f"must be a mapping, not {type(data).__name__}", field="data")
-    text = document(data, "data")
+    text = serialize_document(data, "data")
     size = len(text.encode())
     if size > RECORD_BYTES:
         raise ValidationError(f"is {size} bytes of JSON, the limit is {RECORD_BYTES}", field="data")
     return text
 
 
-def moved(name: str, rev: int) -> ConflictError:
+def revision_conflict_error(name: str, rev: int) -> ConflictError:
     """Return the refusal of what is put over a revision that is no longer there."""
     return ConflictError(f"the record {name!r} is not at revision {rev}", options=("read it again",))
 
 
-def found(context: str, name: str, rows: Sequence[Sequence[Any]]) -> Record | None:
+def record_from_rows(context: str, name: str, rows: Sequence[Sequence[Any]]) -> Record | None:
     """Build a record from the rows (when its context was deleted, rev, data): none of an unknown context."""
     if not rows:
         raise SessionNotFoundError(f"no context has the id {context!r}")
     deleted_at, rev, data = rows[0]
     if deleted_at is not None:
         raise SessionNotFoundError(f"the context {context!r} was deleted", options=("undelete it first",))
-    return None if rev is None and data is None else read(context, name, rev, data)
+    return None if rev is None and data is None else record_from_columns(context, name, rev, data)
 
 
-def read(context: str, name: str, rev: Any, data: Any) -> Record:
+def record_from_columns(context: str, name: str, rev: Any, data: Any) -> Record:
     """Build a record from its columns; `CorruptRecordError` when they make no sense."""
     try:
         if type(rev) is not int or rev < 1 or type(data) is not str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from acms.log.encoding import entry_id
 from acms.model import Hit, Kind, Search
-from acms.text.tokenizer import found_by, rarity
+from acms.text.tokenizer import compute_idf, searchable_terms
 
 _K1 = 1.2
 _B = 0.9
@@ -33,7 +33,7 @@ class Known:
     having: Mapping[int, int] = field(default_factory=dict[int, int])
 
 
-def hits(
+def rank_hits(
     query: Search,
     rows: Sequence[Sequence[object]],
     vectors: Iterable[Sequence[object]] = (),
@@ -48,27 +48,27 @@ def hits(
         contents.append(str(content))
     scores = dict.fromkeys(ids, 0.0)
     if query.terms:
-        found = relevance(" ".join(query.terms), contents, known or Known())
+        found = score_bm25(" ".join(query.terms), contents, known or Known())
         for place, score in zip(ids, found, strict=True):
             scores[place] = score
-    for place, score in cosines(query, vectors):
+    for place, score in score_cosines(query, vectors):
         if place in scores:
             scores[place] = max(scores[place], score)
     best = [Hit(context=place[0], id=ids[place], score=score) for place, score in scores.items() if score > 0]
     return sorted(best, key=lambda hit: (-hit.score, hit.id))[: query.limit]
 
 
-def relevance(query: str, documents: Sequence[str], known: Known) -> list[float]:
+def score_bm25(query: str, documents: Sequence[str], known: Known) -> list[float]:
     """Return the relevance of each document in [0, 1): BM25 over the most a text could score for this query."""
-    counts = [Counter(found_by(text)) for text in documents]
+    counts = [Counter(searchable_terms(text)) for text in documents]
     lengths = [sum(count.values()) for count in counts]
     average = (sum(lengths) / len(lengths) if lengths else 0) or 1.0
     total = max(known.total, len(documents))
     weights: dict[int, float] = {}
-    for term in dict.fromkeys(found_by(query)):
+    for term in dict.fromkeys(searchable_terms(query)):
         having = max(sum(term in count for count in counts), min(known.having.get(term, 0), total))
         if having:
-            weights[term] = rarity(total, having)
+            weights[term] = compute_idf(total, having)
     best = sum(weights.values()) * (_K1 + 1)
     if not best:
         return [0.0] * len(documents)
@@ -92,7 +92,7 @@ def is_named(space: str, dimension: int) -> bool:
     return said is not None and int(said[1]) == dimension
 
 
-def direction(vector: Sequence[float]) -> list[float] | None:
+def scale_vector(vector: Sequence[float]) -> list[float] | None:
     """Return a vector scaled to at most 1; None for one that points nowhere."""
     biggest = max(map(abs, vector), default=0.0)
     if not biggest or not isfinite(biggest) or not all(map(isfinite, vector)):
@@ -100,15 +100,17 @@ def direction(vector: Sequence[float]) -> list[float] | None:
     return [value / biggest if abs(value) > biggest * 1e-8 else 0.0 for value in vector]
 
 
-def nearest(query: Search, vectors: Iterable[Sequence[object]], limit: int) -> set[tuple[str, int]]:
+def select_nearest(query: Search, vectors: Iterable[Sequence[object]], limit: int) -> set[tuple[str, int]]:
     """Return the places whose best vector is nearest."""
     best: dict[tuple[str, int], float] = {}
-    for place, score in cosines(query, vectors):
+    for place, score in score_cosines(query, vectors):
         best[place] = max(best.get(place, 0.0), score)
     return set(heapq.nlargest(limit, best, key=lambda place: best[place]))
 
 
-def cosines(query: Search, vectors: Iterable[Sequence[object]]) -> Iterator[tuple[tuple[str, int], float]]:
+def score_cosines(
+    query: Search, vectors: Iterable[Sequence[object]]
+) -> Iterator[tuple[tuple[str, int], float]]:
     """Compare a vector with packed little-endian ones of (context, version, bytes); other lengths are left out.
 
     Their numbers have 16 or 32 bits: what the name of the space says, else what fits the length. Each score is computed

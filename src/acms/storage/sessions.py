@@ -8,7 +8,7 @@ from typing import Any
 
 from acms.errors import CorruptRecordError, SessionNotFoundError, ValidationError
 from acms.log import policy, validation
-from acms.log.encoding import load_mapping, moment
+from acms.log.encoding import from_microseconds, load_mapping
 from acms.log.settings import ERASED, LABELS, METADATA, NAME, read_setting, validate_session_title
 from acms.model import EMPTY, Context, ContextQuery, Head, Json, Kind, State
 from acms.ports import HasHeads, StorageBackend
@@ -17,7 +17,7 @@ from acms.results import ContextInfo, SessionPage
 _TIMES = ("after", "before")
 
 
-def described(
+def build_session_settings(
     name: str | None, labels: Sequence[str] | None, metadata: Mapping[str, Json] | None
 ) -> dict[str, Json]:
     """Return the settings that say what a session is: those that are given; None takes an empty one away."""
@@ -25,13 +25,13 @@ def described(
     if name is not None:
         found[NAME] = validate_session_title(name) or None
     if labels is not None:
-        found[LABELS] = list(validation.labels(labels)) or None
+        found[LABELS] = list(validation.validate_labels(labels)) or None
     if metadata is not None:
-        found[METADATA] = dict(validation.metadata(metadata)) or None
+        found[METADATA] = dict(validation.validate_metadata(metadata)) or None
     return found
 
 
-def info(context: Context, head: Head) -> ContextInfo:
+def build_context_info(context: Context, head: Head) -> ContextInfo:
     """Return what a session is and where its log stands."""
     return ContextInfo(
         id=context.id,
@@ -39,13 +39,13 @@ def info(context: Context, head: Head) -> ContextInfo:
         namespace=context.namespace,
         parent_id=context.parent,
         fork_version=context.fork,
-        **_counts(context.settings, head.messages, head.tokens),
+        **_subtract_erased(context.settings, head.messages, head.tokens),
         latest_version=head.version,
         last_message_id=head.last_message,
         counter=context.counter,
         created_at=context.created_at,
         deleted_at=context.deleted_at,
-        **_about(context.settings),
+        **_read_description(context.settings),
     )
 
 
@@ -55,11 +55,11 @@ def session_page(rows: Sequence[Sequence[Any]], limit: int) -> SessionPage:
     Their columns: id, namespace, key, settings, parent, fork, version, messages, tokens, last message, counter, when it
     was made, and when it was deleted.
     """
-    found = [_read(row) for row in rows[:limit]]
+    found = [_info_from_row(row) for row in rows[:limit]]
     return SessionPage(sessions=tuple(found), next_after=found[-1].id if len(rows) > limit else None)
 
 
-def _read(row: Sequence[Any]) -> ContextInfo:
+def _info_from_row(row: Sequence[Any]) -> ContextInfo:
     id, namespace, key, written, parent, fork, version, messages, tokens, last, counter, created, deleted = (
         row
     )
@@ -71,19 +71,19 @@ def _read(row: Sequence[Any]) -> ContextInfo:
             namespace=namespace,
             parent_id=parent,
             fork_version=fork,
-            **_counts(settings, messages, tokens),
+            **_subtract_erased(settings, messages, tokens),
             latest_version=version,
             last_message_id=last,
             counter=counter,
-            created_at=moment(created),
-            deleted_at=None if deleted is None else moment(deleted),
-            **_about(settings),
+            created_at=from_microseconds(created),
+            deleted_at=None if deleted is None else from_microseconds(deleted),
+            **_read_description(settings),
         )
     except (CorruptRecordError, TypeError, ValueError, OverflowError) as error:
         raise CorruptRecordError(f"context {id} does not read back: {error}") from error
 
 
-def _counts(settings: Mapping[str, Json], messages: int, tokens: int) -> dict[str, int]:
+def _subtract_erased(settings: Mapping[str, Json], messages: int, tokens: int) -> dict[str, int]:
     """Return the counters of a session: what its head counts, less what was erased."""
     erased = read_setting(settings, ERASED, {})
     return {
@@ -102,10 +102,10 @@ async def count_erased(storage: StorageBackend, context: str) -> None:
     counts = {"messages": len(erased), "tokens": sum(entry.tokens for entry in erased)} if erased else None
     known = (await storage.context(context)).settings.get(ERASED)
     if known != counts:
-        await policy.update(storage, context, lambda _: {ERASED: counts})
+        await policy.update_settings(storage, context, lambda _: {ERASED: counts})
 
 
-def _about(settings: Mapping[str, Json]) -> dict[str, Any]:
+def _read_description(settings: Mapping[str, Json]) -> dict[str, Any]:
     """Return what settings say a session is called and listed by; `verify` reports what is damaged."""
     return {
         NAME: read_setting(settings, NAME),
@@ -114,7 +114,7 @@ def _about(settings: Mapping[str, Json]) -> dict[str, Any]:
     }
 
 
-async def sessions(
+async def read_session_page(
     self: StorageBackend,
     *,
     namespace: str | None = None,
@@ -129,25 +129,31 @@ async def sessions(
     `ValidationError` with the field at fault.
     """
     query = ContextQuery(
-        namespace=None if namespace is None else validation.name(namespace, "namespace"),
-        where=held(where),
+        namespace=None if namespace is None else validation.validate_name(namespace, "namespace"),
+        where=parse_session_filter(where),
         spoken=True,
-        after=after if after is None else validation.name(after, "after"),
-        limit=validation.whole(limit, "limit", least=1, most=validation.PAGE),
+        after=after if after is None else validation.validate_name(after, "after"),
+        limit=validation.validate_integer(limit, "limit", least=1, most=validation.PAGE),
     )
     try:
-        return await (self.session_page(query) if isinstance(self, HasHeads) else composed(self, query))
+        return await (
+            self.session_page(query) if isinstance(self, HasHeads) else compose_session_page(self, query)
+        )
     except SessionNotFoundError:
         raise ValidationError(
             "is not where a page of sessions ends", field="after", options=("pass `next_after` of a page",)
         ) from None
 
 
-async def composed(self: StorageBackend, query: ContextQuery) -> SessionPage:
+async def compose_session_page(self: StorageBackend, query: ContextQuery) -> SessionPage:
     """Return a page of contexts with where their logs stand, of a store that reads these one after the other."""
     page = await self.contexts(query)
     heads = await heads_of(self, [context.id for context in page.items])
-    found = [info(context, head) for context, head in zip(page.items, heads, strict=True) if head is not None]
+    found = [
+        build_context_info(context, head)
+        for context, head in zip(page.items, heads, strict=True)
+        if head is not None
+    ]
     return SessionPage(sessions=tuple(found), next_after=page.next_after)
 
 
@@ -155,17 +161,17 @@ async def heads_of(storage: StorageBackend, contexts: Sequence[str]) -> list[Hea
     """Return the heads of contexts in their order; None for one that was deleted since it was listed."""
     if isinstance(storage, HasHeads):
         return await storage.heads_of(contexts)
-    return await asyncio.gather(*[_head(storage, context) for context in contexts])
+    return await asyncio.gather(*[_read_head(storage, context) for context in contexts])
 
 
-async def _head(storage: StorageBackend, context: str) -> Head | None:
+async def _read_head(storage: StorageBackend, context: str) -> Head | None:
     try:
         return await storage.head(context)
     except SessionNotFoundError:  # deleted since it was listed
         return None
 
 
-def held(where: Mapping[str, Any] | None) -> Mapping[str, Json]:
+def parse_session_filter(where: Mapping[str, Any] | None) -> Mapping[str, Json]:
     """Return what the settings of a session must hold to be listed."""
     if where is None:
         return EMPTY
@@ -176,27 +182,27 @@ def held(where: Mapping[str, Any] | None) -> Mapping[str, Json]:
     for key, value in where.items():
         if key == "label":
             labels = [value] if isinstance(value, str) else value
-            found[LABELS] = list(validation.labels(labels, "where.label"))
+            found[LABELS] = list(validation.validate_labels(labels, "where.label"))
         elif key == NAME:
-            found[NAME] = validation.text(value, "where.name")
+            found[NAME] = validation.validate_text(value, "where.name")
         elif key == METADATA:
-            metadata |= validation.metadata(value, "where.metadata")
+            metadata |= validation.validate_metadata(value, "where.metadata")
         elif key in _TIMES:
             said = "sessions are found by label, name and metadata, not by time: they come newest first"
             raise ValidationError(said, field=f"where.{key}")
         else:
-            metadata |= validation.metadata({key: value}, "where")
+            metadata |= validation.validate_metadata({key: value}, "where")
     return found | ({METADATA: metadata} if metadata else {})
 
 
-def contains(value: Json, wanted: Json) -> bool:
+def json_contains(value: Json, wanted: Json) -> bool:
     """Return whether a JSON value holds all of another one, as `@>` of PostgreSQL says it of jsonb."""
     if isinstance(wanted, Mapping):
         return isinstance(value, Mapping) and all(
-            key in value and contains(value[key], one) for key, one in wanted.items()
+            key in value and json_contains(value[key], one) for key, one in wanted.items()
         )
     if isinstance(wanted, list | tuple):
         return isinstance(value, list | tuple) and all(
-            any(contains(one, other) for one in value) for other in wanted
+            any(json_contains(one, other) for one in value) for other in wanted
         )
     return isinstance(value, bool) is isinstance(wanted, bool) and bool(value == wanted)

@@ -25,7 +25,7 @@ from urllib.parse import quote, unquote
 
 from acms import storage
 from acms.errors import ConfigurationError, HandleError, NotFoundError
-from acms.log.validation import name
+from acms.log.validation import validate_name
 from acms.ports import Handle
 from acms.storage import urls
 
@@ -52,7 +52,7 @@ class Shards:
     def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False) -> None:
         self.path = Path(path)
         self._read_only = read_only
-        self._default, self._shards, self._tenants = _read(self.path)
+        self._default, self._shards, self._tenants = _read_config(self.path)
         #: By tenant.
         self._handles: dict[str, Handle] = {}
         #: By shard: the handle that was opened first, whose connections the others share.
@@ -76,7 +76,7 @@ class Shards:
 
     def shard(self, tenant: str) -> str:
         """Return the name of the shard that holds a tenant; `NotFoundError` when none does."""
-        found = self._tenants.get(name(tenant, "tenant"), self._default)
+        found = self._tenants.get(validate_name(tenant, "tenant"), self._default)
         if found is None:
             raise NotFoundError(
                 f"no shard holds the tenant {tenant!r}",
@@ -156,7 +156,7 @@ class Shards:
             await handle.aclose()
 
 
-def _read(path: Path) -> tuple[str | None, dict[str, str], dict[str, str]]:
+def _read_config(path: Path) -> tuple[str | None, dict[str, str], dict[str, str]]:
     """Return (default shard, URL by shard, shard by tenant); `ConfigurationError` names the field at fault."""
     try:
         written = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -170,13 +170,13 @@ def _read(path: Path) -> tuple[str | None, dict[str, str], dict[str, str]]:
         raise ConfigurationError(f"{path} is not TOML: {error}") from None  # a line of it may hold a password
     for field in written.keys() - {"default", "shards", "tenants"}:
         raise ConfigurationError(f"{path}: {field}: is none of default, [shards], [tenants]")
-    shards = _texts(path, written, "shards")
+    shards = _read_table(path, written, "shards")
     if not shards:
         raise ConfigurationError(f"{path}: shards: names no store", options=('eu-1 = "postgresql://…"',))
     for shard, url in shards.items():
         if _VARIABLE.search(url) is None:
             _check_url(path, shard, url)
-    tenants = _texts(path, written, "tenants")
+    tenants = _read_table(path, written, "tenants")
     default = written.get("default")
     if default is not None and not isinstance(default, str):
         raise ConfigurationError(f"{path}: default: must be the name of a shard")
@@ -189,7 +189,7 @@ def _read(path: Path) -> tuple[str | None, dict[str, str], dict[str, str]]:
     return default, shards, tenants
 
 
-def _texts(path: Path, written: Mapping[str, Any], table: str) -> dict[str, str]:
+def _read_table(path: Path, written: Mapping[str, Any], table: str) -> dict[str, str]:
     found = written.get(table, {})
     if not isinstance(found, dict):
         raise ConfigurationError(f"{path}: {table}: must be a table")

@@ -14,8 +14,8 @@ from acms.errors import CorruptRecordError
 from acms.log.encoding import (
     dump,
     entry_id,
+    from_microseconds,
     load_mapping,
-    moment,
     parts_from_json,
     parts_to_json,
     spans_from_json,
@@ -50,7 +50,7 @@ VERSION_MASK = (1 << VERSION_BITS) - 1
 
 
 @cache
-def queries(dialect: str) -> Mapping[str, str]:
+def load_queries(dialect: str) -> Mapping[str, str]:
     """Return the named queries of a dialect, fragments filled in."""
     source = files("acms.storage").joinpath(f"sql/{dialect}.sql").read_text(encoding="utf-8")
     blocks = re.split(r"^-- (name|fragment): (\w+)\n", source, flags=re.MULTILINE)[1:]
@@ -66,7 +66,7 @@ def queries(dialect: str) -> Mapping[str, str]:
 
 
 @cache
-def migrations(dialect: str) -> Sequence[tuple[int, str, str]]:
+def load_migrations(dialect: str) -> Sequence[tuple[int, str, str]]:
     """Return (version, checksum, script) of the numbered migrations of a dialect, in order."""
     found: list[tuple[int, str, str]] = []
     for file in files("acms.storage").joinpath("sql").iterdir():
@@ -156,7 +156,7 @@ def read_entry(row: Sequence[Any], context: str) -> Entry:
             kind=kind,
             content=content,
             key=key,
-            created_at=moment(created_at),
+            created_at=from_microseconds(created_at),
             tokens=tokens,
             origin=_ORIGINS[origin],
             privacy=_PRIVACY[privacy],
@@ -209,8 +209,8 @@ def read_context(row: Sequence[Any]) -> Context:
             counter=counter,
             settings={name: value for name, value in known.items() if name != SEAL},
             settings_rev=rev,
-            created_at=moment(created_at),
-            deleted_at=None if deleted_at is None else moment(deleted_at),
+            created_at=from_microseconds(created_at),
+            deleted_at=None if deleted_at is None else from_microseconds(deleted_at),
         )
     except _NONSENSE as error:
         raise CorruptRecordError(f"context {id} does not read back: {error}") from error
@@ -231,8 +231,8 @@ def seal_columns(id: str, values: Mapping[str, Any]) -> str:
             counter=values["counter"],
             settings=settings,
             settings_rev=values["settings_rev"],
-            created_at=moment(values["created_at"]),
-            deleted_at=None if values["deleted_at"] is None else moment(values["deleted_at"]),
+            created_at=from_microseconds(values["created_at"]),
+            deleted_at=None if values["deleted_at"] is None else from_microseconds(values["deleted_at"]),
         )
     )
 
@@ -278,12 +278,12 @@ def read_job(row: Sequence[Any]) -> Job:
             payload=load_mapping(payload),
             state=JobState(state),
             attempt=attempt,
-            not_before=moment(not_before),
-            lease_until=None if lease is None else moment(lease),
+            not_before=from_microseconds(not_before),
+            lease_until=None if lease is None else from_microseconds(lease),
             error=None if done else why,
             reason=why if done else None,
-            created_at=moment(created_at),
-            updated_at=moment(updated_at),
+            created_at=from_microseconds(created_at),
+            updated_at=from_microseconds(updated_at),
         )
     except _NONSENSE as nonsense:
         raise CorruptRecordError(f"job {id} does not read back: {nonsense}") from nonsense

@@ -36,8 +36,8 @@ class Traces:
 
         self._pieces: dict[int, set[bytes]] = {}
         for text in texts:
-            for form in forms(text):
-                for piece in _cut(form):
+            for form in iter_text_forms(text):
+                for piece in _split_pieces(form):
                     self._pieces.setdefault(int.from_bytes(piece[:LEAST], "little"), set()).add(piece)
         self._starts = np.array(sorted(self._pieces), np.uint64)
         self._table = np.zeros(1 << _BITS, np.bool_)
@@ -67,7 +67,7 @@ class Traces:
         return found
 
 
-def forms(text: bytes) -> Iterator[bytes]:
+def iter_text_forms(text: bytes) -> Iterator[bytes]:
     """Yield a text as it stands by itself and as it stands in JSON."""
     yield text
     escaped = json.dumps(text.decode(errors="ignore"), ensure_ascii=False)[1:-1].encode()
@@ -75,9 +75,14 @@ def forms(text: bytes) -> Iterator[bytes]:
         yield escaped
 
 
-def repeated(values: Iterable[tuple[str, str]], texts: Iterable[bytes]) -> list[str]:
+def find_repeating_values(values: Iterable[tuple[str, str]], texts: Iterable[bytes]) -> list[str]:
     """Return which keys of a key-value memory hold a value, in JSON, that repeats a text of a sentence or more."""
-    wanted = {form.decode(errors="ignore") for text in texts if len(text) >= SENTENCE for form in forms(text)}
+    wanted = {
+        form.decode(errors="ignore")
+        for text in texts
+        if len(text) >= SENTENCE
+        for form in iter_text_forms(text)
+    }
     return [
         f"the key-value memory repeats it under the key {key!r}: delete(key)"
         for key, value in values
@@ -85,7 +90,7 @@ def repeated(values: Iterable[tuple[str, str]], texts: Iterable[bytes]) -> list[
     ]
 
 
-def _cut(text: bytes) -> Iterator[bytes]:
+def _split_pieces(text: bytes) -> Iterator[bytes]:
     if len(text) < LEAST:
         return
     for start in range(0, len(text), PIECE):

@@ -80,7 +80,7 @@ def read_only(url: str) -> str:
     return f"{url}{'&' if '?' in url else '?'}mode=ro"
 
 
-def postgres(url: str) -> PostgresUrl:
+def parse_postgres_url(url: str) -> PostgresUrl:
     """Take our options out of the URL of a PostgreSQL database; all others are libpq's."""
     place, _, query = url.partition("?")
     ours: dict[str, Any] = {}
@@ -105,13 +105,13 @@ def postgres(url: str) -> PostgresUrl:
     return PostgresUrl(place + ("?" + "&".join(rest) if rest else ""), tenant, ours)
 
 
-def _size(value: str) -> int:
+def _parse_pool_size(value: str) -> int:
     if not (value.isascii() and value.isdecimal() and 1 <= int(value) <= MOST_CONNECTIONS):
         raise ValueError
     return int(value)
 
 
-def _seconds(value: str) -> float:
+def _parse_seconds(value: str) -> float:
     found = float(value)
     if not 0 <= found <= MOST_SECONDS:  # nor not a number
         raise ValueError
@@ -126,9 +126,9 @@ _POSTGRES: Mapping[str, tuple[Callable[[str], Any], str, str]] = {
     ),
     "hints": ({"on": True, "off": False}.__getitem__, "on or off", "workers look for jobs every few seconds"),
     "mode": ({"ro": True, "rw": False}.__getitem__, "ro or rw", "the store can be written"),
-    "pool_size": (_size, f"from 1 to {MOST_CONNECTIONS}", "a process has up to 10 connections"),
+    "pool_size": (_parse_pool_size, f"from 1 to {MOST_CONNECTIONS}", "a process has up to 10 connections"),
     "retry_seconds": (
-        _seconds,
+        _parse_seconds,
         f"from 0 to {MOST_SECONDS}",
         "what passes by itself is tried again for 30 seconds",
     ),

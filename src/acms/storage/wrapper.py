@@ -20,7 +20,7 @@ from time import monotonic
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 from acms.errors import ACMSError
-from acms.log.encoding import locate
+from acms.log.encoding import parse_entry_id
 from acms.log.in_force import Cover
 from acms.model import (
     Durability,
@@ -31,13 +31,13 @@ from acms.model import (
 from acms.ports import HasHeads, HasOwnValues, HasRecords, StorageBackend
 from acms.storage import append_rules, handles
 from acms.storage.append_rules import Read
-from acms.storage.sessions import sessions
+from acms.storage.sessions import read_session_page
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def _inside(
+def _delegate_method(
     method: Callable[Concatenate[StorageBackend, P], R],
 ) -> Callable[Concatenate[WrapperStorage, P], R]:
     """Return a method of the protocol as one that asks the store inside."""
@@ -74,33 +74,33 @@ class WrapperStorage:
 
     async def __aenter__(self) -> Self:
         """Keep the handle open until the block ends."""
-        handles.retain(self)
+        handles.retain_handle(self)
         return self
 
     async def __aexit__(self, *error: object) -> None:
         """Let go of the handle."""
-        await handles.release(self)
+        await handles.release_handle(self)
 
-    create = _inside(StorageBackend.create)
-    context = _inside(StorageBackend.context)
-    contexts = _inside(StorageBackend.contexts)
-    sessions = sessions
-    settings = _inside(StorageBackend.settings)
-    head = _inside(StorageBackend.head)
-    append = _inside(StorageBackend.append)
-    read = _inside(StorageBackend.read)
-    get = _inside(StorageBackend.get)
-    put_derived = _inside(StorageBackend.put_derived)
-    derived = _inside(StorageBackend.derived)
-    missing = _inside(StorageBackend.missing)
-    blank = _inside(StorageBackend.blank)
-    restore = _inside(StorageBackend.restore)
-    search = _inside(StorageBackend.search)
-    claim = _inside(StorageBackend.claim)
-    extend = _inside(StorageBackend.extend)
-    settle = _inside(StorageBackend.settle)
-    jobs = _inside(StorageBackend.jobs)
-    aclose = _inside(StorageBackend.aclose)
+    create = _delegate_method(StorageBackend.create)
+    context = _delegate_method(StorageBackend.context)
+    contexts = _delegate_method(StorageBackend.contexts)
+    sessions = read_session_page
+    settings = _delegate_method(StorageBackend.settings)
+    head = _delegate_method(StorageBackend.head)
+    append = _delegate_method(StorageBackend.append)
+    read = _delegate_method(StorageBackend.read)
+    get = _delegate_method(StorageBackend.get)
+    put_derived = _delegate_method(StorageBackend.put_derived)
+    derived = _delegate_method(StorageBackend.derived)
+    missing = _delegate_method(StorageBackend.missing)
+    blank = _delegate_method(StorageBackend.blank)
+    restore = _delegate_method(StorageBackend.restore)
+    search = _delegate_method(StorageBackend.search)
+    claim = _delegate_method(StorageBackend.claim)
+    extend = _delegate_method(StorageBackend.extend)
+    settle = _delegate_method(StorageBackend.settle)
+    jobs = _delegate_method(StorageBackend.jobs)
+    aclose = _delegate_method(StorageBackend.aclose)
 
 
 _version = attrgetter("version")
@@ -229,7 +229,7 @@ class CachedStorage(WrapperStorage):
 
     async def get(self, ids: Sequence[str]) -> list[Entry | None]:
         """Return entries by id, from memory where they are there and their context's epoch is still the same."""
-        places = {id: place for id in ids if (place := locate(id)) is not None}
+        places = {id: place for id in ids if (place := parse_entry_id(id)) is not None}
         often = Counter([owner for owner, _ in places.values()])
         lines: dict[str, _Line] = {}
         for owner, times in often.items():

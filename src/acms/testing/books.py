@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from acms.log import in_force as history
-from acms.log.in_force import anchor
+from acms.log.in_force import anchor_version
 from acms.model import Context, Entry, Kind, Span, State, ToolCall, ToolResult
 
 
@@ -55,7 +55,7 @@ class Book:
         return [cell.entry for cell in self.cells]
 
 
-def in_force(entries: Sequence[Entry]) -> list[Entry]:
+def find_active_entries(entries: Sequence[Entry]) -> list[Entry]:
     """Say what is read of a log, in order, the long way: newest first, each strikes out what it replaces.
 
     A fact goes on doing so after a newer fact, or a retraction that ends it, has struck it out.
@@ -76,15 +76,15 @@ def in_force(entries: Sequence[Entry]) -> list[Entry]:
             entry.kind is Kind.MESSAGE or (entry.kind is Kind.SUMMARY and entry.replaces)
         ):
             read.append(entry)
-    return sorted(read, key=lambda entry: (anchor(entry), entry.version))
+    return sorted(read, key=lambda entry: (anchor_version(entry), entry.version))
 
 
-def ids(entries: Sequence[Entry]) -> list[str]:
+def ids_of_entries(entries: Sequence[Entry]) -> list[str]:
     """Return the ids of some entries."""
     return [entry.id for entry in entries]
 
 
-def spans(versions: set[int]) -> tuple[Span, ...]:
+def spans_of_versions(versions: set[int]) -> tuple[Span, ...]:
     """Write versions as spans."""
     found: list[Span] = []
     for version in sorted(versions):
@@ -97,17 +97,19 @@ def spans(versions: set[int]) -> tuple[Span, ...]:
 
 def check_atomic_groups(sequence: Sequence[Entry]) -> None:
     """Assert that units lose nothing, repeat nothing and never show half a tool group."""
-    found = history.units(sequence, whole=True)
+    found = history.fold_atomic_groups(sequence, whole=True)
     shown = [entry for unit in found.units for entry in unit.entries]
     hidden = [entry for entry, _ in found.hidden]
-    assert sorted(ids([*shown, *hidden])) == sorted(ids(sequence)), "a unit lost or repeated an entry"
+    assert sorted(ids_of_entries([*shown, *hidden])) == sorted(ids_of_entries(sequence)), (
+        "a unit lost or repeated an entry"
+    )
     assert found.unresolved == []
     for unit in found.units:
         group = unit.entries[0].group
         if group is None:
             assert len(unit.entries) == 1
             continue
-        assert ids(unit.entries) == [entry.id for entry in sequence if entry.group == group], (
+        assert ids_of_entries(unit.entries) == [entry.id for entry in sequence if entry.group == group], (
             "a group is split"
         )
         calls = {part.call_id for entry in unit.entries for part in entry.parts if isinstance(part, ToolCall)}

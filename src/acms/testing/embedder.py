@@ -46,7 +46,7 @@ class HashEmbedder:
         """Return one unit vector for each text, in order."""
         vectors = np.zeros((len(texts), self.dimension), np.float32)
         for vector, text in zip(vectors, texts, strict=True):
-            for feature, weight in _features(text):
+            for feature, weight in _extract_features(text):
                 digest = int.from_bytes(
                     blake2b(feature.encode("utf-8", "surrogatepass"), digest_size=8).digest()
                 )
@@ -57,7 +57,7 @@ class HashEmbedder:
         return vectors
 
 
-def _features(text: str) -> Iterator[tuple[str, float]]:
+def _extract_features(text: str) -> Iterator[tuple[str, float]]:
     words = [word.lower() for word in _WORD.findall(text)]
     yield from ((word, 1.0) for word in words)
     yield from ((f"{first} {second}", 0.5) for first, second in pairwise(words))

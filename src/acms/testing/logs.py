@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from acms.errors import ACMSError
-from acms.log.encoding import genesis, locate, verify
+from acms.log.encoding import genesis_hash, parse_entry_id, verify_chain
 from acms.model import (
     Append,
     Context,
@@ -45,13 +45,13 @@ class ManualClock:
         self.now += timedelta(**by)
 
 
-def said(content: str, **fields: Any) -> Draft:
+def draft_message(content: str, **fields: Any) -> Draft:
     """Make a message of three tokens."""
     chosen: dict[str, Any] = {"created_at": WHEN, "tokens": 3, "role": Role.USER, **fields}
     return Draft(content=content, **chosen)
 
 
-def noted(content: str, **fields: Any) -> Draft:
+def draft_fact(content: str, **fields: Any) -> Draft:
     """Make a fact."""
     data = {"subject": "user", "attribute": "note", "value": content}
     chosen: dict[str, Any] = {
@@ -64,7 +64,7 @@ def noted(content: str, **fields: Any) -> Draft:
     return Draft(kind=Kind.FACT, content=content, **chosen)
 
 
-def summed_up(first: int, last: int, **fields: Any) -> Draft:
+def draft_summary(first: int, last: int, **fields: Any) -> Draft:
     """Make a summary that stands for a span of versions."""
     chosen: dict[str, Any] = {
         "content": f"what was said from {first} to {last}",
@@ -78,24 +78,24 @@ def summed_up(first: int, last: int, **fields: Any) -> Draft:
     return Draft(kind=Kind.SUMMARY, **chosen)
 
 
-def taken_back(*versions: int) -> Draft:
+def draft_retraction(*versions: int) -> Draft:
     """Make a retraction of some versions."""
     spans = tuple((version, version) for version in versions)
     return Draft(kind=Kind.RETRACTION, created_at=WHEN, replaces=spans, data={"reason": "undo"})
 
 
-async def new(store: StorageBackend, key: str | None = None, **fields: Any) -> Context:
+async def create_log(store: StorageBackend, key: str | None = None, **fields: Any) -> Context:
     """Create a context."""
     chosen: dict[str, Any] = {"counter": "words", "created_at": WHEN, **fields}
     return await store.create(ContextDraft(key=key, **chosen))
 
 
-async def fork(store: StorageBackend, parent: Context, at: int | None = None, **fields: Any) -> Context:
+async def fork_log(store: StorageBackend, parent: Context, at: int | None = None, **fields: Any) -> Context:
     """Fork a context."""
-    return await new(store, parent=parent.id, fork=at, **fields)
+    return await create_log(store, parent=parent.id, fork=at, **fields)
 
 
-async def put(store: StorageBackend, context: Context, *drafts: Draft, **fields: Any) -> Receipt:
+async def append_drafts(store: StorageBackend, context: Context, *drafts: Draft, **fields: Any) -> Receipt:
     """Append some drafts as one operation, or raise what refused them."""
     (result,) = await store.append([Append(context=context.id, drafts=drafts, **fields)])
     if isinstance(result, ACMSError):
@@ -123,7 +123,7 @@ async def sound(store: StorageBackend, context: str) -> list[Entry]:
             messages, tokens, last = messages + 1, tokens + entry.tokens, entry.id
         assert entry.position == (messages if entry.kind is Kind.MESSAGE else None), "a position is wrong"
         assert entry.total == tokens, "a running total is wrong"
-        assert locate(entry.id) == (entry.context, entry.version), "an id points elsewhere"
+        assert parse_entry_id(entry.id) == (entry.context, entry.version), "an id points elsewhere"
         assert entry.batch in (batch, entry.version), "a batch does not start where an append started"
         batch = entry.batch
         rewrites += bool(entry.replaces)
@@ -136,30 +136,30 @@ async def sound(store: StorageBackend, context: str) -> list[Entry]:
     assert (head.messages, head.tokens, head.last_message) == counted, "the head miscounts its log"
     assert head.rewrites >= rewrites
     oldest = await store.context(entries[0].context if entries else context)
-    start = genesis(oldest.parent or oldest.id)
-    assert list(verify(entries, head=start, version=0)) == []
+    start = genesis_hash(oldest.parent or oldest.id)
+    assert list(verify_chain(entries, head=start, version=0)) == []
     assert head.chain == (entries[-1].chain if entries else start)
     return entries
 
 
-def drafted(entry: Entry) -> Draft:
+def draft_of_entry(entry: Entry) -> Draft:
     """Return the draft an entry was made from, its time as the same point in time in UTC."""
     return Draft(**{name: getattr(entry, name) for name in DRAFT_FIELDS})
 
 
-async def stream(entries: Iterable[Entry]) -> AsyncIterator[Entry]:
+async def stream_entries(entries: Iterable[Entry]) -> AsyncIterator[Entry]:
     """Yield entries as an export does."""
     for entry in entries:
         yield entry
 
 
-async def carry(source: StorageBackend, target: StorageBackend, *contexts: Context) -> None:
+async def restore_contexts(source: StorageBackend, target: StorageBackend, *contexts: Context) -> None:
     """Restore contexts of one store in another, in the order given."""
     for context in contexts:
         entries = await source.read(context.id, after=context.fork or 0)
-        await target.restore(await source.context(context.id), stream(entries))
+        await target.restore(await source.context(context.id), stream_entries(entries))
 
 
-def packed(*numbers: float) -> bytes:
+def pack_vector(*numbers: float) -> bytes:
     """Return a vector as a store keeps it."""
     return struct.pack(f"<{len(numbers)}f", *numbers)

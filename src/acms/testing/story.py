@@ -50,8 +50,26 @@ from acms.model import (
     ToolResult,
 )
 from acms.ports import StorageBackend
-from acms.testing.books import Book, Cell, Tree, check_atomic_groups, ids, in_force, spans
-from acms.testing.logs import WHEN, carry, drafted, noted, packed, said, sound, summed_up, taken_back
+from acms.testing.books import (
+    Book,
+    Cell,
+    Tree,
+    check_atomic_groups,
+    find_active_entries,
+    ids_of_entries,
+    spans_of_versions,
+)
+from acms.testing.logs import (
+    WHEN,
+    draft_fact,
+    draft_message,
+    draft_of_entry,
+    draft_retraction,
+    draft_summary,
+    pack_vector,
+    restore_contexts,
+    sound,
+)
 
 __all__ = ["StorageStory", "run_story"]
 
@@ -67,7 +85,7 @@ anyone = st.integers(0, 99)
 """Chooses one of what there is: the number modulo how many there are."""
 
 messages = st.builds(
-    said,
+    draft_message,
     st.sampled_from(["", "yes", "a longer text", "\u00fc\U0001f600"]),
     tokens=st.integers(0, 5),
     role=st.sampled_from([Role.USER, Role.ASSISTANT]),
@@ -100,7 +118,7 @@ class StorageStory(RuleBasedStateMachine):
         """Open the store and begin a first context."""
         self.store: StorageBackend = self.run(self.stack.enter_async_context(type(self).factory()))
         self.begin("k0", "default")
-        self.append(self.books[0], said("x", key="a"), said("x", key="b"), noted("z"))
+        self.append(self.books[0], draft_message("x", key="a"), draft_message("x", key="b"), draft_fact("z"))
 
     def teardown(self) -> None:
         """Close the store."""
@@ -148,18 +166,18 @@ class StorageStory(RuleBasedStateMachine):
         length = len(book.cells)
         assert result.versions == (length + 1, length + len(drafts))
         added: list[Entry] = self.run(self.store.read(book.id, after=length))
-        assert [drafted(entry) for entry in added] == list(drafts)
+        assert [draft_of_entry(entry) for entry in added] == list(drafts)
         assert {(entry.context, entry.batch, entry.state) for entry in added} <= {
             (book.id, length + 1, State.LIVE)
         }
-        assert (ids(added), [entry.chain for entry in added]) == ([*result.ids], [*result.chains])
+        assert (ids_of_entries(added), [entry.chain for entry in added]) == ([*result.ids], [*result.chains])
         for draft, entry in zip(drafts, added, strict=True):
             cell = Cell(entry)
             book.cells.append(cell)
             if draft.key is not None:
                 book.keys[draft.key] = cell
             book.rewrites += bool(draft.replaces)
-            book.views[entry.version] = ids(in_force(book.entries))
+            book.views[entry.version] = ids_of_entries(find_active_entries(book.entries))
         if tail is not None:
             book.tail = tail
         return result
@@ -189,7 +207,7 @@ class StorageStory(RuleBasedStateMachine):
     @rule(which=anyone, drafts=st.lists(messages, min_size=2, max_size=6))
     def say_many(self, which: int, drafts: list[Draft]) -> None:
         """Append several messages and a fact as one operation."""
-        self.append(self.book(which), *drafts, noted("a fact among them"))
+        self.append(self.book(which), *drafts, draft_fact("a fact among them"))
 
     @precondition(lambda self: self.live())
     @rule(
@@ -206,7 +224,7 @@ class StorageStory(RuleBasedStateMachine):
 
     def say_once(self, book: Book, bodies: dict[str, str]) -> None:
         """Append bodies by key: all new, all repeats, or a mistake."""
-        drafts = [said(body, key=key) for key, body in bodies.items()]
+        drafts = [draft_message(body, key=key) for key, body in bodies.items()]
         known = [book.keys.get(key) for key in bodies]
         result = self.tried(book, *drafts)
         if not any(known):
@@ -223,7 +241,7 @@ class StorageStory(RuleBasedStateMachine):
         assert isinstance(result, Receipt), result
         assert result.repeated
         entries = [cell.entry for cell in cells]
-        assert list(result.ids) == ids(entries)
+        assert list(result.ids) == ids_of_entries(entries)
         assert list(result.positions) == [entry.position for entry in entries]
         assert list(result.chains) == [entry.chain for entry in entries]
 
@@ -248,20 +266,25 @@ class StorageStory(RuleBasedStateMachine):
         one, two = self.book(which), self.book(other)
         bad = [
             Append(
-                context=one.id, drafts=(said("bad"), said("worse", replaces=((1, 10_000),))), tail={"bad": 1}
+                context=one.id,
+                drafts=(draft_message("bad"), draft_message("worse", replaces=((1, 10_000),))),
+                tail={"bad": 1},
             ),
-            Append(context=two.id, drafts=(said("bad"),), expect=Expect(rewrites=10_000)),
+            Append(context=two.id, drafts=(draft_message("bad"),), expect=Expect(rewrites=10_000)),
         ]
-        ops = [Append(context=one.id, drafts=(good,)), Append(context=two.id, drafts=(said("second"),))]
+        ops = [
+            Append(context=one.id, drafts=(good,)),
+            Append(context=two.id, drafts=(draft_message("second"),)),
+        ]
         order = [bad[0], ops[0], bad[1], ops[1]] if bad_first else [ops[0], bad[0], ops[1], bad[1]]
         results = dict(zip(map(id, order), self.run(self.store.append(order)), strict=True))
         assert isinstance(results[id(bad[0])], ValidationError)
         assert isinstance(results[id(bad[1])], ConflictError)
         if one is two:
-            self.accept_pair(one, (good, said("second")), [results[id(op)] for op in ops])
+            self.accept_pair(one, (good, draft_message("second")), [results[id(op)] for op in ops])
         else:
             self.accept(one, [good], results[id(ops[0])])
-            self.accept(two, [said("second")], results[id(ops[1])])
+            self.accept(two, [draft_message("second")], results[id(ops[1])])
 
     def accept_pair(
         self, book: Book, drafts: tuple[Draft, Draft], results: Sequence[Receipt | ACMSError]
@@ -269,13 +292,13 @@ class StorageStory(RuleBasedStateMachine):
         """Write two appends of one call to one context into the book."""
         length = len(book.cells)
         added: list[Entry] = self.run(self.store.read(book.id, after=length))
-        assert [drafted(entry) for entry in added] == list(drafts)
+        assert [draft_of_entry(entry) for entry in added] == list(drafts)
         assert [entry.batch for entry in added] == [length + 1, length + 2]
         for entry, result in zip(added, results, strict=True):
             assert isinstance(result, Receipt), result
             assert result.ids == (entry.id,)
             book.cells.append(Cell(entry))
-            book.views[entry.version] = ids(in_force(book.entries))
+            book.views[entry.version] = ids_of_entries(find_active_entries(book.entries))
 
     @precondition(lambda self: self.live())
     @rule(which=anyone, old=anyone, draft=messages)
@@ -283,29 +306,35 @@ class StorageStory(RuleBasedStateMachine):
         """Replace a message, which is then read at its place."""
         book = self.book(which)
         targets = [
-            entry for entry in in_force(book.entries) if entry.kind is Kind.MESSAGE and entry.group is None
+            entry
+            for entry in find_active_entries(book.entries)
+            if entry.kind is Kind.MESSAGE and entry.group is None
         ]
         if targets:
             edited = targets[old % len(targets)]
             hidden = {version for first, last in edited.replaces for version in range(first, last + 1)}
-            self.append(book, replace(draft, replaces=spans({edited.version, *hidden})))
+            self.append(book, replace(draft, replaces=spans_of_versions({edited.version, *hidden})))
 
     @precondition(lambda self: self.live())
     @rule(which=anyone, old=anyone)
     def retract(self, which: int, old: int) -> None:
         """Take something back, with its whole tool group; what it stood for is in force again."""
         book = self.book(which)
-        targets = [entry for entry in book.entries if entry.replaces] + in_force(book.entries)
+        targets = [entry for entry in book.entries if entry.replaces] + find_active_entries(book.entries)
         if targets:
             found = history.group_spans(targets[old % len(targets)], book.entries)
-            self.append(book, replace(taken_back(), replaces=found))
+            self.append(book, replace(draft_retraction(), replaces=found))
 
     @precondition(lambda self: self.live())
     @rule(which=anyone, start=anyone, length=st.integers(1, 4))
     def sum_up(self, which: int, start: int, length: int) -> None:
         """Let a summary stand for some units, earlier summaries among them."""
         book = self.book(which)
-        found = [unit for unit in history.units(in_force(book.entries), whole=True).units if unit.complete]
+        found = [
+            unit
+            for unit in history.fold_atomic_groups(find_active_entries(book.entries), whole=True).units
+            if unit.complete
+        ]
         if not found:
             return
         start %= len(found)
@@ -314,7 +343,7 @@ class StorageStory(RuleBasedStateMachine):
         for entry in covered:
             for first, last in entry.replaces:
                 versions.update(range(first, last + 1))
-        self.append(book, summed_up(min(versions), max(versions), replaces=spans(versions)))
+        self.append(book, draft_summary(min(versions), max(versions), replaces=spans_of_versions(versions)))
 
     @precondition(lambda self: self.live())
     @rule(which=anyone, calls=st.integers(1, 2))
@@ -323,7 +352,8 @@ class StorageStory(RuleBasedStateMachine):
         group = f"g{self.number()}"
         parts = tuple(ToolCall(f"{group}.{n}", "look") for n in range(calls))
         self.append(
-            self.book(which), said("", role=Role.ASSISTANT, origin=Origin.ASSISTANT, group=group, parts=parts)
+            self.book(which),
+            draft_message("", role=Role.ASSISTANT, origin=Origin.ASSISTANT, group=group, parts=parts),
         )
 
     @precondition(lambda self: self.live())
@@ -331,7 +361,7 @@ class StorageStory(RuleBasedStateMachine):
     def answer_tool(self, which: int, call: int) -> None:
         """Answer a tool call that is still open in this context."""
         book = self.book(which)
-        parts = [(entry.group, part) for entry in in_force(book.entries) for part in entry.parts]
+        parts = [(entry.group, part) for entry in find_active_entries(book.entries) for part in entry.parts]
         answered = {part.call_id for _, part in parts if isinstance(part, ToolResult)}
         still_open = [
             (group, part.call_id)
@@ -341,7 +371,9 @@ class StorageStory(RuleBasedStateMachine):
         if still_open:
             group, call_id = still_open[call % len(still_open)]
             result = ToolResult(call_id, "found")
-            self.append(book, said("found", role=Role.TOOL, origin=Origin.TOOL, group=group, parts=(result,)))
+            self.append(
+                book, draft_message("found", role=Role.TOOL, origin=Origin.TOOL, group=group, parts=(result,))
+            )
 
     @precondition(lambda self: self.live())
     @rule(which=anyone, draft=messages)
@@ -351,7 +383,7 @@ class StorageStory(RuleBasedStateMachine):
         self.append(book, jobs=(JobDraft(kind=name, dedupe=name),))
         (stale,) = self.run(self.store.claim([name], lease=timedelta(0)))
         (owner,) = self.run(self.store.claim([name], lease=timedelta(days=1)))
-        late = Append(context=book.id, drafts=(said("too late"),), tail={"late": 1}, finish=stale)
+        late = Append(context=book.id, drafts=(draft_message("too late"),), tail={"late": 1}, finish=stale)
         done = Append(context=book.id, drafts=(draft,), finish=owner)
         first, second, third = self.run(self.store.append([late, done, done]))
         assert isinstance(first, LeaseLostError), first
@@ -364,7 +396,7 @@ class StorageStory(RuleBasedStateMachine):
         version=anyone,
         blanked=st.booleans(),
         space=st.sampled_from(SPACES),
-        data=st.sampled_from([b"", b"1", packed(1, 2), packed(2, 1)]),
+        data=st.sampled_from([b"", b"1", pack_vector(1, 2), pack_vector(2, 1)]),
     )
     def derive(self, which: int, version: int, blanked: bool, space: str, data: bytes) -> None:
         """Store derived rows of one entry; of one that is blanked or does not exist none are kept."""
@@ -482,7 +514,7 @@ class StorageStory(RuleBasedStateMachine):
         """Restore everything in a fresh store and go on there."""
         self.moves += 1
         target = self.run(self.stack.enter_async_context(type(self).factory()))
-        self.run(carry(self.store, target, *(book.context for book in self.books)))
+        self.run(restore_contexts(self.store, target, *(book.context for book in self.books)))
         self.store = target
         for book in self.books:
             book.rewrites = sum(bool(entry.replaces) for entry in book.entries)
@@ -502,7 +534,7 @@ class StorageStory(RuleBasedStateMachine):
         book = self.book(which)
         at %= len(book.cells) + 1
         view = self.view(book, at)
-        assert view == ids(in_force(book.entries[:at]))
+        assert view == ids_of_entries(find_active_entries(book.entries[:at]))
         assert view == book.views.get(at, view), "what was in force at a version has changed"
         parent = book.parent
         if parent is not None and not parent.deleted and at <= (book.context.fork or 0):
@@ -513,9 +545,9 @@ class StorageStory(RuleBasedStateMachine):
         entries = self.run(self.store.read(book.id, at=at))
         assert entries == book.entries[:at]
         cover = history.Cover(self.run(self.store.read(book.id, at=at, replacing=True)))
-        sequence = history.effective(entries, cover)
+        sequence = history.effective_sequence(entries, cover)
         check_atomic_groups(sequence)
-        return ids(sequence)
+        return ids_of_entries(sequence)
 
     @invariant()
     def the_store_tells_the_same_story(self) -> None:
@@ -531,13 +563,13 @@ class StorageStory(RuleBasedStateMachine):
             except SessionNotFoundError:
                 continue
             raise AssertionError("a deleted context was read")
-        assert await self.store.get(ids(book.entries)) == book.entries
+        assert await self.store.get(ids_of_entries(book.entries)) == book.entries
 
     async def compare(self, book: Book) -> None:
         """Assert that a context is what its book says."""
         entries = await sound(self.store, book.id)
         assert entries == book.entries
-        assert await self.store.get(ids(entries)) == entries
+        assert await self.store.get(ids_of_entries(entries)) == entries
         head = await self.store.head(book.id)
         assert (head.version, head.rewrites, head.epoch) == (len(entries), book.rewrites, book.tree.epoch)
         assert (head.derived, dict(head.tail)) == (book.tree.derived, book.tail)
@@ -562,8 +594,8 @@ class StorageStory(RuleBasedStateMachine):
             ]
         replacing = await self.store.read(book.id, replacing=True)
         assert replacing == [entry for entry in entries if entry.replaces]
-        sequence = history.effective(entries, history.Cover(replacing))
-        assert ids(sequence) == ids(in_force(entries))
+        sequence = history.effective_sequence(entries, history.Cover(replacing))
+        assert ids_of_entries(sequence) == ids_of_entries(find_active_entries(entries))
         check_atomic_groups(sequence)
 
 

@@ -35,7 +35,7 @@ def _changes_of_patch(patch: str) -> Iterator[str]:
     """Yield the changes of a patch in the form that Codex and its models write."""
     pieces = _FILE.split(patch)
     for path, diff in zip(pieces[1::2], pieces[2::2], strict=True):
-        yield _change(path, _changed_lines(diff))
+        yield _format_change(path, _changed_lines(diff))
 
 
 def _changes_of_call(arguments: Mapping[str, Any]) -> Iterator[str]:
@@ -51,14 +51,14 @@ def _changes_of_call(arguments: Mapping[str, Any]) -> Iterator[str]:
     added = [f"+{line}" for name in _ADDED for line in texts.get(name, "").splitlines()]
     changed = [*removed, *added, *_changed_lines(texts.get("diff", ""))]
     if changed:
-        yield _change(path, changed)
+        yield _format_change(path, changed)
 
 
 def _changed_lines(diff: str) -> list[str]:
     return [line for line in diff.splitlines() if line[:1] in ("-", "+") and line[1:].strip()]
 
 
-def _change(path: str, lines: list[str]) -> str:
+def _format_change(path: str, lines: list[str]) -> str:
     """Return a change as one line, without indents."""
     said = " ".join([f"{line[0]}{' '.join(line[1:].split())}" for line in lines])
     return f"{path.strip()}: {said or 'the whole file'}"[:LONGEST]

@@ -13,7 +13,7 @@ from acms.log.native_items import NO_RESULT, item_text
 from acms.model import Json, Media, Part, Raw, Role, Text, ToolCall, ToolResult
 from acms.ports import TokenCounter
 from acms.prompt_types import open_closing_tags
-from acms.results import ContextItem, named
+from acms.results import ContextItem, resolve_speaker
 
 PER_MESSAGE = 4
 PER_CALL = 8
@@ -88,7 +88,7 @@ class ChatMessages(list[dict[str, Json]]):
         self.sources.insert(place, sources)
 
 
-def render(items: Sequence[ContextItem]) -> ChatMessages:
+def render_chat_messages(items: Sequence[ContextItem]) -> ChatMessages:
     """Write items as chat messages, valid for a provider: every tool call is followed by its answers."""
     written = ChatMessages()
     waiting: dict[tuple[str | None, str], None] = {}
@@ -100,7 +100,7 @@ def render(items: Sequence[ContextItem]) -> ChatMessages:
             for part in results:
                 if (item.group, part.call_id) in waiting:
                     del waiting[item.group, part.call_id]
-                    written.show(_answer(part.call_id, part.output), (item.id,))
+                    written.show(_build_tool_message(part.call_id, part.output), (item.id,))
                     ends[item.group] = len(written) - 1
                 else:
                     stray.append(part.output)
@@ -109,7 +109,7 @@ def render(items: Sequence[ContextItem]) -> ChatMessages:
                 written[-1]["content"] = "\n".join([written[-1]["content"] or "", *stray])
                 written.sources[-1] = tuple(dict.fromkeys((*written.sources[-1], item.id)))
             continue
-        message = _message(item)
+        message = _render_message(item)
         if message["content"] == "" and not any(isinstance(part, ToolCall) for part in item.parts):
             continue  # nothing that a chat message can hold: providers refuse an empty one
         written.show(message, (item.id,))
@@ -127,22 +127,22 @@ def render(items: Sequence[ContextItem]) -> ChatMessages:
             ends[item.group] = len(written) - 1
     for group, call_id in sorted(waiting, key=lambda one: ends[one[0]], reverse=True):
         ends[group] += 1
-        written.show(_answer(call_id, NO_RESULT), at=ends[group])
+        written.show(_build_tool_message(call_id, NO_RESULT), at=ends[group])
     return written
 
 
-def _answer(call_id: str, output: str) -> dict[str, Json]:
+def _build_tool_message(call_id: str, output: str) -> dict[str, Json]:
     return {"role": "tool", "tool_call_id": call_id, "content": output}
 
 
-def _message(item: ContextItem) -> dict[str, Json]:
+def _render_message(item: ContextItem) -> dict[str, Json]:
     if item.role is None:
-        return {"role": "user", "content": wrap(item.content, SUMMARY)}
+        return {"role": "user", "content": wrap_text(item.content, SUMMARY)}
     content: str | list[dict[str, Json]] | None = item.content
     if item.parts and not item.truncated:
-        content = _content(item.role, item.parts) or None
+        content = _render_content(item.role, item.parts) or None
         if any(isinstance(part, ToolResult) for part in item.parts):
-            content = wrap(item.content, ORPHAN)
+            content = wrap_text(item.content, ORPHAN)
     message: dict[str, Json] = {"role": item.role.value, "content": content}
     if content is None and not any(isinstance(part, ToolCall) for part in item.parts):
         message["content"] = ""
@@ -151,8 +151,8 @@ def _message(item: ContextItem) -> dict[str, Json]:
         message["name"] = name
     elif name is not None and message["content"]:
         said = message["content"]
-        more = [{"type": "text", "text": _before(name, "")}]
-        message["content"] = _before(name, said) if isinstance(said, str) else [*more, *said]
+        more = [{"type": "text", "text": _prefix_name(name, "")}]
+        message["content"] = _prefix_name(name, said) if isinstance(said, str) else [*more, *said]
     return message
 
 
@@ -163,19 +163,19 @@ def name_of(actor: str, role: Role | None) -> str | None:
     """
     if _NAME.match(actor):
         return actor
-    return " ".join((named(actor, None) or "").split()) or None if role is Role.USER else None
+    return " ".join((resolve_speaker(actor, None) or "").split()) or None if role is Role.USER else None
 
 
-def _before(name: str, text: str) -> str:
+def _prefix_name(name: str, text: str) -> str:
     return f"{name}: {text}" if text else f"{name}:"
 
 
-def _content(role: Role, parts: Sequence[Part]) -> str | list[dict[str, Json]]:
+def _render_content(role: Role, parts: Sequence[Part]) -> str | list[dict[str, Json]]:
     """Return texts and media as a text, or as a list where it shows media that a provider can fetch."""
     found: list[dict[str, Json]] = []
     for part in parts:
         if isinstance(part, Media) and role is Role.USER and can_send(part):
-            found.append(medium(part))
+            found.append(render_media_part(part))
         elif isinstance(part, Text | Media):
             text = part.text if isinstance(part, Text) else f"[{part.mime}: {part.ref}]"
             found.append({"type": "text", "text": text})
@@ -186,7 +186,7 @@ def _content(role: Role, parts: Sequence[Part]) -> str | list[dict[str, Json]]:
     return found
 
 
-def _ref(part: Mapping[str, Json]) -> str:
+def _media_ref(part: Mapping[str, Json]) -> str:
     inner = part[part["type"]]
     return inner.get("url") or inner.get("file_id") or ""
 
@@ -196,7 +196,7 @@ def can_send(media: Media) -> bool:
     return is_url(media.ref) if is_image(media) else is_file_id(media.ref)
 
 
-def medium(media: Media) -> dict[str, Json]:
+def render_media_part(media: Media) -> dict[str, Json]:
     """Write media as a part of a content list."""
     if is_image(media):
         return {"type": "image_url", "image_url": {"url": media.ref}}
@@ -222,22 +222,22 @@ def is_file_id(ref: str) -> bool:
     return _FILE.match(ref) is not None
 
 
-def wrap(text: str, around: tuple[str, str]) -> str:
+def wrap_text(text: str, around: tuple[str, str]) -> str:
     """Put a text between two marks; it cannot end what is between them."""
-    return around[0] + inside(text, around) + around[1]
+    return around[0] + escape_closing_mark(text, around) + around[1]
 
 
-def inside(text: str, around: tuple[str, str]) -> str:
+def escape_closing_mark(text: str, around: tuple[str, str]) -> str:
     """Return a text without the closing mark of what it is put into: one in it has lost its first character."""
     return open_closing_tags(text, around[0].strip()[1:-1])
 
 
-def passage(source: str, text: str) -> str:
+def wrap_passage(source: str, text: str) -> str:
     """Put recalled text between marks that say which entries it is from, by their ids."""
-    return f'<recalled source="{source}">\n{inside(text, RECALLED)}{RECALLED[1]}'
+    return f'<recalled source="{source}">\n{escape_closing_mark(text, RECALLED)}{RECALLED[1]}'
 
 
-def passages(text: str) -> list[tuple[str, str]]:
+def parse_passages(text: str) -> list[tuple[str, str]]:
     """Return the source and the text of each passage that a text is made of; none when anything else is in it."""
     found: list[tuple[str, str]] = []
     place = 0
@@ -250,18 +250,18 @@ def passages(text: str) -> list[tuple[str, str]]:
     return []
 
 
-def spoken(text: str) -> str:
+def escape_passages(text: str) -> str:
     """Return what somebody said as no passage: one that was written like that has lost its first character."""
-    return text[1:] if text.startswith("<recalled ") and passages(text) else text
+    return text[1:] if text.startswith("<recalled ") and parse_passages(text) else text
 
 
-def recalled(text: str) -> dict[str, Json]:
+def render_recalled_text(text: str) -> dict[str, Json]:
     """Write recalled text as one message of delimited data, which says what it is."""
-    said = f"{EXCERPTS}\n\n{inside(text, RECALLED)}"
+    said = f"{EXCERPTS}\n\n{escape_closing_mark(text, RECALLED)}"
     return {"role": "user", "content": RECALLED[0] + said + RECALLED[1]}
 
 
-def stated(items: Sequence[ContextItem]) -> dict[str, int]:
+def media_tokens_by_ref(items: Sequence[ContextItem]) -> dict[str, int]:
     """Return what the media of some items were stated to cost, by reference."""
     return {
         part.ref: part.tokens
@@ -271,7 +271,7 @@ def stated(items: Sequence[ContextItem]) -> dict[str, int]:
     }
 
 
-def tokens(
+def count_message_tokens(
     messages: Sequence[Mapping[str, Json]], counter: TokenCounter, media: Mapping[str, int] | None = None
 ) -> int:
     """Return what chat messages cost, the primer of the reply included.
@@ -285,7 +285,9 @@ def tokens(
         content = message.get("content") or ""
         for part in [{"type": "text", "text": content}] if isinstance(content, str) else content:
             total += (
-                counter.count(part["text"]) if part["type"] == "text" else known.get(_ref(part), PER_MEDIUM)
+                counter.count(part["text"])
+                if part["type"] == "text"
+                else known.get(_media_ref(part), PER_MEDIUM)
             )
         if "name" in message:
             total += 1 + counter.count(message["name"])

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
-__all__ = ["Shows", "cited", "texts_of"]
+__all__ = ["Shows", "find_cited_ids", "texts_of"]
 
 LEAST = 12
 """Characters of a cited text, at least: less is said by many entries."""
@@ -38,14 +38,14 @@ def texts_of(shown: object) -> dict[str, str] | None:
     return dict(shown.entry_texts()) if isinstance(shown, Shows) else None
 
 
-def cited(answer: object, shown: Mapping[str, str] | None) -> tuple[str, ...]:
+def find_cited_ids(answer: object, shown: Mapping[str, str] | None) -> tuple[str, ...]:
     """Return the ids of the entries that an answer cites, each once, in order; without `shown` all ids that it names.
 
     An answer is a text, the object of a provider's SDK, or the same as a mapping.
     """
     found: dict[str, None] = {}
     plain = {id: " ".join(text.split()) for id, text in (shown or {}).items()}
-    for name, text in _texts_in(_plain(answer), DEEP):
+    for name, text in _texts_in(_to_plain_data(answer), DEEP):
         if name == "cited_text":
             told = " ".join(text.split())
             found.update(dict.fromkeys(id for id, one in plain.items() if len(told) >= LEAST and told in one))
@@ -54,7 +54,7 @@ def cited(answer: object, shown: Mapping[str, str] | None) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _plain(answer: Any) -> Any:
+def _to_plain_data(answer: Any) -> Any:
     """Return an object of an SDK as plain data."""
     dump = getattr(answer, "model_dump", None)
     return dump(mode="json", exclude_none=True) if callable(dump) else answer
@@ -66,7 +66,7 @@ def _texts_in(value: Any, deep: int, name: str = "text") -> Iterator[tuple[str, 
         yield name, value
     elif isinstance(value, list | tuple) and deep:
         for one in value:
-            yield from _texts_in(_plain(one), deep - 1, name)
+            yield from _texts_in(_to_plain_data(one), deep - 1, name)
     elif isinstance(value, Mapping) and value.get("type") == "search_result_location":
         yield "source", str(value.get("source", ""))  # what else it says may stand in other entries too
     elif isinstance(value, Mapping) and deep:

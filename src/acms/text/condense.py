@@ -16,7 +16,7 @@ from math import log
 
 from acms.log.encoding import quote_json
 from acms.ports import TokenCounter
-from acms.text.tokenizer import spans
+from acms.text.tokenizer import find_sentence_spans
 
 CUT = "[…]"
 """Stands for what was left out; the first mark in an output says how much that is, and of which entry."""
@@ -47,7 +47,7 @@ Stretch = tuple[int, int]
 def split_records(text: str) -> list[Stretch]:
     """Return where the sentences, lines and records of a text start and end; together they are the whole text."""
     found: list[Stretch] = []
-    for start, end in spans(text):
+    for start, end in find_sentence_spans(text):
         ends = [match.end() for match in _BETWEEN.finditer(text, start, end)]
         found += zip([start, *ends], [*ends, end], strict=True)
     return [(start, end) for start, end in found if start < end]
@@ -77,43 +77,45 @@ def condense_output(
     until the room is filled. The first mark says how much is left out, and the id of the entry that holds all of it.
     What was chosen is remembered by stretches, without the text: a history shows the same outputs turn after turn.
     """
-    if _fits(text, tokens, counter):
+    if _fits_limit(text, tokens, counter):
         return text
     key = hash(text), len(text), tokens, counter.name, hash(question), entry
     shown = _known.get(key)
     if shown is None:
         if len(_known) >= KNOWN:
             _known.clear()
-        shown = _known[key] = _choose(text, tokens, counter, question, entry)
-    return _write(text, shown, entry) if shown else ""
+        shown = _known[key] = _choose_stretches(text, tokens, counter, question, entry)
+    return _join_stretches(text, shown, entry) if shown else ""
 
 
 _known: dict[tuple[int, int, int, str, int, str], list[Stretch]] = {}
 
 
-def _fits(text: str, tokens: int, counter: TokenCounter) -> bool:
+def _fits_limit(text: str, tokens: int, counter: TokenCounter) -> bool:
     """Return whether a text has no more than so many tokens; a text far too long is not counted."""
     if len(text) <= tokens and text.isascii():
         return True
     return len(text) <= LONGEST_TOKEN * max(tokens, 0) and counter.count(text) <= tokens
 
 
-def _choose(text: str, tokens: int, counter: TokenCounter, question: str, entry: str) -> list[Stretch]:
+def _choose_stretches(
+    text: str, tokens: int, counter: TokenCounter, question: str, entry: str
+) -> list[Stretch]:
     """Return the stretches of a text that are shown."""
 
     def fits(shown: Sequence[Stretch]) -> bool:
-        return counter.count(_write(text, shown, entry)) <= tokens
+        return counter.count(_join_stretches(text, shown, entry)) <= tokens
 
     records = split_records(text)
     if len(records) >= FEWEST:
         order = _order_records(text, records, question)
-        count = _largest(len(order), lambda size: fits(_in_order(records, order[:size])))
+        count = _bisect_largest(len(order), lambda size: fits(_sort_records(records, order[:size])))
         if count > 2 * ENDS:
-            return _in_order(records, order[:count])
+            return _sort_records(records, order[:count])
     return _choose_ends(text, tokens, fits)
 
 
-def _in_order(records: Sequence[Stretch], places: Sequence[int]) -> list[Stretch]:
+def _sort_records(records: Sequence[Stretch], places: Sequence[int]) -> list[Stretch]:
     return [records[place] for place in sorted(places)]
 
 
@@ -124,11 +126,11 @@ def _choose_ends(text: str, tokens: int, fits: Callable[[Sequence[Stretch]], boo
         tail = kept // 3
         return [(0, kept - tail), (len(text) - tail, len(text))]
 
-    kept = _largest(min(len(text) - 1, 16 * max(tokens, 0)), lambda size: fits(ends(size)))
+    kept = _bisect_largest(min(len(text) - 1, 16 * max(tokens, 0)), lambda size: fits(ends(size)))
     return ends(kept) if kept else []
 
 
-def _largest(most: int, holds: Callable[[int], bool]) -> int:
+def _bisect_largest(most: int, holds: Callable[[int], bool]) -> int:
     """Return the largest number up to `most` for which something holds, 0 if for none; bisected from below."""
     low, high = 0, min(most, 8)
     while high < most and holds(high):
@@ -146,13 +148,13 @@ def _order_records(text: str, records: Sequence[Stretch], question: str) -> list
     """Return the places of records, those first that are shown first."""
     last = len(records)
     ends = [*range(ENDS), *range(last - ENDS, last)]
-    asked = _matching(text, records, question)
-    distinctive = _distinctive(text, records)
+    asked = _rank_by_question(text, records, question)
+    distinctive = _rank_by_rarity(text, records)
     by_turns = [place for both in zip(asked, distinctive, strict=False) for place in both]
     return list(dict.fromkeys([*ends, *by_turns, *asked, *distinctive]))
 
 
-def _matching(text: str, records: Sequence[Stretch], question: str) -> list[int]:
+def _rank_by_question(text: str, records: Sequence[Stretch], question: str) -> list[int]:
     """Return the places of records that share words with a question, the rarest words first."""
     asked = set(map(str.casefold, _ANY_WORD.findall(question)))
     if not asked:
@@ -164,7 +166,7 @@ def _matching(text: str, records: Sequence[Stretch], question: str) -> list[int]
     return sorted(found, key=lambda place: (-worth[place], place))
 
 
-def _distinctive(text: str, records: Sequence[Stretch]) -> list[int]:
+def _rank_by_rarity(text: str, records: Sequence[Stretch]) -> list[int]:
     """Return the places of all records, those first whose words the fewest others have."""
     said = [set(map(str.casefold, _PLAIN_WORD.findall(text, *one))) for one in records]
     often = Counter(word for one in said for word in one)
@@ -172,7 +174,7 @@ def _distinctive(text: str, records: Sequence[Stretch]) -> list[int]:
     return sorted(range(len(records)), key=lambda place: (-rare[place], place))
 
 
-def _write(text: str, shown: Sequence[Stretch], entry: str) -> str:
+def _join_stretches(text: str, shown: Sequence[Stretch], entry: str) -> str:
     """Return some stretches in their order, with marks where something is left out."""
     parts: list[str] = []
     mark = _format_mark(text, shown, entry)
@@ -220,7 +222,7 @@ def condense_arguments(arguments: str, tokens: int, counter: TokenCounter) -> st
     Of JSON only string values change, each to its head and tail with a mark of how much is missing; names, numbers and
     all else stay as written. Arguments that are no JSON are cut as one text.
     """
-    if _fits(arguments, tokens, counter):
+    if _fits_limit(arguments, tokens, counter):
         return arguments
     strings = _find_string_values(arguments) if _is_json(arguments) else None
     longest = max((len(text) for _, text in strings), default=0) if strings is not None else len(arguments)
@@ -231,7 +233,7 @@ def condense_arguments(arguments: str, tokens: int, counter: TokenCounter) -> st
         return _replace_strings(arguments, strings, size)
 
     most = max(0, longest - SHORT_STRING)
-    size = _largest(most, lambda size: counter.count(write(SHORT_STRING + size)) <= tokens)
+    size = _bisect_largest(most, lambda size: counter.count(write(SHORT_STRING + size)) <= tokens)
     written = write(SHORT_STRING + size)
     return written if len(written) < len(arguments) else arguments
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from acms.text.tokenizer import term
+from acms.text.tokenizer import content_term
 
 KINDS = ("url", "email", "path", "host", "id", "version", "date", "number", "code", "name", "quote")
 """What a detail can be."""
@@ -139,26 +139,26 @@ _MOST = 400
 _CAP, _OPEN, _WRITTEN = "cap", "open", "month"
 
 
-def details(text: str) -> list[Detail]:
+def find_details(text: str) -> list[Detail]:
     """Return the details of a text in order of appearance, each once; a quotation may hold others."""
     said = text.split()
-    found, caps, written = _words(text, said)
+    found, caps, written = _scan_words(text, said)
     if caps:
-        found += _names(text, caps, said)
+        found += _find_proper_names(text, caps, said)
     if written:
-        found += _dates(text)
+        found += _find_written_dates(text)
     if _QUOTES.search(text):
-        found += _quotes(text)
-    return _each_once(text, found) if found else []
+        found += _find_quotes(text)
+    return _deduplicate_details(text, found) if found else []
 
 
-def _words(text: str, said: list[str]) -> tuple[list[_Found], list[tuple[int, int]], bool]:
+def _scan_words(text: str, said: list[str]) -> tuple[list[_Found], list[tuple[int, int]], bool]:
     """Return what single words say, where capitals stand, and whether a month is named."""
     found: list[_Found] = []
     caps: list[tuple[int, int]] = []
     written = False
     place = 0
-    look = _shape if len(text) <= _MOST else _look  # only so long a word is remembered
+    look = _shape if len(text) <= _MOST else _classify_word  # only so long a word is remembered
     for word, shape in zip(said, map(look, said), strict=True):
         if shape is None:
             continue
@@ -175,18 +175,18 @@ def _words(text: str, said: list[str]) -> tuple[list[_Found], list[tuple[int, in
                 if unit or last - first > 1:
                     found.append((start, unit.end() if unit else end, "number"))
             else:
-                found.append((start, _timed(text, end) if kind == "date" else end, kind))
+                found.append((start, _end_of_date(text, end) if kind == "date" else end, kind))
         place += len(word)
     return found, caps, written
 
 
-def _timed(text: str, end: int) -> int:
+def _end_of_date(text: str, end: int) -> int:
     """Return where a date ends with the time of day or the zone that follows it."""
     more = _CLOCK.match(text, end) or _ZONE.match(text, end)
     return more.end() if more else end
 
 
-def _dates(text: str) -> Iterator[_Found]:
+def _find_written_dates(text: str) -> Iterator[_Found]:
     """Yield dates whose month is written out."""
     for match in _DATE.finditer(text):
         if match["day"] or match["more"]:
@@ -194,7 +194,7 @@ def _dates(text: str) -> Iterator[_Found]:
             yield match.start(), more.end() if more else match.end(), "date"
 
 
-def _quotes(text: str) -> Iterator[_Found]:
+def _find_quotes(text: str) -> Iterator[_Found]:
     """Yield quotations."""
     for match in _QUOTED.finditer(text):
         inside = match[0][1:-1]
@@ -202,7 +202,7 @@ def _quotes(text: str) -> Iterator[_Found]:
             yield match.start() + 1, match.end() - 1, "quote"
 
 
-def _each_once(text: str, found: list[_Found]) -> list[Detail]:
+def _deduplicate_details(text: str, found: list[_Found]) -> list[Detail]:
     """Return details in order, without those inside of another one, such as the year of a date."""
     if len(found) > 1:
         found.sort(key=lambda one: (one[0], -one[1]))
@@ -219,7 +219,7 @@ def _each_once(text: str, found: list[_Found]) -> list[Detail]:
     return list(kept.values())
 
 
-def _look(word: str) -> tuple[tuple[str, int, int], ...] | None:
+def _classify_word(word: str) -> tuple[tuple[str, int, int], ...] | None:
     """Return (kind, start, end) of what stands in a word; None for one in plain small letters."""
     core = word.strip(_EDGE)
     if not core:
@@ -227,39 +227,39 @@ def _look(word: str) -> tuple[tuple[str, int, int], ...] | None:
     if core.isalpha() or core.replace("'", "").replace("’", "").replace("-", "").isalpha():
         if core.islower() and "--" not in word.rstrip(_EDGE) and "__" not in word:
             return None
-        shape = _lettered(word, core)
+        shape = _classify_alphabetic(word, core)
         if shape is not None:
             return shape
-    return tuple(_formed(word))
+    return tuple(_match_grammar(word))
 
 
-def _lettered(word: str, core: str) -> tuple[tuple[str, int, int], ...] | None:
+def _classify_alphabetic(word: str, core: str) -> tuple[tuple[str, int, int], ...] | None:
     """Return what a word of letters may be; None for one that only its form tells."""
     if core[0].isupper() and (core.isascii() or core.lower() != core.upper()):
-        return _capital(word, core, word.index(core))
+        return _classify_capitalized(word, core, word.index(core))
     if core.lower() == core.upper() or (not core.isascii() and not core[0].isascii()):
         return ()  # a script without capitals
     return None
 
 
-def _formed(word: str) -> Iterator[tuple[str, int, int]]:
+def _match_grammar(word: str) -> Iterator[tuple[str, int, int]]:
     """Yield what the grammar finds in a word."""
     for match in _GRAMMAR.finditer(word):
         start, end = match.span()
         kind = match.lastgroup
         if kind == "word":
-            kind = _named(match[0])
+            kind = _classify_identifier(match[0])
         elif kind == "number":
-            kind = _counted(match[0], ends=end == len(word))
+            kind = _classify_number(match[0], ends=end == len(word))
         elif kind in ("stamp", "sep"):
             kind = "date"
         elif kind in ("url", "path", "code"):
-            end = _cut(word, start, end)
+            end = _trim_punctuation(word, start, end)
         if kind:
             yield kind, start, end
 
 
-def _cut(word: str, start: int, end: int) -> int:
+def _trim_punctuation(word: str, start: int, end: int) -> int:
     """Return where an address ends without the punctuation of its sentence."""
     while end > start and word[end - 1] in ".,;:!?)]}'*":
         if word[end - 1] == ")" and "(" in word[start:end]:
@@ -268,17 +268,17 @@ def _cut(word: str, start: int, end: int) -> int:
     return end
 
 
-def _counted(number: str, *, ends: bool) -> str | None:
+def _classify_number(number: str, *, ends: bool) -> str | None:
     """Return the kind of a number, which is open where a unit may follow; without one it tells from two digits on."""
     if ends and number[-1].isdigit():
         return _OPEN
     return None if len(number) == 1 and number.isdigit() else "number"
 
 
-_shape = lru_cache(maxsize=65_536)(_look)
+_shape = lru_cache(maxsize=65_536)(_classify_word)
 
 
-def _capital(word: str, core: str, first: int) -> tuple[tuple[str, int, int], ...] | None:
+def _classify_capitalized(word: str, core: str, first: int) -> tuple[tuple[str, int, int], ...] | None:
     """Return what a word with a capital letter may be; None for one with capitals inside."""
     for tail in ("'s", "’s"):
         core = core.removesuffix(tail)
@@ -287,7 +287,7 @@ def _capital(word: str, core: str, first: int) -> tuple[tuple[str, int, int], ..
     shouted = core.isupper()
     if shouted and (len(core) == 1 and first + 1 < len(word) and word[first + 1] == "."):
         return ((_CAP, first, first + 1),)  # an initial
-    if term(core.lower()) == 0 or core.lower() in _USUAL or "'" in core[-3:] or "’" in core[-3:]:
+    if content_term(core.lower()) == 0 or core.lower() in _USUAL or "'" in core[-3:] or "’" in core[-3:]:
         return ()
     if shouted:
         return ((_CAP, first, first + len(core)),) if 2 <= len(core) <= 6 else ()
@@ -297,7 +297,7 @@ def _capital(word: str, core: str, first: int) -> tuple[tuple[str, int, int], ..
     return ((_CAP, first, first + len(core)),)
 
 
-def _named(word: str) -> str | None:
+def _classify_identifier(word: str) -> str | None:
     """Return the kind of a word of letters, digits and signs that join them; None for a plain one."""
     bare = word.lstrip("@#$")
     digits = any(letter.isdigit() for letter in bare)
@@ -324,7 +324,7 @@ def _named(word: str) -> str | None:
     return "code" if inner != inner.lower() and inner != inner.upper() else None
 
 
-def _names(text: str, caps: list[tuple[int, int]], said: list[str]) -> list[_Found]:
+def _find_proper_names(text: str, caps: list[tuple[int, int]], said: list[str]) -> list[_Found]:
     """Return names: runs of capitalised words, without a first word that only starts a sentence."""
     runs: list[list[tuple[int, int]]] = []
     for start, end in caps:
@@ -338,7 +338,7 @@ def _names(text: str, caps: list[tuple[int, int]], said: list[str]) -> list[_Fou
         runs.append([(start, end)])
     found: list[_Found] = []
     for run in runs:
-        if _starts(text, run[0][0]):
+        if _starts_sentence(text, run[0][0]):
             first = text[run[0][0] : run[0][1]]
             if len(run) == 1 or first.lower() in _GERMAN or first.endswith(("ing", "ed")):
                 run = run[1:]
@@ -350,7 +350,7 @@ def _names(text: str, caps: list[tuple[int, int]], said: list[str]) -> list[_Fou
     return found
 
 
-def _starts(text: str, place: int) -> bool:
+def _starts_sentence(text: str, place: int) -> bool:
     """Return whether a sentence or a line starts here."""
     place -= 1
     while place >= 0 and text[place] in " \t":

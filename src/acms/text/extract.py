@@ -19,10 +19,18 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from acms.ports import Turn
-from acms.text.details import Detail, details
-from acms.text.markers import boost
-from acms.text.summary_form import CUT, Line, Piece, marked, read, sentences_of, written
-from acms.text.tokenizer import term, words
+from acms.text.details import Detail, find_details
+from acms.text.markers import sum_marker_weights
+from acms.text.summary_form import (
+    CUT,
+    Line,
+    Piece,
+    format_marked_line,
+    format_summary,
+    parse_turn,
+    sentences_of,
+)
+from acms.text.tokenizer import content_term, split_words
 
 ANCHORS = 0.5
 """Share of the limit that marked messages may fill verbatim."""
@@ -95,11 +103,11 @@ class _Sentence:
         self.centre = 0.0
 
 
-def extract(turns: Sequence[Turn], max_tokens: int, count: Callable[[str], int]) -> str:
+def extract_summary(turns: Sequence[Turn], max_tokens: int, count: Callable[[str], int]) -> str:
     """Return a text of at most `max_tokens` that can stand for some turns; empty when nothing of them fits."""
     if max_tokens <= 0:
         return ""
-    lines = [line for turn in turns for line in read(turn)]
+    lines = [line for turn in turns for line in parse_turn(turn)]
     known: dict[str, int] = {}
 
     def cost(text: str) -> int:
@@ -108,14 +116,16 @@ def extract(turns: Sequence[Turn], max_tokens: int, count: Callable[[str], int])
             found = known[text] = count(text)
         return found
 
-    split = _split(lines, cost)
+    split = _split_sentences(lines, cost)
     if sum(one.tokens * one.count for one in split.sentences) <= 1.1 * max_tokens:
-        whole = written(_everything(lines, split))
+        whole = format_summary(_collect_all_pieces(lines, split))
         if count(whole) <= max_tokens:
             return whole
-    known_details = _weigh(lines, split.sentences)
-    chosen = _choose(lines, split, max_tokens, cost)
-    return _fitted(chosen, max_tokens, count) or _scrap(split.sentences, known_details, max_tokens, count)
+    known_details = _weigh_details(lines, split.sentences)
+    chosen = _choose_pieces(lines, split, max_tokens, cost)
+    return _fit_to_limit(chosen, max_tokens, count) or _choose_fragment(
+        split.sentences, known_details, max_tokens, count
+    )
 
 
 # ── weighing ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -129,7 +139,7 @@ class _Split(NamedTuple):
     of: list[list[_Sentence]]
 
 
-def _split(lines: Sequence[Line], cost: Callable[[str], int]) -> _Split:
+def _split_sentences(lines: Sequence[Line], cost: Callable[[str], int]) -> _Split:
     lead = {speaker: cost(f"\n- {speaker}: ") for speaker in {line.speaker for line in lines}}
     found: dict[str, _Sentence] = {}
     of: list[list[_Sentence]] = []
@@ -148,7 +158,7 @@ def _split(lines: Sequence[Line], cost: Callable[[str], int]) -> _Split:
     return _Split(list(found.values()), of)
 
 
-def _weigh(lines: Sequence[Line], sentences: Sequence[_Sentence]) -> list[str]:
+def _weigh_details(lines: Sequence[Line], sentences: Sequence[_Sentence]) -> list[str]:
     """Set what sentences and the details in them are worth; return the details, each once."""
     numbers: dict[str, int] = {}
     worth: list[float] = []
@@ -163,7 +173,7 @@ def _weigh(lines: Sequence[Line], sentences: Sequence[_Sentence]) -> list[str]:
         place = places.get(plain)
         if place is None:
             place = places[plain] = len(kinds)
-            kinds.append(_kinds(plain))
+            kinds.append(_collect_terms(plain))
         return place
 
     # Who speaks is said beside every line; how they call each other is no detail.
@@ -172,13 +182,15 @@ def _weigh(lines: Sequence[Line], sentences: Sequence[_Sentence]) -> list[str]:
     around: list[tuple[int, int]] = []
     for sentence in sentences:
         text = sentence.text
-        found = [one for one in details(text) if one.kind != "name" or one.text.casefold() not in speakers]
+        found = [
+            one for one in find_details(text) if one.kind != "name" or one.text.casefold() not in speakers
+        ]
         if not found:
-            sentence.kinds = _kinds(text)
+            sentence.kinds = _collect_terms(text)
             continue
-        plain = _without(text, found)
+        plain = _blank_details(text, found)
         sentence.kinds = kinds[place_of(plain)]
-        breaks = _breaks(plain)
+        breaks = _find_clause_breaks(plain)
         own: list[_Mention] = []
         for kind, name, start, end in found:
             number = numbers.setdefault(name, len(worth))
@@ -186,13 +198,15 @@ def _weigh(lines: Sequence[Line], sentences: Sequence[_Sentence]) -> list[str]:
                 worth.append(WORTH[kind] * (BARE if kind == "number" and name.isdigit() else 1.0))
                 said.append(0)
             said[number] += sentence.count
-            first, last = _around(text, breaks, start, end, WIDE)
+            first, last = _find_context_span(text, breaks, start, end, WIDE)
             place = place_of(plain[first:last])
             around.append((place, sentence.count))
             own.append((number, start, end, first, last, place))
         sentence.mentions = own
         held.append(sentence)
-    rare = _rarity(kinds, around, _centre(sentences, lines), log(1 + len(sentences)))
+    rare = _measure_context_rarity(
+        kinds, around, _measure_centrality(sentences, lines), log(1 + len(sentences))
+    )
     worth = [one * often**REPEATED for one, often in zip(worth, said, strict=True)]
     for sentence in held:
         factor = EARLIER if lines[sentence.line].earlier else 1.0
@@ -203,7 +217,7 @@ def _weigh(lines: Sequence[Line], sentences: Sequence[_Sentence]) -> list[str]:
     return list(numbers)
 
 
-def _rarity(
+def _measure_context_rarity(
     kinds: Sequence[frozenset[int]], around: Sequence[tuple[int, int]], idf: Mapping[int, float], usual: float
 ) -> list[float]:
     """Return how rare words are as the surroundings of details; 0 for words that stand around none.
@@ -220,16 +234,16 @@ def _rarity(
     return rare
 
 
-def _kinds(text: str) -> frozenset[int]:
+def _collect_terms(text: str) -> frozenset[int]:
     letters = _ASCII_LETTERS if text.isascii() else _LETTERS
-    found = frozenset(map(term, letters.findall(text.lower())))
+    found = frozenset(map(content_term, letters.findall(text.lower())))
     return found - _NOTHING if 0 in found else found
 
 
 _NOTHING = frozenset((0,))
 
 
-def _without(text: str, held: Sequence[Detail]) -> str:
+def _blank_details(text: str, held: Sequence[Detail]) -> str:
     """Return a text with its details blanked, as long as before."""
     parts: list[str] = []
     place = 0
@@ -241,12 +255,12 @@ def _without(text: str, held: Sequence[Detail]) -> str:
     return "".join(parts)
 
 
-def _breaks(plain: str) -> list[tuple[int, int]]:
+def _find_clause_breaks(plain: str) -> list[tuple[int, int]]:
     """Return where clauses are divided."""
     return [match.span() for match in _BREAK.finditer(plain)]
 
 
-def _around(
+def _find_context_span(
     text: str, breaks: Sequence[tuple[int, int]], start: int, end: int, most: tuple[int, int]
 ) -> tuple[int, int]:
     """Return where the clause around a detail starts and ends: so many words before and after, at most."""
@@ -259,13 +273,13 @@ def _around(
             first = max(first, breaks[place][1])
     if first and first == start - _BEFORE:
         first = text.find(" ", first, start) + 1 or first  # the clip may be inside of a word
-    begin = _back(text, first, start, most[0])
+    begin = _start_of_last_words(text, first, start, most[0])
     if most is TIGHT:
         # "ends with 5 GB" says nothing without the word before.
         reach = most[0]
-        while begin > first and reach < WIDE[0] and not _tells(text[begin:start]):
+        while begin > first and reach < WIDE[0] and not _has_content_word(text[begin:start]):
             reach += 1
-            begin = _back(text, first, start, reach)
+            begin = _start_of_last_words(text, first, start, reach)
     last = min(len(text), end + _AFTER)
     place = bisect_left(breaks, (end, 0))
     if place < len(breaks):
@@ -276,12 +290,12 @@ def _around(
         after = after[: len(after) - len(parts[-1])]
     elif last == end + _AFTER < len(text):
         after = after[: max(0, after.rfind(" "))]
-    if most is TIGHT and after[:1].isspace() and not _tells(after):
+    if most is TIGHT and after[:1].isspace() and not _has_content_word(after):
         after = ""
     return begin, end + len(after.rstrip(" \t.,;:!?。，"))
 
 
-def _back(text: str, first: int, place: int, most: int) -> int:
+def _start_of_last_words(text: str, first: int, place: int, most: int) -> int:
     """Return where the last words before a place start."""
     said = text[first:place]
     parts = said.rsplit(None, most)
@@ -289,12 +303,12 @@ def _back(text: str, first: int, place: int, most: int) -> int:
     return place - len(said[start:].lstrip())
 
 
-def _tells(text: str) -> bool:
+def _has_content_word(text: str) -> bool:
     """Return whether a text has a word that is not a stop word."""
-    return any(map(term, words(text)))
+    return any(map(content_term, split_words(text)))
 
 
-def _centre(sentences: Sequence[_Sentence], lines: Sequence[Line]) -> dict[int, float]:
+def _measure_centrality(sentences: Sequence[_Sentence], lines: Sequence[Line]) -> dict[int, float]:
     """Set how much each sentence is like the whole; return how rare each word is."""
     sizes = np.fromiter((len(one.kinds) for one in sentences), np.int64, len(sentences))
     flat = np.fromiter((kind for one in sentences for kind in one.kinds), np.int64, int(sizes.sum()))
@@ -324,9 +338,11 @@ def _centre(sentences: Sequence[_Sentence], lines: Sequence[Line]) -> dict[int, 
 # ── choosing ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _choose(lines: Sequence[Line], split: _Split, limit: int, cost: Callable[[str], int]) -> list[Piece]:
+def _choose_pieces(
+    lines: Sequence[Line], split: _Split, limit: int, cost: Callable[[str], int]
+) -> list[Piece]:
     """Choose marked messages, then the thread of the talk, then details, and sentences with what room is left."""
-    chosen, taken = _anchors(lines, split, limit, cost)
+    chosen, taken = _choose_anchors(lines, split, limit, cost)
     room = limit - sum(one.tokens for one in chosen)
     covered: set[int] = set()
     for one in split.sentences:
@@ -347,12 +363,12 @@ def _choose(lines: Sequence[Line], split: _Split, limit: int, cost: Callable[[st
     def left() -> list[_Sentence]:
         return [one for one in split.sentences if one.order not in taken and not listed(one)]
 
-    room -= take(_gist(left(), int(room * GIST)))
+    room -= take(_choose_central_sentences(left(), int(room * GIST)))
     free = [one for one in split.sentences if one.mentions and one.order not in taken]
-    snippets = _snippets(free, covered, WIDE, cost, listed)
+    snippets = _build_snippets(free, covered, WIDE, cost, listed)
     if sum(one.tokens for one in snippets if one.worth >= LISTED) > room:
-        snippets = _snippets(free, covered, TIGHT, cost, listed)
-    room -= take(_upgraded(snippets, left(), room))
+        snippets = _build_snippets(free, covered, TIGHT, cost, listed)
+    room -= take(_choose_whole_sentences(snippets, left(), room))
 
     snippets = [one for one in snippets if one.sentence.order not in taken]
 
@@ -371,12 +387,12 @@ def _choose(lines: Sequence[Line], split: _Split, limit: int, cost: Callable[[st
     shown: set[int] = set()
     room -= show([one for one in snippets if one.worth >= LISTED])
     if room > LEAST:
-        room -= take(_gist([one for one in left() if one.order not in shown], room))
+        room -= take(_choose_central_sentences([one for one in left() if one.order not in shown], room))
     show([one for one in snippets if one.worth < LISTED])
     return chosen
 
 
-def _gist(sentences: Sequence[_Sentence], room: int) -> list[_Sentence]:
+def _choose_central_sentences(sentences: Sequence[_Sentence], room: int) -> list[_Sentence]:
     """Return the sentences most like the whole for their size, each for the words that no better one has."""
     best: dict[frozenset[int], tuple[float, int]] = {}
     for place, one in enumerate(sentences):
@@ -418,7 +434,7 @@ class _Snippet(NamedTuple):
     worth: float
 
 
-def _snippets(
+def _build_snippets(
     sentences: Sequence[_Sentence],
     covered: set[int],
     most: tuple[int, int],
@@ -439,13 +455,13 @@ def _snippets(
             continue
         text = one.text
         whole = (0, len(text)) if listed(one) else None
-        breaks = _breaks(text) if most != WIDE else ()
+        breaks = _find_clause_breaks(text) if most != WIDE else ()
         merged: list[tuple[int, int, float]] = []
         for _, start, end, first, last, worth in here:
             if whole:
                 first, last = whole
             elif most != WIDE:
-                first, last = _around(text, breaks, start, end, most)
+                first, last = _find_context_span(text, breaks, start, end, most)
             if merged and first <= merged[-1][1]:
                 before = merged.pop()
                 first, last = min(first, before[0]), max(last, before[1])
@@ -457,7 +473,9 @@ def _snippets(
     return found
 
 
-def _upgraded(snippets: Sequence[_Snippet], sentences: Sequence[_Sentence], room: int) -> list[_Sentence]:
+def _choose_whole_sentences(
+    snippets: Sequence[_Snippet], sentences: Sequence[_Sentence], room: int
+) -> list[_Sentence]:
     """Return the sentences to be shown whole instead of their details, while all other details still find room."""
     room -= sum(one.tokens for one in snippets if one.worth >= LISTED)
     if room <= 0:
@@ -484,7 +502,7 @@ def _upgraded(snippets: Sequence[_Snippet], sentences: Sequence[_Sentence], room
     return picked
 
 
-def _anchors(
+def _choose_anchors(
     lines: Sequence[Line], split: _Split, limit: int, cost: Callable[[str], int]
 ) -> tuple[list[Piece], set[int]]:
     """Return the marked messages, whole where they fit their share, and the sentences that are in them."""
@@ -492,9 +510,9 @@ def _anchors(
     unique: dict[str, tuple[int, int]] = {}
     for number, line in enumerate(lines):
         if line.anchor and line.text not in unique and split.of[number]:
-            unique[line.text] = (number, cost("\n" + marked(line, line.text)))
+            unique[line.text] = (number, cost("\n" + format_marked_line(line, line.text)))
     # The smallest first: what they leave of an equal share goes to the others; among too many the weightiest.
-    waiting = sorted(unique.values(), key=lambda one: (-boost(lines[one[0]].markers), -one[0]))
+    waiting = sorted(unique.values(), key=lambda one: (-sum_marker_weights(lines[one[0]].markers), -one[0]))
     used = list(accumulate(min(tokens, FIRST) for _, tokens in waiting))
     waiting = waiting[: max(1, bisect_right(used, room))]
     waiting.sort(key=lambda one: one[1])
@@ -506,21 +524,23 @@ def _anchors(
         text = line.text
         if tokens > share:
             own = split.of[number]
-            frame = cost("\n" + marked(line, ""))
-            own = _telling(own, share - frame)
+            frame = cost("\n" + format_marked_line(line, ""))
+            own = _choose_informative_sentences(own, share - frame)
             if not own:
                 continue
-            text = _joined(split.of[number], own)
+            text = _join_sentences(split.of[number], own)
             tokens = sum(one.tokens + 2 for one in own) + frame
         else:
             own = split.of[number]
         taken.update([one.order for one in own])
-        chosen.append(Piece((number, 0, 0), line, text, tokens, 2 + boost(line.markers), anchor=True))
+        chosen.append(
+            Piece((number, 0, 0), line, text, tokens, 2 + sum_marker_weights(line.markers), anchor=True)
+        )
         room -= tokens
     return chosen, taken
 
 
-def _telling(sentences: Sequence[_Sentence], room: int) -> list[_Sentence]:
+def _choose_informative_sentences(sentences: Sequence[_Sentence], room: int) -> list[_Sentence]:
     """Return the sentences of a marked message that say most in the room there is."""
 
     def ratio(one: _Sentence) -> float:
@@ -534,7 +554,7 @@ def _telling(sentences: Sequence[_Sentence], room: int) -> list[_Sentence]:
     return picked
 
 
-def _joined(sentences: Sequence[_Sentence], picked: Sequence[_Sentence]) -> str:
+def _join_sentences(sentences: Sequence[_Sentence], picked: Sequence[_Sentence]) -> str:
     """Return the picked sentences in order; what is left out between them is shown."""
     orders = {one.order for one in picked}
     text = ""
@@ -554,7 +574,7 @@ def _joined(sentences: Sequence[_Sentence], picked: Sequence[_Sentence]) -> str:
 # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _everything(lines: Sequence[Line], split: _Split) -> list[Piece]:
+def _collect_all_pieces(lines: Sequence[Line], split: _Split) -> list[Piece]:
     found: list[Piece] = []
     for number, line in enumerate(lines):
         parts = [line.text] if line.anchor else [one.text for one in split.of[number]]
@@ -563,11 +583,11 @@ def _everything(lines: Sequence[Line], split: _Split) -> list[Piece]:
     return found
 
 
-def _fitted(chosen: list[Piece], limit: int, count: Callable[[str], int]) -> str:
+def _fit_to_limit(chosen: list[Piece], limit: int, count: Callable[[str], int]) -> str:
     """Return the summary as it is counted whole: counts of parts prove nothing about it."""
     chosen = sorted(chosen, key=attrgetter("keep"), reverse=True)
     while chosen:
-        text = written(chosen)
+        text = format_summary(chosen)
         over = count(text) - limit
         if over <= 0:
             return text
@@ -578,7 +598,7 @@ def _fitted(chosen: list[Piece], limit: int, count: Callable[[str], int]) -> str
     return ""
 
 
-def _scrap(
+def _choose_fragment(
     sentences: Sequence[_Sentence], known: Sequence[str], limit: int, count: Callable[[str], int]
 ) -> str:
     """Return a single detail, or the start of a sentence, when nothing more fits; empty when not even a letter does."""

@@ -24,16 +24,16 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from datetime import date, datetime, timedelta
 
-from acms.text.moments import periods_named
+from acms.text.moments import find_periods
 from acms.text.tokenizer import (
     ENGLISH,
     MONTHS,
-    detect,
+    detect_language,
     function_words,
-    plain,
     primary_term,
+    split_words,
+    strip_accents,
     variant_terms,
-    words,
 )
 
 ENOUGH = 0.5
@@ -70,15 +70,15 @@ class _Text:
     """The words of one text, looked up by stem and by their first letters."""
 
     def __init__(self, text: str, months: Sequence[str]) -> None:
-        said = [*words(text), *_alphabetic_parts(text), *months]
+        said = [*split_words(text), *_alphabetic_parts(text), *months]
         variants = variant_terms(said)
         #: Enough to tell the language.
         self._head = said[:_HEAD]
         self._forms = {form for word in said for form in (primary_term(word), *variants[word])}
         self._by_prefix: dict[str, set[str]] = {}
-        for word in map(plain, said):
+        for word in map(strip_accents, said):
             self._by_prefix.setdefault(word[:PREFIX], set()).add(word)
-        self.joined = _joined(text)
+        self.joined = _strip_separators(text)
 
     def share(self, own: Sequence[str]) -> float:
         """Return the share of some words that stand in the text."""
@@ -89,7 +89,7 @@ class _Text:
             if word.lower() == word.upper():  # of a script without case, and mostly without spaces
                 stands = stands or word in self.joined
             else:
-                bare = plain(word)
+                bare = strip_accents(word)
                 alike = self._by_prefix.get(bare[:PREFIX], ())
                 stands = stands or any(_is_inflection(bare, other) for other in alike)
             found += stands
@@ -106,12 +106,12 @@ class Evidence:
         self._days = set[date]()
         for text, said in texts:
             text = unicodedata.normalize("NFKC", text)
-            periods = periods_named(text, said) if said is not None else []
+            periods = find_periods(text, said) if said is not None else []
             days = [period.start.date() for period in periods if period.start is not None]
             months = [MONTHS[day.month - 1] for day in days]
             self._days.update(days, (period.end.date() for period in periods if period.end is not None))
             self._texts.append(_Text(text, months))
-            self._numbers |= _numbers(text)
+            self._numbers |= _find_numbers(text)
             for day in days:
                 self._numbers |= {str(day.year), str(day.month), str(day.day)}
 
@@ -120,11 +120,11 @@ class Evidence:
         statement = unicodedata.normalize("NFKC", statement)
         missing: list[str] = []
         for number in _NUMBER.findall(statement):
-            parts = _runs(number) - {"0"}  # full hours are written both ways: "at 10", "10:00"
-            if _canonical(number) not in self._numbers and not parts <= self._numbers:
+            parts = _find_digit_runs(number) - {"0"}  # full hours are written both ways: "at 10", "10:00"
+            if _normalize_number(number) not in self._numbers and not parts <= self._numbers:
                 missing.append(number.strip())
         for name in _COINED.findall(statement):
-            if not any(_joined(name) in text.joined for text in self._texts):
+            if not any(_strip_separators(name) in text.joined for text in self._texts):
                 missing.append(name)
         return missing
 
@@ -142,13 +142,13 @@ class Evidence:
         either: `missing_details` is for them.
         """
         statement = unicodedata.normalize("NFKC", statement)
-        joined = _joined(statement)
+        joined = _strip_separators(statement)
         if joined and not statement.isascii() and any(joined in text.joined for text in self._texts):
             return 1.0
         own = _alphabetic_parts(statement)
         if not own:
             return 1.0
-        counted = _telling(own, words(unicodedata.normalize("NFKC", ignored)))
+        counted = _select_content_words(own, split_words(unicodedata.normalize("NFKC", ignored)))
         return max((text.share(counted) for text in self._texts), default=0.0)
 
     def says(self, statement: str, ignored: str = "") -> bool:
@@ -158,12 +158,12 @@ class Evidence:
 
 def _alphabetic_parts(text: str) -> list[str]:
     """Return the words of a text without their digits: of "200ms" it is "ms"."""
-    return [part for word in words(text) for part in _LETTERS.findall(word)]
+    return [part for word in split_words(text) for part in _LETTERS.findall(word)]
 
 
-def _telling(own: Sequence[str], ignored: Sequence[str]) -> Sequence[str]:
+def _select_content_words(own: Sequence[str], ignored: Sequence[str]) -> Sequence[str]:
     """Return the words that say something: without function words, and without those of another text."""
-    function = function_words(ENGLISH) | function_words(detect(own))
+    function = function_words(ENGLISH) | function_words(detect_language(own))
     telling = [word for word in own if word not in function] or own
     field = set(map(primary_term, ignored))
     return [word for word in telling if primary_term(word) not in field] or telling
@@ -179,25 +179,25 @@ def _is_inflection(word: str, other: str) -> bool:
     return alike >= PREFIX and alike >= ALIKE * max(len(word), len(other))
 
 
-def _joined(text: str) -> str:
+def _strip_separators(text: str) -> str:
     """Return a text in lower case without space and punctuation."""
     return "".join(char for char in text.casefold() if char.isalnum() or _is_symbol(char))
 
 
-def _numbers(text: str) -> set[str]:
+def _find_numbers(text: str) -> set[str]:
     """Return the numbers of a text: whole, by their runs of digits, and those written in Chinese numerals."""
-    found = _runs(text)
-    found |= {_canonical(number) for number in _NUMBER.findall(text)}
-    found |= {str(_numeral(run)) for run in _NUMERALS.findall(text)}
+    found = _find_digit_runs(text)
+    found |= {_normalize_number(number) for number in _NUMBER.findall(text)}
+    found |= {str(_parse_chinese_numeral(run)) for run in _NUMERALS.findall(text)}
     return found
 
 
-def _runs(text: str) -> set[str]:
+def _find_digit_runs(text: str) -> set[str]:
     """Return the runs of digits in a text, without leading zeros."""
     return {run.lstrip("0") or "0" for run in _DIGITS.findall(text)}
 
 
-def _canonical(number: str) -> str:
+def _normalize_number(number: str) -> str:
     """Return a number as its digits: of "55,000", "55 000" and "55k" it is 55000."""
     short = _SHORT.fullmatch(number)
     if short is not None:
@@ -208,7 +208,7 @@ def _canonical(number: str) -> str:
     return number
 
 
-def _numeral(run: str) -> int:
+def _parse_chinese_numeral(run: str) -> int:
     """Return the number of a run of Chinese numerals: 二十三 is 23."""
     total = current = 0
     for char in run:

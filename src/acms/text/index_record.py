@@ -25,10 +25,10 @@ from typing import NamedTuple
 from zlib import crc32
 
 from acms.log import trust
-from acms.log.encoding import micros
-from acms.log.facts import address, has_address
+from acms.log.encoding import to_microseconds
+from acms.log.facts import has_address, normalize_address
 from acms.model import Draft, Kind, Origin, Privacy, Role, ToolCall, ToolResult
-from acms.text.tokenizer import found_by, names, tally, terms, words
+from acms.text.tokenizer import content_terms, count_terms, find_names, searchable_terms, split_words
 
 SPACE = "cards5"
 """Derived space of the records; another recipe is another space."""
@@ -57,20 +57,20 @@ class Label(NamedTuple):
     markers: tuple[str, ...]
 
 
-def write(draft: Draft, nonce: str) -> bytes:
+def encode_index_record(draft: Draft, nonce: str) -> bytes:
     """Write the index record of an entry; `nonce` is the random end of its id."""
-    label = _label(draft.kind, draft.role, draft.actor, draft.markers)
+    label = _encode_label(draft.kind, draft.role, draft.actor, draft.markers)
     fact = draft.kind is Kind.FACT
-    group = _address(draft) if fact else b"" if draft.group is None else _group(draft)
+    group = _encode_address(draft) if fact else b"" if draft.group is None else _encode_group(draft)
     content = "" if draft.privacy is Privacy.BLOCK else draft.content
-    said = words(content)
-    counts = tally(said)
+    said = split_words(content)
+    counts = count_terms(said)
     if fact and draft.privacy is not Privacy.BLOCK:
-        for number in terms(words(named(draft))):
+        for number in content_terms(split_words(join_fact_names(draft))):
             counts.setdefault(number, 1)
-        for number in found_by(named(draft)):
+        for number in searchable_terms(join_fact_names(draft)):
             counts.setdefault(number, 0)
-    named_in = names(content)
+    named_in = find_names(content)
     listing = len(named_in) > _LISTING and sum(1 for name in named_in if name.parts) > _LISTING
     for name in named_in:
         for number in name.also:
@@ -82,9 +82,9 @@ def write(draft: Draft, nonce: str) -> bytes:
     single = sorted([number for number, count in counts.items() if count == 1])
     once = set(said)
     flags = (REPLACES if draft.replaces else 0) | (0 if draft.content else EMPTY)
-    flags |= EXTERNAL if trust.of(draft) is Origin.EXTERNAL else 0
+    flags |= EXTERNAL if trust.trust_of_entry(draft) is Origin.EXTERNAL else 0
     header = HEADER.pack(
-        min(micros(draft.created_at) // _MINUTE, 0x7FFFFFFF),
+        min(to_microseconds(draft.created_at) // _MINUTE, 0x7FFFFFFF),
         min(draft.tokens, 0xFFFFFFFF),
         draft.episode,
         nonce.encode(),
@@ -104,13 +104,13 @@ def write(draft: Draft, nonce: str) -> bytes:
 
 
 @lru_cache(maxsize=1024)
-def _label(kind: Kind, role: Role | None, actor: str | None, markers: tuple[str, ...]) -> bytes:
+def _encode_label(kind: Kind, role: Role | None, actor: str | None, markers: tuple[str, ...]) -> bytes:
     return "\0".join((kind.value, role.value if role else "", actor or "", *markers)).encode()
 
 
-def _group(draft: Draft) -> bytes:
-    calls = [_call(part.call_id) for part in draft.parts if isinstance(part, ToolCall)]
-    answers = [_call(part.call_id) for part in draft.parts if isinstance(part, ToolResult)]
+def _encode_group(draft: Draft) -> bytes:
+    calls = [_hash_call_id(part.call_id) for part in draft.parts if isinstance(part, ToolCall)]
+    answers = [_hash_call_id(part.call_id) for part in draft.parts if isinstance(part, ToolResult)]
     return (
         (draft.group or "").encode()
         + b"\0"
@@ -118,15 +118,15 @@ def _group(draft: Draft) -> bytes:
     )
 
 
-def named(draft: Draft) -> str:
+def join_fact_names(draft: Draft) -> str:
     """Return the subject and attribute of a fact as text, and its other names; "" where it has none."""
     said = [str(draft.data[key]) for key in ("subject", "attribute") if draft.data.get(key)]
     return " ".join([*said, *map(str, draft.data.get("names", ()))])
 
 
-def _address(draft: Draft) -> bytes:
+def _encode_address(draft: Draft) -> bytes:
     """Return the name of a fact's address in the place of a group: whether it holds one value at a time, and which."""
-    key = address(str(draft.data.get("subject", "")), str(draft.data.get("attribute", "")))
+    key = normalize_address(str(draft.data.get("subject", "")), str(draft.data.get("attribute", "")))
     if not has_address(key):
         return b""
     alone = ONE if draft.data.get("cardinality") == "one" else MANY
@@ -134,7 +134,7 @@ def _address(draft: Draft) -> bytes:
     return name.encode() + b"\0" + struct.pack("<H", 0)
 
 
-def _call(id: str) -> int:
+def _hash_call_id(id: str) -> int:
     return crc32(id.encode())
 
 

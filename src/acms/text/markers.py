@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from acms.model import MarkerType, Role
 from acms.text.chat_messages import ORPHAN, RECALLED, SUMMARY
-from acms.text.tokenizer import terms, words
+from acms.text.tokenizer import content_terms, split_words
 
 _OPENING = tuple(opening.strip() for opening, _ in (RECALLED, SUMMARY, ORPHAN))
 _MARKS = tuple(
@@ -28,7 +28,7 @@ _LIST = re.compile(r"[ \t]|[-*+\u2022] |\d{1,3}[.)] |```")
 _FACT = "fact: "
 
 
-def unquoted(text: str) -> str:
+def strip_rendered_blocks(text: str) -> str:
     """Return a text without the delimited blocks of `messages()`, and itself when it has none.
 
     A block reaches to the mark that closes it, also over blocks inside. One that is never closed is no block.
@@ -75,12 +75,12 @@ def own_words(
     equal one of `known`, the contents of facts in force and of summaries, with or without `fact:` before. After the
     last quoted paragraph a list, an indented one and a code block that is still open are taken for its content.
     """
-    said = unquoted(text)
+    said = strip_rendered_blocks(text)
     pieces = _GAP.split(said)
     gaps = [gap[0] for gap in _GAP.finditer(said)]
-    rendered = _quoted(pieces, speakers)
+    rendered = _flag_transcript(pieces, speakers)
     if known:
-        _known(pieces, known, rendered)
+        _flag_known_paragraphs(pieces, known, rendered)
     if not any(rendered):
         return said if said.strip() else ""
     kept: list[str] = []
@@ -92,9 +92,9 @@ def own_words(
     return "".join(kept)
 
 
-def _quoted(pieces: list[str], speakers: Collection[str]) -> list[bool]:
+def _flag_transcript(pieces: list[str], speakers: Collection[str]) -> list[bool]:
     """Return which paragraphs belong to a transcript."""
-    named = [bool(_QUOTED.match(piece)) or _spoken(piece, speakers) for piece in pieces]
+    named = [bool(_QUOTED.match(piece)) or _begins_with_speaker(piece, speakers) for piece in pieces]
     if True not in named:
         return named
     first = named.index(True)
@@ -109,20 +109,20 @@ def _quoted(pieces: list[str], speakers: Collection[str]) -> list[bool]:
     return [first <= index <= last for index in range(len(pieces))]
 
 
-def _spoken(piece: str, speakers: Collection[str]) -> bool:
+def _begins_with_speaker(piece: str, speakers: Collection[str]) -> bool:
     """Return whether a paragraph begins with the name of a known speaker and a colon."""
     name, colon, _ = piece[:300].partition(": ")
     return bool(colon) and _DAY.sub("", name) in speakers
 
 
-def _known(pieces: list[str], known: Collection[str], rendered: list[bool]) -> None:
+def _flag_known_paragraphs(pieces: list[str], known: Collection[str], rendered: list[bool]) -> None:
     """Mark the paragraphs that equal a known text, which may have several."""
-    whole = {_even(content) for content in known}
+    whole = {_normalize_gaps(content) for content in known}
     starts: dict[str, set[int]] = {}
     for content in whole:
         paragraphs = _GAP.split(content)
         starts.setdefault(paragraphs[0], set()).add(len(paragraphs))
-    evened = [_even(piece) for piece in pieces]
+    evened = [_normalize_gaps(piece) for piece in pieces]
     for index, piece in enumerate(evened):
         first = piece.removeprefix(_FACT)
         for size in sorted(starts.get(first, ()), reverse=True):
@@ -131,7 +131,7 @@ def _known(pieces: list[str], known: Collection[str], rendered: list[bool]) -> N
                 break
 
 
-def _even(text: str) -> str:
+def _normalize_gaps(text: str) -> str:
     """Return a text with equal line ends and gaps, as copying and pasting may change them."""
     return _GAP.sub("\n\n", text.strip()).replace("\r\n", "\n")
 
@@ -162,14 +162,16 @@ PATTERNS: Mapping[str, tuple[str, ...]] = {marker: (line_start(words),) for mark
 """Regular expressions per marker, matched without regard to case at every line start."""
 
 
-def freeze(patterns: Mapping[str, Sequence[str]]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def freeze_patterns(patterns: Mapping[str, Sequence[str]]) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Return patterns as a hashable value for `detect`."""
     frozen = tuple((marker, tuple(found)) for marker, found in patterns.items())
     return _DEFAULT if frozen == _DEFAULT else frozen
 
 
 @lru_cache(maxsize=64)
-def _compiled(patterns: tuple[tuple[str, tuple[str, ...]], ...]) -> tuple[tuple[str, re.Pattern[str]], ...]:
+def _compile_patterns(
+    patterns: tuple[tuple[str, tuple[str, ...]], ...],
+) -> tuple[tuple[str, re.Pattern[str]], ...]:
     return tuple(
         (marker, re.compile("|".join(f"(?:{pattern})" for pattern in found), re.IGNORECASE | re.MULTILINE))
         for marker, found in patterns
@@ -180,16 +182,18 @@ def _compiled(patterns: tuple[tuple[str, tuple[str, ...]], ...]) -> tuple[tuple[
 _DEFAULT = tuple((marker, tuple(found)) for marker, found in PATTERNS.items())
 
 
-def detect(content: str, patterns: tuple[tuple[str, tuple[str, ...]], ...] = _DEFAULT) -> tuple[str, ...]:
+def detect_markers(
+    content: str, patterns: tuple[tuple[str, tuple[str, ...]], ...] = _DEFAULT
+) -> tuple[str, ...]:
     """Return the markers whose pattern is found in a text, in the order of the table.
 
     What `messages()` delimited as recalled is not searched: it was said before, if at all.
     """
     if patterns is _DEFAULT and ":" not in content:
         return ()
-    found = tuple(marker for marker, pattern in _compiled(patterns) if pattern.search(content))
-    if found and (said := unquoted(content)) is not content:
-        return tuple(marker for marker, pattern in _compiled(patterns) if pattern.search(said))
+    found = tuple(marker for marker, pattern in _compile_patterns(patterns) if pattern.search(content))
+    if found and (said := strip_rendered_blocks(content)) is not content:
+        return tuple(marker for marker, pattern in _compile_patterns(patterns) if pattern.search(said))
     return found
 
 
@@ -199,7 +203,7 @@ def own_terms(patterns: tuple[tuple[str, tuple[str, ...]], ...] = _DEFAULT) -> t
     found: dict[tuple[int, str], None] = {}
     for marker, expressions in patterns:
         said = " ".join([marker, *(_NO_WORDS.sub(" ", expression) for expression in expressions)])
-        found.update(dict.fromkeys((number, marker) for number in terms(words(said))))
+        found.update(dict.fromkeys((number, marker) for number in content_terms(split_words(said))))
     return tuple(found)
 
 
@@ -207,6 +211,6 @@ _NO_WORDS = re.compile(r"\\.|\[[^\]]*\]")
 """What in a regular expression stands for letters and is none: escapes and sets."""
 
 
-def boost(markers: Sequence[str], weights: Mapping[str, float] = WEIGHTS) -> float:
+def sum_marker_weights(markers: Sequence[str], weights: Mapping[str, float] = WEIGHTS) -> float:
     """Return the sum of the weights of some markers."""
     return sum([weights.get(marker, CUSTOM_WEIGHT) for marker in markers]) if markers else 0

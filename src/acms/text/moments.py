@@ -35,28 +35,33 @@ _SINCE = "since|seit|depuis"
 _FROM = "starting from|starting on|starting in|starting|as of|from|ab|desde|a partir de|à partir de"
 
 
-def _any(rows: tuple[str, ...]) -> str:
+def _join_alternatives(rows: tuple[str, ...]) -> str:
     return "|".join(sorted((word for row in rows for word in row.split()), key=len, reverse=True))
 
 
-def _place(word: str, rows: tuple[str, ...]) -> int:
+def _row_index(word: str, rows: tuple[str, ...]) -> int:
     return next(place for place, row in enumerate(rows) if word.casefold() in row.split())
 
 
+_MONTH = _join_alternatives(_MONTHS)
+_UNIT = _join_alternatives(_UNITS)
+_WEEKDAY = _join_alternatives(_WEEKDAYS)
+_DAY = _join_alternatives(_DAYS)
+_COUNT = _join_alternatives(_COUNTS)
 _NEXT = "next|coming|nächste[nrs]?|kommende[nrs]?|próxim[oa]"
 _THE = "(?:(?:the|el|la|le|dem|den|der) )?"
 _YEAR = r"(?:,? (?:de |of )?(?P<{}>(?:19|20)\d\d)\b)?"
 _FORMS = (
     r"(?P<iso>\d{4}-\d\d-\d\d)\b(?!T)",
-    rf"(?P<day>\d{{1,2}})(?:st|nd|rd|th|er|\.)?(?: of| de)? (?P<of>{_any(_MONTHS)})\b{_YEAR.format('of_year')}",
-    rf"(?P<on>{_any(_MONTHS)}) (?P<nth>\d{{1,2}})(?:st|nd|rd|th)?\b(?!:){_YEAR.format('on_year')}",
+    rf"(?P<day>\d{{1,2}})(?:st|nd|rd|th|er|\.)?(?: of| de)? (?P<of>{_MONTH})\b{_YEAR.format('of_year')}",
+    rf"(?P<on>{_MONTH}) (?P<nth>\d{{1,2}})(?:st|nd|rd|th)?\b(?!:){_YEAR.format('on_year')}",
     rf"(?P<end>end|ende|fin)(?: of| de)? {_THE}(?:(?P<end_next>{_NEXT}) |this )?"
-    rf"(?:(?P<end_month>{_any(_MONTHS)})\b{_YEAR.format('end_year')}|(?P<end_unit>{_any(_UNITS)})\b)",
-    rf"(?P<month>{_any(_MONTHS)})\b{_YEAR.format('month_year')}",
-    rf"(?:(?:{_NEXT}|this) )?(?P<weekday>{_any(_WEEKDAYS)})\b(?: prochain)?",
-    rf"(?P<near>{_any(_DAYS)})\b",
-    rf"(?:{_NEXT}) (?P<unit>{_any(_UNITS)})\b",
-    rf"in (?P<count>\d{{1,3}}|{_any(_COUNTS)}) (?P<units>{_any(_UNITS)})\b",
+    rf"(?:(?P<end_month>{_MONTH})\b{_YEAR.format('end_year')}|(?P<end_unit>{_UNIT})\b)",
+    rf"(?P<month>{_MONTH})\b{_YEAR.format('month_year')}",
+    rf"(?:(?:{_NEXT}|this) )?(?P<weekday>{_WEEKDAY})\b(?: prochain)?",
+    rf"(?P<near>{_DAY})\b",
+    rf"(?:{_NEXT}) (?P<unit>{_UNIT})\b",
+    rf"in (?P<count>\d{{1,3}}|{_COUNT}) (?P<units>{_UNIT})\b",
     r"(?P<year>(?:19|20)\d\d)\b(?![-:.,]?\d)",
 )
 _DATE = re.compile(_THE + "(?:" + "|".join(_FORMS) + ")", re.IGNORECASE)
@@ -65,8 +70,8 @@ _LEAD = re.compile(
 )
 _TO = re.compile(r" ?(?:to|[-–]|bis|a|au) ", re.IGNORECASE)
 _AHEAD = re.compile(
-    rf"(?:on |am )?(?:(?:{_NEXT}) (?:{_any(_WEEKDAYS)}|{_any(_UNITS)})|(?:{_any(_WEEKDAYS)}) prochain|{_any(_DAYS)}"
-    rf"|in (?:\d{{1,3}}|{_any(_COUNTS)}) (?:{_any(_UNITS)}))",
+    rf"(?:on |am )?(?:(?:{_NEXT}) (?:{_WEEKDAY}|{_UNIT})|(?:{_WEEKDAY}) prochain|{_DAY}"
+    rf"|in (?:\d{{1,3}}|{_COUNT}) (?:{_UNIT}))",
     re.IGNORECASE,
 )
 AHEAD = _AHEAD.pattern
@@ -80,7 +85,7 @@ class Timed(NamedTuple):
     period: Period
 
 
-def timed(text: str, said: datetime) -> Timed:
+def extract_validity(text: str, said: datetime) -> Timed:
     """Take from a text what says from when on and until when it is so; what is said twice stays as it is."""
     start: datetime | None = None
     end: datetime | None = None
@@ -93,13 +98,13 @@ def timed(text: str, said: datetime) -> Timed:
         if (end if lead["until"] else start) is not None:
             return Timed(text, Period())
         if lead["until"]:
-            end = _until(found, said, whole=lead["until"].casefold() == "through")
+            end = _resolve_end(found, said, whole=lead["until"].casefold() == "through")
         else:
-            start = _period(found, said, back=bool(lead["since"])).start
+            start = _resolve_period(found, said, back=bool(lead["since"])).start
             to = _TO.match(text, stop)
             then = _DATE.match(text, to.end()) if to else None
             if start is not None and then is not None and lead["from"]:
-                end, stop = _until(then, start, whole=False), then.end()
+                end, stop = _resolve_end(then, start, whole=False), then.end()
         if (end if lead["until"] else start) is None:  # there is no such day
             return Timed(text, Period())
         left.append(text[place : lead.start()].rstrip(" ,"))
@@ -109,71 +114,78 @@ def timed(text: str, said: datetime) -> Timed:
     return Timed("".join([*left, text[place:]]).strip(), Period(start, end))
 
 
-def ahead(text: str, said: datetime) -> Period | None:
+def parse_future_period(text: str, said: datetime) -> Period | None:
     """Return the day or more to come that a whole text names; None when it says something else."""
     text = text.strip(" .!")
     if not _AHEAD.fullmatch(text):
         return None
     found = _DATE.search(text)
-    return None if found is None else _period(found, said, back=False)
+    return None if found is None else _resolve_period(found, said, back=False)
 
 
-def moment(text: str, said: datetime, *, end: bool) -> datetime | None:
+def parse_date_bound(text: str, said: datetime, *, end: bool) -> datetime | None:
     """Return when what a text names begins, or with `end` until when is meant by it; None for what is no date."""
     found = _DATE.fullmatch(text.strip(" ."))
     if found is None:
         return None
-    return _until(found, said, whole=False) if end else _period(found, said, back=False).start
+    return _resolve_end(found, said, whole=False) if end else _resolve_period(found, said, back=False).start
 
 
-def periods_named(text: str, said: datetime) -> list[Period]:
+def find_periods(text: str, said: datetime) -> list[Period]:
     """Return the days and longer periods that a text names: for each the nearest before and after it was said."""
-    found = [_period(match, said, back=back) for match in _DATE.finditer(text) for back in (False, True)]
+    found = [
+        _resolve_period(match, said, back=back) for match in _DATE.finditer(text) for back in (False, True)
+    ]
     return [period for period in found if period.start is not None]
 
 
-def _until(found: re.Match[str], said: datetime, *, whole: bool) -> datetime | None:
+def _resolve_end(found: re.Match[str], said: datetime, *, whole: bool) -> datetime | None:
     """Return until when something is so that is so until a date."""
-    period = _period(found, said, back=False)
+    period = _resolve_period(found, said, back=False)
     larger = found["month"] or found["year"] or found["unit"] or found["units"]
     return period.start if larger and not whole and period.start and period.start > said else period.end
 
 
-def _period(found: re.Match[str], said: datetime, *, back: bool) -> Period:
+def _resolve_period(found: re.Match[str], said: datetime, *, back: bool) -> Period:
     """Return what a date names: the next one, or with `back` the last one, where it could be several."""
     try:
-        return _read(found, said.astimezone(UTC).date(), back)
+        return _period_of_match(found, said.astimezone(UTC).date(), back)
     except ValueError:  # the 31st of February
         return Period()
 
 
-def _read(found: re.Match[str], today: date, back: bool) -> Period:
+def _period_of_match(found: re.Match[str], today: date, back: bool) -> Period:
     if found["iso"]:
-        return _days(date.fromisoformat(found["iso"]))
+        return _period_of_days(date.fromisoformat(found["iso"]))
     if day := found["day"] or found["nth"]:
-        month = _place(found["of"] or found["on"], _MONTHS) + 1
+        month = _row_index(found["of"] or found["on"], _MONTHS) + 1
         year = found["of_year"] or found["on_year"]
-        return _days(_yearly(today, year, month, int(day), back))
+        return _period_of_days(_nearest_yearly_date(today, year, month, int(day), back))
     if name := found["month"] or found["end_month"]:
-        first = _yearly(today, found["month_year"] or found["end_year"], _place(name, _MONTHS) + 1, 1, back)
-        return _stretch(first, 2)
+        first = _nearest_yearly_date(
+            today, found["month_year"] or found["end_year"], _row_index(name, _MONTHS) + 1, 1, back
+        )
+        return _calendar_period(first, 2)
     if name := found["weekday"]:
-        away = (_place(name, _WEEKDAYS) - today.weekday()) % 7
-        return _days(today + timedelta(days=away - 7 if back and away else away if back else away or 7))
+        away = (_row_index(name, _WEEKDAYS) - today.weekday()) % 7
+        return _period_of_days(
+            today + timedelta(days=away - 7 if back and away else away if back else away or 7)
+        )
     if name := found["near"]:
-        return _days(today + timedelta(days=_place(name, _DAYS)))
+        return _period_of_days(today + timedelta(days=_row_index(name, _DAYS)))
     if name := found["unit"] or found["end_unit"]:
-        return _stretch(
-            _ahead(today, _place(name, _UNITS), 1 if found["unit"] or found["end_next"] else 0), name
+        return _calendar_period(
+            _advance_date(today, _row_index(name, _UNITS), 1 if found["unit"] or found["end_next"] else 0),
+            name,
         )
     if name := found["units"]:
         said = found["count"]
-        count = int(said) if said.isdigit() else _place(said, _COUNTS) + 1
-        return _days(_ahead(today, _place(name, _UNITS), count, same_day=True))
-    return _stretch(date(int(found["year"]), 1, 1), 3)
+        count = int(said) if said.isdigit() else _row_index(said, _COUNTS) + 1
+        return _period_of_days(_advance_date(today, _row_index(name, _UNITS), count, same_day=True))
+    return _calendar_period(date(int(found["year"]), 1, 1), 3)
 
 
-def _yearly(today: date, year: str | None, month: int, day: int, back: bool) -> date:
+def _nearest_yearly_date(today: date, year: str | None, month: int, day: int, back: bool) -> date:
     """Return a day of a year, or the nearest on one side; the month under way counts on both."""
     if year:
         return date(int(year), month, day)
@@ -184,7 +196,7 @@ def _yearly(today: date, year: str | None, month: int, day: int, back: bool) -> 
     return date(today.year + (-1 if back else 1), month, day)
 
 
-def _ahead(today: date, unit: int, count: int, *, same_day: bool = False) -> date:
+def _advance_date(today: date, unit: int, count: int, *, same_day: bool = False) -> date:
     """Return a day so many units ahead: the first of the unit, or the same day in it."""
     if unit < 2:
         start = today if same_day or unit == 0 else today - timedelta(days=today.weekday())
@@ -193,20 +205,20 @@ def _ahead(today: date, unit: int, count: int, *, same_day: bool = False) -> dat
     first = date(months // 12, months % 12 + 1 if unit == 2 or same_day else 1, 1)
     if not same_day:
         return first
-    return min(first + timedelta(days=today.day - 1), _ahead(first, 2, 1) - timedelta(days=1))
+    return min(first + timedelta(days=today.day - 1), _advance_date(first, 2, 1) - timedelta(days=1))
 
 
-def _days(first: date, count: int = 1) -> Period:
-    return Period(_midnight(first), _midnight(first + timedelta(days=count)))
+def _period_of_days(first: date, count: int = 1) -> Period:
+    return Period(_utc_midnight(first), _utc_midnight(first + timedelta(days=count)))
 
 
-def _stretch(first: date, unit: int | str) -> Period:
+def _calendar_period(first: date, unit: int | str) -> Period:
     """Return a day, a week, a month or a year from its first day on."""
-    kind = unit if isinstance(unit, int) else _place(unit, _UNITS)
-    return Period(_midnight(first), _midnight(_ahead(first, kind, 1)))
+    kind = unit if isinstance(unit, int) else _row_index(unit, _UNITS)
+    return Period(_utc_midnight(first), _utc_midnight(_advance_date(first, kind, 1)))
 
 
-def _midnight(day: date) -> datetime:
+def _utc_midnight(day: date) -> datetime:
     return datetime(day.year, day.month, day.day, tzinfo=UTC)
 
 

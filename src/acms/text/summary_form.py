@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from acms.ports import Turn
 from acms.text.changes import read_changes
-from acms.text.tokenizer import spans
+from acms.text.tokenizer import find_sentence_spans
 
 RECIPE = "extractive1"
 """Name of the recipe: another one writes another text."""
@@ -69,7 +69,7 @@ class Piece(NamedTuple):
     anchor: bool = False
 
 
-def read(turn: Turn) -> Iterable[Line]:
+def parse_turn(turn: Turn) -> Iterable[Line]:
     """Read a turn: a message is one line and one for each file it changes, a summary of this recipe has many."""
     speaker = " ".join(turn.speaker.split())[:64] or "unknown"
     if not turn.summary:
@@ -112,20 +112,20 @@ def sentences_of(line: Line) -> list[str]:
     if line.listed:
         return [line.text]
     text = line.text
-    found = [text[start:end].strip() for start, end in spans(text)]
+    found = [text[start:end].strip() for start, end in find_sentence_spans(text)]
     if not text.isascii():
         found = [piece.strip() for part in found for piece in _CHINESE_END.split(part)]
     return [part for part in found if part]
 
 
-def marked(line: Line, text: str) -> str:
+def format_marked_line(line: Line, text: str) -> str:
     """Return the line of a marked message."""
     names = (" ".join(re.sub(r"[(),]", " ", marker).split()) for marker in line.markers)
     size = f", {text.count(_BREAK) + 1} lines" if _BREAK in text else ""
     return f'- {line.speaker} ({", ".join(filter(None, names))[:100] or "marked"}{size}): "{text}"'
 
 
-def written(chosen: Sequence[Piece]) -> str:
+def format_summary(chosen: Sequence[Piece]) -> str:
     """Return the summary in the order of the conversation, details at its end."""
     lines: list[str] = []
     listed: list[str] = []
@@ -135,7 +135,7 @@ def written(chosen: Sequence[Piece]) -> str:
             listed.append(one.text)
             continue
         if one.anchor:
-            lines.append(marked(one.line, one.text))
+            lines.append(format_marked_line(one.line, one.text))
         elif (
             before is not None
             and not before.anchor
@@ -151,6 +151,6 @@ def written(chosen: Sequence[Piece]) -> str:
     return "\n".join(lines)
 
 
-def cleaned(text: str) -> str:
+def sanitize_summary(text: str) -> str:
     """Return what a summarizer wrote without what no store can keep, and without space around it."""
     return text.replace("\0", "").encode("utf-8", "ignore").decode("utf-8").strip()

@@ -87,9 +87,9 @@ _READ, _VOTE = 36, 7
 _LEAST = 4
 
 
-def detect(said: Sequence[str]) -> str:
+def detect_language(said: Sequence[str]) -> str:
     """Return the language of some words in lower case; `UNKNOWN` when they do not tell."""
-    votes = sum(filter(None, map(_votes().get, said[:_READ])))
+    votes = sum(filter(None, map(_language_votes().get, said[:_READ])))
     if votes:
         counts = votes.to_bytes(len(LANGUAGES), "little")
         most = max(counts)
@@ -100,7 +100,7 @@ def detect(said: Sequence[str]) -> str:
 
 
 @lru_cache(maxsize=1)
-def _votes() -> Mapping[str, int]:
+def _language_votes() -> Mapping[str, int]:
     """Return what each function word says for the languages that have it: a byte for each."""
     holders: dict[str, list[int]] = {}
     for place, language in enumerate(LANGUAGES):
@@ -122,24 +122,24 @@ def function_words(language: str) -> frozenset[str]:
 
     # Entries such as "d'" and "c'est" are words with a sign between them.
     found = {word for entry in get_stop_words(language) for word in _LETTERS.findall(entry.lower())}
-    return frozenset(found | set(map(plain, found)))
+    return frozenset(found | set(map(strip_accents, found)))
 
 
 def _stem_english(word: str) -> str:
     """Return the stem of a word as English, its irregular forms included."""
     if word.isascii() and word.isdigit():  # no language has an ending for it
         return word
-    return _stem(_FORMS.get(word, word), ENGLISH)
+    return _stem_word(_FORMS.get(word, word), ENGLISH)
 
 
-def _stem(word: str, language: str) -> str:
+def _stem_word(word: str, language: str) -> str:
     # The Python module, whatever else is installed; one stemmer a word, for it keeps the word in hand and recalls in
     # threads stem beside the event loop.
     stemmer = getattr(import_module(f"snowballstemmer.{language}_stemmer"), f"{language.title()}Stemmer")
     return stemmer().stemWord(word)
 
 
-def plain(word: str) -> str:
+def strip_accents(word: str) -> str:
     """Return a word in lower case without its accents."""
     if word.isascii() or not _ACCENTS.search(word):
         return word
@@ -177,7 +177,7 @@ class _Primary(dict[str, int]):
     def __missing__(self, word: str) -> int:
         if len(self) >= _KNOWN:
             self.clear()
-        number = self[word] = _number(_stem_english(plain(word)))
+        number = self[word] = _hash_word(_stem_english(strip_accents(word)))
         return number
 
 
@@ -195,10 +195,10 @@ class _Variants(dict[str, tuple[int, ...]]):
         return found
 
     def _find(self, word: str) -> Iterator[int]:
-        if month := _MONTHS.get(self.language, {}).get(plain(word)):
-            yield _number(_stem_english(month))
+        if month := _MONTHS.get(self.language, {}).get(strip_accents(word)):
+            yield _hash_word(_stem_english(month))
         if self.language not in (UNKNOWN, ENGLISH) and not (word.isascii() and word.isdigit()):
-            yield _number(_stem(word, self.language))
+            yield _hash_word(_stem_word(word, self.language))
 
 
 _KNOWN = 65_536
@@ -206,7 +206,7 @@ _primary = _Primary()
 _variants = {language: _Variants(language) for language in (UNKNOWN, *LANGUAGES)}
 
 
-def term(word: str) -> int:
+def content_term(word: str) -> int:
     """Return the primary term of a word in lower case; 0 for a function word of English."""
     return 0 if word in function_words(ENGLISH) else _primary[word]
 
@@ -234,15 +234,15 @@ def subjectless_terms() -> frozenset[int]:
 
 def variant_terms(said: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """Return, for each of some words of one text, the terms that a guess of its language adds."""
-    known = _variants[detect(said)]
+    known = _variants[detect_language(said)]
     return {word: known[word] for word in said}
 
 
-def _number(word: str) -> int:
+def _hash_word(word: str) -> int:
     return (crc32(word.encode()) & (1 << BITS) - 1) or 1
 
 
-def words(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """Return the words of a text in lower case, in order."""
     if text.isascii():  # the same words in a third of the time
         return text.encode().translate(_ASCII).decode().split()
@@ -250,7 +250,7 @@ def words(text: str) -> list[str]:
     if not _RUN.search(text):
         return _WORD.findall(text)
     text = _MONTH.sub(_with_month, text)
-    return [piece for word in _WORD.findall(text) for piece in _pieces(word)]
+    return [piece for word in _WORD.findall(text) for piece in _split_joined_script(word)]
 
 
 def _with_month(match: re.Match[str]) -> str:
@@ -258,7 +258,7 @@ def _with_month(match: re.Match[str]) -> str:
     return f" {MONTHS[month]} {match[0]}"
 
 
-def _pieces(word: str) -> Iterator[str]:
+def _split_joined_script(word: str) -> Iterator[str]:
     """Return every two adjacent characters of a run without spaces, and what stands between such runs."""
     for index, part in enumerate(_RUN.split(word)):
         if index % 2:
@@ -276,13 +276,13 @@ def remove_function_words(said: Sequence[str]) -> Sequence[str]:
     return [word for word in said if word not in function] or said
 
 
-def terms(said: Sequence[str]) -> list[int]:
+def content_terms(said: Sequence[str]) -> list[int]:
     """Return the primary terms of the words of a text in order; without English function words if there are others."""
     function = function_words(ENGLISH)
     return [_primary[word] for word in said if word not in function] or [_primary[word] for word in said]
 
 
-def tally(said: Sequence[str]) -> dict[int, int]:
+def count_terms(said: Sequence[str]) -> dict[int, int]:
     """Return how often the words of a text hold each primary term, in order; 0 for the terms that a guess adds."""
     found: dict[int, int] = Counter(map(_primary.__getitem__, said))
     for numbers in variant_terms(said).values():
@@ -330,17 +330,17 @@ LONGEST = 256
 """Characters between two spaces that are looked at for names; what is longer is data."""
 
 
-def found_by(text: str) -> list[int]:
+def searchable_terms(text: str) -> list[int]:
     """Return all terms under which a text is found: of its words in order, then those that a guess and names add."""
-    said = words(text)
+    said = split_words(text)
     found = list(map(primary_term, remove_function_words(said)))
-    found += [number for number, count in tally(said).items() if not count]
-    for name in names(text):
+    found += [number for number, count in count_terms(said).items() if not count]
+    for name in find_names(text):
         found.extend(name.also)
     return found
 
 
-def names(text: str) -> list[Name]:
+def find_names(text: str) -> list[Name]:
     """Return the names in a text."""
     data = text.encode("ascii", "replace")
     joined, cased = data.translate(_JOINED), data.translate(_CASED)
@@ -362,38 +362,38 @@ def names(text: str) -> list[Name]:
             at = shape.find(sign, last)
     found: list[Name] = []
     for first in sorted(pieces):
-        found += _compounds(text[first : pieces[first]])
+        found += _names_in_piece(text[first : pieces[first]])
     if not text.isascii() and _HAN.search(text):
-        said = words(text)
+        said = split_words(text)
         signs = (sign for sign in dict.fromkeys(_HAN.findall(text)) if sign not in said)
-        found += [Name(sign, (_number(sign),)) for sign in signs]
+        found += [Name(sign, (_hash_word(sign),)) for sign in signs]
     return found
 
 
 @lru_cache(maxsize=32_768)
-def _compounds(piece: str) -> tuple[Name, ...]:
+def _names_in_piece(piece: str) -> tuple[Name, ...]:
     """Return the names in what stands between two spaces."""
-    return tuple(_found(piece[:LONGEST]))
+    return tuple(_match_names(piece[:LONGEST]))
 
 
-def _found(piece: str) -> Iterator[Name]:
+def _match_names(piece: str) -> Iterator[Name]:
     for match in _NAME.finditer(piece):
         said = match.group()
         if match["grouped"] or match["short"]:
-            name = Name(said, (_number(_value(match)),))
+            name = Name(said, (_hash_word(_expand_amount(match)),))
         elif match["sharp"]:
-            name = Name(said, (_number(said.lower()),))
+            name = Name(said, (_hash_word(said.lower()),))
         else:
-            name = _compound(said)
+            name = _parse_compound(said)
         if name.also:
             yield name
 
 
-def _compound(said: str) -> Name:
+def _parse_compound(said: str) -> Name:
     small = said.lower()
     wholes = [small, *(part for part in _APART.split(small) if "." in part or "-" in part)]
-    numbers = [_number(one) for one in wholes if not _WORD.fullmatch(one)]
-    own = list(map(term, words(said)))
+    numbers = [_hash_word(one) for one in wholes if not _WORD.fullmatch(one)]
+    own = list(map(content_term, split_words(said)))
     parts: list[str] = []
     if small != said or "_" in said:
         for word in _WORD.findall(said):
@@ -403,11 +403,11 @@ def _compound(said: str) -> Name:
         parts += [MONTHS[int(date["month"]) - 1], str(int(date["day"]))]
     if not parts:
         return Name(said, tuple(dict.fromkeys(numbers)))
-    of_words = _beside([term(part.lower()) for part in parts], [*numbers, *own])
-    return Name(said, (*_beside(numbers, own), *of_words), of_words)
+    of_words = _exclude_own_terms([content_term(part.lower()) for part in parts], [*numbers, *own])
+    return Name(said, (*_exclude_own_terms(numbers, own), *of_words), of_words)
 
 
-def _value(match: re.Match[str]) -> str:
+def _expand_amount(match: re.Match[str]) -> str:
     """Return an amount as its digits alone: of 48,000 and of 48k it is 48000."""
     if match["grouped"]:
         return match["grouped"].replace(",", "")
@@ -416,7 +416,7 @@ def _value(match: re.Match[str]) -> str:
     return (whole + rest.ljust(zeros, "0")).lstrip("0") or "0"
 
 
-def _beside(numbers: Sequence[int], own: Sequence[int]) -> tuple[int, ...]:
+def _exclude_own_terms(numbers: Sequence[int], own: Sequence[int]) -> tuple[int, ...]:
     """Return the terms that are none of its own, each once."""
     return tuple(dict.fromkeys(number for number in numbers if number and number not in own))
 
@@ -427,18 +427,18 @@ def _beside(numbers: Sequence[int], own: Sequence[int]) -> tuple[int, ...]:
 @lru_cache(maxsize=4096)
 def day_terms(day: int) -> tuple[int, ...]:
     """Return the terms of a date, given in days since 1970: day of the month, month, year."""
-    year, month, date = _civil(day)
-    return tuple(map(term, (str(date), MONTHS[month - 1], str(year))))
+    year, month, date = _date_of_day(day)
+    return tuple(map(content_term, (str(date), MONTHS[month - 1], str(year))))
 
 
-def _civil(day: int) -> tuple[int, int, int]:
+def _date_of_day(day: int) -> tuple[int, int, int]:
     from datetime import date
 
     found = date.fromordinal(min(max(day + 719_163, 1), 3_652_059))
     return found.year, found.month, found.day
 
 
-def rarity(size: int, often: int) -> float:
+def compute_idf(size: int, often: int) -> float:
     """Return what a term weighs that `often` of `size` texts hold: the inverse document frequency of BM25."""
     return log(1 + (size - often + 0.5) / (often + 0.5))
 
@@ -450,7 +450,7 @@ SENTENCE = 1_000
 _END = re.compile(r"[.!?]+[\"')\]]*\s+|\n+")
 
 
-def spans(content: str) -> list[tuple[int, int]]:
+def find_sentence_spans(content: str) -> list[tuple[int, int]]:
     """Return where the sentences of a text start and end; together they are the whole text."""
     found: list[tuple[int, int]] = []
     start = 0

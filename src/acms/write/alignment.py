@@ -23,9 +23,9 @@ from itertools import accumulate
 from typing import NamedTuple, cast
 
 from acms.log.known import Row
-from acms.log.trust import LEADING, lowest
+from acms.log.trust import LEADING, lowest_trust
 from acms.model import Origin, Privacy, Role
-from acms.privacy.modes import stricter
+from acms.privacy.modes import stricter_mode
 
 PAIRS = 500_000
 """Pairs of equal messages that are looked at for the longest common subsequence."""
@@ -66,7 +66,7 @@ class Aligned:
     erased: list[int] = field(default_factory=list)
 
 
-def align(
+def align_messages(
     items: Sequence[Item],
     rows: Sequence[Row],
     tokens: Callable[[Item], int],
@@ -79,35 +79,35 @@ def align(
 
     `goes_on` says whether a message begins with all that another says, `is_cut` whether it is the beginning of it.
     """
-    matched = _by_key(items, rows)
-    edited = _instructions(items, rows, matched)
+    matched = _match_by_key(items, rows)
+    edited = _match_instructions(items, rows, matched)
     keyed = {at for at, row in enumerate(matched) if row is not None}
-    _in_order(items, rows, matched)
+    _match_in_order(items, rows, matched)
     named = {items[at].role for at in keyed}
-    _by_place(items, rows, matched, named)
-    edited |= _by_call(items, rows, matched)
+    _match_by_position(items, rows, matched, named)
+    edited |= _match_by_call_ids(items, rows, matched)
     renamed = Role.ASSISTANT not in named
-    edited |= _grown(items, rows, matched, goes_on, renamed=renamed)
-    edited |= _cut_short(items, rows, matched, is_cut, renamed=renamed)
-    _illegible(items, rows, matched, tokens)
+    edited |= _match_streamed_answer(items, rows, matched, goes_on, renamed=renamed)
+    edited |= _match_interrupted_answers(items, rows, matched, is_cut, renamed=renamed)
+    _match_erased(items, rows, matched, tokens)
     found = Aligned()
-    _insertions(items, rows, matched, keyed, found)
+    _find_insertions(items, rows, matched, keyed, found)
     for at, item in enumerate(items):
         place = matched[at]
         if place is None:
             found.appended.append(at)
         elif at not in keyed and not rows[place].legible:
             found.erased.append(at)
-        elif _changed(item, rows[place], retract, at in edited):
+        elif _is_changed(item, rows[place], retract, at in edited):
             found.replaced.append((at, place))
         else:
             found.unchanged.append((at, place))
     if retract:
-        found.retracted = _missing(rows, matched)
+        found.retracted = _find_missing(rows, matched)
     return found
 
 
-def _changed(item: Item, row: Row, retract: bool, edited: bool) -> bool:
+def _is_changed(item: Item, row: Row, retract: bool, edited: bool) -> bool:
     if not row.legible:
         return False
     if not row.live:
@@ -122,19 +122,19 @@ def _changed(item: Item, row: Row, retract: bool, edited: bool) -> bool:
         item.body != row.body
         or (item.actor is not None and item.actor != row.actor)
         or (item.metadata is not None and item.metadata != row.metadata)
-        or (item.privacy is not None and stricter(item.privacy, row.privacy) is not row.privacy)
-        or (item.origin is not None and lowest((item.origin, row.origin)) is not row.origin)
+        or (item.privacy is not None and stricter_mode(item.privacy, row.privacy) is not row.privacy)
+        or (item.origin is not None and lowest_trust((item.origin, row.origin)) is not row.origin)
     )
 
 
-def _by_key(items: Sequence[Item], rows: Sequence[Row]) -> list[int | None]:
+def _match_by_key(items: Sequence[Item], rows: Sequence[Row]) -> list[int | None]:
     known = {row.key: place for place, row in enumerate(rows) if row.key is not None}
     return [known.get(item.key) if item.key is not None else None for item in items]
 
 
-def _instructions(items: Sequence[Item], rows: Sequence[Row], matched: list[int | None]) -> set[int]:
+def _match_instructions(items: Sequence[Item], rows: Sequence[Row], matched: list[int | None]) -> set[int]:
     """Match the instructions that a list begins with; return which of them take the place of others."""
-    leading = _leading(item.role for item in items)
+    leading = _count_leading(item.role for item in items)
     taken = {place for place in matched if place is not None}
     spare = [place for place, row in enumerate(rows) if row.role in LEADING and place not in taken]
     for at in range(leading):
@@ -143,7 +143,7 @@ def _instructions(items: Sequence[Item], rows: Sequence[Row], matched: list[int 
             if same:
                 matched[at] = best = max(same, key=lambda place: (rows[place].live, place))
                 spare.remove(best)
-    front = _leading(row.role for row in rows)
+    front = _count_leading(row.role for row in rows)
     changed: set[int] = set()
     for at in range(leading):
         if matched[at] is not None or items[at].key is not None:
@@ -163,7 +163,7 @@ def _may_change(item: Item, row: Row, *, renamed: bool = False) -> bool:
     return row.live and row.legible and row.role is item.role and (unnamed or (renamed and both_named))
 
 
-def _leading(roles: Iterable[Role | None]) -> int:
+def _count_leading(roles: Iterable[Role | None]) -> int:
     count = 0
     for role in roles:
         if role not in LEADING:
@@ -172,30 +172,30 @@ def _leading(roles: Iterable[Role | None]) -> int:
     return count
 
 
-def _in_order(items: Sequence[Item], rows: Sequence[Row], matched: list[int | None]) -> None:
+def _match_in_order(items: Sequence[Item], rows: Sequence[Row], matched: list[int | None]) -> None:
     """Match what has no key that is known: the longest common subsequence, as late in the log as can be."""
     taken = {place for place in matched if place is not None}
     ours = [at for at, place in enumerate(matched) if place is None]
     theirs = [place for place, row in enumerate(rows) if row.legible and place not in taken]
     said = [items[at].wording for at in ours]
     texts = set(said)
-    known = [_wording(rows[place], texts) for place in theirs]
+    known = [_matching_wording(rows[place], texts) for place in theirs]
     live = [rows[place].live for place in theirs]
-    overlap = _overlap(said, known)
+    overlap = _count_overlap(said, known)
     found = {at: len(theirs) - overlap + at for at in range(overlap)}
     if not all(live[len(live) - overlap :]) or not set(known).isdisjoint(said[overlap:]):
         places: dict[bytes, list[int]] = {}
         for order, one in enumerate(known):
             places.setdefault(one, []).append(order)
-        candidates = [_candidates(items[at], places, rows, theirs) for at in ours]
+        candidates = [_candidate_rows(items[at], places, rows, theirs) for at in ours]
         if sum(map(len, candidates)) <= PAIRS:
-            found = _longest(candidates, live)
+            found = _longest_common_subsequence(candidates, live)
     for at, order in found.items():
         if items[ours[at]].key is None or rows[theirs[order]].key is None:
             matched[ours[at]] = theirs[order]
 
 
-def _by_place(
+def _match_by_position(
     items: Sequence[Item], rows: Sequence[Row], matched: list[int | None], named: Set[Role]
 ) -> None:
     """Match messages whose keys are new, where the log says the same at the same place under a key that is gone.
@@ -214,7 +214,7 @@ def _by_place(
         if row.live and row.legible and (place in taken or (row.key is not None and row.key not in keys))
     ]
     following = dict(zip([None, *spare], spare, strict=False))
-    leading, front = _leading(item.role for item in items), _leading(row.role for row in rows)
+    leading, front = _count_leading(item.role for item in items), _count_leading(row.role for row in rows)
     spoken = [place for place in spare if place >= front]
 
     def is_same(at: int, place: int | None) -> bool:
@@ -231,26 +231,26 @@ def _by_place(
             matched[at] = following[before]
     unknown = all(place is None for place in matched[leading:])
     if unknown and not named and all(item.key for item in items[leading:]):
-        count = _overlap(
+        count = _count_overlap(
             [item.wording for item in items[leading:]], [rows[place].wording for place in spoken]
         )
         if sum(item.role is Role.USER for item in items[leading : leading + count]) > 1:
             matched[leading : leading + count] = spoken[-count:]
 
 
-def _wording(row: Row, said: Set[bytes]) -> bytes:
+def _matching_wording(row: Row, said: Set[bytes]) -> bytes:
     """Return what a list knows a message by: where it was corrected perhaps what it said before."""
     return next((one for one in (row.wording, *row.corrected) if one in said), row.wording)
 
 
-def _candidates(
+def _candidate_rows(
     item: Item, places: dict[bytes, list[int]], rows: Sequence[Row], theirs: Sequence[int]
 ) -> Sequence[int]:
     found = places.get(item.wording, ())
     return found if item.key is None else [order for order in found if rows[theirs[order]].key is None]
 
 
-def _overlap(ours: Sequence[bytes], theirs: Sequence[bytes]) -> int:
+def _count_overlap(ours: Sequence[bytes], theirs: Sequence[bytes]) -> int:
     """Return how many of ours, from the first on, are the last of theirs."""
     if ours == theirs[len(theirs) - len(ours) :]:
         return len(ours)
@@ -270,7 +270,7 @@ def _overlap(ours: Sequence[bytes], theirs: Sequence[bytes]) -> int:
     return length
 
 
-def _longest(candidates: Sequence[Sequence[int]], live: Sequence[bool]) -> dict[int, int]:
+def _longest_common_subsequence(candidates: Sequence[Sequence[int]], live: Sequence[bool]) -> dict[int, int]:
     """Return a longest common subsequence: of equals the one of most that is live, then the latest in the log.
 
     Where equal messages follow each other in the list it is the first of them, so that what was said again is new.
@@ -306,7 +306,7 @@ def _longest(candidates: Sequence[Sequence[int]], live: Sequence[bool]) -> dict[
     return found
 
 
-def _by_call(items: Sequence[Item], rows: Sequence[Row], matched: list[int | None]) -> set[int]:
+def _match_by_call_ids(items: Sequence[Item], rows: Sequence[Row], matched: list[int | None]) -> set[int]:
     """Match calls and results whose text changed, by the ids of their calls; return which.
 
     Providers may use an id again. So they are looked for next to what is known: first behind the message before them,
@@ -346,7 +346,7 @@ def _same_calls(item: Item, row: Row) -> bool:
     return bool(calls) and (item.role, item.calls, item.answers) == (row.role, row.calls, row.answers)
 
 
-def _grown(
+def _match_streamed_answer(
     items: Sequence[Item],
     rows: Sequence[Row],
     matched: list[int | None],
@@ -367,7 +367,7 @@ def _grown(
     return set()
 
 
-def _cut_short(
+def _match_interrupted_answers(
     items: Sequence[Item],
     rows: Sequence[Row],
     matched: list[int | None],
@@ -395,7 +395,7 @@ def _cut_short(
     return found
 
 
-def _illegible(
+def _match_erased(
     items: Sequence[Item], rows: Sequence[Row], matched: list[int | None], tokens: Callable[[Item], int]
 ) -> None:
     """Match what lies between two matches, or before the first, with messages that lost their content.
@@ -423,7 +423,7 @@ def _illegible(
             matched[at] = before = spare[-1]
 
 
-def _insertions(
+def _find_insertions(
     items: Sequence[Item], rows: Sequence[Row], matched: list[int | None], keyed: set[int], found: Aligned
 ) -> None:
     """Find what stands before something known; without keys what follows the first of them is no longer matched."""
@@ -431,7 +431,7 @@ def _insertions(
     ordered = max(
         (at for at, place in enumerate(matched) if place is not None and at not in keyed), default=-1
     )
-    leading = _leading([item.role for item in items])
+    leading = _count_leading([item.role for item in items])
     cut = False
     for at, item in enumerate(items):
         place = matched[at]
@@ -442,9 +442,9 @@ def _insertions(
             matched[at] = None
 
 
-def _missing(rows: Sequence[Row], matched: Sequence[int | None]) -> list[int]:
+def _find_missing(rows: Sequence[Row], matched: Sequence[int | None]) -> list[int]:
     """Return what the list no longer has; not what was trimmed from its start."""
-    front = _leading([row.role for row in rows])
+    front = _count_leading([row.role for row in rows])
     known = {place for place in matched if place is not None}
     first = min((place for place in known if place >= front), default=len(rows))
     return [place for place in range(max(first, front), len(rows)) if place not in known and rows[place].live]
@@ -453,13 +453,13 @@ def _missing(rows: Sequence[Row], matched: Sequence[int | None]) -> list[int]:
 # ── tool groups ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def regroups(items: Sequence[Item], rows: Sequence[Row], found: Aligned) -> bool:
+def changes_groups(items: Sequence[Item], rows: Sequence[Row], found: Aligned) -> bool:
     """Return whether an alignment may change which calls wait for results: by far most edits of a stream do not."""
     comes_back = any(not rows[place].live for _, place in found.replaced)
-    return bool(found.retracted) or comes_back or bool(_touched(items, rows, found))
+    return bool(found.retracted) or comes_back or bool(_changed_call_ids(items, rows, found))
 
 
-def pair(
+def pair_calls_with_results(
     items: Sequence[Item], rows: Sequence[Row], found: Aligned, fresh: Callable[[], str]
 ) -> dict[int, str | None]:
     """Pair the calls and results of what an alignment edits and retracts; `fresh` names a new group.
@@ -469,7 +469,7 @@ def pair(
     edits = {place: at for at, place in found.replaced}
     groups = {at: rows[place].group for at, place in found.replaced}
     gone = set(found.retracted)
-    touched = _touched(items, rows, found)
+    touched = _changed_call_ids(items, rows, found)
     calls: dict[str, str | None] = dict.fromkeys(touched)
     if not touched:
         return groups
@@ -483,7 +483,11 @@ def pair(
         group = row.group
         if not touched.isdisjoint((*now.calls, *now.answers, *row.calls, *row.answers)):
             if at is not None:
-                group = _group(now, row, calls, fresh) if place in edits or not row.calls else row.group
+                group = (
+                    _group_of_message(now, row, calls, fresh)
+                    if place in edits or not row.calls
+                    else row.group
+                )
                 if group != row.group and place not in edits:
                     moved.append((at, place))
                 groups[at] = group
@@ -497,7 +501,7 @@ def pair(
     return groups
 
 
-def _touched(items: Sequence[Item], rows: Sequence[Row], found: Aligned) -> set[str]:
+def _changed_call_ids(items: Sequence[Item], rows: Sequence[Row], found: Aligned) -> set[str]:
     """Return the ids of calls that are made or answered by others than before."""
     touched: set[str] = set()
     for at, place in found.replaced:
@@ -509,7 +513,9 @@ def _touched(items: Sequence[Item], rows: Sequence[Row], found: Aligned) -> set[
     return touched
 
 
-def _group(now: Row | Item, old: Row, calls: dict[str, str | None], fresh: Callable[[], str]) -> str | None:
+def _group_of_message(
+    now: Row | Item, old: Row, calls: dict[str, str | None], fresh: Callable[[], str]
+) -> str | None:
     """Return the group of a message of the list: calls keep theirs while one of them stays."""
     if now.calls:
         return (old.group if not set(now.calls).isdisjoint(old.calls) else None) or fresh()

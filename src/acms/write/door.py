@@ -17,13 +17,13 @@ DraftOf: TypeAlias = Callable[..., Draft]
 
 __all__ = [
     "check_list",
+    "fill_empty_turn",
+    "is_empty_turn",
     "message_of",
     "plain_draft",
     "read_drafts",
     "read_message",
     "read_repaired",
-    "says_nothing",
-    "with_something",
 ]
 
 _NOT_KEPT = "the bytes of media are not kept, only their hash: give ACMSConfig(media=…) a place for them"
@@ -43,22 +43,26 @@ def check_list(messages: object, most: int) -> Sequence[Mapping[str, Any]]:
 
 def message_of(role: str | Role, said: Mapping[str, Any], key: str | None) -> dict[str, Any]:
     """Return the arguments of `ingest` as a message of a list."""
-    message = {"role": validation.choice(role, Role, "role").value, **said, "idempotency_key": key}
+    message = {"role": validation.parse_choice(role, Role, "role").value, **said, "idempotency_key": key}
     return {name: value for name, value in message.items() if value is not None}
 
 
-def says_nothing(turn: Turn) -> bool:
+def is_empty_turn(turn: Turn) -> bool:
     """Return whether a message has neither a text nor parts."""
     content = turn.get("content")
     blank = content is None or (isinstance(content, str) and not content.strip())
     return blank and not any(turn.get(name) for name in ("parts", "tool_calls", "tool_call_id"))
 
 
-def with_something(turn: Turn) -> Turn:
+def fill_empty_turn(turn: Turn) -> Turn:
     """Return a message that says nothing with what it came as in a part, so that it can be stored."""
-    if not says_nothing(turn):
+    if not is_empty_turn(turn):
         return turn
-    return {**turn, "content": "", "parts": [Raw(AS_GIVEN, foreign.dump({"content": turn.get("content")}))]}
+    return {
+        **turn,
+        "content": "",
+        "parts": [Raw(AS_GIVEN, foreign.encode_strict_json({"content": turn.get("content")}))],
+    }
 
 
 def read_message(
@@ -85,7 +89,7 @@ def read_message(
     keeper = keep if strict or keep is not None else refer
 
     def read(given: Mapping[str, Any]) -> T:
-        return check(foreign.read(given, field, keep=keeper, strict=strict))
+        return check(foreign.parse_provider_message(given, field, keep=keeper, strict=strict))
 
     try:
         return read(message), tuple(notes)
@@ -93,7 +97,7 @@ def read_message(
         if strict:
             raise
         first = error
-    for repaired, changed in repair.repairs(message):
+    for repaired, changed in repair.generate_repairs(message):
         try:
             return read(repaired), (*changed, *notes)
         except ValidationError:
@@ -119,10 +123,12 @@ def read_repaired(message: Mapping[str, Any]) -> tuple[Turn, tuple[str, ...]]:
 
 def _join_turns(turns: Sequence[Turn]) -> Turn:
     joined: list[Part] = []
-    for turn in map(with_something, turns):
-        role = validation.choice(turn["role"], Role, "role")
+    for turn in map(fill_empty_turn, turns):
+        role = validation.parse_choice(turn["role"], Role, "role")
         calls, call_id = turn.get("tool_calls"), turn.get("tool_call_id")
-        parts, text = validation.parts(role, turn.get("content", ""), turn.get("parts"), calls, call_id)
+        parts, text = validation.build_message_parts(
+            role, turn.get("content", ""), turn.get("parts"), calls, call_id
+        )
         joined += parts or (Text(text),)
     return {"role": turns[0]["role"], "parts": joined}
 
@@ -131,7 +137,7 @@ def plain_draft(
     draft: DraftOf, config: ACMSConfig, role: str | Role, said: Mapping[str, Any], **more: Any
 ) -> Draft | None:
     """Check the arguments of `ingest`; None for a message that has to be read as a provider's, or repaired."""
-    validation.spoken(role, *said.values())
+    validation.require_role_first(role, *said.values())
     content = said["content"]
     listed = content is not None and not isinstance(content, str)
     if not config.strict and (listed or (role == Role.ASSISTANT and not content)):
@@ -139,7 +145,7 @@ def plain_draft(
     try:
         return draft("", role=role, **said, **more)
     except ValidationError:
-        if config.strict or says_nothing(dict(said)):
+        if config.strict or is_empty_turn(dict(said)):
             raise
         return None
 
@@ -164,7 +170,7 @@ def read_drafts(
         found: list[Draft] = []
         for turn in turns:
             if not config.strict and (listed or turn["role"] == Role.ASSISTANT):
-                turn = with_something(turn)
+                turn = fill_empty_turn(turn)
             found.append(draft(prefix, called=called, **{**turn, **more}))
         return found
 

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from acms.config import CLOSING_PATTERNS, EpisodeBoundaryConfig
-from acms.log.encoding import micros
+from acms.log.encoding import to_microseconds
 from acms.log.in_force import GONE, Cover, read_as
 from acms.model import EMPTY, Draft, Entry, EpisodeStatus, Json, Kind, Role, ToolCall, ToolResult
 from acms.nouns import episode_id
@@ -71,14 +71,14 @@ _CLOSING_CHARS = 200
 """No longer text can match the default patterns."""
 
 
-def _closing(content: str, patterns: Sequence[str]) -> bool:
+def _is_closing_phrase(content: str, patterns: Sequence[str]) -> bool:
     if patterns is CLOSING_PATTERNS and len(content) > _CLOSING_CHARS:
         return False
-    return any(pattern.search(content) for pattern in _compiled(tuple(patterns)))
+    return any(pattern.search(content) for pattern in _compile_patterns(tuple(patterns)))
 
 
 @lru_cache(maxsize=64)
-def _compiled(patterns: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
+def _compile_patterns(patterns: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
     return tuple(re.compile(pattern) for pattern in patterns)
 
 
@@ -91,9 +91,9 @@ class Place(NamedTuple):
     tail: Tail
 
 
-def place(tail: Tail, draft: Draft, rules: EpisodeBoundaryConfig, group: str) -> Place:
+def assign_episode(tail: Tail, draft: Draft, rules: EpisodeBoundaryConfig, group: str) -> Place:
     """Decide the episode, its end and the tool group of the next message; `group` is used when it starts one."""
-    now = micros(draft.created_at)
+    now = to_microseconds(draft.created_at)
     calls: Sequence[str] = ()
     answered: Sequence[str] = ()
     if draft.parts:
@@ -126,7 +126,9 @@ def place(tail: Tail, draft: Draft, rules: EpisodeBoundaryConfig, group: str) ->
     if pending is None:
         if rules.close_on_tool_result and draft.role is Role.TOOL:
             closes = TOOL_RESULT
-        elif draft.role in (Role.USER, Role.ASSISTANT) and _closing(draft.content, rules.close_on_patterns):
+        elif draft.role in (Role.USER, Role.ASSISTANT) and _is_closing_phrase(
+            draft.content, rules.close_on_patterns
+        ):
             closes = PATTERN
         elif turns >= rules.max_turns:
             closes = MAX_TURNS
@@ -155,7 +157,7 @@ def tail_of(newest: Sequence[Entry], replacing: Sequence[Entry], older: Mapping[
     """
     read = read_as(Cover(replacing, searchable=True))
     now = [said for entry in newest for said in (entry, read(entry.version)[0]) if said is not None]
-    called = {said.group for said in now if _calls(said)}
+    called = {said.group for said in now if _has_tool_calls(said)}
     waiting = {id: (group, _OWN) for id, group in older.items() if group not in called}
     tail = Tail()
     for entry in newest:
@@ -164,13 +166,13 @@ def tail_of(newest: Sequence[Entry], replacing: Sequence[Entry], older: Mapping[
         if entry.kind is not Kind.MESSAGE or entry.replaces:
             continue
         edit, ended = read(entry.version)
-        said, at = edit or entry, micros(entry.created_at)
+        said, at = edit or entry, to_microseconds(entry.created_at)
         if ended is None or ended.data.get("reason") != GONE:
-            _follow(waiting, said, _LOST if ended else _COPIED if entry.sources else _OWN)
+            _track_calls(waiting, said, _LOST if ended else _COPIED if entry.sources else _OWN)
         calls = {id: group for id, (group, _) in waiting.items()}
         pending = tail.pending
         if ended is None:
-            pending = said.group if _calls(said) else _still_pending(tail, entry.role, calls)
+            pending = said.group if _has_tool_calls(said) else _still_pending(tail, entry.role, calls)
         tail = Tail(
             episode=entry.episode,
             turns=tail.turns + 1 if entry.episode == tail.episode else 1,
@@ -189,7 +191,7 @@ The result of a call that was taken back or cleared joins it, and is not shown.
 """
 
 
-def _follow(waiting: dict[str, tuple[str, int]], said: Entry, weight: int) -> None:
+def _track_calls(waiting: dict[str, tuple[str, int]], said: Entry, weight: int) -> None:
     """Let the calls of a message wait for their results, and its results end that."""
     for part in said.parts if said.group is not None else ():
         if not isinstance(part, ToolCall | ToolResult):
@@ -202,7 +204,7 @@ def _follow(waiting: dict[str, tuple[str, int]], said: Entry, weight: int) -> No
             del waiting[part.call_id]
 
 
-def _calls(said: Entry) -> bool:
+def _has_tool_calls(said: Entry) -> bool:
     return any(isinstance(part, ToolCall) for part in said.parts)
 
 
@@ -214,7 +216,7 @@ def is_mark(entry: Entry) -> bool:
     return entry.kind is Kind.SUMMARY and not entry.replaces
 
 
-def episodes(context: str, entries: Sequence[Entry]) -> list[Episode]:
+def build_episodes(context: str, entries: Sequence[Entry]) -> list[Episode]:
     """List the episodes of a log from its messages, manual closes and the marks of reflections, ascending."""
     found: list[Episode] = []
     summaries: dict[int, str] = {}

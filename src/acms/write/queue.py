@@ -30,10 +30,10 @@ from acms.jobs import requests
 from acms.jobs.requests import CompactionRequest, EpisodeReflection
 from acms.log import policy as policy_levels
 from acms.log import read
-from acms.log.encoding import Entropy, token
-from acms.log.facts import appended
-from acms.log.policy import CompactionPolicy, due
-from acms.log.read import active
+from acms.log.encoding import Entropy, draw_token
+from acms.log.facts import simulate_append
+from acms.log.policy import CompactionPolicy, is_compaction_due
+from acms.log.read import count_active
 from acms.model import (
     ANY,
     Append,
@@ -50,14 +50,14 @@ from acms.model import (
     ToolResult,
 )
 from acms.nouns import episode_id
-from acms.observability.logging import log
+from acms.observability.logging import log_event
 from acms.ports import StorageBackend
 from acms.results import MessageReceipt
 from acms.runtime.chance import chance
 from acms.runtime.loops import PerLoop
 from acms.session_state import SharedSession
-from acms.storage.handles import here, shared
-from acms.write.episodes import Place, Tail, place, tail_of
+from acms.storage.handles import get_loop_state, get_shared_state
+from acms.write.episodes import Place, Tail, assign_episode, tail_of
 
 MERGE = 512
 """Messages one append may hold when callers are merged."""
@@ -136,7 +136,7 @@ class WriteQueue:
 
     def __init__(self, storage: StorageBackend, context: str, entropy: Entropy) -> None:
         self._storage = storage
-        self._here = here(storage)
+        self._here = get_loop_state(storage)
         self.context = context
         self._entropy = entropy
         self._waiting: deque[AppendRequest] = deque()
@@ -199,19 +199,19 @@ class WriteQueue:
                 except (IdempotencyMismatchError, ValidationError) as error:
                     # Nothing was stored, and one request spoils it for all: each on its own.
                     if len(batch) == 1:
-                        _fail(batch, error)
+                        _fail_requests(batch, error)
                     for request in batch if len(batch) > 1 else ():
                         try:
                             self._answer([request], await self._append([request]))
                         except Exception as own:
                             self._head = None
-                            _fail([request], own)
+                            _fail_requests([request], own)
                 except Exception as error:
                     self._head = None
-                    _fail(batch, error)
+                    _fail_requests(batch, error)
                 except BaseException as error:  # the loop is being torn down: nobody may wait for ever
                     self._head = None
-                    _fail([*batch, *self._waiting], error)
+                    _fail_requests([*batch, *self._waiting], error)
                     self._waiting.clear()
                     raise
         finally:
@@ -255,7 +255,7 @@ class WriteQueue:
                 raise
             except ConflictError:
                 seen, self._head = self._head, None
-                log(logging.DEBUG, "append_conflict", context=self.context, requests=len(batch))
+                log_event(logging.DEBUG, "append_conflict", context=self.context, requests=len(batch))
                 try:
                     head, _ = await self._end_of_log()
                 except ACMSError as error:
@@ -286,7 +286,9 @@ class WriteQueue:
                         raise lost from error
                     raise
                 self._head = None
-                log(logging.WARNING, "append_retry", context=self.context, code=error.code, attempt=attempt)
+                log_event(
+                    logging.WARNING, "append_retry", context=self.context, code=error.code, attempt=attempt
+                )
                 await asyncio.sleep(retry.delay(attempt, chance.random()))
 
     async def _check_that_nothing_came_after(self, version: int | None) -> None:
@@ -363,8 +365,10 @@ class WriteQueue:
         tail = placed.tail
         for draft in request.drafts:
             calls = draft.parts and any(isinstance(part, ToolCall) for part in draft.parts)
-            found = place(tail, draft, request.rules, f"g_{token(self._entropy, 10)}" if calls else "")
-            _put(draft, found)
+            found = assign_episode(
+                tail, draft, request.rules, f"g_{draw_token(self._entropy, 10)}" if calls else ""
+            )
+            _apply_placement(draft, found)
             if tail.closed is None and 0 < tail.episode < found.episode:
                 placed.gaps.append(tail.episode)
                 placed.reflects = placed.reflects or request.reflect
@@ -382,11 +386,11 @@ class WriteQueue:
         if watch is not None and (self._policy is None or self._policy.budget or self._asks_again()):
             jobs = await self._asks(watch, head, placed.tail, placed.drafts)
             if jobs:
-                placed.tail = replace(placed.tail, asked=head.tokens + _tokens(placed.drafts))
+                placed.tail = replace(placed.tail, asked=head.tokens + _count_tokens(placed.drafts))
             elif self._policy is not None and await self._outdates(self._policy, head, placed.drafts):
-                jobs = (requests.compaction(self.context, watch, self._policy, force=False),)
+                jobs = (requests.draft_compaction(self.context, watch, self._policy, force=False),)
         if placed.reflects is not None:
-            jobs = (*jobs, requests.reflection(self.context, *placed.reflects))
+            jobs = (*jobs, requests.draft_reflection(self.context, *placed.reflects))
         return jobs
 
     def _delivered(
@@ -409,7 +413,7 @@ class WriteQueue:
     @property
     def _front(self) -> StorageBackend:
         """The store behind the cache that its sessions share."""
-        return shared(self._storage).front or self._storage
+        return get_shared_state(self._storage).front or self._storage
 
     def forget_policy(self) -> None:
         """Ask for the policy again with the next append."""
@@ -423,23 +427,23 @@ class WriteQueue:
     ) -> tuple[JobDraft, ...]:
         """Return the compaction that an append shall ask for, in the same commit (decision 11)."""
         if self._policy is None or self._asks_again():
-            known = await policy_levels.resolve(
+            known = await policy_levels.resolve_policy(
                 self._storage, self.context, namespace=watch.namespace, service=watch.service
             )
             self._policy, self._policy_until = known.policy, monotonic() + POLICY_SECONDS
         policy = self._policy
         if not policy.budget:
             return ()
-        total = head.tokens + _tokens(placed)
-        if not due(policy, total, total - tail.asked):
+        total = head.tokens + _count_tokens(placed)
+        if not is_compaction_due(policy, total, total - tail.asked):
             return ()
         if self._hidden[:2] != (head.rewrites, head.epoch):
             cover = await read.cover_at(self._front, self.context, head, head.version)
-            _, tokens = await active(self._front, self.context, head, head.version, cover)
+            _, tokens = await count_active(self._front, self.context, head, head.version, cover)
             self._hidden = (head.rewrites, head.epoch, head.tokens - tokens)
-        if not due(policy, total - self._hidden[2], total - tail.asked):
+        if not is_compaction_due(policy, total - self._hidden[2], total - tail.asked):
             return ()
-        return (requests.compaction(self.context, watch, policy, force=False),)
+        return (requests.draft_compaction(self.context, watch, policy, force=False),)
 
     async def _outdates(
         self, policy: CompactionPolicy, head: Head, placed: Sequence[Sequence[Draft]]
@@ -452,8 +456,8 @@ class WriteQueue:
         cover = await read.cover_at(self._front, self.context, head, head.version)
         return any(
             summary.kind is Kind.SUMMARY
-            and _meet(summary.replaces, gone)
-            and not _meet([(summary.version, summary.version)], gone)
+            and _spans_overlap(summary.replaces, gone)
+            and not _spans_overlap([(summary.version, summary.version)], gone)
             for summary in cover.shown
         )
 
@@ -470,7 +474,7 @@ class WriteQueue:
 
         Of one that is `known`, what drafts behind it change anew: which calls wait for results, as far as is read.
         """
-        named = [span for draft in drafts if _named(draft) for span in draft.replaces]
+        named = [span for draft in drafts if _has_call_ids(draft) for span in draft.replaces]
         least, size = min(named, default=(head.version, 0))[0], 64
         while True:
             entries = await self._storage.read(
@@ -483,7 +487,7 @@ class WriteQueue:
             size *= 2
         after = entries[0].version if entries else head.version
         replacing = await self._storage.read(self.context, after=after, at=head.version, replacing=True)
-        new = appended(drafts, head.version)
+        new = simulate_append(drafts, head.version)
         replacing += [entry for entry in new if entry.replaces]
         found = tail_of([*entries, *new], replacing, {} if known is None else known.calls)
         return found if known is None else replace(known, calls=found.calls, pending=found.pending)
@@ -500,19 +504,19 @@ class WriteQueue:
             size *= 2
 
 
-def _meet(some: Sequence[Span], others: Sequence[Span]) -> bool:
+def _spans_overlap(some: Sequence[Span], others: Sequence[Span]) -> bool:
     return any(first <= end and start <= last for first, last in some for start, end in others)
 
 
-def _named(draft: Draft) -> bool:
+def _has_call_ids(draft: Draft) -> bool:
     return any(isinstance(part, ToolCall | ToolResult) for part in draft.parts)
 
 
-def _tokens(placed: Sequence[Sequence[Draft]]) -> int:
+def _count_tokens(placed: Sequence[Sequence[Draft]]) -> int:
     return sum([draft.tokens for drafts in placed for draft in drafts if draft.kind is Kind.MESSAGE])
 
 
-def _put(draft: Draft, place: Place) -> None:
+def _apply_placement(draft: Draft, place: Place) -> None:
     """Write a place into a draft: nobody else has seen it yet, and copying 24 fields costs more than all this."""
     object.__setattr__(draft, "episode", place.episode)
     if draft.closes is not place.closes:
@@ -521,7 +525,7 @@ def _put(draft: Draft, place: Place) -> None:
         object.__setattr__(draft, "group", place.group)
 
 
-def _fail(batch: Sequence[AppendRequest], error: BaseException) -> None:
+def _fail_requests(batch: Sequence[AppendRequest], error: BaseException) -> None:
     for request in batch:
         if request.answer is not None and not request.answer.done():
             request.answer.set_exception(error)
@@ -529,7 +533,7 @@ def _fail(batch: Sequence[AppendRequest], error: BaseException) -> None:
 
 def write_queue(storage: StorageBackend, context: str, entropy: Entropy) -> WriteQueue:
     """Return the write queue of a context, the same for every session on this handle in the running event loop."""
-    queues = here(storage).write_queues
+    queues = get_loop_state(storage).write_queues
     queue = queues.get(context)
     if queue is None:
         queue = queues[context] = WriteQueue(storage, context, entropy)

@@ -13,10 +13,10 @@ from datetime import UTC, datetime
 from acms.errors import ACMSError, ConflictError, SessionNotFoundError
 from acms.log import facts as rules
 from acms.log import policy
-from acms.log.encoding import locate
+from acms.log.encoding import parse_entry_id
 from acms.log.facts import REVOKED
 from acms.log.in_force import Cover
-from acms.log.read import cover_at, profile
+from acms.log.read import cover_at, find_profile
 from acms.model import Append, Context, Draft, Entry, Expect, Kind, Origin, Span
 from acms.ports import StorageBackend
 
@@ -34,7 +34,7 @@ class Rewrite:
     whole: bool = False
 
 
-async def rewrite(
+async def plan_rewrite(
     storage: StorageBackend,
     context: str,
     draft: Draft,
@@ -52,8 +52,8 @@ async def rewrite(
     goes with its facts as if it were said.
     """
     if undone is not None:
-        caused = [one for one in cover.batch(undone) if _caused(one) and cover.by(one.version) is None]
-        draft = replace(draft, replaces=(*draft.replaces, *rules.one_by_one(caused)))
+        caused = [one for one in cover.batch(undone) if _is_revocation(one) and cover.by(one.version) is None]
+        draft = replace(draft, replaces=(*draft.replaces, *rules.single_spans(caused)))
     ids = frozenset(entry.id for entry in gone if entry.kind is Kind.MESSAGE)
     drafts = await with_facts(storage, context, [draft], cover, version, ids)
     return Rewrite(drafts, ids, undone.id if undone is not None else None)
@@ -71,27 +71,29 @@ async def with_facts(
     made = await storage.read(context, at=version, kinds=(Kind.FACT,))
     if not made:
         return tuple(drafts)
-    after = cover.then(rules.appended(drafts, version))
-    cited = gone.union(*[_called(entry) for entry in await storage.get(sorted(gone)) if entry is not None])
-    revoked = rules.revoked(made, after, cited)
-    found = (*drafts, _revocation(revoked, gone)) if revoked else tuple(drafts)
-    clash = rules.collision(made, cover, cover.then(rules.appended(found, version)))
+    after = cover.then(rules.simulate_append(drafts, version))
+    cited = gone.union(
+        *[_citable_ids(entry) for entry in await storage.get(sorted(gone)) if entry is not None]
+    )
+    revoked = rules.find_revoked_facts(made, after, cited)
+    found = (*drafts, _revocation_draft(revoked, gone)) if revoked else tuple(drafts)
+    clash = rules.find_collision(made, cover, cover.then(rules.simulate_append(found, version)))
     if clash is not None:
-        raise _clash(*clash)
+        raise _collision_error(*clash)
     return found
 
 
-def _called(entry: Entry) -> tuple[str, ...]:
+def _citable_ids(entry: Entry) -> tuple[str, ...]:
     """Return the ids under which facts of a log may cite a message: its own, and of a copy those of the original."""
     return (entry.id,) if entry.replaces else (entry.id, *entry.sources)
 
 
-def _caused(entry: Entry) -> bool:
+def _is_revocation(entry: Entry) -> bool:
     """Whether what was written behind a rewrite is the retirement of facts that it caused."""
     return entry.kind is Kind.RETRACTION and entry.data.get("reason") == REVOKED
 
 
-def _clash(fact: Entry, other: Entry) -> ConflictError:
+def _collision_error(fact: Entry, other: Entry) -> ConflictError:
     return ConflictError(
         f"the fact v{fact.version} would come back to the address of v{other.version}, which holds one value",
         retryable=False,
@@ -99,33 +101,33 @@ def _clash(fact: Entry, other: Entry) -> ConflictError:
     )
 
 
-def _revocation(revoked: Iterable[Entry], gone: Iterable[str], by: str | None = None) -> Draft:
+def _revocation_draft(revoked: Iterable[Entry], gone: Iterable[str], by: str | None = None) -> Draft:
     return Draft(
         kind=Kind.RETRACTION,
         created_at=datetime.now(UTC),
         origin=Origin.DERIVED,
-        replaces=rules.one_by_one(revoked),
+        replaces=rules.single_spans(revoked),
         sources=tuple(sorted(gone)),
         data={"reason": REVOKED} if by is None else {"reason": REVOKED, "by": by},
     )
 
 
-async def follow(storage: StorageBackend, namespace: str, done: Rewrite, by: str) -> None:
+async def propagate_to_profile(storage: StorageBackend, namespace: str, done: Rewrite, by: str) -> None:
     """Let the profile of a namespace follow a rewrite of a session: `by` is the id of its entry.
 
     Retires the profile's facts that were made from what went, and brings back those that went with what is taken back.
     """
     if not done.gone and done.undone is None:
         return
-    known = await profile(storage, namespace)
+    known = await find_profile(storage, namespace)
     while known is not None:
         head = await storage.head(known.id)
         made = await storage.read(known.id, at=head.version, kinds=(Kind.FACT,))
         if not made:
             return
         cover = await cover_at(storage, known.id, head, head.version)
-        drafts = await _shared(
-            storage, made, cover, _following(made, cover, done, by, head.version), head.version
+        drafts = await _with_private_revocations(
+            storage, made, cover, _profile_drafts(made, cover, done, by, head.version), head.version
         )
         if not drafts:
             return
@@ -138,17 +140,19 @@ async def follow(storage: StorageBackend, namespace: str, done: Rewrite, by: str
             raise result
 
 
-async def forget(storage: StorageBackend, namespace: str, context: str, upto: int, by: str) -> None:
+async def forget_in_profile(
+    storage: StorageBackend, namespace: str, context: str, upto: int, by: str
+) -> None:
     """Let the profile of a namespace follow a session that was cleared up to a version: `by` is the id of that entry.
 
     Retires the profile's facts that were made from messages of this session alone; what another one said too stands.
     """
-    known = await profile(storage, namespace)
+    known = await find_profile(storage, namespace)
     if known is None or known.id == context:
         return
     made = await storage.read(known.id, kinds=(Kind.FACT,))
-    gone = frozenset(id for fact in made if _said_in(fact, context, upto) for id in fact.sources)
-    await follow(storage, namespace, Rewrite((), gone, whole=True), by)
+    gone = frozenset(id for fact in made if _comes_only_from(fact, context, upto) for id in fact.sources)
+    await propagate_to_profile(storage, namespace, Rewrite((), gone, whole=True), by)
 
 
 async def set_private(storage: StorageBackend, context: str, private: bool) -> None:
@@ -164,10 +168,10 @@ async def follow_private(storage: StorageBackend, context: Context) -> None:
     if context.settings.get(policy.PRIVATE):
         head = await storage.head(context.id)
         by = f"{policy.PRIVATE}:{context.id}"
-        await forget(storage, context.namespace, context.id, head.version, by)
+        await forget_in_profile(storage, context.namespace, context.id, head.version, by)
 
 
-async def _shared(
+async def _with_private_revocations(
     storage: StorageBackend,
     made: Sequence[Entry],
     before: Cover,
@@ -176,21 +180,21 @@ async def _shared(
 ) -> tuple[Draft, ...]:
     """Return what is appended to a profile, with what keeps facts retired that only private sessions said."""
     while True:
-        after = before.then(rules.appended(drafts, version))
+        after = before.then(rules.simulate_append(drafts, version))
         back = [
             fact
             for fact in made
             if fact.sources and before.by(fact.version) is not None and after.by(fact.version) is None
         ]
         gone = frozenset([id for fact in back if await _is_private(storage, fact) for id in fact.sources])
-        revoked = rules.revoked(made, after, gone, whole=True) if gone else ()
+        revoked = rules.find_revoked_facts(made, after, gone, whole=True) if gone else ()
         if not revoked:
             return drafts
-        drafts = (*drafts, _revocation(revoked, gone, policy.PRIVATE))
+        drafts = (*drafts, _revocation_draft(revoked, gone, policy.PRIVATE))
 
 
 async def _is_private(storage: StorageBackend, fact: Entry) -> bool:
-    for owner in {place[0] for place in map(locate, fact.sources) if place is not None}:
+    for owner in {place[0] for place in map(parse_entry_id, fact.sources) if place is not None}:
         try:
             context = await storage.context(owner)
         except SessionNotFoundError:
@@ -200,13 +204,13 @@ async def _is_private(storage: StorageBackend, fact: Entry) -> bool:
     return True
 
 
-def _said_in(fact: Entry, context: str, upto: int) -> bool:
+def _comes_only_from(fact: Entry, context: str, upto: int) -> bool:
     """Whether all that a fact was made from is of one context, up to a version."""
-    places = [locate(id) for id in fact.sources]
+    places = [parse_entry_id(id) for id in fact.sources]
     return all(place is not None and place[0] == context and place[1] <= upto for place in places)
 
 
-def _following(
+def _profile_drafts(
     made: Sequence[Entry], cover: Cover, done: Rewrite, by: str, version: int
 ) -> tuple[Draft, ...]:
     back = [
@@ -218,12 +222,12 @@ def _following(
         kind=Kind.RETRACTION,
         created_at=datetime.now(UTC),
         origin=Origin.DERIVED,
-        replaces=rules.one_by_one(back),
+        replaces=rules.single_spans(back),
         sources=tuple(one.id for one in back),
         data={"reason": "undo"},
     )
     drafts = _with_revocation((undo,), made, cover, done, by, version)
-    if back and rules.collision(made, cover, cover.then(rules.appended(drafts, version))) is None:
+    if back and rules.find_collision(made, cover, cover.then(rules.simulate_append(drafts, version))) is None:
         return drafts
     return _with_revocation((), made, cover, done, by, version)  # what was learned since is not overruled
 
@@ -236,12 +240,14 @@ def _with_revocation(
     by: str,
     version: int,
 ) -> tuple[Draft, ...]:
-    after = cover.then(rules.appended(first, version))
-    revoked = rules.revoked(made, after, done.gone, whole=done.whole)
-    return (*first, _revocation(revoked, done.gone, by)) if revoked else first
+    after = cover.then(rules.simulate_append(first, version))
+    revoked = rules.find_revoked_facts(made, after, done.gone, whole=done.whole)
+    return (*first, _revocation_draft(revoked, done.gone, by)) if revoked else first
 
 
-def ended(targets: Sequence[Entry], made: Iterable[Entry], cover: Cover) -> tuple[Span, ...]:
+def spans_with_predecessors(
+    targets: Sequence[Entry], made: Iterable[Entry], cover: Cover
+) -> tuple[Span, ...]:
     """Return the places of facts that are retracted and of all they stand in for."""
     found = rules.Succession(made, cover)
-    return rules.one_by_one([one for target in targets for one in (target, *found.chain(target))])
+    return rules.single_spans([one for target in targets for one in (target, *found.chain(target))])

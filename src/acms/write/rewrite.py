@@ -11,14 +11,14 @@ from datetime import UTC, datetime
 
 from acms.errors import ConflictError, ExpiredError, GoneError, PreconditionError, ValidationError
 from acms.log import validation
-from acms.log.in_force import UNDO, Cover, anchor, group_spans, is_record
+from acms.log.in_force import UNDO, Cover, anchor_version, group_spans, is_record
 from acms.log.read import SHOWN, cover_at
 from acms.model import Draft, Entry, Head, Kind, Origin, Part, Receipt, Span, State, Text, ToolResult
 from acms.ports import StorageBackend
 from acms.privacy.modes import stored_mode
 from acms.recall.planner import media_tokens
 from acms.session_state import SharedSession
-from acms.text.markers import detect
+from acms.text.markers import detect_markers
 from acms.write import retirement
 from acms.write.queue import Writer
 
@@ -26,11 +26,13 @@ DETECTED = (Origin.USER, Origin.ASSISTANT)
 """Whose texts are searched for markers."""
 
 
-async def retract(shared: SharedSession, writer: Writer, id: str, *, reason: str, alone: bool = False) -> int:
+async def retract_by_id(
+    shared: SharedSession, writer: Writer, id: str, *, reason: str, alone: bool = False
+) -> int:
     """Put an entry out of force, a tool group whole; return the version of the retraction."""
-    reason = validation.name(reason, "reason")
+    reason = validation.validate_name(reason, "reason")
     while True:
-        context, target, cover, head = await _target(shared, id)
+        context, target, cover, head = await _find_target(shared, id)
         if is_record(target):
             return await undo_merge(shared, writer, context, target)
         edit = cover.edit_of(target)
@@ -53,12 +55,12 @@ async def retract(shared: SharedSession, writer: Writer, id: str, *, reason: str
             edits = [one for one in cover.replacing if (one.version, one.version) in first.replaces]
             gone = frozenset(one.id for one in (*targets, *edits) if one.kind is Kind.MESSAGE)
             again = retirement.Rewrite((), gone, target.id)
-            await retirement.follow(shared.storage, shared.namespace, again, first.id)
+            await retirement.propagate_to_profile(shared.storage, shared.namespace, again, first.id)
             return by
         if target.kind is Kind.FACT:
             made = await shared.storage.read(context, at=head.version, kinds=(Kind.FACT,))
             shown = await cover_at(shared.storage, context, head, head.version)
-            spans = retirement.ended([target], made, shown)
+            spans = retirement.spans_with_predecessors([target], made, shown)
         draft = Draft(
             kind=Kind.RETRACTION,
             created_at=datetime.now(UTC),
@@ -67,7 +69,7 @@ async def retract(shared: SharedSession, writer: Writer, id: str, *, reason: str
             sources=(target.id,),
             data={"reason": reason},
         )
-        receipt = await _rewrite(
+        receipt = await _append_rewrite(
             shared,
             writer,
             context,
@@ -82,21 +84,23 @@ async def retract(shared: SharedSession, writer: Writer, id: str, *, reason: str
             return receipt.versions[0]
 
 
-async def withdraw(shared: SharedSession, writer: Writer, entries: Sequence[Entry], *, reason: str) -> int:
+async def withdraw_entries(
+    shared: SharedSession, writer: Writer, entries: Sequence[Entry], *, reason: str
+) -> int:
     """Put messages and summaries out of force for good, with one retraction; return its version.
 
     A message goes with its edits, a summary with all it stands for, so that nothing comes back for them. Of a tool
     group only what is named goes.
     """
-    reason = validation.name(reason, "reason")
+    reason = validation.validate_name(reason, "reason")
     while True:
         context = await shared.find()
         assert context is not None
         head = await shared.storage.head(context)
         cover = await cover_at(shared.storage, context, head, head.version, searchable=True)
-        found = await _behind(shared.storage, context, cover, entries)
+        found = await _collect_affected(shared.storage, context, cover, entries)
         if not found:
-            return await retract(shared, writer, entries[0].id, reason=reason, alone=True)
+            return await retract_by_id(shared, writer, entries[0].id, reason=reason, alone=True)
         spans = {(one.version, one.version) for one in found}
         draft = Draft(
             kind=Kind.RETRACTION,
@@ -106,12 +110,14 @@ async def withdraw(shared: SharedSession, writer: Writer, entries: Sequence[Entr
             sources=tuple([one.id for one in found if one.kind is Kind.SUMMARY or not one.replaces]),
             data={"reason": reason},
         )
-        receipt = await _rewrite(shared, writer, context, draft, head, draft.sources, reason, gone=found)
+        receipt = await _append_rewrite(
+            shared, writer, context, draft, head, draft.sources, reason, gone=found
+        )
         if receipt is not None:
             return receipt.versions[0]
 
 
-async def _behind(
+async def _collect_affected(
     storage: StorageBackend, context: str, cover: Cover, entries: Sequence[Entry]
 ) -> list[Entry]:
     """Return what goes with some entries: of what is in force these, their edits, and what summaries stand for."""
@@ -120,7 +126,7 @@ async def _behind(
     while waiting:
         entry = waiting.pop()
         if entry.kind is Kind.MESSAGE and entry.replaces:
-            said = anchor(entry)
+            said = anchor_version(entry)
             waiting += await storage.read(context, at=said, after=said - 1)
             continue
         edit = cover.edit_of(entry) or entry
@@ -134,7 +140,7 @@ async def _behind(
     return [found[version] for version in sorted(found)]
 
 
-async def take_back(
+async def append_undo(
     shared: SharedSession,
     writer: Writer,
     context: str,
@@ -156,7 +162,7 @@ async def take_back(
         sources=(entry.id,),
         data={"reason": UNDO},
     )
-    return await _rewrite(
+    return await _append_rewrite(
         shared, writer, context, draft, head, draft.sources, UNDO, gone=gone or [entry], undone=entry
     )
 
@@ -171,21 +177,21 @@ async def undo_merge(shared: SharedSession, writer: Writer, context: str, record
         by_version = {one.version: one for one in cover.replacing}
         by = cover.by(last)
         if by is not None:
-            if await taken_back(shared, record, by_version[by]):
+            if await is_undone_by(shared, record, by_version[by]):
                 return by
-            raise replaced(last, by)
+            raise superseded_error(last, by)
         for version in range(first, last):
             later = by_version.get(cover.by(version) or 0)
             if later is not None and later.version > last and later.kind is not Kind.RETRACTION:
-                raise replaced(version, later.version)
+                raise superseded_error(version, later.version)
         came = await storage.read(context, after=first - 1, at=last)
         await refuse_expired(storage, context, came, cover)
-        receipt = await take_back(shared, writer, context, record, head, spans=((first, last),), gone=came)
+        receipt = await append_undo(shared, writer, context, record, head, spans=((first, last),), gone=came)
         if receipt is not None:
             return receipt.versions[0]
 
 
-def replaced(version: int, by: int) -> ConflictError:
+def superseded_error(version: int, by: int) -> ConflictError:
     """Return the refusal to take back what was taken back or replaced since."""
     return ConflictError(
         f"v{version} was taken back or replaced by v{by}", retryable=False, options=(f"undo v{by} first",)
@@ -205,16 +211,18 @@ async def refuse_expired(
                     )
 
 
-async def taken_back(shared: SharedSession, entry: Entry, by: Entry) -> bool:
+async def is_undone_by(shared: SharedSession, entry: Entry, by: Entry) -> bool:
     """Whether one entry is the undoing of another; if so, what was cut short behind its commit is completed."""
     if by.kind is not Kind.RETRACTION or by.data.get("reason") != UNDO or by.sources != (entry.id,):
         return False
     gone = frozenset((entry.id,) if entry.kind is Kind.MESSAGE else ())
-    await retirement.follow(shared.storage, shared.namespace, retirement.Rewrite((), gone, entry.id), by.id)
+    await retirement.propagate_to_profile(
+        shared.storage, shared.namespace, retirement.Rewrite((), gone, entry.id), by.id
+    )
     return True
 
 
-async def _rewrite(
+async def _append_rewrite(
     shared: SharedSession,
     writer: Writer,
     context: str,
@@ -228,7 +236,7 @@ async def _rewrite(
 ) -> Receipt | None:
     """Append a rewrite with what it does to facts; None when something came first: decide again."""
     cover = await cover_at(shared.storage, context, head, head.version, searchable=True)
-    done = await retirement.rewrite(
+    done = await retirement.plan_rewrite(
         shared.storage, context, draft, cover, version=head.version, gone=gone, undone=undone
     )
     regroups = any(one.group is not None or one.replaces for one in gone)
@@ -236,15 +244,15 @@ async def _rewrite(
     if delivered is None:
         return None
     receipt = delivered.receipt
-    await retirement.follow(shared.storage, shared.namespace, done, receipt.ids[0])
+    await retirement.propagate_to_profile(shared.storage, shared.namespace, done, receipt.ids[0])
     for id in ids:
         shared.rewritten(context, receipt.versions[0], id, reason)
     return receipt
 
 
-async def clear(shared: SharedSession, writer: Writer, *, reason: str) -> int:
+async def retract_all(shared: SharedSession, writer: Writer, *, reason: str) -> int:
     """Put everything said so far out of force; return the version of the retraction, 0 for an empty session."""
-    reason = validation.name(reason, "reason")
+    reason = validation.validate_name(reason, "reason")
     while True:
         context = await shared.find()
         head = None if context is None else await shared.storage.head(context)
@@ -260,7 +268,9 @@ async def clear(shared: SharedSession, writer: Writer, *, reason: str) -> int:
         delivered = await writer.rewrite(context, [draft], head, regroups=True)
         if delivered is not None:
             receipt = delivered.receipt
-            await retirement.forget(shared.storage, shared.namespace, context, head.version, receipt.ids[0])
+            await retirement.forget_in_profile(
+                shared.storage, shared.namespace, context, head.version, receipt.ids[0]
+            )
             return receipt.versions[0]
 
 
@@ -273,14 +283,14 @@ def _check_readable(id: str, target: Entry, cover: Cover) -> None:
         raise GoneError(f"{id} is out of force", options=(f"undo version {by} first", anew))
 
 
-async def replace(
+async def replace_message(
     shared: SharedSession, writer: Writer, id: str, content: str, *, sha256: str | None = None
 ) -> str:
     """Correct the text of a message and return the id of the new entry."""
-    content = validation.text(content, "content")
-    expected = None if sha256 is None else validation.name(sha256, "sha256").lower()
+    content = validation.validate_text(content, "content")
+    expected = None if sha256 is None else validation.validate_name(sha256, "sha256").lower()
     while True:
-        context, target, cover, head = await _target(shared, id)
+        context, target, cover, head = await _find_target(shared, id)
         before = [target, *cover.edits(target)]
         target = cover.edit_of(target) or target
         if target.kind is not Kind.MESSAGE or target.role is None:
@@ -295,15 +305,15 @@ async def replace(
             raise PreconditionError(
                 f"{id} says something else by now", options=("read it again, and decide again",)
             )
-        parts, text = _edited(target, content)
+        parts, text = _edit_parts(target, content)
         if shared.config.privacy.redact_before_persist:
-            from acms.privacy.redact_entry import redacted  # the rules come with it
+            from acms.privacy.redact_entry import redact_message  # the rules come with it
 
             mode = stored_mode(shared.config.privacy.mode, target.privacy)
-            text, parts, _ = redacted(text, parts, mode)
+            text, parts, _ = redact_message(text, parts, mode)
         detects = shared.config.auto_detect_markers and target.origin in DETECTED
         kept = target.markers if not target.detected else ()
-        found = detect(text, shared.patterns) if detects and not kept else ()
+        found = detect_markers(text, shared.patterns) if detects and not kept else ()
         draft = Draft(
             content=text,
             created_at=datetime.now(UTC),
@@ -321,12 +331,14 @@ async def replace(
             sources=(target.id,),
             metadata=target.metadata,
         )
-        receipt = await _rewrite(shared, writer, context, draft, head, draft.sources, "replaced", gone=before)
+        receipt = await _append_rewrite(
+            shared, writer, context, draft, head, draft.sources, "replaced", gone=before
+        )
         if receipt is not None:
             return receipt.ids[0]
 
 
-async def _target(shared: SharedSession, id: str) -> tuple[str, Entry, Cover, Head]:
+async def _find_target(shared: SharedSession, id: str) -> tuple[str, Entry, Cover, Head]:
     """Return an entry and what can be found beside it: what a summary stands for can be corrected, and must end too."""
     context = await shared.find()
     target = await shared.entry(context, None, id)
@@ -336,11 +348,11 @@ async def _target(shared: SharedSession, id: str) -> tuple[str, Entry, Cover, He
     return context, target, cover, head
 
 
-def _edited(target: Entry, content: str) -> tuple[tuple[Part, ...], str]:
+def _edit_parts(target: Entry, content: str) -> tuple[tuple[Part, ...], str]:
     """Return the parts and text of an edit: the first text or the only result changes, calls and media stay."""
     assert target.role is not None
     if not target.parts:
-        return validation.parts(target.role, content, None, None, None)
+        return validation.build_message_parts(target.role, content, None, None, None)
     parts: list[Part] = []
     done = False
     for part in target.parts:
@@ -354,4 +366,4 @@ def _edited(target: Entry, content: str) -> tuple[tuple[Part, ...], str]:
             parts.append(part)
     if not done:
         parts.insert(0, Text(content))
-    return tuple(parts), validation.text(validation.canonical_text(parts), "content")
+    return tuple(parts), validation.validate_text(validation.canonical_text(parts), "content")

@@ -13,19 +13,19 @@ from typing import Any, NamedTuple, TypeVar
 
 from acms.errors import ConflictError, ValidationError
 from acms.log import foreign, known, trust, validation
-from acms.log.encoding import token
+from acms.log.encoding import draw_token
 from acms.log.foreign import Turn
 from acms.log.in_force import GONE
 from acms.log.known import Row
 from acms.log.repair import rename_repeated_calls
 from acms.model import EMPTY, Draft, Entry, Head, Kind, Origin, Privacy, Role, Span
-from acms.privacy.modes import stored_mode, stricter
+from acms.privacy.modes import stored_mode, stricter_mode
 from acms.results import Synced
 from acms.session_state import SharedSession
 from acms.text.chat_messages import NO_RESULT, ORPHAN, RECALLED, SUMMARY
 from acms.write import retirement
-from acms.write.alignment import Aligned, Item, align, pair, regroups
-from acms.write.door import DraftOf, read_message, says_nothing
+from acms.write.alignment import Aligned, Item, align_messages, changes_groups, pair_calls_with_results
+from acms.write.door import DraftOf, is_empty_turn, read_message
 from acms.write.queue import AppendRequest, Delivered, Overtaken, Writer
 
 T = TypeVar("T")
@@ -79,13 +79,13 @@ class Sync:
             flat = self._as_stored(messages, flat, rows)
             found = await self._align(messages, flat, rows)
             if self._refuse and found.inserted:
-                raise _inserted(flat[found.inserted[0]])
-            groups = pair(flat, rows, found, _group)
+                raise _insertion_error(flat[found.inserted[0]])
+            groups = pair_calls_with_results(flat, rows, found, _new_group_id)
             unchanged = tuple([rows[place].id for _, place in found.unchanged])
             erased = tuple(dict.fromkeys([flat[at].at for at in found.erased]))
             result = Synced(unchanged=unchanged, ignored=ignored, erased=erased, notes=tuple(self._notes))
             places = {at: rows[place].id for at, place in found.unchanged}
-            result = replace(result, ids=_ids_by_place(len(messages), flat, places))
+            result = replace(result, ids=_ids_by_index(len(messages), flat, places))
             if not (found.appended or found.replaced or found.retracted):
                 return Done(result)
             try:
@@ -102,7 +102,7 @@ class Sync:
         while True:
             unread: set[str] = set()
             is_cut = partial(self._is_cut, messages, texts, unread)
-            found = align(items, rows, size, goes_on, is_cut, retract=self._retract)
+            found = align_messages(items, rows, size, goes_on, is_cut, retract=self._retract)
             if not unread:
                 return found
             ids = sorted(unread)
@@ -139,7 +139,7 @@ class Sync:
             shared.config.episodes,
             shared.config.retry,
             before=before,
-            regroups=regroups(items, rows, found),
+            regroups=changes_groups(items, rows, found),
             at=version,
             rewrites=None if head is None else head.rewrites,
             watch=shared.watch,
@@ -150,7 +150,7 @@ class Sync:
         receipt, made = delivered.receipt, delivered.receipt.ids[delivered.start :]
         if edits:
             by = retirement.Rewrite(tuple(before), ids)
-            await retirement.follow(shared.storage, shared.namespace, by, made[0])
+            await retirement.propagate_to_profile(shared.storage, shared.namespace, by, made[0])
             for draft in edits:
                 reason = GONE if draft.kind is Kind.RETRACTION else "replaced"
                 shared.rewritten(context, receipt.versions[0], draft.sources[0], reason)
@@ -165,7 +165,7 @@ class Sync:
                 replaced=tuple(made[: len(found.replaced)]),
                 retracted=tuple([rows[place].id for place in found.retracted]),
                 inserted=tuple([places[at] for at in found.inserted]),
-                ids=_ids_by_place(len(messages), items, known | places | edited),
+                ids=_ids_by_index(len(messages), items, known | places | edited),
             ),
             context,
             delivered,
@@ -180,7 +180,7 @@ class Sync:
         read: dict[bytes, tuple[Item, ...]] = {}
         found: list[tuple[Item, ...]] = []
         for index, message in enumerate(messages):
-            mark = _mark(message)
+            mark = _fingerprint_message(message)
             items = known_before.get(mark) if mark is not None else None
             if items is None:
                 items = tuple(self._read(message, index))
@@ -202,7 +202,7 @@ class Sync:
             left = [(number, self._stripped(turn)) for number, turn in enumerate(turns)]
             return [self._checked_item(turn, index, number) for number, turn in left if turn is not None]
 
-        return self._opened(message, index, _not_yet, check)
+        return self._opened(message, index, _defer_keeping, check)
 
     def _opened(
         self,
@@ -221,7 +221,7 @@ class Sync:
     def _stripped(self, turn: Turn) -> Turn | None:
         """Return a message without what ACMS wrote into it; None where nothing is left to be stored."""
         left = _without_rendered_text(turn)
-        return None if left is not None and not self._shared.config.strict and says_nothing(left) else left
+        return None if left is not None and not self._shared.config.strict and is_empty_turn(left) else left
 
     def _checked_item(self, turn: Turn, index: int, number: int) -> Item:
         try:
@@ -234,34 +234,38 @@ class Sync:
     def _item(self, turn: Turn, index: int, number: int, known_as: Privacy = Privacy.ALLOW) -> Item:
         config = self._shared.config
         given, content = turn["role"], turn.get("content", "")
-        role = (_ROLES.get(given) if type(given) is str else None) or validation.choice(given, Role, "role")
-        parts, text = validation.parts(
+        role = (_ROLES.get(given) if type(given) is str else None) or validation.parse_choice(
+            given, Role, "role"
+        )
+        parts, text = validation.build_message_parts(
             role, content, turn.get("parts"), turn.get("tool_calls"), turn.get("tool_call_id")
         )
         actor, key = turn.get("actor_id"), turn.get("key")
-        metadata = None if turn.get("metadata") is None else validation.metadata(turn["metadata"])
-        key = None if key is None else validation.name(key, "key")
+        metadata = None if turn.get("metadata") is None else validation.validate_metadata(turn["metadata"])
+        key = None if key is None else validation.validate_name(key, "key")
         privacy, origin = turn.get("privacy"), turn.get("origin")
-        privacy = None if privacy is None else validation.choice(privacy, Privacy, "privacy")
-        origin = None if origin is None else validation.choice(origin, Origin, "origin")
+        privacy = None if privacy is None else validation.parse_choice(privacy, Privacy, "privacy")
+        origin = None if origin is None else validation.parse_choice(origin, Origin, "origin")
         if config.privacy.redact_before_persist:
-            from acms.privacy.redact_entry import stored  # the rules come with it
+            from acms.privacy.redact_entry import redact_for_storage  # the rules come with it
 
-            mode = stored_mode(config.privacy.mode, stricter(known_as, privacy or Privacy.ALLOW))
-            text, parts, plain, actor, key = stored(text, parts, metadata or EMPTY, actor, key, mode)
+            mode = stored_mode(config.privacy.mode, stricter_mode(known_as, privacy or Privacy.ALLOW))
+            text, parts, plain, actor, key = redact_for_storage(
+                text, parts, metadata or EMPTY, actor, key, mode
+            )
             metadata = None if metadata is None else plain
-        wording = known.wording(role, text, parts)
+        wording = known.wording_digest(role, text, parts)
         return Item(
             at=index,
             turn=number,
             role=role,
             key=key,
             wording=wording,
-            body=known.body(role, text, parts) if parts else wording,
-            calls=known.calls(parts),
-            answers=known.answers(parts),
+            body=known.body_digest(role, text, parts) if parts else wording,
+            calls=known.ids_of_calls(parts),
+            answers=known.ids_of_answers(parts),
             actor=actor,
-            metadata=None if metadata is None else known.mapping(metadata),
+            metadata=None if metadata is None else known.metadata_digest(metadata),
             privacy=privacy,
             origin=origin,
         )
@@ -279,11 +283,11 @@ class Sync:
             given = item.privacy or Privacy.ALLOW
             old = None
             if item.key is not None:
-                old = private.get(item.key) or private.get(known.hashed(item.key))
-            if old is not None and stricter(old, given) is not given:
+                old = private.get(item.key) or private.get(known.hash_sensitive_key(item.key))
+            if old is not None and stricter_mode(old, given) is not given:
                 at, turn, private_as = item.at, item.turn, old
                 make = partial(self._item, index=at, number=turn, known_as=private_as)
-                item = self._turn(messages, item, _not_yet, make)
+                item = self._turn(messages, item, _defer_keeping, make)
             found.append(item)
         return found
 
@@ -328,7 +332,7 @@ class Sync:
         return bool(beginning) and texts[row.id].startswith(beginning)
 
     def _unkept(self, messages: Sequence[Mapping[str, Any]], item: Item) -> Draft:
-        return self._turn(messages, item, _not_yet, partial(self._draft_of, item.at))
+        return self._turn(messages, item, _defer_keeping, partial(self._draft_of, item.at))
 
     def _draft_of(self, at: int, turn: Turn) -> Draft:
         return self._draft(f"messages[{at}].", called="key", **turn)
@@ -337,8 +341,8 @@ class Sync:
         """Return a message as it is stored: one that is known stays as private, and is not trusted more."""
         more: dict[str, Any] = {"key": None} if item.key is None else {}
         if old is not None:
-            more["privacy"] = stricter(old.privacy, item.privacy or old.privacy)
-            more["origin"] = trust.lowest((old.origin, item.origin or old.origin))
+            more["privacy"] = stricter_mode(old.privacy, item.privacy or old.privacy)
+            more["origin"] = trust.lowest_trust((old.origin, item.origin or old.origin))
         return self._turn(
             messages, item, self._shared.config.media, lambda turn: self._draft_of(item.at, {**turn, **more})
         )
@@ -367,7 +371,7 @@ class Sync:
                     options=("give it a key of its own",),
                 )
             draft = self._drafted(messages, items[at], entry)
-            edits.append(_edit(draft, entry, items[at], groups[at]))
+            edits.append(_make_edit(draft, entry, items[at], groups[at]))
             gone += [entry.id, rows[place].first]
         return edits, gone
 
@@ -389,7 +393,7 @@ class Sync:
         )
 
 
-def _edit(draft: Draft, old: Entry, item: Item, group: str | None) -> Draft:
+def _make_edit(draft: Draft, old: Entry, item: Item, group: str | None) -> Draft:
     """Return a draft as the edit of an entry: it is read at the old place, in a tool group."""
     marked = draft.markers and not draft.detected
     kept = old.markers if old.markers and not old.detected and not marked else None
@@ -408,14 +412,14 @@ def _edit(draft: Draft, old: Entry, item: Item, group: str | None) -> Draft:
     )
 
 
-def _group() -> str:
-    return f"g_{token(os.urandom, 10)}"
+def _new_group_id() -> str:
+    return f"g_{draw_token(os.urandom, 10)}"
 
 
 # ── what a list says ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _mark(message: Any) -> bytes | None:
+def _fingerprint_message(message: Any) -> bytes | None:
     """Return a digest of a message as it was given; None for one that holds more than plain values."""
     try:
         return blake2b(marshal.dumps(message, 2), digest_size=16).digest()
@@ -423,7 +427,7 @@ def _mark(message: Any) -> bytes | None:
         return None
 
 
-def _not_yet(data: bytes, mime: str) -> str:
+def _defer_keeping(data: bytes, mime: str) -> str:
     """Refer to bytes that are not to be kept before it is known that they are new."""
     return ""
 
@@ -456,7 +460,7 @@ def _find_repeated_ids(messages: Sequence[Mapping[str, Any]]) -> list[int]:
     return [index for found in places.values() if len(found) > 1 for index in found]
 
 
-def _ids_by_place(
+def _ids_by_index(
     length: int, items: Sequence[Item], stored: Mapping[int, str]
 ) -> tuple[tuple[str, ...], ...]:
     """Return the ids of the entries that hold each message of a list; `stored` has them by the place of an item."""
@@ -488,7 +492,7 @@ def _check_keys(items: Sequence[Item]) -> None:
                 )
 
 
-def _inserted(item: Item) -> ConflictError:
+def _insertion_error(item: Item) -> ConflictError:
     return ConflictError(
         f"messages[{item.at}] is new and stands before messages that the log holds",
         retryable=False,

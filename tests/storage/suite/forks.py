@@ -10,11 +10,22 @@ from datetime import timedelta
 import pytest
 
 from acms.errors import ConflictError, CorruptRecordError, ForkDepthError, SessionNotFoundError
-from acms.log.encoding import genesis, verify
+from acms.log.encoding import genesis_hash, verify_chain
 from acms.model import Context, ContextQuery, Entry, Expect, Role, State
 from acms.ports import StorageBackend
 from acms.storage import MemoryStorage
-from acms.testing.logs import WHEN, carry, fork, new, noted, put, said, sound, stream, summed_up
+from acms.testing.logs import (
+    WHEN,
+    append_drafts,
+    create_log,
+    draft_fact,
+    draft_message,
+    draft_summary,
+    fork_log,
+    restore_contexts,
+    sound,
+    stream_entries,
+)
 from tests.storage.suite.logs import everything, mixed, refused, settled
 
 
@@ -31,15 +42,17 @@ class ForkTests:
         log = await store.read(parent.id)
         children: list[Context] = []
         for at in range(len(log) + 1):
-            child = await fork(store, parent, at)
+            child = await fork_log(store, parent, at)
             assert (child.parent, child.fork, child.root) == (parent.id, at, parent.id)
             assert child.lineage == (((parent.id, at),) if at else ())
             assert await sound(store, child.id) == log[:at]
             children.append(child)
-        assert (await fork(store, parent)).fork == len(log)
-        await put(store, parent, said("of the parent"), summed_up(1, 3))
+        assert (await fork_log(store, parent)).fork == len(log)
+        await append_drafts(store, parent, draft_message("of the parent"), draft_summary(1, 3))
         for at, child in enumerate(children):
-            receipt = await put(store, child, said(f"of child {at}"), noted("and a fact"))
+            receipt = await append_drafts(
+                store, child, draft_message(f"of child {at}"), draft_fact("and a fact")
+            )
             assert receipt.versions == (at + 1, at + 2)
         for at, child in enumerate(children):
             entries = await sound(store, child.id)
@@ -57,22 +70,24 @@ class ForkTests:
         root, child = await mixed(store)
         log = await store.read(child.id)
         for at in range(len(log) + 1):
-            grandchild = await fork(store, child, at)
+            grandchild = await fork_log(store, child, at)
             expected = ((root.id, min(at, 7)),) if at else ()
             assert grandchild.lineage == (expected if at <= 7 else (*expected, (child.id, at)))
             assert (grandchild.parent, grandchild.root) == (child.id, root.id)
             assert await sound(store, grandchild.id) == log[:at]
-            await put(store, grandchild, said("deeper"))
+            await append_drafts(store, grandchild, draft_message("deeper"))
             assert [entry.version for entry in await sound(store, grandchild.id)] == list(range(1, at + 2))
         assert await sound(store, child.id) == log
 
     async def test_t12_a_fork_during_appends_is_a_snapshot(self, store: StorageBackend) -> None:
         """A fork never sees half an append nor a version above the one it says it was forked at."""
-        parent = await new(store)
-        await put(store, parent, said("start"))
+        parent = await create_log(store)
+        await append_drafts(store, parent, draft_message("start"))
         results = await asyncio.gather(
             *[
-                put(store, parent, said(f"{n}.0"), said(f"{n}.1")) if n % 3 else fork(store, parent)
+                append_drafts(store, parent, draft_message(f"{n}.0"), draft_message(f"{n}.1"))
+                if n % 3
+                else fork_log(store, parent)
                 for n in range(45)
             ]
         )
@@ -85,43 +100,48 @@ class ForkTests:
 
     async def test_t13_a_fork_too_deep_is_refused_with_advice(self, store: StorageBackend) -> None:
         """64 inherited segments read well; one more is a typed error that says what to do."""
-        context = await new(store)
-        await put(store, context, said("0"))
+        context = await create_log(store)
+        await append_drafts(store, context, draft_message("0"))
         for depth in range(1, 65):
-            context = await fork(store, context)
-            await put(store, context, said(str(depth)))
+            context = await fork_log(store, context)
+            await append_drafts(store, context, draft_message(str(depth)))
         assert [entry.content for entry in await sound(store, context.id)] == [str(n) for n in range(65)]
         with pytest.raises(ForkDepthError) as caught:
-            await fork(store, context)
+            await fork_log(store, context)
         assert caught.value.options
-        assert (await fork(store, context, 64)).fork == 64
+        assert (await fork_log(store, context, 64)).fork == 64
 
     async def test_a_fork_is_created_once_per_key(self, store: StorageBackend) -> None:
         """Forking again under the same key returns the first fork."""
-        parent = await new(store)
-        await put(store, parent, said("a"), said("b"))
-        first = await fork(store, parent, 1, key="f")
-        assert await fork(store, parent, 2, key="f") == first
+        parent = await create_log(store)
+        await append_drafts(store, parent, draft_message("a"), draft_message("b"))
+        first = await fork_log(store, parent, 1, key="f")
+        assert await fork_log(store, parent, 2, key="f") == first
 
     async def test_a_fork_survives_the_deletion_of_its_parent(self, store: StorageBackend) -> None:
         """What a fork inherited lives as long as the fork."""
-        parent = await new(store)
-        await put(store, parent, said("a"), said("b"))
-        child = await fork(store, parent, 1)
+        parent = await create_log(store)
+        await append_drafts(store, parent, draft_message("a"), draft_message("b"))
+        child = await fork_log(store, parent, 1)
         await store.settings(parent.id, {"deleted": True}, rev=0)
-        await put(store, child, said("c"))
+        await append_drafts(store, child, draft_message("c"))
         assert [entry.content for entry in await sound(store, child.id)] == ["a", "c"]
-        assert [entry.content for entry in await sound(store, (await fork(store, child)).id)] == ["a", "c"]
+        assert [entry.content for entry in await sound(store, (await fork_log(store, child)).id)] == [
+            "a",
+            "c",
+        ]
 
     # ── verifying ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def test_t45_one_changed_byte_is_found_and_located(self, store: StorageBackend) -> None:
         """Verification names the version at which a log no longer is what was written."""
-        context = await new(store)
-        await put(store, context, said("a"), said("the price is 100"), noted("c"))
-        await put(store, context, said("d"))
+        context = await create_log(store)
+        await append_drafts(
+            store, context, draft_message("a"), draft_message("the price is 100"), draft_fact("c")
+        )
+        await append_drafts(store, context, draft_message("d"))
         entries = await sound(store, context.id)
-        start = genesis(context.id)
+        start = genesis_hash(context.id)
         for change in (
             {"content": "the price is 900"},
             {"role": Role.ASSISTANT},
@@ -131,21 +151,21 @@ class ForkTests:
             {"salt": bytes(16)},
         ):
             forged = [*entries[:1], replace(entries[1], **change), *entries[2:]]
-            found = [version for version, _ in verify(forged, head=start, version=0)]
+            found = [version for version, _ in verify_chain(forged, head=start, version=0)]
             assert found
             assert found[0] == 2
         without = [entries[0], *entries[2:]]
-        assert next(version for version, _ in verify(without, head=start, version=0)) == 2
+        assert next(version for version, _ in verify_chain(without, head=start, version=0)) == 2
 
     # ── moving logs ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _family(self, store: StorageBackend) -> tuple[Context, Context, Context, Context]:
         """Write a log with forks, tombstones, keys and settings."""
         root, child = await mixed(store)
-        grandchild = await fork(store, child, 9, key="grandchild", settings={"tags": ["x"]})
-        await put(store, grandchild, *everything())
-        at_zero = await fork(store, root, 0, namespace="n")
-        await put(store, at_zero, said("from nothing"))
+        grandchild = await fork_log(store, child, 9, key="grandchild", settings={"tags": ["x"]})
+        await append_drafts(store, grandchild, *everything())
+        at_zero = await fork_log(store, root, 0, namespace="n")
+        await append_drafts(store, at_zero, draft_message("from nothing"))
         await store.blank(root.id, [2], to=State.ERASED, audit={})
         await store.blank(child.id, [8, 9], to=State.EXPIRED, audit={})
         await store.settings(child.id, {"name": "B"}, rev=0)
@@ -155,27 +175,30 @@ class ForkTests:
         """Ids, versions, hashes, salts, tombstones and settings are verbatim, and writing goes on from there."""
         source = MemoryStorage()
         family = await self._family(source)
-        await carry(source, store, *family)
+        await restore_contexts(source, store, *family)
         for context in family:
             assert await store.context(context.id) == await source.context(context.id)
             assert await sound(store, context.id) == await source.read(context.id)
             assert settled(await store.head(context.id)) == settled(await source.head(context.id))
-        await carry(source, store, *family)
+        await restore_contexts(source, store, *family)
         last = family[2]
         keyed = next(draft for draft in everything() if draft.key is not None)
-        assert (await put(store, last, keyed)).repeated
-        receipt = await put(
-            store, last, said("more"), expect=Expect(last_message=(await source.head(last.id)).last_message)
+        assert (await append_drafts(store, last, keyed)).repeated
+        receipt = await append_drafts(
+            store,
+            last,
+            draft_message("more"),
+            expect=Expect(last_message=(await source.head(last.id)).last_message),
         )
         assert receipt.versions[0] == (await source.head(last.id)).version + 1
         await sound(store, last.id)
-        assert await new(store, "mixed") == await store.context("mixed")
+        assert await create_log(store, "mixed") == await store.context("mixed")
 
     async def test_an_exported_log_restores_elsewhere(self, store: StorageBackend) -> None:
         """What a store reads out is all that another one needs."""
         target = MemoryStorage()
         family = await self._family(store)
-        await carry(store, target, *family)
+        await restore_contexts(store, target, *family)
         for context in family:
             assert await target.context(context.id) == await store.context(context.id)
             assert await sound(target, context.id) == await store.read(context.id)
@@ -184,9 +207,11 @@ class ForkTests:
         """Cut anywhere, also within one append, the second try completes the first."""
         source = MemoryStorage()
         for cut in range(10):
-            context = await new(source, f"cut {cut}")
+            context = await create_log(source, f"cut {cut}")
             for n in (1, 4, 2, 3):
-                await put(source, context, *[said(f"{n}.{m}", key=f"{n}.{m}") for m in range(n)])
+                await append_drafts(
+                    source, context, *[draft_message(f"{n}.{m}", key=f"{n}.{m}") for m in range(n)]
+                )
             entries = await source.read(context.id)
 
             async def broken(entries: Sequence[Entry] = entries[:cut]) -> AsyncIterator[Entry]:
@@ -196,29 +221,29 @@ class ForkTests:
 
             with pytest.raises(ConnectionError):
                 await store.restore(context, broken())
-            await store.restore(context, stream(entries[:cut]))
+            await store.restore(context, stream_entries(entries[:cut]))
             assert await sound(store, context.id) == entries[:cut]
-            await store.restore(context, stream(entries))
+            await store.restore(context, stream_entries(entries))
             assert await sound(store, context.id) == entries
             assert settled(await store.head(context.id)) == settled(await source.head(context.id))
 
     async def test_restoring_over_another_log_is_refused(self, store: StorageBackend) -> None:
         """Neither an id nor a key of another log is taken over, and what is there stays."""
         ours, theirs = MemoryStorage(), MemoryStorage()
-        context = await new(ours, "a")
-        await put(ours, context, said("a"))
-        await carry(ours, theirs, context)
-        await put(ours, context, said("ours"))
-        await put(theirs, context, said("theirs"), said("theirs too"))
-        await carry(ours, store, context)
+        context = await create_log(ours, "a")
+        await append_drafts(ours, context, draft_message("a"))
+        await restore_contexts(ours, theirs, context)
+        await append_drafts(ours, context, draft_message("ours"))
+        await append_drafts(theirs, context, draft_message("theirs"), draft_message("theirs too"))
+        await restore_contexts(ours, store, context)
         log = await sound(store, context.id)
         with pytest.raises(ConflictError):
-            await carry(theirs, store, context)
+            await restore_contexts(theirs, store, context)
         stranger = MemoryStorage()
         with pytest.raises(ConflictError):
-            await carry(stranger, store, await new(stranger, "a"))
+            await restore_contexts(stranger, store, await create_log(stranger, "a"))
         with pytest.raises(ConflictError) as another:
-            await store.restore(replace(context, key="b"), stream([]))
+            await store.restore(replace(context, key="b"), stream_entries([]))
         assert not another.value.retryable
         assert await sound(store, context.id) == log
         assert [c.id for c in (await store.contexts(ContextQuery(deleted=True))).items] == [context.id]
@@ -227,9 +252,9 @@ class ForkTests:
         """A log that does not verify, has gaps, or holds what belongs elsewhere never becomes part of a store."""
         source = MemoryStorage()
         for wrong in range(6):
-            context, other = await new(source), await new(source)
-            await put(source, context, said("a"), said("b"))
-            await put(source, context, said("c"))
+            context, other = await create_log(source), await create_log(source)
+            await append_drafts(source, context, draft_message("a"), draft_message("b"))
+            await append_drafts(source, context, draft_message("c"))
             entries = await source.read(context.id)
             (stranger,) = await source.read(other.id) or [replace(entries[2], context=other.id)]
             broken: list[Entry] = [
@@ -241,7 +266,7 @@ class ForkTests:
                 [entries[0], replace(entries[1], salt=None), entries[2]],
             ][wrong]
             with pytest.raises(CorruptRecordError):
-                await store.restore(context, stream(broken))
+                await store.restore(context, stream_entries(broken))
             for entry in await sound(store, context.id):
                 assert entry in entries
 
@@ -250,11 +275,11 @@ class ForkTests:
         source = MemoryStorage()
         root, child = await mixed(source)
         with pytest.raises(ConflictError):
-            await carry(source, store, child)
+            await restore_contexts(source, store, child)
         assert await refused(store.context(child.id), SessionNotFoundError)
         entries = await source.read(root.id)
         deleted = await source.settings(root.id, {"deleted": True}, rev=0)
-        await store.restore(deleted, stream(entries))
+        await store.restore(deleted, stream_entries(entries))
         assert (await store.context(root.id)).deleted_at is not None
-        await carry(source, store, child)
+        await restore_contexts(source, store, child)
         assert await sound(store, child.id) == await source.read(child.id)

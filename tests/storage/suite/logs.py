@@ -22,7 +22,16 @@ from acms.model import (
     ToolResult,
 )
 from acms.ports import StorageBackend
-from acms.testing.logs import WHEN, fork, new, noted, put, said, summed_up, taken_back
+from acms.testing.logs import (
+    WHEN,
+    append_drafts,
+    create_log,
+    draft_fact,
+    draft_message,
+    draft_retraction,
+    draft_summary,
+    fork_log,
+)
 
 
 def settled(head: Head) -> tuple[object, ...]:
@@ -52,20 +61,28 @@ async def all_refused(calls: Iterable[Coroutine[Any, Any, object]], *errors: typ
 
 async def mixed(store: StorageBackend) -> tuple[Context, Context]:
     """Write a log with every kind of entry and a fork of it at version 7 that went on; return both."""
-    parent = await new(store, "mixed")
-    await put(store, parent, said("one"), said("two"), noted("three"))
-    await put(store, parent, said("four", replaces=((1, 1),)))
-    await put(store, parent, summed_up(1, 2), said("six"))
-    await put(
+    parent = await create_log(store, "mixed")
+    await append_drafts(store, parent, draft_message("one"), draft_message("two"), draft_fact("three"))
+    await append_drafts(store, parent, draft_message("four", replaces=((1, 1),)))
+    await append_drafts(store, parent, draft_summary(1, 2), draft_message("six"))
+    await append_drafts(
         store,
         parent,
-        taken_back(5),
+        draft_retraction(5),
         Draft(kind=Kind.EPISODE, created_at=WHEN, covers=(1, 6), closes="manual"),
     )
-    await put(store, parent, said("nine"))
-    child = await fork(store, parent, 7)
-    await put(store, child, said("eight of the child"), noted("nine of the child", replaces=((3, 3),)))
-    await put(store, child, said("ten of the child"), summed_up(4, 8), said("twelve of the child"))
+    await append_drafts(store, parent, draft_message("nine"))
+    child = await fork_log(store, parent, 7)
+    await append_drafts(
+        store, child, draft_message("eight of the child"), draft_fact("nine of the child", replaces=((3, 3),))
+    )
+    await append_drafts(
+        store,
+        child,
+        draft_message("ten of the child"),
+        draft_summary(4, 8),
+        draft_message("twelve of the child"),
+    )
     return parent, child
 
 
@@ -77,21 +94,28 @@ def everything() -> list[Draft]:
 def _messages() -> list[Draft]:
     """Return messages of plain text, with every label a message can have."""
     return [
-        said(""),
-        said("plain"),
-        said(
+        draft_message(""),
+        draft_message("plain"),
+        draft_message(
             "\u202eright to left \u0645\u0631\u062d \U0001f469\u200d\U0001f680 e\u0301 \ufeff \r\n\t\x01 \u2028"
         ),
-        said("".join(chr(0x4E00 + n % 20_000) for n in range(300_000))),
-        said("first of all times", created_at=datetime(1, 1, 1, tzinfo=UTC)),
-        said("before the epoch", created_at=datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)),
-        said("last of all times", created_at=datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)),
-        said("elsewhere", created_at=datetime(2026, 3, 1, 0, 30, 0, 1, tzinfo=timezone(timedelta(hours=14)))),
-        said("dear", tokens=2**40),
-        said("", role=None, tokens=0),
-        *(said(role.value, role=role, origin=origin) for role, origin in zip(Role, Origin, strict=False)),
-        *(said(level.value, privacy=level, origin=Origin.DERIVED) for level in Privacy),
-        said(
+        draft_message("".join(chr(0x4E00 + n % 20_000) for n in range(300_000))),
+        draft_message("first of all times", created_at=datetime(1, 1, 1, tzinfo=UTC)),
+        draft_message("before the epoch", created_at=datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)),
+        draft_message(
+            "last of all times", created_at=datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
+        ),
+        draft_message(
+            "elsewhere", created_at=datetime(2026, 3, 1, 0, 30, 0, 1, tzinfo=timezone(timedelta(hours=14)))
+        ),
+        draft_message("dear", tokens=2**40),
+        draft_message("", role=None, tokens=0),
+        *(
+            draft_message(role.value, role=role, origin=origin)
+            for role, origin in zip(Role, Origin, strict=False)
+        ),
+        *(draft_message(level.value, privacy=level, origin=Origin.DERIVED) for level in Privacy),
+        draft_message(
             "marked",
             markers=("decision", "custom:a.b-c"),
             detected=True,
@@ -99,7 +123,7 @@ def _messages() -> list[Draft]:
             episode=7,
             closes="x",
         ),
-        said("keyed", key="k \U0001f511 ' \" %"),
+        draft_message("keyed", key="k \U0001f511 ' \" %"),
     ]
 
 
@@ -151,7 +175,7 @@ def _parts() -> list[Draft]:
 def _records() -> list[Draft]:
     """Return a message with data and metadata, and an entry of every other kind."""
     return [
-        said(
+        draft_message(
             "nested",
             data={"null": None, "list": [1, [2.5, {"x": []}], True], "big": 2**63 - 1, "small": -(2**63)},
             metadata={
@@ -163,8 +187,8 @@ def _records() -> list[Draft]:
                 "b": False,
             },
         ),
-        noted("cites", sources=("m_abc_1_000000", "elsewhere"), privacy=Privacy.REDACT),
-        summed_up(1, 3),
-        taken_back(4, 6, 7),
+        draft_fact("cites", sources=("m_abc_1_000000", "elsewhere"), privacy=Privacy.REDACT),
+        draft_summary(1, 3),
+        draft_retraction(4, 6, 7),
         Draft(kind=Kind.EPISODE, created_at=WHEN, covers=(1, 2), closes="manual", content="the start"),
     ]

@@ -13,7 +13,7 @@ from acms.errors import ConflictError, SessionNotFoundError, ValidationError
 from acms.model import Derived, Record, State
 from acms.ports import HasRecords, StorageBackend
 from acms.storage.memory.store import MemoryStorage
-from acms.testing.logs import carry, fork, new, put, said, sound
+from acms.testing.logs import append_drafts, create_log, draft_message, fork_log, restore_contexts, sound
 from tests.storage.suite.logs import all_refused, refused
 
 KEPT = 32
@@ -32,7 +32,7 @@ class RecordTests:
 
     async def test_a_record_reads_back_as_it_was_put(self, store: StorageBackend) -> None:
         """Every put replaces the whole of it and counts its revision, for one context alone, across a closed handle."""
-        records, context, other = keeping(store), await new(store), await new(store)
+        records, context, other = keeping(store), await create_log(store), await create_log(store)
         assert await records.record(context.id, "shape") is None
         data: dict[str, Any] = {"b": [1, {"ü": None}], "a": -0.5, "n": 2**53, "": "\u202e\U0001f9e0"}
         first = await records.put_record(context.id, "shape", data, rev=0)
@@ -49,7 +49,7 @@ class RecordTests:
 
     async def test_a_record_is_put_only_at_the_revision_that_was_read(self, store: StorageBackend) -> None:
         """Of two writers that read the same revision exactly one wins, also where both write the same."""
-        records, context = keeping(store), await new(store)
+        records, context = keeping(store), await create_log(store)
         assert await refused(records.put_record(context.id, "a", {}, rev=1), ConflictError)
         for rev in range(3):
             puts = [records.put_record(context.id, "a", {"n": n // 2}, rev=rev) for n in range(4)]
@@ -65,8 +65,8 @@ class RecordTests:
 
     async def test_a_record_moves_nothing_of_the_log(self, store: StorageBackend) -> None:
         """No entry, no version, no derived number, no settings: whoever watches the log sees nothing."""
-        records, context = keeping(store), await new(store)
-        await put(store, context, said("a"), said("b"))
+        records, context = keeping(store), await create_log(store)
+        await append_drafts(store, context, draft_message("a"), draft_message("b"))
         await store.put_derived(context.id, [Derived(version=1, space="s", data=b"x")])
         head, log = await store.head(context.id), await sound(store, context.id)
         record = await records.put_record(context.id, "a", {"version": 2}, rev=0)
@@ -78,7 +78,7 @@ class RecordTests:
 
     async def test_a_record_of_an_unknown_or_deleted_context_is_an_error(self, store: StorageBackend) -> None:
         """Deleting a context deletes its records: one that comes back has none."""
-        records, context, other = keeping(store), await new(store), await new(store)
+        records, context, other = keeping(store), await create_log(store), await create_log(store)
         for one in (context, other):
             await records.put_record(one.id, "a", {"n": 1}, rev=0)
         await store.settings(context.id, {"deleted": True}, rev=0)
@@ -96,10 +96,10 @@ class RecordTests:
 
     async def test_an_erasure_deletes_the_records_of_its_fork_tree(self, store: StorageBackend) -> None:
         """Records name entries by id. An expiry, an erasure of nothing and other trees leave them alone."""
-        records, root, apart = keeping(store), await new(store), await new(store)
-        await put(store, root, said("a"), said("b"))
-        child = await fork(store, root)
-        grandchild = await fork(store, child)
+        records, root, apart = keeping(store), await create_log(store), await create_log(store)
+        await append_drafts(store, root, draft_message("a"), draft_message("b"))
+        child = await fork_log(store, root)
+        grandchild = await fork_log(store, child)
         family = (root, child, grandchild)
         assert await records.record(child.id, "a") is None
         for one in (*family, apart):
@@ -115,7 +115,7 @@ class RecordTests:
 
     async def test_a_context_keeps_a_bounded_number_of_records(self, store: StorageBackend) -> None:
         """A new one drives out the one that was put longest ago; what is put again stays."""
-        records, context, other = keeping(store), await new(store), await new(store)
+        records, context, other = keeping(store), await create_log(store), await create_log(store)
         await records.put_record(other.id, "n0", {}, rev=0)
         for n in range(KEPT):
             await records.put_record(context.id, f"n{n}", {"n": n}, rev=0)
@@ -128,7 +128,7 @@ class RecordTests:
 
     async def test_a_record_out_of_bounds_is_refused(self, store: StorageBackend) -> None:
         """Names, data and revisions are judged alike by all stores, before anything is stored."""
-        records, context = keeping(store), await new(store)
+        records, context = keeping(store), await create_log(store)
         widest = {"x": "\u00e9" * ((65_536 - len('{"x":""}')) // 2)}
         assert (await records.put_record(context.id, "n" * 64, widest, rev=0)).data == widest
         names: tuple[Any, ...] = ("", " ", "n" * 65, "\0", "\ud800", None)
@@ -149,13 +149,13 @@ class RecordTests:
     async def test_a_record_is_not_carried_to_another_store(self, store: StorageBackend) -> None:
         """What is derived is made again where a log is restored; what is there stays when it is restored once more."""
         records, source = keeping(store), MemoryStorage()
-        context = await new(source, "a")
-        await put(source, context, said("a"))
+        context = await create_log(source, "a")
+        await append_drafts(source, context, draft_message("a"))
         await source.put_record(context.id, "a", {"n": 1}, rev=0)
-        await carry(source, store, context)
+        await restore_contexts(source, store, context)
         assert await records.record(context.id, "a") is None
         record = await records.put_record(context.id, "a", {"n": 2}, rev=0)
-        await carry(source, store, context)
+        await restore_contexts(source, store, context)
         assert await records.record(context.id, "a") == record
 
     async def test_a_record_stays_behind_the_wall_of_its_tenant(
@@ -163,11 +163,11 @@ class RecordTests:
     ) -> None:
         """Also where both tenants have a context of the same id."""
         records, theirs = keeping(store), keeping(other_tenant)
-        context = await new(store, "a")
+        context = await create_log(store, "a")
         record = await records.put_record(context.id, "a", {"n": 1}, rev=0)
         calls = (theirs.record(context.id, "a"), theirs.put_record(context.id, "a", {}, rev=1))
         await all_refused(calls, SessionNotFoundError)
-        await carry(store, other_tenant, replace(context, key=None))
+        await restore_contexts(store, other_tenant, replace(context, key=None))
         assert await theirs.record(context.id, "a") is None
         await theirs.put_record(context.id, "a", {"n": 2}, rev=0)
         await other_tenant.settings(context.id, {"deleted": True}, rev=0)

@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 from acms.errors import ConflictError, GoneError, LeaseLostError, SessionNotFoundError, ValidationError
-from acms.log.encoding import genesis
+from acms.log.encoding import genesis_hash
 from acms.model import (
     Context,
     ContextQuery,
@@ -43,16 +43,16 @@ from acms.storage import MemoryStorage
 from acms.testing.logs import (
     WHEN,
     ManualClock,
-    fork,
-    new,
-    noted,
-    packed,
-    put,
-    said,
+    append_drafts,
+    create_log,
+    draft_fact,
+    draft_message,
+    draft_retraction,
+    draft_summary,
+    fork_log,
+    pack_vector,
     sound,
-    stream,
-    summed_up,
-    taken_back,
+    stream_entries,
 )
 from tests.storage.suite.appends import AppendTests
 from tests.storage.suite.erasure import ErasureTests
@@ -117,27 +117,29 @@ class StorageBackendTests(AppendTests, ForkTests, VectorTests, ErasureTests, Job
 
     async def test_a_new_context_is_what_was_asked_for(self, store: StorageBackend) -> None:
         """A new context says what its draft said and starts with an empty log."""
-        context = await new(store, "a", namespace="n", settings={"name": "A", "tags": ["x"]}, counter="bytes")
+        context = await create_log(
+            store, "a", namespace="n", settings={"name": "A", "tags": ["x"]}, counter="bytes"
+        )
         assert context == await store.context(context.id)
         assert (context.key, context.namespace, context.counter) == ("a", "n", "bytes")
         assert (context.root, context.parent, context.fork, context.lineage) == (context.id, None, None, ())
         assert (dict(context.settings), context.settings_rev) == ({"name": "A", "tags": ["x"]}, 0)
         assert (context.created_at, context.deleted_at) == (WHEN, None)
-        assert await store.head(context.id) == Head(context=context.id, chain=genesis(context.id))
+        assert await store.head(context.id) == Head(context=context.id, chain=genesis_hash(context.id))
         assert await sound(store, context.id) == []
 
     async def test_creating_a_key_again_returns_the_live_context(self, store: StorageBackend) -> None:
         """A key names one live context of a namespace, and creating it again changes nothing."""
-        first = await new(store, "a", settings={"name": "A"})
-        await put(store, first, said("one"))
-        assert await new(store, "a", settings={"name": "B"}, counter="other") == first
+        first = await create_log(store, "a", settings={"name": "A"})
+        await append_drafts(store, first, draft_message("one"))
+        assert await create_log(store, "a", settings={"name": "B"}, counter="other") == first
         assert (await store.head(first.id)).version == 1
-        assert (await new(store, "a", namespace="other")).id != first.id
-        assert (await new(store)).id != (await new(store)).id
+        assert (await create_log(store, "a", namespace="other")).id != first.id
+        assert (await create_log(store)).id != (await create_log(store)).id
 
     async def test_a_context_is_found_by_key_and_by_id(self, store: StorageBackend) -> None:
         """A key is looked up in its namespace only, an id everywhere."""
-        one, two = await new(store, "a"), await new(store, "a", namespace="n")
+        one, two = await create_log(store, "a"), await create_log(store, "a", namespace="n")
         assert await store.context("a") == one
         assert await store.context("a", namespace="n") == two
         assert await store.context(two.id) == two
@@ -145,8 +147,8 @@ class StorageBackendTests(AppendTests, ForkTests, VectorTests, ErasureTests, Job
 
     async def test_contexts_are_listed_newest_first_in_pages(self, store: StorageBackend) -> None:
         """Every context is on exactly one page, and the last page says that it is the last."""
-        made = [await new(store, f"k{n}", namespace="odd" if n % 2 else "even") for n in range(7)]
-        child = await fork(store, made[1])
+        made = [await create_log(store, f"k{n}", namespace="odd" if n % 2 else "even") for n in range(7)]
+        child = await fork_log(store, made[1])
         found: list[Context] = []
         after: str | None = None
         for _ in range(5):
@@ -165,7 +167,7 @@ class StorageBackendTests(AppendTests, ForkTests, VectorTests, ErasureTests, Job
 
     async def test_settings_change_only_at_the_revision_that_was_read(self, store: StorageBackend) -> None:
         """Of two writers that read the same settings one is refused; None removes a name."""
-        context = await new(store, settings={"name": "A", "tags": ["x"]})
+        context = await create_log(store, settings={"name": "A", "tags": ["x"]})
         first = await store.settings(context.id, {"name": "B", "policy": {"keep": 3}}, rev=0)
         assert dict(first.settings) == {"name": "B", "tags": ["x"], "policy": {"keep": 3}}
         assert first.settings_rev == 1
@@ -183,9 +185,11 @@ class StorageBackendTests(AppendTests, ForkTests, VectorTests, ErasureTests, Job
         self, store: StorageBackend
     ) -> None:
         """Deleting hides a context at once; only `context` by id, `get` and listing on request still know it."""
-        context = await new(store, "a")
-        receipt = await put(store, context, said("one", markers=("goal",)), noted("wine"))
-        child = await fork(store, context)
+        context = await create_log(store, "a")
+        receipt = await append_drafts(
+            store, context, draft_message("one", markers=("goal",)), draft_fact("wine")
+        )
+        child = await fork_log(store, context)
         gone = await store.settings(context.id, {"deleted": True}, rev=0)
         assert gone.deleted_at is not None
         row = Derived(version=1, space="s", data=b"x")
@@ -196,8 +200,8 @@ class StorageBackendTests(AppendTests, ForkTests, VectorTests, ErasureTests, Job
             store.missing("s", context=context.id, limit=10),
             store.put_derived(context.id, [row]),
             store.context("a"),
-            put(store, context, said("late")),
-            fork(store, context, 1),
+            append_drafts(store, context, draft_message("late")),
+            fork_log(store, context, 1),
         )
         await all_refused(calls, SessionNotFoundError)
         assert await store.context(context.id) == gone
@@ -213,10 +217,10 @@ class StorageBackendTests(AppendTests, ForkTests, VectorTests, ErasureTests, Job
 
     async def test_the_key_of_a_deleted_context_is_free_again(self, store: StorageBackend) -> None:
         """After a deletion the key names a new log, and the old one cannot come back under it."""
-        old = await new(store, "a")
-        await put(store, old, said("old"))
+        old = await create_log(store, "a")
+        await append_drafts(store, old, draft_message("old"))
         await store.settings(old.id, {"deleted": True}, rev=0)
-        fresh = await new(store, "a")
+        fresh = await create_log(store, "a")
         assert fresh.id != old.id
         assert await sound(store, fresh.id) == []
         with pytest.raises(ConflictError):
@@ -228,7 +232,7 @@ class StorageBackendTests(AppendTests, ForkTests, VectorTests, ErasureTests, Job
 
     async def test_an_unknown_context_is_an_error_everywhere(self, store: StorageBackend) -> None:
         """What does not exist is never made up."""
-        nobody = replace(await new(store), id="c_0000000000000000", key=None)
+        nobody = replace(await create_log(store), id="c_0000000000000000", key=None)
         calls = (
             store.context(nobody.id),
             store.head(nobody.id),
@@ -238,8 +242,8 @@ class StorageBackendTests(AppendTests, ForkTests, VectorTests, ErasureTests, Job
             store.missing("s", context=nobody.id, limit=1),
             store.put_derived(nobody.id, [Derived(version=1, space="s", data=b"")]),
             store.blank(nobody.id, [1], to=State.ERASED, audit={}),
-            put(store, nobody, said("one")),
-            fork(store, nobody),
+            append_drafts(store, nobody, draft_message("one")),
+            fork_log(store, nobody),
         )
         await all_refused(calls, SessionNotFoundError)
 
@@ -294,7 +298,7 @@ class StorageBackendTests(AppendTests, ForkTests, VectorTests, ErasureTests, Job
 
     async def test_newest_and_limit_are_one_number_from_zero(self, store: StorageBackend) -> None:
         """Counting from both ends at once has no meaning, nor has less than nothing."""
-        context = await new(store)
+        context = await create_log(store)
         for newest, limit in ((1, 1), (-1, None), (None, -1)):
             with pytest.raises(ValidationError):
                 await store.read(context.id, newest=newest, limit=limit)
@@ -303,9 +307,9 @@ class StorageBackendTests(AppendTests, ForkTests, VectorTests, ErasureTests, Job
 
     async def test_a_long_log_reads_whole_and_in_pages(self, store: StorageBackend) -> None:
         """The size of a log changes nothing about what is read."""
-        context = await new(store)
+        context = await create_log(store)
         for n in range(0, 1500, 500):
-            await put(store, context, *[said(f"message {m}") for m in range(n, n + 500)])
+            await append_drafts(store, context, *[draft_message(f"message {m}") for m in range(n, n + 500)])
         entries = await sound(store, context.id)
         assert [entry.content for entry in entries] == [f"message {n}" for n in range(1500)]
         pages: list[Entry] = []
@@ -316,15 +320,19 @@ class StorageBackendTests(AppendTests, ForkTests, VectorTests, ErasureTests, Job
 
     async def test_t11_what_was_read_at_a_version_is_read_there_for_ever(self, store: StorageBackend) -> None:
         """Later appends, summaries, retractions, forks and deletions of forks change nothing at a version."""
-        context = await new(store)
+        context = await create_log(store)
         then: list[list[Entry]] = [[]]
         for n in range(8):
-            extra = {3: summed_up(1, 2), 5: taken_back(2), 6: said("edit", replaces=((1, 1),))}.get(n)
-            await put(store, context, extra or said(str(n)))
+            extra = {
+                3: draft_summary(1, 2),
+                5: draft_retraction(2),
+                6: draft_message("edit", replaces=((1, 1),)),
+            }.get(n)
+            await append_drafts(store, context, extra or draft_message(str(n)))
             then.append(await store.read(context.id))
             assert await store.read(context.id, replacing=True) == [e for e in then[-1] if e.replaces]
-        child = await fork(store, context, 4)
-        await put(store, child, taken_back(1, 2))
+        child = await fork_log(store, context, 4)
+        await append_drafts(store, child, draft_retraction(1, 2))
         await store.settings(child.id, {"deleted": True}, rev=0)
         for at, entries in enumerate(then):
             assert await store.read(context.id, at=at) == entries
@@ -332,8 +340,11 @@ class StorageBackendTests(AppendTests, ForkTests, VectorTests, ErasureTests, Job
 
     async def test_an_id_finds_its_entry_and_only_its_entry(self, store: StorageBackend) -> None:
         """An id with the right place and another random end is an id of something that is not there."""
-        one, two = await new(store), await new(store)
-        ids = [*(await put(store, one, said("a"), noted("b"))).ids, *(await put(store, two, said("c"))).ids]
+        one, two = await create_log(store), await create_log(store)
+        ids = [
+            *(await append_drafts(store, one, draft_message("a"), draft_fact("b"))).ids,
+            *(await append_drafts(store, two, draft_message("c"))).ids,
+        ]
         assert [entry and entry.content for entry in await store.get([ids[2], ids[0], ids[2]])] == [
             "c",
             "a",
@@ -357,7 +368,7 @@ class StorageBackendTests(AppendTests, ForkTests, VectorTests, ErasureTests, Job
         assert await store.get(wrong) == [None] * len(wrong)
         assert await store.get([]) == []
         places = random.Random(7).sample(range(1, 2001), 60)
-        await put(store, one, *[said(str(n)) for n in range(3, 2001)])
+        await append_drafts(store, one, *[draft_message(str(n)) for n in range(3, 2001)])
         scattered = [entry.id for entry in await store.read(one.id)]
         for _ in range(2):
             found = await store.get([scattered[place - 1] for place in places])
@@ -367,10 +378,12 @@ class StorageBackendTests(AppendTests, ForkTests, VectorTests, ErasureTests, Job
 
     async def test_t35_hostile_names_find_nothing_and_break_nothing(self, store: StorageBackend) -> None:
         """Whatever is asked for, the answer is "not found" or "not valid", and never more than was asked for."""
-        context = await new(store, "plain")
-        await put(store, context, said("secret", markers=("goal",), key="k"), noted("secret"))
+        context = await create_log(store, "plain")
+        await append_drafts(
+            store, context, draft_message("secret", markers=("goal",), key="k"), draft_fact("secret")
+        )
         await store.put_derived(context.id, [Derived(version=1, space="s", data=b"x")])
-        await put(store, context, jobs=(JobDraft(kind="k", dedupe="d"),))
+        await append_drafts(store, context, jobs=(JobDraft(kind="k", dedupe="d"),))
         lost = (SessionNotFoundError, ValidationError)
         for text in HOSTILE:
             assert await store.get([text]) == [None]
@@ -385,8 +398,8 @@ class StorageBackendTests(AppendTests, ForkTests, VectorTests, ErasureTests, Job
                 lambda text=text: store.derived(text, "s"),
                 lambda text=text: store.blank(text, [1], to=State.ERASED, audit={}),
                 lambda text=text: store.contexts(ContextQuery(after=text)),
-                lambda text=text: new(store, parent=text),
-                lambda text=text: put(store, replace(context, id=text), said("x")),
+                lambda text=text: create_log(store, parent=text),
+                lambda text=text: append_drafts(store, replace(context, id=text), draft_message("x")),
             ]
             for call in calls:
                 assert await refused(call(), *lost), text[:40]
@@ -423,12 +436,14 @@ class StorageBackendTests(AppendTests, ForkTests, VectorTests, ErasureTests, Job
         for text in HOSTILE:
             verdicts: list[list[bool]] = []
             for one in (reference, store):
-                context = await new(one)
+                context = await create_log(one)
                 verdicts.append(
                     [
-                        await refused(new(one, text), ValidationError),
-                        await refused(new(one, namespace=text), ValidationError),
-                        await refused(put(one, context, said("x", key=text)), ValidationError),
+                        await refused(create_log(one, text), ValidationError),
+                        await refused(create_log(one, namespace=text), ValidationError),
+                        await refused(
+                            append_drafts(one, context, draft_message("x", key=text)), ValidationError
+                        ),
                     ]
                 )
                 if not verdicts[-1][0]:
@@ -439,8 +454,8 @@ class StorageBackendTests(AppendTests, ForkTests, VectorTests, ErasureTests, Job
 
     async def test_t35_numbers_out_of_range_select_nothing_or_everything(self, store: StorageBackend) -> None:
         """A bound that no log can reach is no error and no surprise."""
-        context = await new(store)
-        await put(store, context, said("a"), said("b"))
+        context = await create_log(store)
+        await append_drafts(store, context, draft_message("a"), draft_message("b"))
         huge = 2**63
         assert await store.read(context.id, after=huge) == []
         assert await store.read(context.id, after=2**31) == []
@@ -454,21 +469,25 @@ class StorageBackendTests(AppendTests, ForkTests, VectorTests, ErasureTests, Job
         assert await store.put_derived(context.id, rows) == 0
         for at in (3, -1, huge):
             with pytest.raises(ValidationError):
-                await fork(store, context, at)
+                await fork_log(store, context, at)
         await sound(store, context.id)
 
     # ── search ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def test_a_search_stays_in_its_namespace(self, store: StorageBackend) -> None:
         """Facts, summaries and marked messages of the live contexts of one namespace are found, and nothing else."""
-        one, two = await new(store, namespace="ana"), await new(store, namespace="ana")
-        other = await new(store, namespace="ben")
-        a = await put(
-            store, one, noted("Ana likes red wine"), said("wine, wine, wine"), noted("Ana lives in Rome")
+        one, two = await create_log(store, namespace="ana"), await create_log(store, namespace="ana")
+        other = await create_log(store, namespace="ben")
+        a = await append_drafts(
+            store,
+            one,
+            draft_fact("Ana likes red wine"),
+            draft_message("wine, wine, wine"),
+            draft_fact("Ana lives in Rome"),
         )
-        b = await put(store, two, said("no more wine", markers=("decision",)))
-        c = await put(store, two, summed_up(1, 1, content="about wine"))
-        await put(store, other, noted("Ben likes red wine"))
+        b = await append_drafts(store, two, draft_message("no more wine", markers=("decision",)))
+        c = await append_drafts(store, two, draft_summary(1, 1, content="about wine"))
+        await append_drafts(store, other, draft_fact("Ben likes red wine"))
         query = Search(namespace="ana", terms=("red", "wine"))
         hits = await store.search(query)
         assert {hit.id for hit in hits} == {a.ids[0], b.ids[0], c.ids[0]}
@@ -488,11 +507,15 @@ class StorageBackendTests(AppendTests, ForkTests, VectorTests, ErasureTests, Job
         self, store: StorageBackend, other_tenant: StorageBackend
     ) -> None:
         """The same keys, names and even ids of two tenants are two worlds."""
-        mine = await new(store, "a", namespace="n")
-        receipt = await put(
-            store, mine, noted("my secret", key="k"), said("b"), jobs=(JobDraft(kind="k", dedupe="d"),)
+        mine = await create_log(store, "a", namespace="n")
+        receipt = await append_drafts(
+            store,
+            mine,
+            draft_fact("my secret", key="k"),
+            draft_message("b"),
+            jobs=(JobDraft(kind="k", dedupe="d"),),
         )
-        await store.put_derived(mine.id, [Derived(version=1, space="s", data=packed(1.0))])
+        await store.put_derived(mine.id, [Derived(version=1, space="s", data=pack_vector(1.0))])
         assert other_tenant.tenant != store.tenant
         calls = (
             other_tenant.context(mine.id),
@@ -504,8 +527,8 @@ class StorageBackendTests(AppendTests, ForkTests, VectorTests, ErasureTests, Job
             other_tenant.put_derived(mine.id, [Derived(version=1, space="s", data=b"")]),
             other_tenant.blank(mine.id, [1], to=State.ERASED, audit={}),
             other_tenant.settings(mine.id, {"deleted": True}, rev=0),
-            put(other_tenant, mine, said("intruder")),
-            fork(other_tenant, mine),
+            append_drafts(other_tenant, mine, draft_message("intruder")),
+            fork_log(other_tenant, mine),
         )
         await all_refused(calls, SessionNotFoundError)
         assert await other_tenant.get(receipt.ids) == [None, None]
@@ -516,28 +539,32 @@ class StorageBackendTests(AppendTests, ForkTests, VectorTests, ErasureTests, Job
         assert (await other_tenant.jobs(JobQuery())).items == ()
         assert await other_tenant.claim(["k"], lease=timedelta(minutes=1)) == []
         (lease,) = await store.claim(["k"], lease=timedelta(minutes=1))
-        theirs = await new(other_tenant, "a", namespace="n")
+        theirs = await create_log(other_tenant, "a", namespace="n")
         assert theirs.id != mine.id
         calls = (
             other_tenant.settle(lease, Done()),
             other_tenant.extend(lease, by=timedelta(minutes=1)),
-            put(other_tenant, theirs, finish=lease),
+            append_drafts(other_tenant, theirs, finish=lease),
         )
         await all_refused(calls, LeaseLostError, GoneError)
-        await put(other_tenant, theirs, said("their k", key="k"), jobs=(JobDraft(kind="k", dedupe="d"),))
+        await append_drafts(
+            other_tenant, theirs, draft_message("their k", key="k"), jobs=(JobDraft(kind="k", dedupe="d"),)
+        )
         assert len((await other_tenant.jobs(JobQuery())).items) == 1
-        await other_tenant.restore(replace(mine, key=None), stream([]))
+        await other_tenant.restore(replace(mine, key=None), stream_entries([]))
         assert (await other_tenant.head(mine.id)).version == 0
         assert [entry.content for entry in await sound(store, mine.id)] == ["my secret", "b"]
         assert [entry.content for entry in await sound(other_tenant, theirs.id)] == ["their k"]
 
     async def test_a_closed_store_opens_again(self, store: StorageBackend) -> None:
         """Closing is idempotent, and the next call finds everything as it was."""
-        context = await new(store, "a")
-        receipt = await put(store, context, said("a", key="k"), jobs=(JobDraft(kind="k", dedupe="d"),))
+        context = await create_log(store, "a")
+        receipt = await append_drafts(
+            store, context, draft_message("a", key="k"), jobs=(JobDraft(kind="k", dedupe="d"),)
+        )
         await store.aclose()
         await store.aclose()
         assert await store.head(context.id) == receipt.head
-        assert (await put(store, context, said("a", key="k"))).repeated
+        assert (await append_drafts(store, context, draft_message("a", key="k"))).repeated
         assert len((await store.jobs(JobQuery())).items) == 1
         await sound(store, context.id)

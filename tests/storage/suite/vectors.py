@@ -21,10 +21,19 @@ import pytest
 
 from acms.model import Context, Derived, Search, State
 from acms.ports import StorageBackend
-from acms.testing.logs import fork, new, noted, packed, put, said, summed_up, taken_back
+from acms.testing.logs import (
+    append_drafts,
+    create_log,
+    draft_fact,
+    draft_message,
+    draft_retraction,
+    draft_summary,
+    fork_log,
+    pack_vector,
+)
 from acms.text import index_record
 
-ONE = packed(1, 0.5)
+ONE = pack_vector(1, 0.5)
 """A vector where any will do."""
 HALVES = "model/8/f16/recipe"
 """A space as the embedding names it; its vectors are of 16-bit floats."""
@@ -64,13 +73,13 @@ class VectorTests:
 
     async def test_derived_rows_come_back_in_the_order_they_were_written(self, store: StorageBackend) -> None:
         """A reader that knows a sequence number gets exactly what was written since."""
-        context = await new(store)
-        await put(store, context, *[said(str(n)) for n in range(4)])
+        context = await create_log(store)
+        await append_drafts(store, context, *[draft_message(str(n)) for n in range(4)])
         rows = [
-            Derived(version=3, space="a", data=packed(3, 1), start=1, end=9),
+            Derived(version=3, space="a", data=pack_vector(3, 1), start=1, end=9),
             Derived(version=1, space="a", data=b"", part=1),
-            Derived(version=1, space="b", data=packed(2, 2)),
-            Derived(version=1, space="a", data=packed(0, 1)),
+            Derived(version=1, space="b", data=pack_vector(2, 2)),
+            Derived(version=1, space="a", data=pack_vector(0, 1)),
         ]
         assert await store.put_derived(context.id, rows) == 4
         found = await store.derived(context.id, "a")
@@ -85,26 +94,28 @@ class VectorTests:
 
     async def test_a_derived_row_replaces_the_one_of_the_same_part(self, store: StorageBackend) -> None:
         """A part of a space has one row; a new one is news to whoever read the old one."""
-        context = await new(store)
-        await put(store, context, said("a"))
+        context = await create_log(store)
+        await append_drafts(store, context, draft_message("a"))
         await store.put_derived(
-            context.id, [Derived(version=1, space="s", data=packed(1, 0), start=0, end=1)]
+            context.id, [Derived(version=1, space="s", data=pack_vector(1, 0), start=0, end=1)]
         )
         before = (await store.head(context.id)).derived
         await store.put_derived(
-            context.id, [Derived(version=1, space="s", data=packed(0, 1), start=2, end=3)]
+            context.id, [Derived(version=1, space="s", data=pack_vector(0, 1), start=2, end=3)]
         )
         (row,) = await store.derived(context.id, "s", after=before)
-        assert (row.data, row.start, row.end) == (packed(0, 1), 2, 3)
+        assert (row.data, row.start, row.end) == (pack_vector(0, 1), 2, 3)
         assert await store.derived(context.id, "s") == [row]
         assert row.seq == (await store.head(context.id)).derived > before
 
     async def test_missing_lists_what_a_space_does_not_cover(self, store: StorageBackend) -> None:
         """Live messages, facts and summaries without a row are listed, per space, and nothing else is."""
-        context, other = await new(store), await new(store)
-        await put(store, context, said("a"), noted("b"))
-        await put(store, context, summed_up(1, 1), taken_back(2), said(""), said("f"))
-        await put(store, other, said("x"))
+        context, other = await create_log(store), await create_log(store)
+        await append_drafts(store, context, draft_message("a"), draft_fact("b"))
+        await append_drafts(
+            store, context, draft_summary(1, 1), draft_retraction(2), draft_message(""), draft_message("f")
+        )
+        await append_drafts(store, other, draft_message("x"))
         assert await store.missing("s", context=context.id, limit=9) == [
             (context.id, n) for n in (1, 2, 3, 6)
         ]
@@ -119,30 +130,32 @@ class VectorTests:
 
     async def test_a_fork_shares_the_derived_rows_of_what_it_inherited(self, store: StorageBackend) -> None:
         """What was computed once for an entry serves every fork that reads it, whoever computed it."""
-        parent = await new(store)
-        await put(store, parent, said("a"), said("b"), said("c"))
-        await store.put_derived(parent.id, [Derived(version=n, space="s", data=packed(n, 1)) for n in (1, 3)])
-        child = await fork(store, parent, 2)
-        await put(store, child, said("d"))
+        parent = await create_log(store)
+        await append_drafts(store, parent, draft_message("a"), draft_message("b"), draft_message("c"))
+        await store.put_derived(
+            parent.id, [Derived(version=n, space="s", data=pack_vector(n, 1)) for n in (1, 3)]
+        )
+        child = await fork_log(store, parent, 2)
+        await append_drafts(store, child, draft_message("d"))
         rows = [
-            Derived(version=2, space="s", data=packed(2, 2)),
-            Derived(version=3, space="s", data=packed(3, 3)),
+            Derived(version=2, space="s", data=pack_vector(2, 2)),
+            Derived(version=3, space="s", data=pack_vector(3, 3)),
         ]
         assert await store.put_derived(child.id, rows) == 2
         of_child = {row.version: row.data for row in await store.derived(child.id, "s")}
-        assert of_child == {1: packed(1, 1), 2: packed(2, 2), 3: packed(3, 3)}
+        assert of_child == {1: pack_vector(1, 1), 2: pack_vector(2, 2), 3: pack_vector(3, 3)}
         of_parent = {row.version: row.data for row in await store.derived(parent.id, "s")}
-        assert of_parent == {1: packed(1, 1), 2: packed(2, 2), 3: packed(3, 1)}
+        assert of_parent == {1: pack_vector(1, 1), 2: pack_vector(2, 2), 3: pack_vector(3, 1)}
         assert {row.version for row in await store.derived(child.id, "s", at=1)} == {1}
 
     async def test_derived_rows_are_counted_once_for_a_whole_fork_tree(self, store: StorageBackend) -> None:
         """Every row of a tree has its own number, ascending whoever stored it, and all heads say the same."""
-        root, apart = await new(store), await new(store)
-        await put(store, root, said("a"), said("b"), said("c"))
-        await put(store, apart, said("x"))
-        child = await fork(store, root, 2)
-        await put(store, child, said("of the child"))
-        grandchild, cousin = await fork(store, child), await fork(store, root)
+        root, apart = await create_log(store), await create_log(store)
+        await append_drafts(store, root, draft_message("a"), draft_message("b"), draft_message("c"))
+        await append_drafts(store, apart, draft_message("x"))
+        child = await fork_log(store, root, 2)
+        await append_drafts(store, child, draft_message("of the child"))
+        grandchild, cousin = await fork_log(store, child), await fork_log(store, root)
         tree = (root, child, grandchild, cousin)
         numbers: dict[tuple[str, int], int] = {}
         turns = [
@@ -155,7 +168,7 @@ class VectorTests:
             (grandchild, 3),
         ]
         for turn, (context, version) in enumerate(turns, 1):
-            row = Derived(version=version, space="s", data=packed(turn, 1))
+            row = Derived(version=version, space="s", data=pack_vector(turn, 1))
             assert await store.put_derived(context.id, [row]) == 1
             assert {(await store.head(one.id)).derived for one in tree} == {turn}
             owner = child.id if version == 3 and context in (child, grandchild) else root.id
@@ -168,26 +181,28 @@ class VectorTests:
             )
             found = await store.derived(context.id, "s")
             assert [(row.seq, row.version) for row in found] == expected
-            assert [row.data for row in found] == [packed(seq, 1) for seq, _ in expected]
-        assert (await store.head((await fork(store, child, 0)).id)).derived == len(turns)
-        receipt = await put(store, grandchild, said("later"))
+            assert [row.data for row in found] == [pack_vector(seq, 1) for seq, _ in expected]
+        assert (await store.head((await fork_log(store, child, 0)).id)).derived == len(turns)
+        receipt = await append_drafts(store, grandchild, draft_message("later"))
         assert receipt.head == await store.head(grandchild.id)
         assert receipt.head.derived == len(turns)
 
     async def test_one_watermark_misses_no_row_of_a_lineage(self, store: StorageBackend) -> None:
         """A reader that goes on behind the head it read keeps up with its parent, its own rows and its sibling's."""
-        root = await new(store)
-        await put(store, root, *[said(str(n)) for n in range(6)])
-        child, sibling = await fork(store, root, 4), await fork(store, root, 3)
+        root = await create_log(store)
+        await append_drafts(store, root, *[draft_message(str(n)) for n in range(6)])
+        child, sibling = await fork_log(store, root, 4), await fork_log(store, root, 3)
         for context in (child, sibling):
-            await put(store, context, *[said(str(n)) for n in range(6)])
+            await append_drafts(store, context, *[draft_message(str(n)) for n in range(6)])
         chance = random.Random(5)
         kept: dict[str, dict[int, Derived]] = {context.id: {} for context in (root, child, sibling)}
         marks = dict.fromkeys(kept, 0)
         for turn in range(40):
             writer = chance.choice((root, child, sibling))
             version = chance.randint(1, (await store.head(writer.id)).version)
-            await store.put_derived(writer.id, [Derived(version=version, space="s", data=packed(turn, 1))])
+            await store.put_derived(
+                writer.id, [Derived(version=version, space="s", data=pack_vector(turn, 1))]
+            )
             reader = chance.choice(list(kept))
             head = await store.head(reader)
             news = await store.derived(reader, "s", after=marks[reader])
@@ -198,12 +213,14 @@ class VectorTests:
 
     async def test_missing_of_a_fork_names_what_it_inherited(self, store: StorageBackend) -> None:
         """Of one context its whole lineage is asked about, under its name; without one each entry once."""
-        root = await new(store)
-        await put(store, root, said("a"), said("b"), said("c"), said("d"))
-        child = await fork(store, root, 3)
-        await put(store, child, said("four"), taken_back(1), said("six"))
-        grandchild = await fork(store, child, 5)
-        await put(store, grandchild, said("six of the grandchild"))
+        root = await create_log(store)
+        await append_drafts(
+            store, root, draft_message("a"), draft_message("b"), draft_message("c"), draft_message("d")
+        )
+        child = await fork_log(store, root, 3)
+        await append_drafts(store, child, draft_message("four"), draft_retraction(1), draft_message("six"))
+        grandchild = await fork_log(store, child, 5)
+        await append_drafts(store, grandchild, draft_message("six of the grandchild"))
 
         everyone = {root.id, child.id, grandchild.id}
 
@@ -233,8 +250,8 @@ class VectorTests:
         assert await lacks(root) == []
         await store.put_derived(grandchild.id, [Derived(version=6, space="s", data=ONE)])
         assert await lacks(None) == [6], "the child's own"
-        await put(store, root, *[said(str(n)) for n in range(1300)])
-        late = await fork(store, root)
+        await append_drafts(store, root, *[draft_message(str(n)) for n in range(1300)])
+        late = await fork_log(store, root)
         assert len(await store.missing("s", context=late.id, limit=9999)) == 1300
         rows = [Derived(version=5 + n, space="s", data=ONE) for n in range(1300) if n != 1150]
         assert await store.put_derived(late.id, rows) == 1299
@@ -247,15 +264,15 @@ class VectorTests:
         self, store: StorageBackend
     ) -> None:
         """Without waiting a row may be late, but closing a store loses none."""
-        context = await new(store)
-        await put(store, context, said("a"))
+        context = await create_log(store)
+        await append_drafts(store, context, draft_message("a"))
         await store.put_derived(context.id, [Derived(version=1, space="s", data=ONE)], wait=False)
         await store.aclose()
         assert [row.data for row in await store.derived(context.id, "s")] == [ONE]
 
     async def test_the_bytes_of_a_vector_come_back_as_they_went_in(self, store: StorageBackend) -> None:
         """Numbers of 16 or 32 bits, any length, and what is no vector at all; also after closing and opening again."""
-        context = await new(store)
+        context = await create_log(store)
         chance = random.Random(7)
         drawn = [tuple(chance.gauss(0, 1) for _ in range(8)) for _ in range(40)]
         rows = [
@@ -263,20 +280,21 @@ class VectorTests:
             for part, numbers in enumerate(drawn)
         ]
         rows += [
-            Derived(version=1, space="s", part=part, data=packed(*numbers))
+            Derived(version=1, space="s", part=part, data=pack_vector(*numbers))
             for part, numbers in enumerate(drawn)
         ]
         odd = [
-            b"", b"x", bytes(8), bytes(32), packed(float("nan")), packed(float("inf"), 1), packed(3e38, 3e38),
-            packed(1e-40), packed(-1.5), packed(*range(1, 100)), chance.randbytes(21), chance.randbytes(1000),
+            b"", b"x", bytes(8), bytes(32), pack_vector(float("nan")), pack_vector(float("inf"), 1),
+            pack_vector(3e38, 3e38), pack_vector(1e-40), pack_vector(-1.5), pack_vector(*range(1, 100)),
+            chance.randbytes(21), chance.randbytes(1000),
         ]  # fmt: skip
         rows += [Derived(version=2, space="s", part=part, data=data) for part, data in enumerate(odd)]
         rows += [
             Derived(version=2, space=HALVES, part=part, data=data)
             for part, data in enumerate([*odd, halved(6e-8, 1), halved(65504, -65504), halved(-0.0, 1)])
         ]
-        rows.append(Derived(version=1, space=index_record.SPACE, data=packed(1, 2)))
-        await put(store, context, said("a"), said("b"))
+        rows.append(Derived(version=1, space=index_record.SPACE, data=pack_vector(1, 2)))
+        await append_drafts(store, context, draft_message("a"), draft_message("b"))
         assert await store.put_derived(context.id, rows) == len(rows)
         for _ in range(2):
             for space in (HALVES, "s", index_record.SPACE):
@@ -286,8 +304,8 @@ class VectorTests:
 
     async def test_an_entry_has_as_many_vectors_as_it_has_parts(self, store: StorageBackend) -> None:
         """Hundreds of parts of a few entries keep their places, and one of them is enough to cover an entry."""
-        context = await new(store)
-        await put(store, context, *[said(str(n)) for n in range(5)])
+        context = await create_log(store)
+        await append_drafts(store, context, *[draft_message(str(n)) for n in range(5)])
         rows = [
             Derived(
                 version=version,
@@ -309,36 +327,38 @@ class VectorTests:
 
     async def test_two_rows_of_one_part_in_a_call_leave_the_later_one(self, store: StorageBackend) -> None:
         """What is written later in one call replaces what was written before it."""
-        context = await new(store)
-        await put(store, context, said("a"))
-        rows = [Derived(version=1, space="s", data=packed(n, 1)) for n in (1, 2, 3)]
+        context = await create_log(store)
+        await append_drafts(store, context, draft_message("a"))
+        rows = [Derived(version=1, space="s", data=pack_vector(n, 1)) for n in (1, 2, 3)]
         await store.put_derived(context.id, rows)
         (row,) = await store.derived(context.id, "s")
-        assert row.data == packed(3, 1)
+        assert row.data == pack_vector(3, 1)
         assert row.seq == (await store.head(context.id)).derived
 
     async def test_two_spaces_are_never_mixed(self, store: StorageBackend) -> None:
         """The same part of two spaces is two rows, whatever the spaces are called."""
-        context = await new(store)
-        await put(store, context, noted("a"))
+        context = await create_log(store)
+        await append_drafts(store, context, draft_fact("a"))
         spaces = ["s", "S", "s/2", "s/2/f32/r", "model \N{SNOWMAN}", "x" * 300]
         for number, space in enumerate(spaces, 1):
-            await store.put_derived(context.id, [Derived(version=1, space=space, data=packed(number, 1))])
+            await store.put_derived(
+                context.id, [Derived(version=1, space=space, data=pack_vector(number, 1))]
+            )
         for number, space in enumerate(spaces, 1):
-            assert [row.data for row in await store.derived(context.id, space)] == [packed(number, 1)]
+            assert [row.data for row in await store.derived(context.id, space)] == [pack_vector(number, 1)]
             (hit,) = await store.search(Search(namespace="default", space=space, vector=(1.0, 0.0)))
-            assert hit.score == pytest.approx(cosine((1.0, 0.0), packed(number, 1)), abs=1e-9)
+            assert hit.score == pytest.approx(cosine((1.0, 0.0), pack_vector(number, 1)), abs=1e-9)
         assert await store.search(Search(namespace="default", space="elsewhere", vector=(1.0, 0.0))) == []
         assert await store.search(Search(namespace="default", vector=(1.0, 0.0))) == []
 
     async def test_vectors_of_what_is_erased_go_and_do_not_come_back(self, store: StorageBackend) -> None:
         """Erased from a fork or its parent, an entry has no vector in any of them; an expired one keeps it."""
-        root = await new(store)
-        await put(store, root, *[noted(str(n)) for n in range(4)])
-        child = await fork(store, root, 3)
-        await put(store, child, noted("its own"))
+        root = await create_log(store)
+        await append_drafts(store, root, *[draft_fact(str(n)) for n in range(4)])
+        child = await fork_log(store, root, 3)
+        await append_drafts(store, child, draft_fact("its own"))
         rows = [
-            Derived(version=n, space="s", part=part, data=packed(n, part))
+            Derived(version=n, space="s", part=part, data=pack_vector(n, part))
             for n in (1, 2, 3, 4)
             for part in (0, 1)
         ]
@@ -357,12 +377,15 @@ class VectorTests:
     async def test_a_search_gives_the_best_first_with_exact_cosines(self, store: StorageBackend) -> None:
         """Of many vectors the nearest entries, each with the best of its parts, whatever kind of number they are of."""
         chance = random.Random(3)
-        one, two = await new(store), await new(store)
-        drafts = [noted(f"fact {n}") for n in range(30)] + [said("plain"), said("marked", markers=("goal",))]
-        ids = {context.id: (await put(store, context, *drafts)).ids for context in (one, two)}
+        one, two = await create_log(store), await create_log(store)
+        drafts = [draft_fact(f"fact {n}") for n in range(30)] + [
+            draft_message("plain"),
+            draft_message("marked", markers=("goal",)),
+        ]
+        ids = {context.id: (await append_drafts(store, context, *drafts)).ids for context in (one, two)}
         best: dict[tuple[str, str], float] = {}
         query = tuple(chance.gauss(0, 1) for _ in range(8))
-        for space, pack, kind in (("s", packed, "f"), (HALVES, halved, "e")):
+        for space, pack, kind in (("s", pack_vector, "f"), (HALVES, halved, "e")):
             for context in (one, two):
                 rows = [
                     Derived(
@@ -394,10 +417,13 @@ class VectorTests:
 
     async def test_a_search_joins_words_and_vectors(self, store: StorageBackend) -> None:
         """An entry counts for the better of the two; one that has no vector is found by its words."""
-        context = await new(store)
-        receipt = await put(store, context, noted("red wine"), noted("grape juice"), noted("blue sky"))
+        context = await create_log(store)
+        receipt = await append_drafts(
+            store, context, draft_fact("red wine"), draft_fact("grape juice"), draft_fact("blue sky")
+        )
         rows = [
-            Derived(version=n, space="s", data=packed(*numbers)) for n, numbers in ((2, (1, 0)), (3, (-1, 0)))
+            Derived(version=n, space="s", data=pack_vector(*numbers))
+            for n, numbers in ((2, (1, 0)), (3, (-1, 0)))
         ]
         await store.put_derived(context.id, rows)
         query = Search(namespace="default", terms=("wine",), space="s", vector=(1.0, 0.0))
@@ -411,16 +437,16 @@ class VectorTests:
     async def test_a_search_finds_nothing_of_others(self, store: StorageBackend) -> None:
         """Neither another namespace, nor a deleted context, however many vectors they have that are nearer."""
         mine, theirs, gone = (
-            await new(store, namespace="n"),
-            await new(store),
-            await new(store, namespace="n"),
+            await create_log(store, namespace="n"),
+            await create_log(store),
+            await create_log(store, namespace="n"),
         )
-        receipt = await put(store, mine, noted("mine"))
-        await store.put_derived(mine.id, [Derived(version=1, space="s", data=packed(1, 1))])
+        receipt = await append_drafts(store, mine, draft_fact("mine"))
+        await store.put_derived(mine.id, [Derived(version=1, space="s", data=pack_vector(1, 1))])
         for context in (theirs, gone):
-            await put(store, context, *[noted(str(n)) for n in range(100)])
+            await append_drafts(store, context, *[draft_fact(str(n)) for n in range(100)])
             await store.put_derived(
-                context.id, [Derived(version=n, space="s", data=packed(1, 0)) for n in range(1, 101)]
+                context.id, [Derived(version=n, space="s", data=pack_vector(1, 0)) for n in range(1, 101)]
             )
         await store.settings(gone.id, {"deleted": True}, rev=0)
         hits = await store.search(Search(namespace="n", space="s", vector=(1.0, 0.0), limit=3))
@@ -434,22 +460,22 @@ class VectorTests:
         self, store: StorageBackend, other_tenant: StorageBackend
     ) -> None:
         """The same ids under another tenant are other rows."""
-        mine = await new(store, "a")
-        await put(store, mine, noted("a"))
-        await store.put_derived(mine.id, [Derived(version=1, space="s", data=packed(1, 0))])
-        theirs = await new(other_tenant, "a")
-        await put(other_tenant, theirs, noted("b"))
-        await other_tenant.put_derived(theirs.id, [Derived(version=1, space="s", data=packed(0, 1))])
+        mine = await create_log(store, "a")
+        await append_drafts(store, mine, draft_fact("a"))
+        await store.put_derived(mine.id, [Derived(version=1, space="s", data=pack_vector(1, 0))])
+        theirs = await create_log(other_tenant, "a")
+        await append_drafts(other_tenant, theirs, draft_fact("b"))
+        await other_tenant.put_derived(theirs.id, [Derived(version=1, space="s", data=pack_vector(0, 1))])
         for one, context, vector in ((store, mine, (1.0, 0.0)), (other_tenant, theirs, (0.0, 1.0))):
             (hit,) = await one.search(Search(namespace="default", space="s", vector=vector))
             assert hit.context == context.id
-            assert [row.data for row in await one.derived(context.id, "s")] == [packed(*vector)]
+            assert [row.data for row in await one.derived(context.id, "s")] == [pack_vector(*vector)]
 
     async def test_vectors_that_are_made_again_are_news(self, store: StorageBackend) -> None:
         """The same vectors written again are the same rows with new numbers: whoever waits for them hears of them."""
-        context = await new(store)
-        await put(store, context, noted("a"), noted("b"))
-        rows = [Derived(version=n, space="s", data=packed(n, 1)) for n in (1, 2)]
+        context = await create_log(store)
+        await append_drafts(store, context, draft_fact("a"), draft_fact("b"))
+        rows = [Derived(version=n, space="s", data=pack_vector(n, 1)) for n in (1, 2)]
         await store.put_derived(context.id, rows)
         before = await store.derived(context.id, "s")
         await store.put_derived(context.id, rows)
@@ -461,13 +487,15 @@ class VectorTests:
 
     async def test_a_search_by_vector_uses_one_space(self, store: StorageBackend) -> None:
         """The nearest vector of the named space comes first; other spaces and lengths do not count."""
-        context = await new(store)
-        receipt = await put(store, context, noted("north"), noted("east"), noted("nowhere"))
+        context = await create_log(store)
+        receipt = await append_drafts(
+            store, context, draft_fact("north"), draft_fact("east"), draft_fact("nowhere")
+        )
         rows = [
-            Derived(version=1, space="s", data=packed(0, 1)),
-            Derived(version=2, space="s", data=packed(1, 0.1)),
-            Derived(version=2, space="s", part=1, data=packed(0, -1)),
-            Derived(version=3, space="other", data=packed(1, 0)),
+            Derived(version=1, space="s", data=pack_vector(0, 1)),
+            Derived(version=2, space="s", data=pack_vector(1, 0.1)),
+            Derived(version=2, space="s", part=1, data=pack_vector(0, -1)),
+            Derived(version=3, space="other", data=pack_vector(1, 0)),
         ]
         await store.put_derived(context.id, rows)
         hits = await store.search(Search(namespace="default", space="s", vector=(1.0, 0.2)))

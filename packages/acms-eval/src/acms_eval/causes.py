@@ -7,7 +7,7 @@ things were taken for the answer.
 
 from __future__ import annotations
 
-from acms.text.tokenizer import terms, words
+from acms.text.tokenizer import content_terms, split_words
 from acms_eval.metrics import carries
 from acms_eval.nouns import Scenario, Score
 
@@ -30,10 +30,10 @@ def cause(scenario: Scenario, score: Score, roomy: Score) -> str | None:
     if roomy.hit:
         return "budget"
     probe = score.probe
-    asked = set(terms(words(probe.question)))
+    asked = set(content_terms(split_words(probe.question)))
     told = [
         said.text
         for said in scenario.said[: probe.after]
         if said.part in ("fact", "correction") and any(carries(said.text, word) for word in probe.expected)
     ]
-    return "rank" if any(asked.intersection(terms(words(text))) for text in told) else "words"
+    return "rank" if any(asked.intersection(content_terms(split_words(text))) for text in told) else "words"

@@ -296,7 +296,7 @@ def _people(dataset: str) -> Callable[[Path, Iterator[_Record]], Iterator[Conver
                     gold = frozenset(_gold(one.get("evidence"), places, turns))
                     questions.append(
                         Question(
-                            text=validation.text(one["question"], "question"),
+                            text=validation.validate_text(one["question"], "question"),
                             group=group if known in ("LoCoMo", "REALTALK") else str(one.get("kind", group)),
                             gold=gold,
                             outdated=gold - {max(gold)} if known == "Vehicle" and gold else frozenset(),
@@ -373,7 +373,7 @@ def _beam(file: Path, records: Iterator[_Record]) -> Iterator[Conversation]:
                     outdated = gold - newest if newest else outdated
                 questions.append(
                     Question(
-                        text=validation.text(one["question"], "question"),
+                        text=validation.validate_text(one["question"], "question"),
                         group=ability,
                         gold=gold,
                         outdated=outdated,
@@ -427,14 +427,14 @@ def _long(file: Path, records: Iterator[_Record]) -> Iterator[Conversation]:
                         within.add(len(said))
                     said.append(
                         Said(
-                            role=validation.choice(turn["role"], Role, "role").value,
+                            role=validation.parse_choice(turn["role"], Role, "role").value,
                             text=turn["content"],
                             created_at=started + timedelta(seconds=second),
                         )
                     )
             missing = name.endswith("_abs")
             question = Question(
-                text=validation.text(asked, "question"),
+                text=validation.validate_text(asked, "question"),
                 group="abstention" if missing else str(group),
                 gold=frozenset(marked or within),
                 answerable=not missing,

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import log2
 
-from acms.contract.entities import normal
+from acms.contract.entities import normalize_entity
 from acms.contract.schema import Layer, RenderReply
-from acms.contract.wire import fields, needed, one_of, strings, text
+from acms.contract.wire import one_of, parse_object, parse_strings, parse_text, require_field
 from acms.errors import ValidationError
 from acms.model import Json, Privacy
-from acms.privacy.detect import redact
+from acms.privacy.detect import redact_text
 
 __all__ = ["GoldItem", "evaluation_result"]
 
@@ -43,17 +43,19 @@ class GoldItem:
     @classmethod
     def of(cls, data: object) -> GoldItem:
         """Read an item; `ValidationError` names the field."""
-        body = fields(data, "", _FIELDS, False)
+        body = parse_object(data, "", _FIELDS, False)
         if body.get("schema_version", VERSION) != VERSION:
             raise ValidationError(f"must be {VERSION!r}", field="schema_version")
         stated = body.get("entities")
         return cls(
-            id=text(needed(body, "id"), "id", least=1, most=512),
-            query=text(needed(body, "query"), "query", least=1),
-            expected_ids=strings(needed(body, "expected_ids"), "expected_ids"),
-            layers=tuple(one_of(Layer, one, "layers") for one in strings(needed(body, "layers"), "layers")),
-            entities=None if stated is None else strings(stated, "entities"),
-            tags=strings(body.get("tags", ()), "tags"),
+            id=parse_text(require_field(body, "id"), "id", least=1, most=512),
+            query=parse_text(require_field(body, "query"), "query", least=1),
+            expected_ids=parse_strings(require_field(body, "expected_ids"), "expected_ids"),
+            layers=tuple(
+                one_of(Layer, one, "layers") for one in parse_strings(require_field(body, "layers"), "layers")
+            ),
+            entities=None if stated is None else parse_strings(stated, "entities"),
+            tags=parse_strings(body.get("tags", ()), "tags"),
         )
 
 
@@ -137,14 +139,14 @@ def leaks(wire: Mapping[str, Json], planted: Collection[str], privacy: Privacy) 
     texts: list[str] = [one["text"] for one in wire.get("fragments") or () if "text" in one]
     if privacy is Privacy.BLOCK:
         return found + len(texts)
-    return found + sum(bool(redact(text, privacy).spans) for text in texts)
+    return found + sum(bool(redact_text(text, privacy).spans) for text in texts)
 
 
 def _coverage(gold: GoldItem, wire: Mapping[str, Json]) -> float | None:
-    wanted = {normal(name) for name in gold.entities or ()} - {""}
+    wanted = {normalize_entity(name) for name in gold.entities or ()} - {""}
     if not wanted:
         return (wire.get("metrics") or {}).get("coverage_entities")
-    named = {normal(name) for one in wire.get("fragments") or () for name in one["entities"]}
+    named = {normalize_entity(name) for one in wire.get("fragments") or () for name in one["entities"]}
     return len(wanted & named) / len(wanted)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from acms.errors import ConfigurationError, ProviderError
 from acms.providers.chat import Chat
-from acms.providers.http import Endpoint, OverEndpoint, StatusError, endpoint
+from acms.providers.http import Endpoint, OverEndpoint, StatusError, resolve_endpoint
 from acms_eval.nouns import Recalled
 
 __all__ = ["Answer", "Judge", "Judgement", "Verdict", "rating"]
@@ -109,7 +109,7 @@ class Judge(OverEndpoint):
     ) -> None:
         if type(concurrency) is not int or concurrency < 1:
             raise ConfigurationError(f"concurrency must be a whole number above 0, was {concurrency!r}")
-        self._endpoint = endpoint(base_url, api_key=api_key, timeout=timeout, max_retries=max_retries)
+        self._endpoint = resolve_endpoint(base_url, api_key=api_key, timeout=timeout, max_retries=max_retries)
         self._judge = Chat(self._endpoint, model)
         self._answers = None if answers_with is None else Chat(self._endpoint, answers_with)
         self._concurrency = concurrency

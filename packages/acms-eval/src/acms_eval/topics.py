@@ -19,7 +19,7 @@ from typing import Any, cast
 
 from acms.errors import ValidationError
 from acms.knowledge import Cardinality
-from acms.text.markers import detect
+from acms.text.markers import detect_markers
 from acms_eval.metrics import carries
 
 __all__ = ["SHIPPED", "Chain", "Domain", "Phrases", "Topic", "Use", "drawn", "phrases"]
@@ -359,7 +359,7 @@ def _values(values: Sequence[str], least: int, place: str) -> None:
 
 def _marked(texts: Sequence[str], marked: bool, place: str) -> None:
     for text in texts:
-        if bool(detect(text.replace("{v}", "x"))) != marked:
+        if bool(detect_markers(text.replace("{v}", "x"))) != marked:
             problem = "must start with a marker" if marked else "must have no marker"
             raise ValidationError(f"{problem}: {text!r}", field=place)
 

@@ -15,7 +15,7 @@ from acms.branches.importers.conversation import Conversation, make_turn
 from acms.branches.importers.source import Source
 from acms.log.foreign import Turn
 
-__all__ = ["BEGINS", "read"]
+__all__ = ["BEGINS", "read_aider"]
 
 BEGINS = "# aider chat started at "
 _MODEL = re.compile(r"> (?:Main model|Model|Models): (\S+)")
@@ -37,21 +37,21 @@ class _Chat:
     fence: str = ""
 
 
-def read(source: Source) -> Iterator[Conversation]:
+def read_aider(source: Source) -> Iterator[Conversation]:
     """Read each start of the program as a conversation, a message at a time."""
     chat = _Chat()
     for line in source.lines():
         line = line.rstrip("\r\n")
         if line.startswith(BEGINS) and not chat.fence:
-            yield from _finish(chat)
+            yield from _finish_chat(chat)
             started = line.removeprefix(BEGINS).strip()
             chat = _Chat(id=f"{source.stem}-{re.sub(r'[^0-9]+', '-', started)}", started=started)
         elif chat.id:
-            yield from _take(chat, line, source)
-    yield from _finish(chat)
+            yield from _take_line(chat, line, source)
+    yield from _finish_chat(chat)
 
 
-def _take(chat: _Chat, line: str, source: Source) -> Iterator[Conversation]:
+def _take_line(chat: _Chat, line: str, source: Source) -> Iterator[Conversation]:
     if chat.fence:
         chat.lines.append(line)
         if line.strip() == chat.fence:
@@ -62,7 +62,7 @@ def _take(chat: _Chat, line: str, source: Source) -> Iterator[Conversation]:
     elif line == "####":
         role, text = "user", ""
     elif line.startswith("> "):
-        yield from _close(chat)
+        yield from _close_message(chat)
         _read_notice(chat, line)
         source.skip("lines that the program printed")
         return
@@ -73,7 +73,7 @@ def _take(chat: _Chat, line: str, source: Source) -> Iterator[Conversation]:
     if role != chat.role:
         if role == "assistant" and not text.strip():
             return
-        yield from _close(chat)
+        yield from _close_message(chat)
         chat.role = role
     opens = _FENCE.match(text) if role == "assistant" else None
     if opens:
@@ -90,7 +90,7 @@ def _read_notice(chat: _Chat, line: str) -> None:
         chat.answer["metadata"] = {**chat.answer.get("metadata", {}), "usage": usage}
 
 
-def _close(chat: _Chat) -> Iterator[Conversation]:
+def _close_message(chat: _Chat) -> Iterator[Conversation]:
     """End a message. An answer waits for its token usage, which comes after it."""
     text = "\n".join(chat.lines).strip("\n")
     role = chat.role
@@ -105,7 +105,7 @@ def _close(chat: _Chat) -> Iterator[Conversation]:
     chat.count += 1
 
 
-def _finish(chat: _Chat) -> Iterator[Conversation]:
-    yield from _close(chat)
+def _finish_chat(chat: _Chat) -> Iterator[Conversation]:
+    yield from _close_message(chat)
     if chat.answer is not None:
         yield Conversation(id=chat.id, messages=[chat.answer])

@@ -52,7 +52,7 @@ def read_archive(file: BinaryIO, name: str, most: int) -> list[Member]:
             unpacked: list[Member] = []
             size = 0
             for one in _find_conversations(archive.infolist()):
-                data = _unpack(archive, one, name, size, most)
+                data = _unpack_member(archive, one, name, size, most)
                 unpacked.append(Member(one.filename, data))
                 size += len(data)
     except (
@@ -88,7 +88,7 @@ def _find_conversations(entries: list[ZipInfo]) -> list[ZipInfo]:
     ]
 
 
-def _unpack(archive: ZipFile, one: ZipInfo, name: str, size: int, most: int) -> bytes:
+def _unpack_member(archive: ZipFile, one: ZipInfo, name: str, size: int, most: int) -> bytes:
     """Return a file of an archive of which `size` bytes are unpacked already."""
     if one.compress_type not in _METHODS:
         raise ValidationError(f"holds {one.filename} packed by an unknown method", field=name)

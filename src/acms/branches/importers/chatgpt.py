@@ -11,13 +11,13 @@ import json
 from collections.abc import Iterator, Mapping
 
 from acms.branches.importers.chats import fork_branches
-from acms.branches.importers.conversation import Conversation, make_turn, mapping, mappings
+from acms.branches.importers.conversation import Conversation, as_mapping, as_mapping_list, make_turn
 from acms.branches.importers.shapes import is_object
 from acms.branches.importers.source import Source
 from acms.log.foreign import Turn
 from acms.model import Json, Media, Part, Reasoning
 
-__all__ = ["SHAPES", "read"]
+__all__ = ["SHAPES", "read_chatgpt"]
 
 SHAPES = ((is_object("mapping"),), (is_object("conversations.0.mapping"),))
 _SHOWN = ("execution_output", "tether_quote", "multimodal_text")
@@ -25,47 +25,47 @@ _SHOWN = ("execution_output", "tether_quote", "multimodal_text")
 _SAYS_NOTHING = ("reasoning_recap", "tether_browsing_display", "model_editable_context")
 
 
-def read(source: Source) -> Iterator[Conversation]:
+def read_chatgpt(source: Source) -> Iterator[Conversation]:
     """Read the conversations of an export."""
     for _, value in source.records():
-        for one in mappings(mapping(value).get("conversations")) or [mapping(value)]:
-            yield from _branches(one, source)
+        for one in as_mapping_list(as_mapping(value).get("conversations")) or [as_mapping(value)]:
+            yield from _read_branches(one, source)
 
 
-def _branches(one: Mapping[str, Json], source: Source) -> Iterator[Conversation]:
-    nodes = {id: mapping(node) for id, node in mapping(one.get("mapping")).items()}
+def _read_branches(one: Mapping[str, Json], source: Source) -> Iterator[Conversation]:
+    nodes = {id: as_mapping(node) for id, node in as_mapping(one.get("mapping")).items()}
     turns: dict[str, list[Turn]] = {}
     for id, node in nodes.items():
-        turns[id] = list(_turns(mapping(node.get("message"))))
+        turns[id] = list(_translate_message(as_mapping(node.get("message"))))
         if node.get("message") and not turns[id]:
             source.skip("messages that the user does not see")
     parents = {id: node.get("parent") for id, node in nodes.items()}
-    current = str(one.get("current_node") or _newest(nodes))
+    current = str(one.get("current_node") or _find_newest_leaf(nodes))
     id = str(one.get("conversation_id") or one.get("id"))
     yield from fork_branches(id, str(one.get("title") or ""), parents, current, turns)
 
 
-def _newest(nodes: Mapping[str, Mapping[str, Json]]) -> str | None:
+def _find_newest_leaf(nodes: Mapping[str, Mapping[str, Json]]) -> str | None:
     """Return the newest node without a child, for exports that do not say which one is current."""
     leaves = [id for id, node in nodes.items() if not node.get("children")]
 
     def time(id: str) -> float:
-        created = mapping(nodes[id].get("message")).get("create_time")
+        created = as_mapping(nodes[id].get("message")).get("create_time")
         return created if isinstance(created, int | float) else 0.0
 
     return max(leaves, key=time, default=None)
 
 
-def _turns(message: Mapping[str, Json]) -> Iterator[Turn]:
-    author, content = mapping(message.get("author")), mapping(message.get("content"))
-    metadata, role = mapping(message.get("metadata")), author.get("role")
+def _translate_message(message: Mapping[str, Json]) -> Iterator[Turn]:
+    author, content = as_mapping(message.get("author")), as_mapping(message.get("content"))
+    metadata, role = as_mapping(message.get("metadata")), author.get("role")
     kind = content.get("content_type")
     wanted = role in ("user", "assistant") or (role == "tool" and kind in _SHOWN)
     if role == "system" or kind == "user_editable_context":
         wanted = bool(metadata.get("is_user_system_message")) or kind == "user_editable_context"
     if metadata.get("is_visually_hidden_from_conversation") and kind != "user_editable_context":
         wanted = False
-    text, parts = _contents(content, metadata)
+    text, parts = _read_contents(content, metadata)
     if not wanted or kind in _SAYS_NOTHING or not (text.strip() or parts):
         return
     speaker = "assistant" if role == "tool" else "system" if kind == "user_editable_context" else str(role)
@@ -85,33 +85,35 @@ def _turns(message: Mapping[str, Json]) -> Iterator[Turn]:
     )
 
 
-def _contents(content: Mapping[str, Json], metadata: Mapping[str, Json]) -> tuple[str, list[Part]]:
+def _read_contents(content: Mapping[str, Json], metadata: Mapping[str, Json]) -> tuple[str, list[Part]]:
     """Return the text of a content, and what else it holds; media stay where they are."""
     texts: list[str] = []
     parts: list[Part] = []
     for part in content.get("parts") or ():
         if isinstance(part, str):
             texts.append(part)
-        elif isinstance(pointer := mapping(part).get("asset_pointer"), str):
+        elif isinstance(pointer := as_mapping(part).get("asset_pointer"), str):
             kind = str(part.get("content_type") or "").partition("_")[0]
             parts.append(Media(f"{kind if kind in ('image', 'audio', 'video') else 'image'}/*", pointer))
-        elif isinstance(mapping(part).get("text"), str):
+        elif isinstance(as_mapping(part).get("text"), str):
             texts.append(part["text"])  # what was said aloud
     for name in ("text", "result"):
         if isinstance(content.get(name), str):
             texts.append(content[name])
     if content.get("content_type") == "user_editable_context":
-        told = mapping(metadata.get("user_context_message_data")) or content
+        told = as_mapping(metadata.get("user_context_message_data")) or content
         names = ("about_user_message", "about_model_message", "user_profile", "user_instructions")
         texts += [told[name] for name in names if isinstance(told.get(name), str)]
-    for thought in mappings(content.get("thoughts")):
+    for thought in as_mapping_list(content.get("thoughts")):
         if said := thought.get("content") or thought.get("summary"):
             parts.append(Reasoning(str(said)))
-    for file in mappings(metadata.get("attachments")):
-        parts.append(Media(str(file.get("mime_type") or "application/octet-stream"), _file(file)))
+    for file in as_mapping_list(metadata.get("attachments")):
+        parts.append(
+            Media(str(file.get("mime_type") or "application/octet-stream"), _reference_of_file(file))
+        )
     return "\n".join(text for text in texts if text), parts
 
 
-def _file(file: Mapping[str, Json]) -> str:
+def _reference_of_file(file: Mapping[str, Json]) -> str:
     """Return what refers to a file of the export: its id, else its name."""
     return str(file.get("id") or file.get("name") or json.dumps(file, sort_keys=True))

@@ -8,16 +8,16 @@ from typing import Any
 from acms.branches.importers.conversation import (
     Conversation,
     Fork,
-    call,
+    as_mapping,
+    as_mapping_list,
+    has_content,
+    make_result_parts,
+    make_tool_call,
     make_turn,
-    mapping,
-    mappings,
-    result,
-    says_something,
     split_branches,
     text_of,
 )
-from acms.branches.importers.shapes import has, is_list, is_object, is_text
+from acms.branches.importers.shapes import has_value, is_list, is_object, is_text
 from acms.branches.importers.source import Source
 from acms.log.foreign import Turn
 from acms.model import Json, Media, Part, Reasoning
@@ -25,12 +25,12 @@ from acms.model import Json, Media, Part, Reasoning
 __all__ = ["LIBRECHAT", "OPEN_WEBUI", "fork_branches", "read_librechat", "read_open_webui"]
 
 LIBRECHAT = (
-    (is_text("conversationId"), is_list("messages"), has("messages.0.messageId")),
-    (is_text("conversationId"), is_list("messagesTree"), has("messagesTree.0.messageId")),
+    (is_text("conversationId"), is_list("messages"), has_value("messages.0.messageId")),
+    (is_text("conversationId"), is_list("messagesTree"), has_value("messagesTree.0.messageId")),
 )
 OPEN_WEBUI = (
     (is_object("chat"), is_object("chat.history"), is_object("chat.history.messages")),
-    (is_object("chat"), is_list("chat.messages"), has("title")),
+    (is_object("chat"), is_list("chat.messages"), has_value("title")),
 )
 
 
@@ -46,7 +46,7 @@ def fork_branches(
         fork = Fork(id if leaves is None else owner[leaves], key, nodes[0]) if owner else None
         messages: list[Turn] = []
         for node in nodes:
-            messages += [turn for turn in turns.get(node, []) if says_something(turn)]
+            messages += [turn for turn in turns.get(node, []) if has_content(turn)]
             key = str(messages[-1]["key"]) if messages else key
             owner[node], last[node] = branch, key
         if messages or fork is None:
@@ -59,8 +59,10 @@ def fork_branches(
 def read_librechat(source: Source) -> Iterator[Conversation]:
     """Read a conversation: a list of messages that name their parents, or a tree of them."""
     for _, value in source.records():
-        one = mapping(value)
-        listed = mappings(one.get("messages")) or list(_flat(mappings(one.get("messagesTree"))))
+        one = as_mapping(value)
+        listed = as_mapping_list(one.get("messages")) or list(
+            _flatten_messages(as_mapping_list(one.get("messagesTree")))
+        )
         parents = {str(message["messageId"]): message.get("parentMessageId") for message in listed}
         turns = {str(message["messageId"]): list(_librechat_turns(message)) for message in listed}
         current = str(listed[-1]["messageId"]) if listed else None
@@ -69,10 +71,10 @@ def read_librechat(source: Source) -> Iterator[Conversation]:
         )
 
 
-def _flat(messages: list[Mapping[str, Json]]) -> Iterator[Mapping[str, Json]]:
+def _flatten_messages(messages: list[Mapping[str, Json]]) -> Iterator[Mapping[str, Json]]:
     for message in messages:
         yield message
-        yield from _flat(mappings(message.get("children")))
+        yield from _flatten_messages(as_mapping_list(message.get("children")))
 
 
 def _librechat_turns(message: Mapping[str, Json]) -> Iterator[Turn]:
@@ -80,10 +82,12 @@ def _librechat_turns(message: Mapping[str, Json]) -> Iterator[Turn]:
     key, at = str(message["messageId"]), message.get("createdAt")
     if message.get("isCreatedByUser"):
         files = [Media(str(f.get("type") or "application/octet-stream"), str(f.get("filename") or f.get("file_id")))
-                 for f in mappings(message.get("files"))]  # fmt: skip
-        yield make_turn("user", text_of(message.get("text")) or _texts(message), key=key, at=at, parts=files)
+                 for f in as_mapping_list(message.get("files"))]  # fmt: skip
+        yield make_turn(
+            "user", text_of(message.get("text")) or _join_texts(message), key=key, at=at, parts=files
+        )
         return
-    details = {"model": message.get("model"), "usage": _tokens(message)}
+    details = {"model": message.get("model"), "usage": _read_token_count(message)}
     texts: list[str] = []
     parts: list[Part] = []
     found: list[Turn] = []
@@ -99,17 +103,17 @@ def _librechat_turns(message: Mapping[str, Json]) -> Iterator[Turn]:
         texts.clear()
         parts.clear()
 
-    for block in mappings(message.get("content")):
+    for block in as_mapping_list(message.get("content")):
         kind, inner = block.get("type"), block.get(str(block.get("type")))
         if kind in ("text", "error"):
-            texts.append(text_of(mapping(inner).get("value", inner) if isinstance(inner, dict) else inner))
+            texts.append(text_of(as_mapping(inner).get("value", inner) if isinstance(inner, dict) else inner))
         elif kind == "think" and inner:
             parts.append(Reasoning(text_of(inner)))
         elif kind == "tool_call":
-            made = mapping(inner)
+            made = as_mapping(inner)
             id = made.get("id") or f"{key}:{len(found)}"
-            end([call(id, made.get("name"), made.get("args"))])
-            answer = result(id, made.get("output"))
+            end([make_tool_call(id, made.get("name"), made.get("args"))])
+            answer = make_result_parts(id, made.get("output"))
             found.append(make_turn("tool", key=f"{key}:{len(found)}", at=at, parts=answer))
     if not message.get("content") and message.get("text"):
         texts.append(text_of(message["text"]))
@@ -117,13 +121,13 @@ def _librechat_turns(message: Mapping[str, Json]) -> Iterator[Turn]:
     yield from found
 
 
-def _texts(message: Mapping[str, Json]) -> str:
+def _join_texts(message: Mapping[str, Json]) -> str:
     return "\n".join(
-        text_of(block.get("text")) for block in mappings(message.get("content")) if block.get("text")
+        text_of(block.get("text")) for block in as_mapping_list(message.get("content")) if block.get("text")
     )
 
 
-def _tokens(message: Mapping[str, Json]) -> Json:
+def _read_token_count(message: Mapping[str, Json]) -> Json:
     count = message.get("tokenCount")
     return {"tokens": count} if isinstance(count, int) else None
 
@@ -134,10 +138,12 @@ def _tokens(message: Mapping[str, Json]) -> Json:
 def read_open_webui(source: Source) -> Iterator[Conversation]:
     """Read the chats of an export: messages by id, each with its parent."""
     for _, value in source.records():
-        one = mapping(value)
-        chat = mapping(one.get("chat"))
-        history = mapping(chat.get("history"))
-        listed = mappings(list(mapping(history.get("messages")).values())) or mappings(chat.get("messages"))
+        one = as_mapping(value)
+        chat = as_mapping(one.get("chat"))
+        history = as_mapping(chat.get("history"))
+        listed = as_mapping_list(list(as_mapping(history.get("messages")).values())) or as_mapping_list(
+            chat.get("messages")
+        )
         ids = [str(message.get("id", number)) for number, message in enumerate(listed)]
         parents = {id: message.get("parentId") for id, message in zip(ids, listed, strict=True)}
         if not history:
@@ -151,7 +157,7 @@ def read_open_webui(source: Source) -> Iterator[Conversation]:
 def _webui_turns(id: str, message: Mapping[str, Json]) -> list[Turn]:
     role, text = str(message.get("role")), text_of(message.get("content"))
     files = [Media(f"{file.get('type') or 'application'}/*", str(file.get("name") or file.get("url") or file.get("id")))
-             for file in mappings(message.get("files"))]  # fmt: skip
+             for file in as_mapping_list(message.get("files"))]  # fmt: skip
     if not text.strip() and not files:
         return []
     model = message.get("model") if role == "assistant" else None

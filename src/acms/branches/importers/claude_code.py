@@ -17,23 +17,23 @@ from typing import Any, NamedTuple
 from acms.branches.importers.conversation import (
     Conversation,
     Fork,
+    as_mapping,
+    has_content,
     make_turn,
-    mapping,
-    says_something,
     split_branches,
 )
-from acms.branches.importers.shapes import any_of, has, is_object
+from acms.branches.importers.shapes import any_of, has_value, is_object
 from acms.branches.importers.source import Source
 from acms.log import foreign
 from acms.log.foreign import Turn
 from acms.log.repair import refer_by_hash
 from acms.model import EMPTY, Json
 
-__all__ = ["SHAPES", "read"]
+__all__ = ["SHAPES", "read_claude_code"]
 
 _SPEAKERS = ("user", "assistant")
 SHAPES = (
-    (any_of("type", *_SPEAKERS), is_object("message"), any_of("message.role", *_SPEAKERS), has("uuid")),
+    (any_of("type", *_SPEAKERS), is_object("message"), any_of("message.role", *_SPEAKERS), has_value("uuid")),
 )
 
 _SYNTHETIC = "<synthetic>"
@@ -66,12 +66,12 @@ class _Tree:
 
     def add(self, line: Mapping[str, Json]) -> None:
         """Add the next line. One without a known parent goes on where the line before it ended."""
-        digest = _digest(line["uuid"])
+        digest = _digest_uuid(line["uuid"])
         if digest in self.turn_of:  # lines of a session that was resumed are in the file again
             return
         turn = self._last
         for name in ("logicalParentUuid", "parentUuid"):
-            turn = self.turn_of.get(_digest(line.get(name)), turn)
+            turn = self.turn_of.get(_digest_uuid(line.get(name)), turn)
         if _is_prompt(line):
             self.parents.append(turn)
             turn = len(self.parents) - 1
@@ -105,12 +105,12 @@ class _Chain:
     ends: dict[int, str] = field(default_factory=dict[int, str])
 
 
-def read(source: Source) -> Iterator[Conversation]:
+def read_claude_code(source: Source) -> Iterator[Conversation]:
     """Read the main conversation, its branches and the side chains, a message at a time."""
     trees = _find_trees(source)
     chains: dict[str, _Chain] = {}
     for _, value in source.records():
-        line = mapping(value)
+        line = as_mapping(value)
         reason = _reason_to_skip(line)
         if reason:
             source.skip(reason)
@@ -118,17 +118,17 @@ def read(source: Source) -> Iterator[Conversation]:
         id = _conversation_of(line, source.stem)
         chain = chains.setdefault(id, _Chain(id, trees.get(id)))
         yield from _enter_turn(chain, line)
-        for turn in _take(chain, line):
-            yield from _pieces(chain, turn)
+        for turn in _take_line(chain, line):
+            yield from _emit_turn(chain, turn)
     for chain in chains.values():
-        yield from _close(chain)
+        yield from _close_turn(chain)
 
 
 def _find_trees(source: Source) -> dict[str, _Tree]:
     """Return the turns of those conversations that have branches."""
     trees: dict[str, _Tree] = {}
     for _, value in source.records():
-        line = mapping(value)
+        line = as_mapping(value)
         if line.get("uuid") and not line.get("isSidechain"):
             trees.setdefault(_conversation_of(line, source.stem), _Tree()).add(line)
     for tree in trees.values():
@@ -136,7 +136,7 @@ def _find_trees(source: Source) -> dict[str, _Tree]:
     return {id: tree for id, tree in trees.items() if tree.branches}
 
 
-def _digest(uuid: Json) -> bytes:
+def _digest_uuid(uuid: Json) -> bytes:
     return blake2b(str(uuid).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
@@ -144,7 +144,7 @@ def _is_prompt(line: Mapping[str, Json]) -> bool:
     """Return whether a line is what the user wrote, and not the results of calls."""
     if line.get("type") != "user" or _reason_to_skip(line):
         return False
-    return not _is_only_results(mapping(line.get("message")))
+    return not _is_only_results(as_mapping(line.get("message")))
 
 
 def _enter_turn(chain: _Chain, line: Mapping[str, Json]) -> Iterator[Conversation]:
@@ -153,10 +153,10 @@ def _enter_turn(chain: _Chain, line: Mapping[str, Json]) -> Iterator[Conversatio
     if tree is None:
         chain.part = chain.part or Conversation(id=chain.id)
         return
-    turn = tree.turn_of[_digest(line.get("uuid"))]
+    turn = tree.turn_of[_digest_uuid(line.get("uuid"))]
     if turn == chain.turn and chain.part is not None:
         return
-    yield from _close(chain)
+    yield from _close_turn(chain)
     chain.turn = turn
     branch = tree.branches.get(turn)
     if branch is None:
@@ -178,16 +178,16 @@ def _last_key(chain: _Chain, tree: _Tree, turn: int | None) -> str | None:
     return None if turn is None else chain.ends[turn]
 
 
-def _close(chain: _Chain) -> Iterator[Conversation]:
-    for turn in _flush(chain):
-        yield from _pieces(chain, turn)
+def _close_turn(chain: _Chain) -> Iterator[Conversation]:
+    for turn in _flush_turns(chain):
+        yield from _emit_turn(chain, turn)
 
 
-def _pieces(chain: _Chain, turn: Turn) -> Iterator[Conversation]:
+def _emit_turn(chain: _Chain, turn: Turn) -> Iterator[Conversation]:
     """Yield a message as a piece of its conversation; one of a branch is taken back from the main conversation."""
     assert chain.part is not None
     yield replace(chain.part, messages=[turn])
-    if chain.tree is None or not says_something(turn):
+    if chain.tree is None or not has_content(turn):
         return
     chain.ends[chain.turn] = str(turn["key"])
     if chain.part.fork is not None:
@@ -196,7 +196,7 @@ def _pieces(chain: _Chain, turn: Turn) -> Iterator[Conversation]:
 
 def _reason_to_skip(line: Mapping[str, Json]) -> str | None:
     kind = line.get("type")
-    message = mapping(line.get("message"))
+    message = as_mapping(line.get("message"))
     if kind not in _SPEAKERS:
         return f"lines of the type {kind}"
     if line.get("isMeta"):
@@ -215,21 +215,21 @@ def _conversation_of(line: Mapping[str, Json], stem: str) -> str:
     return f"{session}-agent-{line.get('agentId') or 'sidechain'}"
 
 
-def _take(chain: _Chain, line: Mapping[str, Json]) -> Iterator[Turn]:
+def _take_line(chain: _Chain, line: Mapping[str, Json]) -> Iterator[Turn]:
     """Add a line to a conversation; yield the messages that it completes."""
-    message = mapping(line.get("message"))
+    message = as_mapping(line.get("message"))
     if line["type"] == "assistant":
         open_id = None if chain.answer is None else chain.answer["id"]
         if open_id is not None and message.get("id") == open_id:
             assert chain.answer is not None
-            chain.answer["content"] += _blocks(message)
+            chain.answer["content"] += _blocks_of_message(message)
             chain.answer["usage"] = message.get("usage") or chain.answer["usage"]
             return
-        yield from _flush(chain)
+        yield from _flush_turns(chain)
         chain.answer = {
             "line": line,
             "id": message.get("id"),
-            "content": _blocks(message),
+            "content": _blocks_of_message(message),
             "model": message.get("model"),
             "usage": message.get("usage"),
         }
@@ -237,23 +237,23 @@ def _take(chain: _Chain, line: Mapping[str, Json]) -> Iterator[Turn]:
     if chain.answer is not None and _is_only_results(message):
         chain.waiting.append(line)
         return
-    yield from _flush(chain)
-    yield from _turns(line, message.get("content"))
+    yield from _flush_turns(chain)
+    yield from _translate_line(line, message.get("content"))
 
 
-def _flush(chain: _Chain) -> Iterator[Turn]:
+def _flush_turns(chain: _Chain) -> Iterator[Turn]:
     answer = chain.answer
     if answer is not None:
-        yield from _turns(
+        yield from _translate_line(
             answer["line"], answer["content"], {name: answer[name] for name in ("model", "usage")}
         )
     for line in chain.waiting:
-        yield from _turns(line, mapping(line.get("message")).get("content"))
+        yield from _translate_line(line, as_mapping(line.get("message")).get("content"))
     chain.answer = None
     chain.waiting = []
 
 
-def _blocks(message: Mapping[str, Json]) -> list[Json]:
+def _blocks_of_message(message: Mapping[str, Json]) -> list[Json]:
     content = message.get("content")
     if isinstance(content, list):
         return list(content)
@@ -261,15 +261,17 @@ def _blocks(message: Mapping[str, Json]) -> list[Json]:
 
 
 def _is_only_results(message: Mapping[str, Json]) -> bool:
-    blocks = _blocks(message)
-    return bool(blocks) and all(mapping(one).get("type") == "tool_result" for one in blocks)
+    blocks = _blocks_of_message(message)
+    return bool(blocks) and all(as_mapping(one).get("type") == "tool_result" for one in blocks)
 
 
-def _turns(line: Mapping[str, Json], content: Json, details: Mapping[str, Json] = EMPTY) -> Iterator[Turn]:
+def _translate_line(
+    line: Mapping[str, Json], content: Json, details: Mapping[str, Json] = EMPTY
+) -> Iterator[Turn]:
     """Translate one message of Anthropic."""
     message = {"role": line["type"], "content": content}
     base = make_turn(str(line["type"]), key=str(line.get("uuid")), at=line.get("timestamp"), details=details)
-    for number, turn in enumerate(foreign.read(message, keep=refer_by_hash)):
+    for number, turn in enumerate(foreign.parse_provider_message(message, keep=refer_by_hash)):
         merged = {**base, **turn}
         merged["key"] = f"{base['key']}:{number}" if number else base["key"]
         yield merged

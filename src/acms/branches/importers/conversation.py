@@ -18,15 +18,15 @@ from acms.model import EMPTY, Json, Part, Reasoning, ToolCall, ToolResult
 __all__ = [
     "Conversation",
     "Fork",
-    "call",
-    "dump",
+    "as_mapping",
+    "as_mapping_list",
+    "has_content",
     "join_call",
+    "make_result_parts",
+    "make_tool_call",
     "make_turn",
-    "mapping",
-    "mappings",
-    "moment",
-    "result",
-    "says_something",
+    "parse_timestamp",
+    "serialize_json",
     "split_branches",
     "text_of",
 ]
@@ -79,17 +79,17 @@ class Conversation:
 # ── JSON of other programs ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def mapping(value: Any) -> Mapping[str, Json]:
+def as_mapping(value: Any) -> Mapping[str, Json]:
     """Return a JSON object, an empty one for anything else: exports leave fields out, or write null."""
     return cast("Mapping[str, Json]", value) if isinstance(value, Mapping) else {}
 
 
-def mappings(value: Any) -> list[Mapping[str, Json]]:
+def as_mapping_list(value: Any) -> list[Mapping[str, Json]]:
     """Return the objects of a JSON list, none for anything else."""
-    return [mapping(one) for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
+    return [as_mapping(one) for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
 
 
-def dump(value: Json) -> str:
+def serialize_json(value: Json) -> str:
     """Serialize a value for people and models to read."""
     return json.dumps(value, ensure_ascii=False)
 
@@ -101,20 +101,20 @@ def text_of(content: Json) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
-        return dump(content)
+        return serialize_json(content)
     texts: list[str] = []
     for part in content:
-        text = mapping(part).get("text")
+        text = as_mapping(part).get("text")
         if isinstance(part, str):
             texts.append(part)
         elif isinstance(text, str):
             texts.append(text)
         else:
-            texts.append(dump(part))
+            texts.append(serialize_json(part))
     return "\n".join(text for text in texts if text)
 
 
-def moment(value: Json) -> datetime:
+def parse_timestamp(value: Json) -> datetime:
     """Parse a time: ISO 8601 (UTC when it names no zone) or seconds or milliseconds since 1970."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         try:
@@ -126,8 +126,8 @@ def moment(value: Json) -> datetime:
     try:
         parsed = datetime.fromisoformat(value)
     except ValueError:
-        return validation.moment(value)
-    return validation.moment(parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC))
+        return validation.parse_moment(value)
+    return validation.parse_moment(parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC))
 
 
 # ── messages ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -144,37 +144,39 @@ def make_turn(
     details: Mapping[str, Json] = EMPTY,
 ) -> Turn:
     """Make a message for `ingest`; those of its `details` that are not empty become its metadata."""
-    turn: Turn = {"role": role, "content": text, "key": _short(key)}
+    turn: Turn = {"role": role, "content": text, "key": _shorten_key(key)}
     if parts:
         turn["parts"] = list(parts)
     if actor:
         turn["actor_id"] = str(actor)[: validation.NAME_CHARS]
     if at not in (None, ""):
-        turn["created_at"] = moment(at)
+        turn["created_at"] = parse_timestamp(at)
     metadata = {name: value for name, value in details.items() if value not in (None, {}, [], "")}
     if metadata:
         turn["metadata"] = metadata
     return turn
 
 
-def _short(key: str) -> str:
+def _shorten_key(key: str) -> str:
     if len(key) <= validation.NAME_CHARS:
         return key
     return sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def call(id: Json, name: Json, arguments: Json) -> ToolCall:
+def make_tool_call(id: Json, name: Json, arguments: Json) -> ToolCall:
     """Make a call of a tool; arguments that are no text are serialized."""
-    written = arguments if isinstance(arguments, str) else dump({} if arguments is None else arguments)
+    written = (
+        arguments if isinstance(arguments, str) else serialize_json({} if arguments is None else arguments)
+    )
     return ToolCall(str(id), str(name), written)
 
 
-def result(id: Json, output: Json, *, is_error: bool = False) -> list[Part]:
+def make_result_parts(id: Json, output: Json, *, is_error: bool = False) -> list[Part]:
     """Make the parts of a tool's answer."""
     return [ToolResult(str(id), text_of(output), is_error)]
 
 
-def says_something(turn: Turn) -> bool:
+def has_content(turn: Turn) -> bool:
     """Return whether a message has a text, a part, or the answer to a call."""
     content = turn.get("content") or ""
     if isinstance(content, str):

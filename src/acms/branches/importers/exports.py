@@ -12,8 +12,8 @@ from typing import BinaryIO
 from acms.branches import limits
 from acms.branches.importers import langgraph
 from acms.branches.importers.archives import ZIP, Member, read_archive, refuse_packed
-from acms.branches.importers.conversation import Conversation, says_something
-from acms.branches.importers.formats import FORMATS, LANGGRAPH, Format, find_format, named_format
+from acms.branches.importers.conversation import Conversation, has_content
+from acms.branches.importers.formats import FORMATS, LANGGRAPH, Format, find_format, get_format
 from acms.branches.importers.source import Source
 from acms.branches.importers.turns import admit_conversation
 from acms.errors import ACMSError, TooLargeError, ValidationError
@@ -66,7 +66,7 @@ class Import:
         records = 0
         try:
             for piece in self._read(self.skipped):
-                messages = [turn for turn in piece.messages if says_something(turn)]
+                messages = [turn for turn in piece.messages if has_content(turn)]
                 if len(messages) < len(piece.messages):
                     self.skipped["messages that say nothing"] += len(piece.messages) - len(messages)
                 if not messages and not piece.taken_back:
@@ -126,7 +126,7 @@ def open_import(
             if begins.startswith(langgraph.MAGIC) or format == LANGGRAPH:
                 if most is not None and file.seek(0, SEEK_END) > most:
                     raise TooLargeError(f"has more than {most:,} bytes", field=path.name)
-                threads = langgraph.conversations
+                threads = langgraph.read_checkpoints
                 return Import(path.name, LANGGRAPH, True, lambda _: threads(path), trust)
             refuse_packed(begins, path.name)
             members = (
@@ -139,7 +139,7 @@ def open_import(
         users = _member_list_of(path)
         parts = [Source(opened, path.name, path=relative, users=users)]
     else:
-        parts = _sources(members, path.name)
+        parts = _make_sources(members, path.name)
     if most is not None:
         for part in parts:
             part.check_size(most)
@@ -173,7 +173,7 @@ def _member_list_of(path: Path) -> Callable[[], Json]:
     return read
 
 
-def _sources(members: Sequence[Member], name: str) -> list[Source]:
+def _make_sources(members: Sequence[Member], name: str) -> list[Source]:
     by_path = {member.path: member.data for member in members}
 
     def users() -> Json:
@@ -182,18 +182,20 @@ def _sources(members: Sequence[Member], name: str) -> list[Source]:
 
     found: list[Source] = []
     for member in members:
-        found.append(Source(_opens(member.data), f"{name}/{member.path}", path=member.path, users=users))
+        found.append(
+            Source(_make_opener(member.data), f"{name}/{member.path}", path=member.path, users=users)
+        )
     return found
 
 
-def _opens(data: bytes) -> Callable[[], BinaryIO]:
+def _make_opener(data: bytes) -> Callable[[], BinaryIO]:
     return lambda: BytesIO(data)
 
 
 def _with_formats(sources: Sequence[Source], format: str | None) -> list[tuple[Format, Source]]:
     """Return sources with their formats; of several, those of no known format are left out."""
     if format is not None:
-        return [(named_format(format), source) for source in sources]
+        return [(get_format(format), source) for source in sources]
     found: list[tuple[Format, Source]] = []
     for source in sources:
         try:

@@ -23,11 +23,11 @@ from acms.branches.importers import (
 from acms.branches.importers.chat import read_lines
 from acms.branches.importers.conversation import Conversation
 from acms.branches.importers.documents import EXPECTED
-from acms.branches.importers.shapes import Misfit, Shape, any_of, find_misfit, has
+from acms.branches.importers.shapes import Misfit, Shape, any_of, find_misfit, has_value
 from acms.branches.importers.source import Source
 from acms.errors import ValidationError
 
-__all__ = ["CHAT", "FORMATS", "LANGGRAPH", "Format", "find_format", "named_format"]
+__all__ = ["CHAT", "FORMATS", "LANGGRAPH", "Format", "find_format", "get_format"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,33 +50,33 @@ def _read_chat(source: Source) -> Iterator[Conversation]:
 CHAT = Format(
     "chat",
     (
-        (has("role"),),
-        (has("messages.0.role"),),
+        (has_value("role"),),
+        (has_value("messages.0.role"),),
         (any_of("type", "message", "reasoning", "function_call", "function_call_output"),),
     ),
     _read_chat,
 )
 _ALL = (
-    Format("claude-code", claude_code.SHAPES, claude_code.read),
-    Format("codex", codex.SHAPES, codex.read),
-    Format("gemini-cli", gemini_cli.SHAPES, gemini_cli.read),
-    Format("aider", (), aider.read),
+    Format("claude-code", claude_code.SHAPES, claude_code.read_claude_code),
+    Format("codex", codex.SHAPES, codex.read_codex),
+    Format("gemini-cli", gemini_cli.SHAPES, gemini_cli.read_gemini_cli),
+    Format("aider", (), aider.read_aider),
     Format("swe-agent", trajectories.SWE_AGENT, trajectories.read_swe_agent),
-    Format("openhands", openhands.SHAPES, openhands.read),
+    Format("openhands", openhands.SHAPES, openhands.read_openhands),
     Format("tau-bench", trajectories.TAU_BENCH, trajectories.read_tau_bench),
     Format("langgraph-state", langchain.STATE, langchain.read_states),
     Format("langsmith", langchain.LANGSMITH, langchain.read_runs),
-    Format("chatgpt", chatgpt.SHAPES, chatgpt.read, whole=True),
-    Format("claude", claude.SHAPES, claude.read, whole=True),
+    Format("chatgpt", chatgpt.SHAPES, chatgpt.read_chatgpt, whole=True),
+    Format("claude", claude.SHAPES, claude.read_claude, whole=True),
     Format("librechat", chats.LIBRECHAT, chats.read_librechat, whole=True),
     Format("open-webui", chats.OPEN_WEBUI, chats.read_open_webui, whole=True),
     Format("slack", channels.SLACK, channels.read_slack),
     Format("discord", channels.DISCORD, channels.read_discord),
-    Format("mem0", mem0.SHAPES, mem0.read, whole=True),
-    Format("openai-responses", bodies.RESPONSES, bodies.read),
-    Format("anthropic", bodies.ANTHROPIC, bodies.read),
-    Format("gemini", bodies.GEMINI, bodies.read),
-    Format("openai-chat", bodies.CHAT_LOG, bodies.read),
+    Format("mem0", mem0.SHAPES, mem0.read_mem0, whole=True),
+    Format("openai-responses", bodies.RESPONSES, bodies.read_bodies),
+    Format("anthropic", bodies.ANTHROPIC, bodies.read_bodies),
+    Format("gemini", bodies.GEMINI, bodies.read_bodies),
+    Format("openai-chat", bodies.CHAT_LOG, bodies.read_bodies),
     Format("langchain", langchain.MESSAGES, langchain.read_messages),
     CHAT,
 )
@@ -86,7 +86,7 @@ LANGGRAPH = "langgraph"
 FORMATS = (*sorted(one.name for one in _ALL), LANGGRAPH)
 
 
-def named_format(name: str) -> Format:
+def get_format(name: str) -> Format:
     """Return a format by its name."""
     return next(one for one in _ALL if one.name == name)
 
@@ -99,7 +99,7 @@ def find_format(source: Source) -> Format:
     if not source.opening:
         raise ValidationError("is empty", field=source.name, options=EXPECTED)
     if source.opening.startswith(aider.BEGINS):
-        return named_format("aider")
+        return get_format("aider")
     misfits: dict[tuple[str, Shape], Misfit] = {}
     fitting: set[str] = set()
     for sample in source.samples():
@@ -114,10 +114,10 @@ def find_format(source: Source) -> Format:
     for one in _ALL:
         if one.name in fitting:
             return one
-    raise _unknown(source, misfits)
+    raise _unknown_format_error(source, misfits)
 
 
-def _unknown(source: Source, misfits: Mapping[tuple[str, Shape], Misfit]) -> ValidationError:
+def _unknown_format_error(source: Source, misfits: Mapping[tuple[str, Shape], Misfit]) -> ValidationError:
     """Return the error for a file that fits no format; it names the format that the file comes nearest to."""
     nearest = max(misfits, key=lambda one: misfits[one].fitting / misfits[one].total, default=None)
     if nearest is None or not misfits[nearest].fitting:

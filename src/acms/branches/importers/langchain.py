@@ -13,16 +13,16 @@ from typing import Any, NamedTuple
 
 from acms.branches.importers.conversation import (
     Conversation,
-    call,
+    as_mapping,
+    as_mapping_list,
+    make_result_parts,
+    make_tool_call,
     make_turn,
-    mapping,
-    mappings,
-    result,
     text_of,
 )
 from acms.branches.importers.documents import Span
 from acms.branches.importers.repeats import Repeats
-from acms.branches.importers.shapes import Field, Shape, any_of, has, is_list, is_object, is_text
+from acms.branches.importers.shapes import Field, Shape, any_of, has_value, is_list, is_object, is_text
 from acms.branches.importers.source import Source
 from acms.branches.importers.trajectories import read_chat_message
 from acms.log import foreign
@@ -45,27 +45,27 @@ _CALLS = ("tool_use", "tool_call", "function_call")
 def _message_shapes(at: str) -> tuple[Shape, ...]:
     kind = any_of(f"{at}type", *_ROLES)
     fields: tuple[tuple[Field, ...], ...] = (
-        (kind, is_object(f"{at}data"), has(f"{at}data.content")),
-        (any_of(f"{at}lc", 1), is_list(f"{at}id"), has(f"{at}kwargs.content")),
-        (kind, has(f"{at}content")),
+        (kind, is_object(f"{at}data"), has_value(f"{at}data.content")),
+        (any_of(f"{at}lc", 1), is_list(f"{at}id"), has_value(f"{at}kwargs.content")),
+        (kind, has_value(f"{at}content")),
     )
     return fields
 
 
 MESSAGES = (*_message_shapes(""), *_message_shapes("messages.0."))
-STATE = ((is_list("values.messages"), has("next")), (is_list("values.messages"), has("config")),
-         (is_list("channel_values.messages"), has("channel_versions")))  # fmt: skip
-LANGSMITH = ((is_text("run_type"), is_object("inputs"), has("id")),)
+STATE = ((is_list("values.messages"), has_value("next")), (is_list("values.messages"), has_value("config")),
+         (is_list("channel_values.messages"), has_value("channel_versions")))  # fmt: skip
+LANGSMITH = ((is_text("run_type"), is_object("inputs"), has_value("id")),)
 
 
 def read_messages(source: Source) -> Iterator[Conversation]:
     """Read a list of messages, or one message a line."""
     index = 0
     for _, value in source.records():
-        record = mapping(value)
-        listed = mappings(record.get("messages")) if "messages" in record else [record]
+        record = as_mapping(value)
+        listed = as_mapping_list(record.get("messages")) if "messages" in record else [record]
         for message in listed:
-            yield Conversation(id=source.stem, messages=_turns(message, f"{index}"))
+            yield Conversation(id=source.stem, messages=_translate_message(message, f"{index}"))
             index += 1
 
 
@@ -73,18 +73,21 @@ def read_states(source: Source) -> Iterator[Conversation]:
     """Read the newest state of each thread."""
     newest: dict[str, tuple[str, list[Turn]]] = {}
     for _, value in source.records():
-        state = mapping(value)
-        values = mapping(state.get("values") or state.get("channel_values"))
-        config = mapping(mapping(state.get("config")).get("configurable"))
+        state = as_mapping(value)
+        values = as_mapping(state.get("values") or state.get("channel_values"))
+        config = as_mapping(as_mapping(state.get("config")).get("configurable"))
         thread = str(
-            config.get("thread_id") or mapping(state.get("metadata")).get("thread_id") or source.stem
+            config.get("thread_id") or as_mapping(state.get("metadata")).get("thread_id") or source.stem
         )
         time = str(state.get("created_at") or state.get("ts") or "")
         if thread in newest and newest[thread][0] >= time:
             source.skip("older states of a thread")
             continue
-        messages = mappings(values.get("messages"))
-        newest[thread] = time, [turn for n, one in enumerate(messages) for turn in _turns(one, f"{n}")]
+        messages = as_mapping_list(values.get("messages"))
+        newest[thread] = (
+            time,
+            [turn for n, one in enumerate(messages) for turn in _translate_message(one, f"{n}")],
+        )
     for thread, (_, turns) in newest.items():
         yield Conversation(id=thread, messages=turns)
 
@@ -92,45 +95,50 @@ def read_states(source: Source) -> Iterator[Conversation]:
 # ── messages ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _fields(message: Mapping[str, Json]) -> tuple[str, Mapping[str, Json]]:
+def _read_fields(message: Mapping[str, Json]) -> tuple[str, Mapping[str, Json]]:
     """Return the kind and the fields of a message in any of its forms."""
     if isinstance(message.get("data"), Mapping):
-        return str(message.get("type")), mapping(message["data"])
+        return str(message.get("type")), as_mapping(message["data"])
     if message.get("lc") == 1:
         path = message.get("id")
-        return str(path[-1]) if isinstance(path, list) and path else "", mapping(message.get("kwargs"))
+        return str(path[-1]) if isinstance(path, list) and path else "", as_mapping(message.get("kwargs"))
     return str(message.get("type")), message
 
 
-def _turns(message: Mapping[str, Json], place: str, *, at: Json = None) -> list[Turn]:
+def _translate_message(message: Mapping[str, Json], place: str, *, at: Json = None) -> list[Turn]:
     """Translate a message; the key is its id, or its place where it has none."""
     if "role" in message and "type" not in message:
         return read_chat_message(message, key=place, at=at)
-    kind, fields = _fields(message)
-    more = mapping(fields.get("additional_kwargs"))
+    kind, fields = _read_fields(message)
+    more = as_mapping(fields.get("additional_kwargs"))
     role = _ROLES.get(kind) or str(fields.get("role") or kind)
     key = str(fields.get("id") or place)
     if role == "tool":
         failed = fields.get("status") == "error"
         id = fields.get("tool_call_id") or f"call_{fields.get('name')}"
-        return [make_turn("tool", key=key, at=at, parts=result(id, fields.get("content"), is_error=failed))]
+        return [
+            make_turn(
+                "tool", key=key, at=at, parts=make_result_parts(id, fields.get("content"), is_error=failed)
+            )
+        ]
     calls = [
-        call(one.get("id"), one.get("name"), one.get("args")) for one in mappings(fields.get("tool_calls"))
+        make_tool_call(one.get("id"), one.get("name"), one.get("args"))
+        for one in as_mapping_list(fields.get("tool_calls"))
     ]
-    for one in [] if calls else mappings(more.get("tool_calls")):
-        function = mapping(one.get("function"))
-        calls.append(call(one.get("id"), function.get("name"), function.get("arguments")))
+    for one in [] if calls else as_mapping_list(more.get("tool_calls")):
+        function = as_mapping(one.get("function"))
+        calls.append(make_tool_call(one.get("id"), function.get("name"), function.get("arguments")))
     content: Any = fields.get("content")
     if isinstance(content, list):
-        content = [one for one in content if not calls or mapping(one).get("type") not in _CALLS]
-    response = mapping(fields.get("response_metadata"))
+        content = [one for one in content if not calls or as_mapping(one).get("type") not in _CALLS]
+    response = as_mapping(fields.get("response_metadata"))
     details = {
         "model": response.get("model_name") or response.get("model"),
         "usage": fields.get("usage_metadata") or response.get("token_usage"),
     }
     actor = fields.get("name") if role == "user" else None
     base = make_turn(role, key=key, at=at, actor=actor, details=details if role == "assistant" else EMPTY)
-    found = foreign.read({"role": role, "content": content or ""}, keep=refer_by_hash)
+    found = foreign.parse_provider_message({"role": role, "content": content or ""}, keep=refer_by_hash)
     turns = [
         {**base, **turn, "key": f"{base['key']}:{n}" if n else base["key"]} for n, turn in enumerate(found)
     ]
@@ -169,7 +177,7 @@ def read_runs(source: Source) -> Iterator[Conversation]:
     for run, value in zip(runs, source.load(run.span for run in runs), strict=True):
         id = ids[run.trace]
         told = repeats.setdefault(id, Repeats())
-        turns = told.take_new(_inputs(mapping(value)) + _outputs(mapping(value)))
+        turns = told.take_new(_translate_inputs(as_mapping(value)) + _translate_outputs(as_mapping(value)))
         if turns:
             yield Conversation(id=id, messages=turns)
 
@@ -179,11 +187,11 @@ def _find_runs(source: Source) -> tuple[list[_Run], Mapping[bytes, str]]:
     runs: list[_Run] = []
     ids: dict[bytes, str] = {}
     for span, value in source.located():
-        run = mapping(value)
+        run = as_mapping(value)
         kind = str(run.get("run_type"))
         trace = str(run.get("trace_id") or run.get("id"))
         digest = blake2b(trace.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-        if thread := _thread(run):
+        if thread := _thread_of_run(run):
             ids[digest] = str(thread)
         ids.setdefault(digest, trace)
         if kind != _MODEL and run.get("parent_run_id"):
@@ -204,37 +212,41 @@ def _find_runs(source: Source) -> tuple[list[_Run], Mapping[bytes, str]]:
     return wanted, ids
 
 
-def _thread(run: Mapping[str, Json]) -> Json:
-    metadata = mapping(mapping(run.get("extra")).get("metadata"))
+def _thread_of_run(run: Mapping[str, Json]) -> Json:
+    metadata = as_mapping(as_mapping(run.get("extra")).get("metadata"))
     return next((metadata[name] for name in _THREADS if metadata.get(name)), None)
 
 
-def _inputs(run: Mapping[str, Json]) -> list[Turn]:
-    inputs = mapping(run.get("inputs"))
+def _translate_inputs(run: Mapping[str, Json]) -> list[Turn]:
+    inputs = as_mapping(run.get("inputs"))
     messages = inputs.get("messages")
     while isinstance(messages, list) and messages and isinstance(messages[0], list):
         messages = messages[0]
     if messages is None:
         text = inputs.get("input") or inputs.get("question") or inputs.get("prompt")
         return [make_turn("user", text_of(text), key="", at=run.get("start_time"))] if text else []
-    return [turn for one in mappings(messages) for turn in _turns(one, "", at=run.get("start_time"))]
+    return [
+        turn
+        for one in as_mapping_list(messages)
+        for turn in _translate_message(one, "", at=run.get("start_time"))
+    ]
 
 
-def _outputs(run: Mapping[str, Json]) -> list[Turn]:
+def _translate_outputs(run: Mapping[str, Json]) -> list[Turn]:
     """Translate the answer of a run, in the form of LangChain, of OpenAI or of the traced function."""
-    outputs, at = mapping(run.get("outputs")), run.get("end_time")
+    outputs, at = as_mapping(run.get("outputs")), run.get("end_time")
     generations = outputs.get("generations")
     while isinstance(generations, list) and generations:
         generations = generations[0]
-    if message := mapping(mapping(generations).get("message")):
-        return _turns(message, "", at=at)
-    if choices := mappings(outputs.get("choices")):
-        answer = mapping(choices[0].get("message"))
+    if message := as_mapping(as_mapping(generations).get("message")):
+        return _translate_message(message, "", at=at)
+    if choices := as_mapping_list(outputs.get("choices")):
+        answer = as_mapping(choices[0].get("message"))
         details = {"model": outputs.get("model"), "usage": outputs.get("usage")}
         return read_chat_message(answer, key="", at=at, details=details)
-    if messages := mappings(outputs.get("messages")):
-        known = len(mappings(mapping(run.get("inputs")).get("messages")))
-        return [turn for one in messages[known:] for turn in _turns(one, "", at=at)]
+    if messages := as_mapping_list(outputs.get("messages")):
+        known = len(as_mapping_list(as_mapping(run.get("inputs")).get("messages")))
+        return [turn for one in messages[known:] for turn in _translate_message(one, "", at=at)]
     if outputs.get("role"):
         return read_chat_message(outputs, key="", at=at)
     text = outputs.get("output") or outputs.get("answer")

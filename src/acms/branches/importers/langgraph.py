@@ -18,7 +18,7 @@ from acms.branches.importers.conversation import Conversation
 from acms.errors import ConfigurationError, TooLargeError, ValidationError
 from acms.log.foreign import Turn
 
-__all__ = ["MAGIC", "conversations"]
+__all__ = ["MAGIC", "read_checkpoints"]
 
 MAGIC = b"SQLite format 3\x00"
 """How such a file begins."""
@@ -34,11 +34,11 @@ _NEWEST = """
 """
 
 
-def conversations(path: Path) -> Iterator[Conversation]:
+def read_checkpoints(path: Path) -> Iterator[Conversation]:
     """Read the threads of a file, which is not written to."""
-    load = _serializer()
+    load = _get_deserializer()
     try:
-        with closing(_connect(path.resolve())) as connection:
+        with closing(_open_database(path.resolve())) as connection:
             if connection.execute(_TABLE).fetchone() != ("table",):  # a view could compute for ever
                 raise sqlite3.DatabaseError("it has no table named checkpoints")
             if connection.execute(_SIZE).fetchone()[0] > limits.IMPORT_BYTES:
@@ -55,7 +55,9 @@ def conversations(path: Path) -> Iterator[Conversation]:
         try:
             values = load((kind, checkpoint))["channel_values"]
             held = values.get(CHANNEL) or []
-            turns = [_turn(message) for message in held if getattr(message, "type", None) in _ROLES]
+            turns = [
+                _translate_message(message) for message in held if getattr(message, "type", None) in _ROLES
+            ]
         except Exception as error:  # whatever a foreign serializer raises about foreign bytes
             raise ValidationError(
                 f"cannot be read: {error}", field=f"{path.name}: thread {thread}"
@@ -63,13 +65,13 @@ def conversations(path: Path) -> Iterator[Conversation]:
         yield Conversation(id=str(thread), messages=turns)
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def _open_database(path: Path) -> sqlite3.Connection:
     """Open a file for reading. SQLite would leave files beside one in WAL mode that no program has open."""
     in_use = path.with_name(f"{path.name}-wal").exists()
     return sqlite3.connect(f"{path.as_uri()}?mode=ro{'' if in_use else '&immutable=1'}", uri=True)
 
 
-def _serializer() -> Callable[[tuple[str, bytes]], Any]:
+def _get_deserializer() -> Callable[[tuple[str, bytes]], Any]:
     try:
         from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
     except ImportError:
@@ -80,9 +82,11 @@ def _serializer() -> Callable[[tuple[str, bytes]], Any]:
     return JsonPlusSerializer(allowed_msgpack_modules=None).loads_typed
 
 
-def _turn(message: Any) -> Turn:
+def _translate_message(message: Any) -> Turn:
     """Read a message of LangChain; its id is its key."""
-    calls = [{"id": one["id"], "name": one["name"], "arguments": one["args"]} for one in _calls(message)]
+    calls = [
+        {"id": one["id"], "name": one["name"], "arguments": one["args"]} for one in _tool_calls_of(message)
+    ]
     content = message.content
     if calls and isinstance(content, list):  # the calls again, in the form of a vendor
         content = [one for one in content if not isinstance(one, dict) or one.get("type") not in _CALLS]
@@ -98,5 +102,5 @@ def _turn(message: Any) -> Turn:
 _CALLS = ("tool_use", "tool_call", "function_call")
 
 
-def _calls(message: Any) -> list[dict[str, Any]]:
+def _tool_calls_of(message: Any) -> list[dict[str, Any]]:
     return list(getattr(message, "tool_calls", None) or ())

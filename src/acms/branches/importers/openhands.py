@@ -11,52 +11,57 @@ from collections.abc import Iterator, Mapping
 
 from acms.branches.importers.conversation import (
     Conversation,
-    call,
+    as_mapping,
+    as_mapping_list,
+    make_result_parts,
+    make_tool_call,
     make_turn,
-    mapping,
-    mappings,
-    result,
     text_of,
 )
-from acms.branches.importers.shapes import any_of, has, is_list, is_object, is_text
+from acms.branches.importers.shapes import any_of, has_value, is_list, is_object, is_text
 from acms.branches.importers.source import Source
 from acms.log.foreign import Turn
 from acms.model import Json
 
-__all__ = ["SHAPES", "read"]
+__all__ = ["SHAPES", "read_openhands"]
 
 _KINDS = ("MessageEvent", "ActionEvent", "ObservationEvent", "SystemPromptEvent", "AgentErrorEvent")
 SHAPES = (
     (any_of("source", "user", "agent", "environment"), is_text("action"), is_object("args")),
-    (any_of("source", "user", "agent", "environment"), is_text("observation"), has("content"), has("extras")),
-    (any_of("kind", *_KINDS), has("source"), has("timestamp")),
-    (is_list("history"), has("history.0.source"), has("instance_id")),
+    (
+        any_of("source", "user", "agent", "environment"),
+        is_text("observation"),
+        has_value("content"),
+        has_value("extras"),
+    ),
+    (any_of("kind", *_KINDS), has_value("source"), has_value("timestamp")),
+    (is_list("history"), has_value("history.0.source"), has_value("instance_id")),
 )
 _SILENT = frozenset(
     ("change_agent_state", "agent_state_changed", "null", "recall", "pause", "resume", "condensation")
 )
 
 
-def read(source: Source) -> Iterator[Conversation]:
+def read_openhands(source: Source) -> Iterator[Conversation]:
     """Read the conversation of a trajectory, or of each run of an evaluation."""
     events: list[Turn] = []
     for number, (_, value) in enumerate(source.records()):
-        record = mapping(value)
+        record = as_mapping(value)
         if isinstance(record.get("history"), list):
             run = f"{source.stem}-{record.get('instance_id', number)}"
-            yield Conversation(id=run, messages=_join(mappings(record["history"]), source))
+            yield Conversation(id=run, messages=_translate_events(as_mapping_list(record["history"]), source))
         else:
-            events += [turn for turn in [_turn(record, f"{number}", source)] if turn is not None]
+            events += [turn for turn in [_translate_event(record, f"{number}", source)] if turn is not None]
     if events:
-        yield Conversation(id=source.stem, messages=_merge(events))
+        yield Conversation(id=source.stem, messages=_merge_calls(events))
 
 
-def _join(events: list[Mapping[str, Json]], source: Source) -> list[Turn]:
-    turns = [_turn(event, f"{number}", source) for number, event in enumerate(events)]
-    return _merge([turn for turn in turns if turn is not None])
+def _translate_events(events: list[Mapping[str, Json]], source: Source) -> list[Turn]:
+    turns = [_translate_event(event, f"{number}", source) for number, event in enumerate(events)]
+    return _merge_calls([turn for turn in turns if turn is not None])
 
 
-def _merge(turns: list[Turn]) -> list[Turn]:
+def _merge_calls(turns: list[Turn]) -> list[Turn]:
     """Join the calls that one answer of the model made, and put their results behind them."""
     merged: list[Turn] = []
     by_answer: dict[str, Turn] = {}
@@ -72,7 +77,7 @@ def _merge(turns: list[Turn]) -> list[Turn]:
     return merged
 
 
-def _turn(event: Mapping[str, Json], place: str, source: Source) -> Turn | None:
+def _translate_event(event: Mapping[str, Json], place: str, source: Source) -> Turn | None:
     """Translate an event, or return None for one that is no part of the conversation."""
     key, at = str(event.get("id", place)), event.get("timestamp")
     kind = str(event.get("kind") or event.get("action") or event.get("observation"))
@@ -89,33 +94,35 @@ def _turn(event: Mapping[str, Json], place: str, source: Source) -> Turn | None:
 
 
 def _classic_turn(event: Mapping[str, Json], key: str, at: Json) -> Turn | None:
-    args, metadata = mapping(event.get("args")), mapping(event.get("tool_call_metadata"))
+    args, metadata = as_mapping(event.get("args")), as_mapping(event.get("tool_call_metadata"))
     if "observation" in event:
         id = metadata.get("tool_call_id") or f"event-{event.get('cause')}"
         failed = event["observation"] == "error"
-        return make_turn("tool", key=key, at=at, parts=result(id, event.get("content"), is_error=failed))
+        return make_turn(
+            "tool", key=key, at=at, parts=make_result_parts(id, event.get("content"), is_error=failed)
+        )
     if event.get("action") == "system":
         return make_turn("system", text_of(args.get("content")), key=key, at=at)
     if event.get("source") == "user":
         return make_turn("user", text_of(args.get("content") or event.get("message")), key=key, at=at)
-    response = mapping(metadata.get("model_response"))
+    response = as_mapping(metadata.get("model_response"))
     details = {"model": response.get("model"), "usage": response.get("usage")}
     if event.get("action") in ("message", "finish") and not metadata:
         text = text_of(args.get("content") or args.get("final_thought") or args.get("thought"))
         return make_turn("assistant", text, key=key, at=at, details=details)
     id = metadata.get("tool_call_id") or f"event-{event.get('id')}"
     name = metadata.get("function_name") or event.get("action")
-    made = call(id, name, _arguments(response, id) or _own_arguments(args))
+    made = make_tool_call(id, name, _find_arguments(response, id) or _own_arguments(args))
     turn = make_turn("assistant", text_of(args.get("thought")), key=key, at=at, parts=[made], details=details)
     return {**turn, "answer": response.get("id")}
 
 
-def _arguments(response: Mapping[str, Json], id: Json) -> Json:
+def _find_arguments(response: Mapping[str, Json], id: Json) -> Json:
     """Return the arguments of a call as the model wrote them."""
-    for choice in mappings(response.get("choices")):
-        for one in mappings(mapping(choice.get("message")).get("tool_calls")):
+    for choice in as_mapping_list(response.get("choices")):
+        for one in as_mapping_list(as_mapping(choice.get("message")).get("tool_calls")):
             if one.get("id") == id:
-                return mapping(one.get("function")).get("arguments")
+                return as_mapping(one.get("function")).get("arguments")
     return None
 
 
@@ -129,26 +136,32 @@ def _own_arguments(args: Mapping[str, Json]) -> Json:
 def _sdk_turn(event: Mapping[str, Json], key: str, at: Json) -> Turn | None:
     match event.get("kind"):
         case "SystemPromptEvent":
-            return make_turn("system", text_of([dict(mapping(event.get("system_prompt")))]), key=key, at=at)
+            return make_turn(
+                "system", text_of([dict(as_mapping(event.get("system_prompt")))]), key=key, at=at
+            )
         case "MessageEvent":
-            message = mapping(event.get("llm_message"))
+            message = as_mapping(event.get("llm_message"))
             role = str(message.get("role") or "user")
             return make_turn(role, text_of(message.get("content")), key=key, at=at)
         case "ActionEvent":
-            made = mapping(event.get("tool_call"))
-            arguments = made.get("arguments") or mapping(made.get("function")).get("arguments")
+            made = as_mapping(event.get("tool_call"))
+            arguments = made.get("arguments") or as_mapping(made.get("function")).get("arguments")
             parts = [
-                call(event.get("tool_call_id"), event.get("tool_name"), arguments or event.get("action"))
+                make_tool_call(
+                    event.get("tool_call_id"), event.get("tool_name"), arguments or event.get("action")
+                )
             ]
             turn = make_turn("assistant", text_of(event.get("thought")), key=key, at=at, parts=parts)
             return {**turn, "answer": event.get("llm_response_id")}
         case "ObservationEvent":
-            seen = mapping(event.get("observation"))
+            seen = as_mapping(event.get("observation"))
             output = seen.get("content") or seen.get("output") or dict(seen)
-            answer = result(event.get("tool_call_id"), output, is_error=seen.get("is_error") is True)
+            answer = make_result_parts(
+                event.get("tool_call_id"), output, is_error=seen.get("is_error") is True
+            )
             return make_turn("tool", key=key, at=at, parts=answer)
         case "AgentErrorEvent":
-            answer = result(event.get("tool_call_id"), event.get("error"), is_error=True)
+            answer = make_result_parts(event.get("tool_call_id"), event.get("error"), is_error=True)
             return make_turn("tool", key=key, at=at, parts=answer)
         case _:
             return None

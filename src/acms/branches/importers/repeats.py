@@ -21,7 +21,7 @@ class Repeats:
 
         The list may begin later than the one before, where it was trimmed; then its beginning is the end of that.
         """
-        digests = [_digest(turn) for turn in turns]
+        digests = [_digest_turn(turn) for turn in turns]
         known = self._count_known(digests)
         found: list[Turn] = []
         for turn, digest in zip(turns[known:], digests[known:], strict=True):
@@ -39,7 +39,7 @@ class Repeats:
         return 1 if before and digests and before[0] == digests[0] and len(digests) > 1 else 0
 
 
-def _digest(turn: Turn) -> bytes:
+def _digest_turn(turn: Turn) -> bytes:
     """Return the digest of what a message says, whatever its key and time."""
     said = (turn["role"], turn.get("content"), turn.get("parts"), turn.get("tool_call_id"))
     return blake2b(repr(said).encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -8,7 +8,17 @@ from typing import NamedTuple, TypeAlias
 
 from acms.model import Json
 
-__all__ = ["Field", "Misfit", "Shape", "any_of", "find_misfit", "has", "is_list", "is_object", "is_text"]
+__all__ = [
+    "Field",
+    "Misfit",
+    "Shape",
+    "any_of",
+    "find_misfit",
+    "has_value",
+    "is_list",
+    "is_object",
+    "is_text",
+]
 
 
 class Field(NamedTuple):
@@ -24,9 +34,9 @@ Shape: TypeAlias = tuple[Field, ...]
 """Fields that a record has together, the most telling one first."""
 
 
-def has(path: str) -> Field:
+def has_value(path: str) -> Field:
     """Return a field that is not null."""
-    return Field(path, _is_given, "a value")
+    return Field(path, _is_not_null, "a value")
 
 
 def any_of(path: str, *values: Json) -> Field:
@@ -49,7 +59,7 @@ def is_object(path: str) -> Field:
     return Field(path, partial(_is_a, dict), "an object")
 
 
-def _is_given(value: Json) -> bool:
+def _is_not_null(value: Json) -> bool:
     return value is not None
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from acms.branches.importers.conversation import Conversation, make_turn, mapping, mappings, text_of
-from acms.branches.importers.shapes import has, is_list, is_object, is_text
+from acms.branches.importers.conversation import Conversation, as_mapping, as_mapping_list, make_turn, text_of
+from acms.branches.importers.shapes import has_value, is_list, is_object, is_text
 from acms.branches.importers.source import Source
 from acms.errors import ValidationError
 from acms.log import foreign
@@ -21,13 +21,13 @@ __all__ = ["SWE_AGENT", "TAU_BENCH", "read_chat_message", "read_swe_agent", "rea
 
 SWE_AGENT = (
     (is_list("history"), is_list("trajectory")),
-    (is_list("trajectory"), is_text("trajectory.0.observation"), has("trajectory.0.response")),
+    (is_list("trajectory"), is_text("trajectory.0.observation"), has_value("trajectory.0.response")),
     (is_text("trajectory_format"), is_list("messages")),
 )
 TAU_BENCH = (
-    (has("task_id"), is_list("traj")),
-    (is_list("simulations"), has("simulations.0.task_id"), is_list("simulations.0.messages")),
-    (has("task_id"), is_list("messages"), is_object("reward_info")),
+    (has_value("task_id"), is_list("traj")),
+    (is_list("simulations"), has_value("simulations.0.task_id"), is_list("simulations.0.messages")),
+    (has_value("task_id"), is_list("messages"), is_object("reward_info")),
 )
 _FIELDS = ("role", "content", "name", "tool_calls", "tool_call_id", "refusal", "function_call")
 
@@ -42,7 +42,7 @@ def read_chat_message(
         given.pop("name", None)
     base = make_turn(str(given["role"]), key=key, at=at, details=details)
     turns: list[Turn] = []
-    for number, turn in enumerate(foreign.read(given, keep=refer_by_hash)):
+    for number, turn in enumerate(foreign.parse_provider_message(given, keep=refer_by_hash)):
         merged = {**base, **turn}
         merged["key"] = f"{base['key']}:{number}" if number else base["key"]
         turns.append(merged)
@@ -55,10 +55,14 @@ def read_chat_message(
 def read_swe_agent(source: Source) -> Iterator[Conversation]:
     """Read each run of a file."""
     for number, (_, value) in enumerate(source.records()):
-        run = mapping(value)
+        run = as_mapping(value)
         id = f"{source.stem}-{number}" if number else source.stem
-        info = mapping(run.get("info"))
-        listed = mappings(run.get("history")) or mappings(run.get("messages")) or _steps(run)
+        info = as_mapping(run.get("info"))
+        listed = (
+            as_mapping_list(run.get("history"))
+            or as_mapping_list(run.get("messages"))
+            or _translate_steps(run)
+        )
         model = _model_of(run, info)
         turns: list[Turn] = []
         for index, message in enumerate(listed):
@@ -70,14 +74,14 @@ def read_swe_agent(source: Source) -> Iterator[Conversation]:
 
 
 def _model_of(run: Mapping[str, Json], info: Mapping[str, Json]) -> Json:
-    config = mapping(info.get("config"))
-    return mapping(config.get("model")).get("model_name") or info.get("model_name") or run.get("model")
+    config = as_mapping(info.get("config"))
+    return as_mapping(config.get("model")).get("model_name") or info.get("model_name") or run.get("model")
 
 
-def _steps(run: Mapping[str, Json]) -> list[Mapping[str, Json]]:
+def _translate_steps(run: Mapping[str, Json]) -> list[Mapping[str, Json]]:
     """Return the steps of a file without a history as messages."""
     found: list[Mapping[str, Json]] = []
-    for step in mappings(run.get("trajectory")):
+    for step in as_mapping_list(run.get("trajectory")):
         found.append({"role": "assistant", "content": step.get("response")})
         found.append({"role": "user", "content": step.get("observation"), "message_type": "observation"})
     return found
@@ -89,7 +93,7 @@ def _swe_agent_turns(message: Mapping[str, Json], key: str, model: Json) -> list
         message = {**message, "tool_call_id": calls[0]}
     assistant = message.get("role") == "assistant"
     turns = read_chat_message(
-        message, key=key, at=_time(message), details={"model": model if assistant else None}
+        message, key=key, at=_time_of_message(message), details={"model": model if assistant else None}
     )
     if message.get("message_type") == "observation" and message.get("role") == "user":
         for turn in turns:
@@ -97,8 +101,8 @@ def _swe_agent_turns(message: Mapping[str, Json], key: str, model: Json) -> list
     return turns
 
 
-def _time(message: Mapping[str, Json]) -> Json:
-    return message.get("timestamp") or mapping(message.get("extra")).get("timestamp")
+def _time_of_message(message: Mapping[str, Json]) -> Json:
+    return message.get("timestamp") or as_mapping(message.get("extra")).get("timestamp")
 
 
 # ── tau-bench ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -106,23 +110,25 @@ def _time(message: Mapping[str, Json]) -> Json:
 
 def read_tau_bench(source: Source) -> Iterator[Conversation]:
     """Read each simulation of a file."""
-    for run in _runs([value for _, value in source.records()]):
+    for run in _flatten_runs([value for _, value in source.records()]):
         trial = run.get("trial")
         id = f"{source.stem}-{run.get('task_id')}" + ("" if trial is None else f"-{trial}")
         turns: list[Turn] = []
-        for number, message in enumerate(mappings(run.get("traj")) or mappings(run.get("messages"))):
+        for number, message in enumerate(
+            as_mapping_list(run.get("traj")) or as_mapping_list(run.get("messages"))
+        ):
             turns += _tau_turns(message, f"{number}", source)
         yield Conversation(id=id, messages=turns)
 
 
-def _runs(values: list[Json]) -> Iterator[Mapping[str, Json]]:
+def _flatten_runs(values: list[Json]) -> Iterator[Mapping[str, Json]]:
     for value in values:
         if isinstance(value, list):
-            yield from _runs(value)
-        elif "simulations" in mapping(value):
-            yield from mappings(mapping(value)["simulations"])
+            yield from _flatten_runs(value)
+        elif "simulations" in as_mapping(value):
+            yield from as_mapping_list(as_mapping(value)["simulations"])
         else:
-            yield mapping(value)
+            yield as_mapping(value)
 
 
 def _tau_turns(message: Mapping[str, Json], key: str, source: Source) -> list[Turn]:
@@ -133,7 +139,8 @@ def _tau_turns(message: Mapping[str, Json], key: str, source: Source) -> list[Tu
         return []
     if role == "tool" and isinstance(message.get("tool_messages"), list):
         found = [
-            _tau_turns(one, f"{key}:{n}", source) for n, one in enumerate(mappings(message["tool_messages"]))
+            _tau_turns(one, f"{key}:{n}", source)
+            for n, one in enumerate(as_mapping_list(message["tool_messages"]))
         ]
         return [turn for turns in found for turn in turns]
     if role == "tool" and "tool_call_id" not in message:

@@ -21,20 +21,20 @@ def admit_turn(turn: Turn, *, trust: bool) -> Turn:
     A file may come from anywhere. Unless its caller trusts it, what it calls a system or developer message is external
     text: it is shown as text of a user, and instructs nobody.
     """
-    role = validation.choice(turn["role"], Role, "role")
+    role = validation.parse_choice(turn["role"], Role, "role")
     content = turn.get("content") or ""
     calls, call_id = turn.get("tool_calls"), turn.get("tool_call_id")
-    validation.parts(role, content, turn.get("parts"), calls, call_id)
+    validation.build_message_parts(role, content, turn.get("parts"), calls, call_id)
     validation.optional_name(turn.get("actor_id"), "actor_id")
     validation.optional_name(turn.get("key"), "key")
-    validation.choice(turn.get("privacy") or Privacy.ALLOW, Privacy, "privacy")
+    validation.parse_choice(turn.get("privacy") or Privacy.ALLOW, Privacy, "privacy")
     admitted = {
         **turn,
-        "metadata": validation.metadata(turn.get("metadata") or {}),
-        "markers": validation.markers(turn.get("markers") or None),
+        "metadata": validation.validate_metadata(turn.get("metadata") or {}),
+        "markers": validation.validate_markers(turn.get("markers") or None),
     }
     if turn.get("created_at") is not None:
-        admitted["created_at"] = validation.moment(turn["created_at"])
+        admitted["created_at"] = validation.parse_moment(turn["created_at"])
     admitted = {name: value for name, value in admitted.items() if value not in (None, {}, ())}
     return admitted if trust else distrust_turn(admitted)
 
@@ -52,7 +52,7 @@ def admit_conversation(turns: Iterable[Turn], *, trust: bool) -> list[Turn]:
     keys: dict[str, int] = {}
     for index, turn in enumerate(turns):
         try:
-            for message in foreign.read(turn, keep=refer_by_hash):
+            for message in foreign.parse_provider_message(turn, keep=refer_by_hash):
                 admit_turn(message, trust=trust)
         except ValidationError as error:
             raise ValidationError(str(error), field=f"messages[{index}]", options=error.options) from error

@@ -10,12 +10,30 @@ from urllib.parse import quote
 from google.adk.events.event import Event
 from google.genai import types
 
-from acms.integrations.model_input import Made, json_object, json_text, made_of, original, says
-from acms.model import Entry, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult, named
+from acms.integrations.model_input import (
+    Made,
+    is_entry_unchanged,
+    json_object,
+    json_text,
+    message_of_parts,
+    original_of_entry,
+)
+from acms.model import (
+    Entry,
+    Media,
+    Part,
+    Raw,
+    Reasoning,
+    Role,
+    Text,
+    ToolCall,
+    ToolResult,
+    client_supplied_key,
+)
 from acms.ports import TokenCounter
 from acms.text.chat_messages import PER_MEDIUM
 
-__all__ = ["EventDialect", "events_of", "namespace_of", "reported"]
+__all__ = ["EventDialect", "events_of", "namespace_of", "report_agent_event"]
 
 
 def namespace_of(app_name: str, user_id: str) -> str:
@@ -38,7 +56,7 @@ class EventDialect:
         """Return an event as `ingest` takes it."""
         role = Role.USER if message.author == "user" else Role.ASSISTANT
         role = Role.TOOL if message.get_function_responses() else role  # whoever is their author
-        parts = [part for one in _given(message) for part in _part(one, role)]
+        parts = [part for one in _parts_of_event(message) for part in _convert_part(one, role)]
         parts.append(Raw(self.vendor, self.dumped(message)))
         written: dict[str, Any] = {"key": message.id, "role": role, "parts": parts}
         if message.author not in ("", "user"):
@@ -52,7 +70,7 @@ class EventDialect:
         except ValueError:
             message = message.model_copy(deep=True)
             for answer in message.get_function_responses():
-                answer.response = json_object(_output(answer), "result")
+                answer.response = json_object(_output_of_response(answer), "result")
             plain = message.model_dump(mode="json", by_alias=True, exclude_none=True, fallback=str)
         return dumps(plain, ensure_ascii=False)
 
@@ -78,9 +96,11 @@ class EventDialect:
     def unseen(self, message: Event, counter: TokenCounter) -> int:
         """Count inline files, what JSON adds to the answers of tools, and who said it."""
         found = counter.count(f"[{message.author}] :") + 8 if self.is_foreign(message) else 0
-        found += PER_MEDIUM * sum(part.inline_data is not None for part in _given(message))
+        found += PER_MEDIUM * sum(part.inline_data is not None for part in _parts_of_event(message))
         for answer in message.get_function_responses():
-            found += counter.count(json_text(answer.response or {})) - counter.count(_output(answer))
+            found += counter.count(json_text(answer.response or {})) - counter.count(
+                _output_of_response(answer)
+            )
         return found
 
     def is_foreign(self, event: Event) -> bool:
@@ -91,29 +111,29 @@ class EventDialect:
 def events_of(entries: Sequence[Entry]) -> list[Event]:
     """Return the events of entries; of one that was edited or withheld with what is shown of it."""
     names: dict[str, str] = {}
-    return [_event(entry, names) for entry in entries]
+    return [_event_of_entry(entry, names) for entry in entries]
 
 
-def _event(entry: Entry, names: dict[str, str]) -> Event:
+def _event_of_entry(entry: Entry, names: dict[str, str]) -> Event:
     dialect = EventDialect(str(entry.metadata.get("author", "model")))
-    kept = original(entry, dialect)
+    kept = original_of_entry(entry, dialect)
     for answer in kept.get_function_responses() if kept is not None else ():
         names.setdefault(answer.id or answer.name or "", answer.name or "")
-    shown = made_of(entry.role or Role.USER, entry.parts or (Text(entry.content),), names)
-    if kept is not None and says(entry, dialect.write(kept)):
+    shown = message_of_parts(entry.role or Role.USER, entry.parts or (Text(entry.content),), names)
+    if kept is not None and is_entry_unchanged(entry, dialect.write(kept)):
         return kept
     made = dialect.make(shown)
     if kept is not None:
         return kept.model_copy(update={"content": made.content})
     return made.model_copy(
-        update={"id": named(entry.key) or entry.id, "timestamp": entry.created_at.timestamp()}
+        update={"id": client_supplied_key(entry.key) or entry.id, "timestamp": entry.created_at.timestamp()}
     )
 
 
-def reported(event: Event) -> types.Content:
+def report_agent_event(event: Event) -> types.Content:
     """Return what another agent said or did as text of the user: it is not this model's own."""
     said: list[str] = []
-    for part in _given(event):
+    for part in _parts_of_event(event):
         if part.text and not part.thought:
             said.append(part.text)
         elif part.function_call:
@@ -123,23 +143,23 @@ def reported(event: Event) -> types.Content:
     return types.Content(role="user", parts=[types.Part(text=f"[{event.author}]: " + "\n".join(said))])
 
 
-def _output(answer: types.FunctionResponse) -> str:
+def _output_of_response(answer: types.FunctionResponse) -> str:
     """Return what a tool answered: ADK wraps what is no object."""
     given = answer.response or {}
     return json_text(given["result"] if given.keys() == {"result"} else given)
 
 
-def _given(event: Event) -> list[types.Part]:
+def _parts_of_event(event: Event) -> list[types.Part]:
     return (event.content and event.content.parts) or []
 
 
-def _part(given: types.Part, role: Role) -> list[Part]:
+def _convert_part(given: types.Part, role: Role) -> list[Part]:
     if given.function_call and role is Role.ASSISTANT:
         call = given.function_call
         return [ToolCall(call.id or call.name or "", call.name or "", json_text(call.args or {}))]
     if given.function_response and role is Role.TOOL:
         answer = given.function_response
-        return [ToolResult(answer.id or answer.name or "", _output(answer))]
+        return [ToolResult(answer.id or answer.name or "", _output_of_response(answer))]
     if given.text:
         thought = given.thought and role is Role.ASSISTANT
         return [Reasoning(given.text) if thought else Text(given.text)]

@@ -16,7 +16,7 @@ from acms.integrations.model_input import recall_items
 from acms.model import Role
 from acms.ports import StorageBackend
 from acms.results import ContextItem
-from acms.session import ACMS, withdraw
+from acms.session import ACMS, withdraw_from_session
 
 __all__ = ["ACMSMemoryService"]
 
@@ -66,7 +66,7 @@ class ACMSMemoryService(BaseMemoryService):
         async with self._session(app_name, user_id, _MEMORIES) as session:
             items = await recall_items(session, query, self._budget, scope="namespace")
         ranked = sorted(items, key=lambda item: item.score, reverse=True)
-        return SearchMemoryResponse(memories=[_memory(item) for item in ranked])
+        return SearchMemoryResponse(memories=[_memory_of_item(item) for item in ranked])
 
     async def delete_memory(self, *, app_name: str, user_id: str, memory_id: str | None = None) -> None:
         """Retract a memory, with its edits, by the id that a search gave it; an unknown one changes nothing."""
@@ -76,14 +76,14 @@ class ACMSMemoryService(BaseMemoryService):
         context = await self._storage.context(entry.context)
         if context.namespace == namespace_of(app_name, user_id):
             async with self._session(app_name, user_id, context.key or context.id) as session:
-                await withdraw(session, [entry], reason="deleted")
+                await withdraw_from_session(session, [entry], reason="deleted")
 
     def _session(self, app_name: str, user_id: str, session_id: str) -> ACMS:
         namespace = namespace_of(app_name, user_id)
         return ACMS(session_id, self._storage, config=self._config, namespace=namespace)
 
 
-def _memory(item: ContextItem) -> MemoryEntry:
+def _memory_of_item(item: ContextItem) -> MemoryEntry:
     user = item.role is Role.USER
     return MemoryEntry(
         id=item.id,

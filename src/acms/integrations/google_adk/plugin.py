@@ -11,9 +11,9 @@ from google.adk.models.llm_response import LlmResponse
 from google.adk.plugins.base_plugin import BasePlugin
 
 from acms.codecs import OpenAIChat
-from acms.integrations.google_adk.events import EventDialect, reported
+from acms.integrations.google_adk.events import EventDialect, report_agent_event
 from acms.integrations.google_adk.sessions import ACMSSessionService
-from acms.integrations.google_adk.visible import visible
+from acms.integrations.google_adk.visible import find_visible_events
 from acms.integrations.model_input import Request, model_input
 from acms.ports import Codec
 from acms.prompt_types import Tool
@@ -44,31 +44,33 @@ class ACMSPlugin(BasePlugin):
     ) -> LlmResponse | None:
         """Put what the log shows of the events that the agent may see in the place of the request's contents."""
         session = callback_context.session
-        given = visible(llm_request.contents, session.events, callback_context.agent_name)
-        added = [_texts(content) for _, content in given.added]
+        given = find_visible_events(llm_request.contents, session.events, callback_context.agent_name)
+        added = [_extract_text(content) for _, content in given.added]
         request = Request(
             codec=self._codec,
             budget=self._budget,
-            query=_texts(callback_context.user_content),
-            instructions="\n\n".join(filter(None, [_texts(llm_request.config.system_instruction), *added])),
-            tools=_tools(llm_request.config.tools),
+            query=_extract_text(callback_context.user_content),
+            instructions="\n\n".join(
+                filter(None, [_extract_text(llm_request.config.system_instruction), *added])
+            ),
+            tools=_convert_tools(llm_request.config.tools),
         )
         dialect = EventDialect(callback_context.agent_name)
         known = {event.id: event for event in session.events}
         async with self._sessions.use(session) as memory:
-            hidden = await _entries(memory, given.hidden)
+            hidden = await _find_event_entries(memory, given.hidden)
             shown = await model_input(memory, request, dialect, known, hidden)
         behind = {event.id for event in shown}
         contents = [content for id, content in given.added if id not in behind]
         for event in shown:
             if event.content is not None:
-                contents.append(reported(event) if dialect.is_foreign(event) else event.content)
+                contents.append(report_agent_event(event) if dialect.is_foreign(event) else event.content)
             contents += [content for id, content in given.added if id == event.id]
         llm_request.contents = contents
         return None
 
 
-async def _entries(memory: ACMS, events: Collection[str]) -> frozenset[str]:
+async def _find_event_entries(memory: ACMS, events: Collection[str]) -> frozenset[str]:
     """Return the ids of the entries in force that hold some events."""
     if not events:
         return frozenset()
@@ -76,16 +78,18 @@ async def _entries(memory: ACMS, events: Collection[str]) -> frozenset[str]:
     return frozenset(id for id, key in keys.items() if key in events)
 
 
-def _texts(given: Any) -> str:
+def _extract_text(given: Any) -> str:
     """Return the text of instructions or a content, in whatever form."""
     if isinstance(given, list):
-        return "\n\n".join(filter(None, map(_texts, given)))
+        return "\n\n".join(filter(None, map(_extract_text, given)))
     return (
-        given if isinstance(given, str) else getattr(given, "text", "") or _texts(getattr(given, "parts", ""))
+        given
+        if isinstance(given, str)
+        else getattr(given, "text", "") or _extract_text(getattr(given, "parts", ""))
     )
 
 
-def _tools(given: Sequence[Any] | None) -> list[Tool]:
+def _convert_tools(given: Sequence[Any] | None) -> list[Tool]:
     found: list[Tool] = []
     for one in [one for tool in given or () for one in getattr(tool, "function_declarations", None) or ()]:
         schema = one.parameters_json_schema

@@ -25,7 +25,7 @@ from acms.config import ACMSConfig
 from acms.erasure.erase import erase_subject
 from acms.errors import ConflictError, EntryNotFoundError, IdempotencyMismatchError
 from acms.integrations.google_adk.events import EventDialect, events_of, namespace_of
-from acms.integrations.model_input import original, raw_of
+from acms.integrations.model_input import original_of_entry, raw_of
 from acms.integrations.sessions import Sessions, StateMemory
 from acms.kv import list_entries, update_entry
 from acms.model import EMPTY, Json, KVEntry
@@ -77,14 +77,16 @@ class ACMSSessionService(BaseSessionService):
     ) -> Session:
         """Create a session; `AlreadyExistsError` when there is one of this id."""
         session_id = (session_id or "").strip() or str(uuid4())
-        app, user, own = _split(state or {})
+        app, user, own = _split_state(state or {})
         data = {"state": own, "updated": time.time()}
         try:
-            await self._kv.compare_and_set(_key("session", app_name, user_id, session_id), data, expect=None)
+            await self._kv.compare_and_set(
+                _build_key("session", app_name, user_id, session_id), data, expect=None
+            )
         except ConflictError as error:
             raise AlreadyExistsError(f"Session with id {session_id} already exists.") from error
-        await self._change(_key("app", app_name), app)
-        await self._change(_key("user", app_name, user_id), user)
+        await self._change(_build_key("app", app_name), app)
+        await self._change(_build_key("user", app_name, user_id), user)
         return await self._session(app_name, user_id, session_id, data)
 
     async def get_session(
@@ -92,7 +94,7 @@ class ACMSSessionService(BaseSessionService):
     ) -> Session | None:
         """Return a session with its events and its state, those of its user and app merged in; None without one."""
         session_id = session_id.strip() if session_id else session_id
-        found = await self._kv.get(_key("session", app_name, user_id, session_id))
+        found = await self._kv.get(_build_key("session", app_name, user_id, session_id))
         if found is None:
             return None
         session = await self._session(app_name, user_id, session_id, found.data)
@@ -107,7 +109,7 @@ class ACMSSessionService(BaseSessionService):
 
     async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
         """List the sessions of a user, or of all, without events: the one last used comes last."""
-        of = _key("session", app_name, *([] if user_id is None else [user_id]), "")
+        of = _build_key("session", app_name, *([] if user_id is None else [user_id]), "")
         found: list[Session] = []
         async for row in list_entries(self._kv, of):
             user, id = map(unquote, row.key.split("/")[-2:])
@@ -118,21 +120,21 @@ class ACMSSessionService(BaseSessionService):
     async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
         """Delete a session and hide its log: `erase_user` erases."""
         session_id = session_id.strip() if session_id else session_id
-        if await self._kv.delete(_key("session", app_name, user_id, session_id)):
+        if await self._kv.delete(_build_key("session", app_name, user_id, session_id)):
             async with self._sessions.use(namespace_of(app_name, user_id), session_id) as memory:
                 if await memory.context_id() is not None:
                     await memory.delete()
 
     async def erase_user(self, *, app_name: str, user_id: str, verify: bool = False) -> Erasure:
         """Erase everything of a user of an app for ever: sessions, state, memories."""
-        async for row in list_entries(self._kv, _key("session", app_name, user_id, "")):
+        async for row in list_entries(self._kv, _build_key("session", app_name, user_id, "")):
             await self._kv.delete(row.key)
-        await self._kv.delete(_key("user", app_name, user_id))
+        await self._kv.delete(_build_key("user", app_name, user_id))
         return await erase_subject(self._storage, namespace=namespace_of(app_name, user_id), verify=verify)
 
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
         """Return what is kept for a user of an app, without the prefix of its keys."""
-        found = await self._kv.get(_key("user", app_name, user_id))
+        found = await self._kv.get(_build_key("user", app_name, user_id))
         return {} if found is None else found.data
 
     async def append_event(self, session: Session, event: Event) -> Event:
@@ -143,7 +145,7 @@ class ACMSSessionService(BaseSessionService):
         """
         if event.partial:
             return event
-        row = await self._kv.get(_key("session", session.app_name, session.user_id, session.id))
+        row = await self._kv.get(_build_key("session", session.app_name, session.user_id, session.id))
         if row is None:
             raise SessionNotFoundError(f"Session {session.id} not found.")
         event.id = event.id or str(uuid4())
@@ -152,13 +154,13 @@ class ACMSSessionService(BaseSessionService):
             return event
         self._apply_temp_state(session, event)
         event = self._trim_temp_delta_state(event)
-        app, user, own = _split(event.actions.state_delta)
+        app, user, own = _split_state(event.actions.state_delta)
         if not known:
             if app or user or own:
                 await self._update(session, event, begun=True)
             await self._store(session, event)
-        await self._change(_key("app", session.app_name), app)
-        await self._change(_key("user", session.app_name, session.user_id), user)
+        await self._change(_build_key("app", session.app_name), app)
+        await self._change(_build_key("user", session.app_name, session.user_id), user)
         await self._update(session, event, own)
         session.last_update_time = max(session.last_update_time, event.timestamp)
         if not known or event not in session.events:
@@ -174,7 +176,7 @@ class ACMSSessionService(BaseSessionService):
         except EntryNotFoundError:
             return False
         given = raw_of(read_repaired(dialect.write(event))[0]["parts"], dialect.vendor)
-        return original(stored, dialect) == (dialect.read(given) if given else None)
+        return original_of_entry(stored, dialect) == (dialect.read(given) if given else None)
 
     async def _store(self, session: Session, event: Event) -> None:
         written = EventDialect().write(event)
@@ -203,7 +205,7 @@ class ACMSSessionService(BaseSessionService):
                 **({"begun": others} if others else {}),
             }
 
-        key = _key("session", session.app_name, session.user_id, session.id)
+        key = _build_key("session", session.app_name, session.user_id, session.id)
         await update_entry(self._kv, key, updated)
 
     async def _session(self, app_name: str, user_id: str, session_id: str, data: Any) -> Session:
@@ -212,7 +214,7 @@ class ACMSSessionService(BaseSessionService):
             (State.APP_PREFIX, ("app", app_name)),
             (State.USER_PREFIX, ("user", app_name, user_id)),
         ):
-            found = await self._kv.get(_key(*key))
+            found = await self._kv.get(_build_key(*key))
             state.update({prefix + name: value for name, value in (found.data if found else {}).items()})
         made = Session(app_name=app_name, user_id=user_id, id=session_id, state=state)
         made.last_update_time = data["updated"]
@@ -226,11 +228,11 @@ class ACMSSessionService(BaseSessionService):
             await update_entry(self._kv, key, changed)
 
 
-def _key(kind: str, *names: str) -> str:
+def _build_key(kind: str, *names: str) -> str:
     return "/".join((_ROOT, kind, *(quote(name, safe="") for name in names)))
 
 
-def _split(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+def _split_state(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Return the state of the app, of the user and of the session; what is temporary is not kept."""
     split: dict[str, dict[str, Any]] = {
         State.APP_PREFIX: {},

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from google.adk.events.event import Event
 from google.genai import types
 
-__all__ = ["Visible", "visible"]
+__all__ = ["Visible", "find_visible_events"]
 
 
 class Visible(NamedTuple):
@@ -26,17 +26,23 @@ class Visible(NamedTuple):
     added: Sequence[tuple[str, types.Content]]
 
 
-def visible(contents: Sequence[types.Content], events: Sequence[Event], agent: str) -> Visible:
+def find_visible_events(contents: Sequence[types.Content], events: Sequence[Event], agent: str) -> Visible:
     """Compare the contents of a request with the events of its session.
 
     What ADK has compacted is not left out: the log makes its own choice of that, and ADK's summary is not needed.
     """
     others = {one.author for one in events}.difference(("user", agent))
     said = [
-        (_quoted(mark, others), at) for at, one in enumerate(contents) for mark in map(_mark, _parts(one))
+        (_unwrap_quote(mark, others), at)
+        for at, one in enumerate(contents)
+        for mark in map(_mark_of_part, _parts_of_content(one))
     ]
-    kept = [(_event_mark(part, one.author, others), one.id) for one in events for part in _parts(one.content)]
-    pairs = _paired([mark for mark, _ in said], [mark for mark, _ in kept])
+    kept = [
+        (_event_mark(part, one.author, others), one.id)
+        for one in events
+        for part in _parts_of_content(one.content)
+    ]
+    pairs = _pair_marks([mark for mark, _ in said], [mark for mark, _ in kept])
     placed = {said[place][1]: kept[at][1] for place, at in pairs.items()}
     seen = {kept[at][1] for at in pairs.values()}
     compacted = [one.actions.compaction for one in events if one.actions and one.actions.compaction]
@@ -48,17 +54,17 @@ def visible(contents: Sequence[types.Content], events: Sequence[Event], agent: s
         if one.id in missing
         and not any((first or 0.0) <= one.timestamp <= (last or 0.0) for first, last in spans)
     }
-    summaries = [list(map(_mark, _parts(one.compacted_content))) for one in compacted]
+    summaries = [list(map(_mark_of_part, _parts_of_content(one.compacted_content))) for one in compacted]
     added: list[tuple[str, types.Content]] = []
     last = ""
     for at, content in enumerate(contents):
         last = placed.get(at, last)
-        if at not in placed and list(map(_mark, _parts(content))) not in summaries:
+        if at not in placed and list(map(_mark_of_part, _parts_of_content(content))) not in summaries:
             added.append((last, content))
     return Visible(frozenset(hidden), added)
 
 
-def _paired(said: Sequence[str], kept: Sequence[str]) -> dict[int, int]:
+def _pair_marks(said: Sequence[str], kept: Sequence[str]) -> dict[int, int]:
     """Pair what is the same, in order; and then what was moved, as answers of tools are behind their calls."""
     places: dict[str, list[int]] = {}
     for at, mark in enumerate(kept):
@@ -79,11 +85,11 @@ def _paired(said: Sequence[str], kept: Sequence[str]) -> dict[int, int]:
     return pairs
 
 
-def _parts(content: types.Content | None) -> Sequence[types.Part]:
+def _parts_of_content(content: types.Content | None) -> Sequence[types.Part]:
     return (content and content.parts) or ()
 
 
-def _mark(part: types.Part) -> str:
+def _mark_of_part(part: types.Part) -> str:
     if call := part.function_call:
         return f"{call.name}({dumps(call.args or {}, sort_keys=True, default=str)})"
     if answer := part.function_response:
@@ -97,14 +103,14 @@ def _mark(part: types.Part) -> str:
 def _event_mark(part: types.Part, author: str, others: Collection[str]) -> str:
     """Return what a part of an event is known by in a request: thoughts by nothing, what others said as a quote."""
     if part.thought or author not in others:
-        return "" if part.thought else _mark(part)
+        return "" if part.thought else _mark_of_part(part)
     called, answer = part.function_call, part.function_response
     text = str(dict(sorted((called.args or {}).items()))) if called else part.text
     text = str(answer.response) if answer else text
-    return f"[{author}]\n{text}" if text else _mark(part)
+    return f"[{author}]\n{text}" if text else _mark_of_part(part)
 
 
-def _quoted(mark: str, others: Collection[str]) -> str:
+def _unwrap_quote(mark: str, others: Collection[str]) -> str:
     """Return what a text quotes of another agent: between two marks, under a heading; other texts as they are."""
     heading, _, told = mark.partition("\n")
     author, closed, _ = heading.partition("]")

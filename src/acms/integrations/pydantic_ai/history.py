@@ -28,7 +28,15 @@ from acms.prompt_types import Tool
 from acms.session import ACMS
 from acms.text.chat_messages import PER_MEDIUM
 
-__all__ = ["DIALECT", "ACMSHistory", "Piece", "dumped", "loaded", "pieces", "unkept"]
+__all__ = [
+    "DIALECT",
+    "ACMSHistory",
+    "Piece",
+    "dump_model_message",
+    "has_binary_content",
+    "load_model_message",
+    "split_into_pieces",
+]
 
 _KEPT = (ai.UserPromptPart, ai.ToolReturnPart, ai.RetryFeedbackPart)
 """Parts of requests that are kept; instructions, system prompts and notes of the framework are made anew."""
@@ -78,12 +86,12 @@ class ACMSHistory(AbstractCapability[AgentDepsT]):
         """Store what is new and put what the log shows in the place of the request's messages."""
         known = await self._store(ctx, request_context.messages)
         parameters = request_context.model_request_parameters
-        system = _system(request_context.messages)
+        system = _find_system_prompts(request_context.messages)
         instructions = [part.content for part in (*system, *(parameters.instruction_parts or ()))]
         request = Request(
             codec=self.codec,
             budget=self.budget,
-            query=_question(known),
+            query=_find_last_question(known),
             instructions="\n\n".join(instructions),
             tools=[
                 Tool(name=one.name, description=one.description or "", parameters=one.parameters_json_schema)
@@ -118,7 +126,7 @@ class ACMSHistory(AbstractCapability[AgentDepsT]):
         grown = len(messages) >= len(last.messages) and all(map(is_, messages, last.messages))
         same = last if grown else _Stored()  # of another list it matters where in the log it ends
         seen = Counter(same.seen)
-        found = {piece.key: piece for piece in pieces(messages[len(same.messages) :], seen)}
+        found = {piece.key: piece for piece in split_into_pieces(messages[len(same.messages) :], seen)}
         new = [one for key, one in found.items() if same.known.get(key) != one]
         hidden = same.hidden
         if new:
@@ -129,7 +137,7 @@ class ACMSHistory(AbstractCapability[AgentDepsT]):
         return known
 
 
-def _system(messages: Sequence[ai.ModelMessage]) -> list[ai.SystemPromptPart]:
+def _find_system_prompts(messages: Sequence[ai.ModelMessage]) -> list[ai.SystemPromptPart]:
     """Return the system prompts of a history, one of each text; those of one request only where it is this one."""
     found: dict[str, ai.SystemPromptPart] = {}
     for message in messages:
@@ -141,7 +149,7 @@ def _system(messages: Sequence[ai.ModelMessage]) -> list[ai.SystemPromptPart]:
     return list(found.values())
 
 
-def _question(known: dict[str, Piece]) -> str:
+def _find_last_question(known: dict[str, Piece]) -> str:
     """Return what the user said last."""
     for piece in reversed(known.values()):
         if piece.message.kind == "request" and not isinstance(piece.message.parts[0], ai.ToolReturnPart):
@@ -156,17 +164,17 @@ class _Dialect:
 
     def write(self, message: Piece) -> Mapping[str, Any]:
         given = message.message
-        role, parts = Role.ASSISTANT, [said for part in given.parts for said in _parts(part)]
+        role, parts = Role.ASSISTANT, [said for part in given.parts for said in _convert_part(part)]
         if isinstance(given, ai.ModelRequest):
             role = Role.TOOL if isinstance(given.parts[0], ai.ToolReturnPart) else Role.USER
-        if not unkept(message):
-            kept = {"key": message.key, "message": dumped(given)}
+        if not has_binary_content(message):
+            kept = {"key": message.key, "message": dump_model_message(given)}
             parts.append(Raw(self.vendor, dumps(kept, ensure_ascii=False)))
         return {"key": message.key, "role": role, "parts": parts or [Text("")], "created_at": given.timestamp}
 
     def read(self, json: str) -> Piece:
         kept = loads(json)
-        return Piece(kept["key"], loaded(kept["message"]))
+        return Piece(kept["key"], load_model_message(kept["message"]))
 
     def make(self, said: Made) -> Piece:
         if said.role is Role.ASSISTANT:
@@ -179,23 +187,23 @@ class _Dialect:
     def unseen(self, message: Piece, counter: TokenCounter) -> int:
         given = message.message
         others = [str(part) for part in given.parts if not isinstance(part, _COUNTED)]
-        return PER_MEDIUM * len(_files(given)) + sum(map(counter.count, others))
+        return PER_MEDIUM * len(_find_binary_content(given)) + sum(map(counter.count, others))
 
 
 DIALECT = _Dialect()
 
 
-def dumped(message: ai.ModelMessage) -> Any:
+def dump_model_message(message: ai.ModelMessage) -> Any:
     """Return a message as JSON."""
     return ai.ModelMessagesTypeAdapter.dump_python([message], mode="json")[0]
 
 
-def loaded(message: Any) -> ai.ModelMessage:
+def load_model_message(message: Any) -> ai.ModelMessage:
     """Return the message that JSON says."""
     return ai.ModelMessagesTypeAdapter.validate_python([message])[0]
 
 
-def pieces(messages: Sequence[ai.ModelMessage], seen: Counter[str] | None = None) -> list[Piece]:
+def split_into_pieces(messages: Sequence[ai.ModelMessage], seen: Counter[str] | None = None) -> list[Piece]:
     """Return what of messages is kept, each under a key of its own: instructions are not, a run brings them anew.
 
     `seen` counts the keys of what stands before them, and theirs are added.
@@ -203,7 +211,7 @@ def pieces(messages: Sequence[ai.ModelMessage], seen: Counter[str] | None = None
     seen = Counter() if seen is None else seen
     found: list[Piece] = []
     for message in messages:
-        key = _key(message)
+        key = _key_of_message(message)
         seen[key] += 1
         key = key if seen[key] == 1 else f"{key}:{seen[key]}"
         if isinstance(message, ai.ModelResponse):
@@ -215,21 +223,21 @@ def pieces(messages: Sequence[ai.ModelMessage], seen: Counter[str] | None = None
     return found
 
 
-def unkept(piece: Piece) -> bool:
+def has_binary_content(piece: Piece) -> bool:
     """Return whether a log keeps only what a piece says, as it has bytes."""
-    return bool(_files(piece.message))
+    return bool(_find_binary_content(piece.message))
 
 
-def _key(message: ai.ModelMessage) -> str:
+def _key_of_message(message: ai.ModelMessage) -> str:
     """Return what names a message: the run it was made in and the moment; else what it says."""
     if message.run_id and message.timestamp:
         return f"{message.run_id}:{message.kind}:{message.timestamp.isoformat()}"
-    said = dumped(replace(message, run_id=None, conversation_id=None))
+    said = dump_model_message(replace(message, run_id=None, conversation_id=None))
     said.pop("instructions", None)
     return f"{message.kind}:{blake2b(dumps(said).encode(), digest_size=16).hexdigest()}"
 
 
-def _parts(part: ai.ModelResponsePart | ai.ModelRequestPart) -> list[Part]:
+def _convert_part(part: ai.ModelResponsePart | ai.ModelRequestPart) -> list[Part]:
     if isinstance(part, ai.TextPart):
         return [Text(part.content)] if part.content else []
     if isinstance(part, ai.ThinkingPart):
@@ -241,10 +249,10 @@ def _parts(part: ai.ModelResponsePart | ai.ModelRequestPart) -> list[Part]:
     if isinstance(part, ai.RetryFeedbackPart):
         return [Text(part.model_response())]
     content = part.content if isinstance(part, ai.UserPromptPart) else ()
-    return [_given(one) for one in ([content] if isinstance(content, str) else content)]
+    return [_convert_user_content(one) for one in ([content] if isinstance(content, str) else content)]
 
 
-def _given(content: ai.UserContent) -> Part:
+def _convert_user_content(content: ai.UserContent) -> Part:
     if isinstance(content, str | ai.TextContent):
         return Text(content if isinstance(content, str) else content.content)
     if isinstance(content, ai.ImageUrl):
@@ -255,7 +263,7 @@ def _given(content: ai.UserContent) -> Part:
     return Text(f"[{content.media_type}: {named}]")
 
 
-def _files(message: ai.ModelMessage) -> list[object]:
+def _find_binary_content(message: ai.ModelMessage) -> list[object]:
     """Return what a message holds as bytes."""
     if isinstance(message, ai.ModelResponse):
         return [part for part in message.parts if isinstance(part, ai.FilePart | ai.SpeechPart)]

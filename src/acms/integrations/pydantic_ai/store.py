@@ -17,14 +17,21 @@ from pydantic_ai.messages import ModelMessage, ModelResponse
 from acms.config import ACMSConfig
 from acms.erasure.erase import erase_subject
 from acms.errors import ConflictError
-from acms.integrations.model_input import original
-from acms.integrations.pydantic_ai.history import DIALECT, Piece, dumped, loaded, pieces, unkept
+from acms.integrations.model_input import original_of_entry
+from acms.integrations.pydantic_ai.history import (
+    DIALECT,
+    Piece,
+    dump_model_message,
+    has_binary_content,
+    load_model_message,
+    split_into_pieces,
+)
 from acms.integrations.sessions import Sessions, StateMemory
 from acms.kv import list_entries
 from acms.model import Json, KVEntry
 from acms.ports import StorageBackend
 from acms.results import Erasure
-from acms.session import ACMS, withdraw
+from acms.session import ACMS, withdraw_from_session
 
 __all__ = ["ACMSConversationStore"]
 
@@ -71,13 +78,13 @@ class ACMSConversationStore(ConversationStore):
     async def read_record(self, conversation_id: str) -> ConversationRecord | None:
         """Return the record of a conversation; None when it is not stored."""
         found = await self._row(conversation_id)
-        return None if found is None else _record(found)
+        return None if found is None else _record_of_row(found)
 
     async def read_records(
         self, *, scope: str | None = None, limit: int | None = None
     ) -> Sequence[ConversationRecord]:
         """Return the records of a scope, or all, the last saved first; it reads them all."""
-        found = [_record(row) async for row in list_entries(self._kv, _RECORD) if row.data["record"]]
+        found = [_record_of_row(row) async for row in list_entries(self._kv, _RECORD) if row.data["record"]]
         chosen = [record for record in found if scope is None or record.scope == scope]
         return sorted(chosen, key=lambda record: record.updated_at, reverse=True)[:limit]
 
@@ -94,7 +101,7 @@ class ACMSConversationStore(ConversationStore):
         """
         key = _RECORD + record.conversation_id
         row = await self._kv.get(key)
-        stored = None if row is None or not row.data["record"] else _record(row)
+        stored = None if row is None or not row.data["record"] else _record_of_row(row)
         if (None if stored is None else stored.revision) != expected_revision:
             raise ConversationConflict(record.conversation_id)
         new = {entry.id for entry in new_entries}
@@ -110,20 +117,22 @@ class ACMSConversationStore(ConversationStore):
             except ConflictError as error:
                 gone = [one for one in await self._storage.get(told) if one is not None]
                 if gone:
-                    await withdraw(session, gone, reason="conflict")
+                    await withdraw_from_session(session, gone, reason="conflict")
                 for entry in new_entries:
                     await self._kv.delete(_ENTRY + entry.id)
                 raise ConversationConflict(record.conversation_id) from error
             grown = new_entries[0].parent_id if new_entries else record.head_id
             if not forked and grown != (None if stored is None else stored.head_id):
                 history = await self.read_history(record.head_id)
-                line = [DIALECT.write(piece) for piece in pieces([entry.message for entry in history])]
+                line = [
+                    DIALECT.write(piece) for piece in split_into_pieces([entry.message for entry in history])
+                ]
                 await session.sync(line, gone="retract")
 
     async def delete_record(self, conversation_id: str, *, expected_revision: str) -> None:
         """Delete a record and hide its session; entries stay, as forks may share them."""
         row = await self._row(conversation_id)
-        if row is None or _record(row).revision != expected_revision:
+        if row is None or _record_of_row(row).revision != expected_revision:
             raise ConversationConflict(conversation_id)
         gone = {**row.data, "record": None}
         try:
@@ -158,19 +167,19 @@ class ACMSConversationStore(ConversationStore):
         ids = list(dict.fromkeys(id for _, data in rows for _, id in data["kept"] if id))
         kept: dict[str, Piece] = {}
         for id, entry in zip(ids, await self._storage.get(ids), strict=True):
-            piece = None if entry is None else original(entry, DIALECT)
+            piece = None if entry is None else original_of_entry(entry, DIALECT)
             if piece is not None:
                 kept[id] = piece
         found: list[ConversationEntry] = []
         for id, data in rows:
-            message = _assembled(data, kept)
+            message = _assemble_message(data, kept)
             if message is not None:
                 found.append(ConversationEntry(id=id, parent_id=data["parent"], message=message))
         return found
 
     async def _tell(self, session: ACMS, entries: Sequence[ConversationEntry]) -> Sequence[str]:
         """Store what entries say in a session, and the entries by its ids; return the ids of what was appended."""
-        said = [pieces([entry.message]) for entry in entries]
+        said = [split_into_pieces([entry.message]) for entry in entries]
         ids: dict[str, str] = {}
         appended: Sequence[str] = ()
         if any(said):
@@ -211,7 +220,7 @@ class ACMSConversationStore(ConversationStore):
         return found if found is not None and found.data["record"] else None
 
 
-def _record(row: KVEntry) -> ConversationRecord:
+def _record_of_row(row: KVEntry) -> ConversationRecord:
     return _RECORDS.validate_python(row.data["record"])
 
 
@@ -220,8 +229,8 @@ def _entry_row(entry: ConversationEntry, found: Sequence[Piece], ids: Mapping[st
 
     The id of what was erased is empty: nothing says it any more.
     """
-    kept = [piece for piece in found if piece.key in ids and not unkept(piece)]
-    message = dumped(entry.message)
+    kept = [piece for piece in found if piece.key in ids and not has_binary_content(piece)]
+    message = dump_model_message(entry.message)
     if isinstance(entry.message, ModelResponse):
         return {"message": None if kept else message, "kept": [[0, ids[piece.key]] for piece in kept]}
     places = [int(piece.key.rpartition("/")[2]) for piece in kept]
@@ -233,7 +242,7 @@ def _entry_row(entry: ConversationEntry, found: Sequence[Piece], ids: Mapping[st
     }
 
 
-def _assembled(data: Any, kept: Mapping[str, Piece]) -> ModelMessage | None:
+def _assemble_message(data: Any, kept: Mapping[str, Piece]) -> ModelMessage | None:
     """Return the message of an entry without the parts that were erased; None when nothing is left of it."""
     said = {place: kept[id].message for place, id in data["kept"] if id in kept}
     if data["kept"] and not said:
@@ -242,6 +251,6 @@ def _assembled(data: Any, kept: Mapping[str, Piece]) -> ModelMessage | None:
         return said[0]
     message = {**data["message"], "parts": list(data["message"]["parts"])}
     for place, one in said.items():
-        message["parts"][place] = dumped(one)["parts"][0]
+        message["parts"][place] = dump_model_message(one)["parts"][0]
     message["parts"] = [part for part in message["parts"] if part is not None]
-    return loaded(message)
+    return load_model_message(message)

@@ -18,7 +18,7 @@ from acms.prompt_types import (
     Tool,
     Usage,
 )
-from acms.runtime.lazy import lazily
+from acms.runtime.lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from acms.ports import Codec
@@ -53,7 +53,7 @@ _HOMES = {
     "OpenAIChat": "acms.providers.codecs.openai_chat",
     "OpenAIResponses": "acms.providers.codecs.openai_responses",
 }
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazy_attributes(__name__, _HOMES)
 
 NAMED = {
     "openai-chat": ("OpenAIChat", "gpt-5"),

@@ -7,38 +7,45 @@ from typing import Any
 
 from acms.prompt_types import Diagnosis, Outcome
 
-__all__ = ["number", "of", "rows", "split", "unknown", "word"]
+__all__ = [
+    "get_count_field",
+    "get_field",
+    "get_text_field",
+    "iterate_list_field",
+    "split_usage",
+    "unknown_diagnosis",
+]
 
 
-def of(source: object, key: str) -> Any:
+def get_field(source: object, key: str) -> Any:
     """Return a field of an object or a mapping; None where it has none."""
     return source.get(key) if isinstance(source, Mapping) else getattr(source, key, None)
 
 
-def split(answer: object) -> tuple[object, object | None]:
+def split_usage(answer: object) -> tuple[object, object | None]:
     """Return the usage of an answer, and the answer; the second is None where the usage alone was given."""
-    usage = of(answer, "usage")
+    usage = get_field(answer, "usage")
     return (answer, None) if usage is None else (usage, answer)
 
 
-def rows(source: object, key: str) -> Iterator[object]:
+def iterate_list_field(source: object, key: str) -> Iterator[object]:
     """Yield the entries of a list that a field holds; none where it holds no list."""
-    found = of(source, key)
+    found = get_field(source, key)
     yield from found if isinstance(found, list | tuple) else ()
 
 
-def word(source: object, key: str) -> str:
+def get_text_field(source: object, key: str) -> str:
     """Return a field that is a text; "" where it is none."""
-    found = of(source, key)
+    found = get_field(source, key)
     return found if isinstance(found, str) else ""
 
 
-def number(source: object, key: str, default: int = 0) -> int:
+def get_count_field(source: object, key: str, default: int = 0) -> int:
     """Return a field that is a count; `default` where it is none."""
-    found = of(source, key)
+    found = get_field(source, key)
     return found if isinstance(found, int) and found >= 0 else default
 
 
-def unknown(reason: str) -> Diagnosis:
+def unknown_diagnosis(reason: str) -> Diagnosis:
     """Return a diagnosis that says nothing about the request."""
     return Diagnosis(outcome=Outcome.UNKNOWN, reason=reason)

@@ -16,9 +16,15 @@ from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, 
 from acms.ports import RequestCounter, TokenCounter
 from acms.prompt_types import CacheMark, CacheRates, Count, Exactness, PromptMessage, Tool, Usage
 from acms.providers.codecs import anthropic_answers, anthropic_blocks
-from acms.providers.codecs.answers import of, split
-from acms.providers.codecs.anthropic_rules import BREAKPOINTS, check, claude
-from acms.providers.codecs.anthropic_turns import BEGINNING, Arranged, SentMessage, arrange, speaker_name
+from acms.providers.codecs.answers import get_field, split_usage
+from acms.providers.codecs.anthropic_rules import BREAKPOINTS, check_payload, find_claude_family
+from acms.providers.codecs.anthropic_turns import (
+    BEGINNING,
+    Arranged,
+    SentMessage,
+    arrange_turns,
+    speaker_name,
+)
 from acms.providers.codecs.calibration import Calibration
 from acms.providers.codecs.given_fields import Fields, Key, given_fields, key_of_part
 from acms.providers.codecs.request_count import CountingCodec, request_counts
@@ -79,8 +85,8 @@ class AnthropicMessages(CountingCodec):
     ) -> None:
         if bound not in ("calibrated", "bytes"):
             raise ConfigurationError(f'unknown bound {bound!r}; known: "calibrated", "bytes"')
-        self.model = validation.name(model, "model")
-        family = claude(model)
+        self.model = validation.validate_name(model, "model")
+        family = find_claude_family(model)
         if system_messages is not None:
             family = family._replace(system=system_messages)
         if reasoning is not None:
@@ -133,22 +139,24 @@ class AnthropicMessages(CountingCodec):
         if self.max_tokens is not None:
             payload["max_tokens"] = self.max_tokens
         if tools:
-            payload["tools"] = [_tool(tool) for tool in tools]
-        fields = given_fields(messages, anthropic_blocks.given_fields)
+            payload["tools"] = [_serialize_tool(tool) for tool in tools]
+        fields = given_fields(messages, anthropic_blocks.extra_fields_of_raw)
         content = [[self._block(one.part, turn.role, fields) for one in turn.shown] for turn in said]
         turns = list(zip(said, content, strict=True))
         if turns and turns[0][0].role is Role.SYSTEM:
             payload["system"] = turns.pop(0)[1]
         payload["messages"] = [{"role": turn.role.value, "content": written} for turn, written in turns]
-        _mark(payload.get("tools", []), [block for written in content for block in written], said, marks)
-        check(payload, self._family)
+        _apply_cache_marks(
+            payload.get("tools", []), [block for written in content for block in written], said, marks
+        )
+        check_payload(payload, self._family)
         return payload
 
     def parse(self, payload: Mapping[str, Json]) -> tuple[PromptMessage, ...]:
         """Return the messages of a payload in normal form, without sources; `PayloadError` for another format."""
         found: list[PromptMessage] = []
         if payload.get("system"):
-            found += _read("system", payload["system"], "system")
+            found += _parse_message("system", payload["system"], "system")
         messages = payload.get("messages")
         if not isinstance(messages, list):
             raise PayloadError("must be a list of messages", field="messages")
@@ -158,19 +166,19 @@ class AnthropicMessages(CountingCodec):
                 raise PayloadError(
                     "must be a message of the user, the assistant or the system", field=f"messages[{at}]"
                 )
-            found += _read(role, message.get("content"), f"messages[{at}].content")
+            found += _parse_message(role, message.get("content"), f"messages[{at}].content")
         return tuple(found)
 
     def check(self, payload: Mapping[str, Json]) -> None:
         """Raise `PayloadError` when the provider would refuse a payload: role order, tool pairs, system placement."""
-        check(payload, self._family)
+        check_payload(payload, self._family)
 
     def _block(self, part: Part, role: Role, fields: Mapping[Key, Fields]) -> dict[str, Json]:
         if isinstance(part, Media):
             self._sizes.state(part)
         if self.search_results and isinstance(part, Text) and role is Role.USER:
-            return anthropic_blocks.cited(part)
-        block = anthropic_blocks.block(part)
+            return anthropic_blocks.passage_to_block(part)
+        block = anthropic_blocks.part_to_block(part)
         if role is Role.ASSISTANT and fields:
             block.update(fields.get(key_of_part(part), {}))
         return block
@@ -178,12 +186,12 @@ class AnthropicMessages(CountingCodec):
     def _arrange(self, messages: Sequence[PromptMessage]) -> Arranged:
         system, reasoning = self._family.system, self._family.reasoning
         said = [self._folded(message) for message in messages]
-        return arrange(said, system=system, reasoning=reasoning, cited=self.search_results)
+        return arrange_turns(said, system=system, reasoning=reasoning, cited=self.search_results)
 
     def _folded(self, message: PromptMessage) -> PromptMessage:
         """Return a message of the user whose documents and search results are what they came as."""
         parts = message.parts
-        if message.role is not Role.USER or (found := anthropic_blocks.folded(parts)) is parts:
+        if message.role is not Role.USER or (found := anthropic_blocks.restore_user_blocks(parts)) is parts:
             return message
         for one in parts:
             if isinstance(one, Media):
@@ -198,7 +206,9 @@ class AnthropicMessages(CountingCodec):
         if message.tokens and len(parts) == 1 and message.counter == self.counter.name:
             # A history of thousands of messages is costed in one fit: what was counted is not counted again.
             only = parts[0]
-            if isinstance(only, Text) and not (self.search_results and anthropic_blocks.passages(only)):
+            if isinstance(only, Text) and not (
+                self.search_results and anthropic_blocks.split_recalled_passages(only)
+            ):
                 tokens = message.tokens + (self._told if message.role in _SYSTEM else anthropic_blocks.BLOCK)
                 return tokens if message.name is None else tokens + self._name(message)
             if isinstance(only, ToolResult) and only.output != NO_RESULT:
@@ -217,33 +227,47 @@ class AnthropicMessages(CountingCodec):
         prices = self._prices
         match part:
             case Text():
-                found = anthropic_blocks.passages(part) if self.search_results else ()
+                found = anthropic_blocks.split_recalled_passages(part) if self.search_results else ()
                 return sum([prices.text(one.text) for one in found or (part,)])
             case ToolResult():
                 return prices.result(part.output)
             case ToolCall():
-                written = anthropic_blocks.arguments(part.arguments)[1]
-                return prices.call(part.call_id, anthropic_blocks.name(part.name), written)
+                written = anthropic_blocks.parse_call_arguments(part.arguments)[1]
+                return prices.call(part.call_id, anthropic_blocks.sanitize_tool_name(part.name), written)
             case Media():
-                media = None if role in _SYSTEM or role is Role.ASSISTANT else anthropic_blocks.sendable(part)
-                return prices.text(anthropic_blocks.mention(part)) if media is None else prices.media(media)
+                media = (
+                    None
+                    if role in _SYSTEM or role is Role.ASSISTANT
+                    else anthropic_blocks.to_sendable_media(part)
+                )
+                return (
+                    prices.text(anthropic_blocks.describe_media(part))
+                    if media is None
+                    else prices.media(media)
+                )
             case Reasoning():
                 return prices.signed(part.text, part.signature) if self._sent(role) and part.signature else 0
             case Raw() if part.vendor == AS_GIVEN:
-                return prices.fields(anthropic_blocks.given_fields(part)) if role is Role.ASSISTANT else 0
+                return (
+                    prices.fields(anthropic_blocks.extra_fields_of_raw(part)) if role is Role.ASSISTANT else 0
+                )
             case Raw():
-                if anthropic_blocks.verbatim(part) is None:
+                if anthropic_blocks.raw_to_block(part) is None:
                     return 0 if part.vendor == "anthropic" else prices.text(item_text(part))
                 if role in _SYSTEM:
                     return 0
-                return prices.raw(part) if self._sent(role) or not anthropic_blocks.thinks(part) else 0
+                return (
+                    prices.raw(part)
+                    if self._sent(role) or not anthropic_blocks.is_reasoning_part(part)
+                    else 0
+                )
 
     def _sent(self, role: Role) -> bool:
         return self._family.reasoning and role is Role.ASSISTANT
 
     def base(self, tools: Sequence[Tool] = ()) -> int:
         """Return the raw tokens of everything that is no message, and of what may be said to begin with."""
-        return self._base([_tool(tool) for tool in tools]) + self._beginning
+        return self._base([_serialize_tool(tool) for tool in tools]) + self._beginning
 
     def _base(self, tools: Sequence[Mapping[str, Json]]) -> int:
         start = PRIMER + (anthropic_blocks.CITING if self.search_results else 0)
@@ -289,38 +313,38 @@ class AnthropicMessages(CountingCodec):
 
         `input_tokens` there are only those that came neither out of the cache nor into it.
         """
-        reported, answer = split(usage)
-        fresh = _tokens(reported, "input_tokens")
-        if fresh is None or _tokens(reported, "total_tokens") is not None:
+        reported, answer = split_usage(usage)
+        fresh = _read_token_count(reported, "input_tokens")
+        if fresh is None or _read_token_count(reported, "total_tokens") is not None:
             raise ValidationError("is not the usage of a message of Anthropic's", field="usage")
-        written = _tokens(reported, "cache_creation_input_tokens") or 0
-        read = _tokens(reported, "cache_read_input_tokens") or 0
+        written = _read_token_count(reported, "cache_creation_input_tokens") or 0
+        read = _read_token_count(reported, "cache_read_input_tokens") or 0
         return Usage(
             input_tokens=fresh + written + read,
             cached_tokens=read,
             written_tokens=written,
-            diagnosis=None if answer is None else anthropic_answers.diagnosis(answer),
-            edits=() if answer is None else anthropic_answers.edits(answer),
+            diagnosis=None if answer is None else anthropic_answers.parse_diagnosis(answer),
+            edits=() if answer is None else anthropic_answers.parse_server_edits(answer),
         )
 
 
-def _tool(tool: Tool) -> dict[str, Json]:
+def _serialize_tool(tool: Tool) -> dict[str, Json]:
     found: dict[str, Json] = {"name": tool.name}
     if tool.description:
         found["description"] = tool.description
-    found["input_schema"] = _plain(tool.parameters)
+    found["input_schema"] = _to_plain_json(tool.parameters)
     if tool.strict:
         found["strict"] = True
     return found
 
 
-def _plain(value: Json) -> Json:
+def _to_plain_json(value: Json) -> Json:
     if isinstance(value, Mapping):
-        return {key: _plain(inner) for key, inner in value.items()}
-    return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
+        return {key: _to_plain_json(inner) for key, inner in value.items()}
+    return [_to_plain_json(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
-def _read(role: str, content: Json, field: str) -> list[PromptMessage]:
+def _parse_message(role: str, content: Json, field: str) -> list[PromptMessage]:
     if isinstance(content, str):
         content = [{"type": "text", "text": content}]
     if not isinstance(content, list):
@@ -328,7 +352,7 @@ def _read(role: str, content: Json, field: str) -> list[PromptMessage]:
     results: list[Part] = []
     others: list[Part] = []
     for at, block in enumerate(content):
-        part = anthropic_blocks.part(block) if isinstance(block, Mapping) else None
+        part = anthropic_blocks.block_to_part(block) if isinstance(block, Mapping) else None
         if part is None:
             raise PayloadError("is no block that a message of ACMS has", field=f"{field}[{at}]")
         (results if isinstance(part, ToolResult) else others).append(part)
@@ -336,7 +360,7 @@ def _read(role: str, content: Json, field: str) -> list[PromptMessage]:
     return [PromptMessage(role=of, parts=tuple(parts)) for of, parts in found if parts]
 
 
-def _mark(
+def _apply_cache_marks(
     tools: list[dict[str, Json]],
     written: Sequence[dict[str, Json]],
     said: Sequence[SentMessage],
@@ -365,8 +389,8 @@ def _mark(
         block["cache_control"] = {"type": "ephemeral"} if kept is None else {"type": "ephemeral", "ttl": kept}
 
 
-def _tokens(usage: object, name: str) -> int | None:
-    value = of(usage, name)
+def _read_token_count(usage: object, name: str) -> int | None:
+    value = get_field(usage, name)
     if value is not None and (not isinstance(value, int) or value < 0):
         raise ValidationError("must be a number of tokens", field=f"usage.{name}")
     return value

@@ -9,9 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from acms.prompt_types import Changed, Diagnosis, Outcome, ServerEdit
-from acms.providers.codecs.answers import number, of, rows, unknown, word
+from acms.providers.codecs.answers import (
+    get_count_field,
+    get_field,
+    get_text_field,
+    iterate_list_field,
+    unknown_diagnosis,
+)
 
-__all__ = ["diagnosis", "edits"]
+__all__ = ["parse_diagnosis", "parse_server_edits"]
 
 _REASONS = {
     "model_changed": Changed.MODEL,
@@ -22,43 +28,53 @@ _REASONS = {
 _UNKNOWN = frozenset(("previous_message_not_found", "unavailable"))
 
 
-def diagnosis(answer: object) -> Diagnosis:
+def parse_diagnosis(answer: object) -> Diagnosis:
     """Return what the provider found: silence is no difference, or nobody asked; an empty diagnosis is not ready."""
-    told = of(answer, "diagnostics")
+    told = get_field(answer, "diagnostics")
     if told is None:
         return Diagnosis(outcome=Outcome.SILENT)
-    found = of(told, "cache_miss_reason")
+    found = get_field(told, "cache_miss_reason")
     if found is None:
-        return unknown("pending")
-    reason = word(found, "type")
+        return unknown_diagnosis("pending")
+    reason = get_text_field(found, "type")
     if reason in _UNKNOWN:
-        return unknown(reason)
+        return unknown_diagnosis(reason)
     return Diagnosis(
         outcome=Outcome.MISS,
         changed=_REASONS.get(reason),
         reason=reason,
-        missed_tokens=number(found, "cache_missed_input_tokens"),
+        missed_tokens=get_count_field(found, "cache_missed_input_tokens"),
     )
 
 
-def edits(answer: object) -> tuple[ServerEdit, ...]:
+def parse_server_edits(answer: object) -> tuple[ServerEdit, ...]:
     """Return what the provider changed: cleared tool uses and thinking, dropped thinking, compactions."""
-    return (*_transformed(answer), *_applied(answer), *_compacted(answer))
+    return (*_parse_transformations(answer), *_parse_applied_edits(answer), *_parse_compactions(answer))
 
 
-def _transformed(answer: object) -> Iterator[ServerEdit]:
-    for one in rows(answer, "input_transformations"):
-        yield ServerEdit(kind=word(one, "type"), place=word(one, "path"), reason=word(one, "reason"))
+def _parse_transformations(answer: object) -> Iterator[ServerEdit]:
+    for one in iterate_list_field(answer, "input_transformations"):
+        yield ServerEdit(
+            kind=get_text_field(one, "type"),
+            place=get_text_field(one, "path"),
+            reason=get_text_field(one, "reason"),
+        )
 
 
-def _applied(answer: object) -> Iterator[ServerEdit]:
-    for one in rows(of(answer, "context_management"), "applied_edits"):
-        cleared = number(one, "cleared_tool_uses") or number(one, "cleared_thinking_turns", 1)
-        yield ServerEdit(kind=word(one, "type"), count=cleared, tokens=number(one, "cleared_input_tokens"))
+def _parse_applied_edits(answer: object) -> Iterator[ServerEdit]:
+    for one in iterate_list_field(get_field(answer, "context_management"), "applied_edits"):
+        cleared = get_count_field(one, "cleared_tool_uses") or get_count_field(
+            one, "cleared_thinking_turns", 1
+        )
+        yield ServerEdit(
+            kind=get_text_field(one, "type"),
+            count=cleared,
+            tokens=get_count_field(one, "cleared_input_tokens"),
+        )
 
 
-def _compacted(answer: object) -> Iterator[ServerEdit]:
-    for at, block in enumerate(rows(answer, "content")):
-        if word(block, "type") == "compaction":
-            failed = of(block, "content") is None
+def _parse_compactions(answer: object) -> Iterator[ServerEdit]:
+    for at, block in enumerate(iterate_list_field(answer, "content")):
+        if get_text_field(block, "type") == "compaction":
+            failed = get_field(block, "content") is None
             yield ServerEdit(kind="compaction", place=f"content.{at}", reason="failed" if failed else "")

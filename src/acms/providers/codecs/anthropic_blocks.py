@@ -30,24 +30,24 @@ __all__ = [
     "REMINDER",
     "Prices",
     "Sizes",
-    "arguments",
-    "block",
-    "cited",
+    "block_to_part",
     "comes_first",
     "dump",
-    "folded",
-    "given_fields",
-    "loaded",
-    "name",
+    "extra_fields_of_raw",
+    "is_reasoning_part",
+    "is_server_tool_block",
     "other_fields",
-    "part",
-    "passages",
-    "sendable",
-    "served",
-    "serves",
+    "parse_call_arguments",
+    "parse_json_text",
+    "part_to_block",
+    "passage_to_block",
+    "raw_to_block",
+    "restore_user_blocks",
+    "sanitize_tool_name",
+    "server_tool_reference",
+    "split_recalled_passages",
     "text_of",
-    "thinks",
-    "verbatim",
+    "to_sendable_media",
 ]
 
 BLOCK = 4
@@ -94,19 +94,19 @@ dump = json.JSONEncoder(ensure_ascii=False).encode
 """Write JSON as a model is taken to read it."""
 
 
-def _refuse(constant: str) -> float:
+def _reject_constant(constant: str) -> float:
     raise ValueError(constant)
 
 
-def _finite(digits: str) -> float:
+def _parse_finite_float(digits: str) -> float:
     number = float(digits)
-    return number if math.isfinite(number) else _refuse(digits)
+    return number if math.isfinite(number) else _reject_constant(digits)
 
 
-_loads = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite).decode
+_loads = json.JSONDecoder(parse_constant=_reject_constant, parse_float=_parse_finite_float).decode
 
 
-def arguments(text: str) -> tuple[dict[str, Json], str, bool]:
+def parse_call_arguments(text: str) -> tuple[dict[str, Json], str, bool]:
     """Return the arguments of a call as the object that is sent, its JSON, and whether the text was one."""
     try:
         value = _loads(text) if text.strip() else {}
@@ -120,17 +120,17 @@ def arguments(text: str) -> tuple[dict[str, Json], str, bool]:
     return value, dump(value), False
 
 
-def name(text: str) -> str:
+def sanitize_tool_name(text: str) -> str:
     """Return the name of a tool with nothing in it that a provider refuses."""
     return _NAME.sub("_", text)[:64] or "tool"
 
 
-def named(who: str, said: Part) -> list[Part]:
+def prefix_user_name(who: str, said: Part) -> list[Part]:
     """Return what a user said with the name before it."""
     return [Text(f"{who}: {said.text}")] if isinstance(said, Text) else [Text(f"{who}:"), said]
 
 
-def loaded(text: str) -> Json:
+def parse_json_text(text: str) -> Json:
     """Return what a JSON text holds; None when it is none that can be sent."""
     try:
         return _loads(text)
@@ -138,9 +138,9 @@ def loaded(text: str) -> Json:
         return None
 
 
-def verbatim(raw: Raw) -> dict[str, Json] | None:
+def raw_to_block(raw: Raw) -> dict[str, Json] | None:
     """Return the block that an item of the vendor is sent as; None when it is another's, or would be refused."""
-    item = loaded(raw.json) if raw.vendor == "anthropic" else None
+    item = parse_json_text(raw.json) if raw.vendor == "anthropic" else None
     match item:
         case {"type": "redacted_thinking", **more}:
             return (
@@ -154,24 +154,26 @@ def verbatim(raw: Raw) -> dict[str, Json] | None:
             return None
 
 
-def serves(kind: str) -> bool:
+def is_server_tool_block(kind: str) -> bool:
     """Return whether a block is about a tool that the provider runs itself: a call of one, or its result."""
     return kind.endswith(("_tool_use", "_tool_result"))
 
 
-def served(one: Part) -> tuple[str, bool] | None:
+def server_tool_reference(one: Part) -> tuple[str, bool] | None:
     """Return the id of a call of a tool of the provider's own, and whether this is its result; None for other parts."""
-    block = verbatim(one) if isinstance(one, Raw) else None
-    if block is None or not serves(block["type"]):
+    block = raw_to_block(one) if isinstance(one, Raw) else None
+    if block is None or not is_server_tool_block(block["type"]):
         return None
     result = "tool_use_id" in block
     return str(block.get("tool_use_id" if result else "id")), result
 
 
-def fits(block: Mapping[str, Json], *, user: bool) -> bool:
+def is_allowed_block(block: Mapping[str, Json], *, user: bool) -> bool:
     """Return whether the user, or else the assistant, can have a block."""
     kind = block["type"]
-    return not (serves(kind) or kind in (_REDACTED, "compaction")) if user else kind not in USERS
+    return (
+        not (is_server_tool_block(kind) or kind in (_REDACTED, "compaction")) if user else kind not in USERS
+    )
 
 
 _HELD = {
@@ -182,9 +184,9 @@ _HELD = {
 """Fields of a block that its part holds."""
 
 
-def given_fields(raw: Raw) -> dict[str, Json] | None:
+def extra_fields_of_raw(raw: Raw) -> dict[str, Json] | None:
     """Return the other fields of a block that stand behind its part; None for anything else."""
-    match loaded(raw.json):
+    match parse_json_text(raw.json):
         case {"type": "text" | "thinking" | "tool_use", **fields} if "vendor" not in fields:
             return fields
         case _:
@@ -197,7 +199,7 @@ def other_fields(block: Mapping[str, Json]) -> dict[str, Json]:
     return {} if held is None else {name: value for name, value in block.items() if name not in held}
 
 
-def folded(parts: Sequence[Part]) -> Sequence[Part]:
+def restore_user_blocks(parts: Sequence[Part]) -> Sequence[Part]:
     """Return parts in which documents and search results of the user are the blocks that they came as.
 
     They are kept as the texts and media in them, which everybody reads, and what they say besides behind these.
@@ -206,37 +208,37 @@ def folded(parts: Sequence[Part]) -> Sequence[Part]:
         return parts
     found: list[Part] = []
     for one in parts:
-        given = loaded(one.json) if isinstance(one, Raw) and one.vendor == AS_GIVEN else None
-        block = _folded(given, found) if isinstance(given, dict) else None
+        given = parse_json_text(one.json) if isinstance(one, Raw) and one.vendor == AS_GIVEN else None
+        block = _restore_user_block(given, found) if isinstance(given, dict) else None
         found.append(one if block is None else Raw("anthropic", dump(block)))
     return found
 
 
-def _folded(given: dict[str, Any], before: list[Part]) -> dict[str, Json] | None:
+def _restore_user_block(given: dict[str, Any], before: list[Part]) -> dict[str, Json] | None:
     """Return what was given with what it holds, which is taken from the end of the parts before; None for others."""
     match given:
         case {"type": "document", "source": {"type": "text", "data": int(number)} as source}:
-            held = _taken(before, number)
+            held = _take_blocks(before, number)
             text = "" if held is None else text_of(held)
             return {**given, "source": {**source, "data": text}} if text.strip() else None
         case {"type": "document", "source": {"type": "content", "content": int(number)}}:
-            held = _taken(before, number)
+            held = _take_blocks(before, number)
             return None if held is None else {**given, "source": {"type": "content", "content": held}}
         case {"type": "search_result", "content": int(number)}:
-            held = _taken(before, number)
+            held = _take_blocks(before, number)
             return None if held is None else {**given, "content": held}
         case {"type": "document"} if "source" not in given and before and isinstance(before[-1], Media):
-            held = _taken(before, 1)
+            held = _take_blocks(before, 1)
             return None if held is None else {**held[0], **given}
         case _:
             return None
 
 
-def _taken(before: list[Part], number: int) -> list[dict[str, Json]] | None:
+def _take_blocks(before: list[Part], number: int) -> list[dict[str, Json]] | None:
     """Take so many texts and media from the end of parts, as blocks; None, and nothing, where they cannot be."""
     held = before[-number:] if 0 < number <= len(before) else []
-    fit = [sendable(one) if isinstance(one, Media) else one for one in held]
-    found = [block(one) for one in fit if isinstance(one, Text | Media)]
+    fit = [to_sendable_media(one) if isinstance(one, Media) else one for one in held]
+    found = [part_to_block(one) for one in fit if isinstance(one, Text | Media)]
     if not held or len(found) < len(held):
         return None
     del before[-number:]
@@ -248,47 +250,47 @@ def comes_first(raw: Raw) -> bool | None:
 
     One without a summary counts as none: it is taken anywhere and says nothing.
     """
-    block = verbatim(raw)
+    block = raw_to_block(raw)
     if block is None or block["type"] != "compaction" or block.get("content") is None:
         return None
     return bool(block.get("signature"))
 
 
-def redacted(raw: Raw) -> str | None:
+def redacted_thinking_data(raw: Raw) -> str | None:
     """Return the hidden reasoning that a vendor's item holds; None when it is another one."""
-    item = verbatim(raw)
+    item = raw_to_block(raw)
     return None if item is None or item["type"] != _REDACTED else item["data"]
 
 
-def thinks(one: Part) -> bool:
+def is_reasoning_part(one: Part) -> bool:
     """Return whether a part is reasoning, open or hidden."""
-    return isinstance(one, Reasoning) or (isinstance(one, Raw) and redacted(one) is not None)
+    return isinstance(one, Reasoning) or (isinstance(one, Raw) and redacted_thinking_data(one) is not None)
 
 
-def sendable(media: Media) -> Media | None:
+def to_sendable_media(media: Media) -> Media | None:
     """Return media as a block can hold it; None when none can."""
     kind = media.mime.partition("/")[0]
     inline = _DATA.match(media.ref)
     if inline:
-        return _with(media, inline[1]) if inline[1] in IMAGES or inline[1] == PDF else None
+        return _with_mime(media, inline[1]) if inline[1] in IMAGES or inline[1] == PDF else None
     if media.ref.startswith(("https://", "http://", "file_")):
         if kind == "image":
-            return _with(media, "image/*")
+            return _with_mime(media, "image/*")
         if media.mime == PDF:
             return media
     return None
 
 
-def _with(media: Media, mime: str) -> Media:
+def _with_mime(media: Media, mime: str) -> Media:
     return media if media.mime == mime else Media(mime, media.ref, media.sha256, media.tokens)
 
 
-def mention(media: Media) -> str:
+def describe_media(media: Media) -> str:
     """Return the words that stand for media which cannot be sent."""
     return f"[{media.mime}]" if media.ref.startswith("data:") else f"[{media.mime}: {media.ref}]"
 
 
-def _source(media: Media) -> dict[str, Json]:
+def _serialize_media_source(media: Media) -> dict[str, Json]:
     inline = _DATA.match(media.ref)
     if inline:
         return {"type": "base64", "media_type": inline[1], "data": inline[2]}
@@ -297,7 +299,7 @@ def _source(media: Media) -> dict[str, Json]:
     return {"type": "url", "url": media.ref}
 
 
-def block(one: Part) -> dict[str, Json]:
+def part_to_block(one: Part) -> dict[str, Json]:
     """Write a part, in normal form, as a content block."""
     match one:
         case Text():
@@ -309,7 +311,7 @@ def block(one: Part) -> dict[str, Json]:
                 "type": "tool_use",
                 "id": one.call_id,
                 "name": one.name,
-                "input": arguments(one.arguments)[0],
+                "input": parse_call_arguments(one.arguments)[0],
             }
         case ToolResult():
             found: dict[str, Json] = {"type": "tool_result", "tool_use_id": one.call_id}
@@ -319,29 +321,32 @@ def block(one: Part) -> dict[str, Json]:
                 found["is_error"] = True
             return found
         case Media():
-            return {"type": "document" if one.mime == PDF else "image", "source": _source(one)}
+            return {
+                "type": "document" if one.mime == PDF else "image",
+                "source": _serialize_media_source(one),
+            }
         case Raw():
-            return verbatim(one) or {}
+            return raw_to_block(one) or {}
 
 
-def passages(one: Part) -> list[Text]:
+def split_recalled_passages(one: Part) -> list[Text]:
     """Return the recalled passages that a text is made of; none when it is anything else."""
-    found = chat_messages.passages(one.text) if isinstance(one, Text) else []
-    return [Text(chat_messages.passage(source, text)) for source, text in found]
+    found = chat_messages.parse_passages(one.text) if isinstance(one, Text) else []
+    return [Text(chat_messages.wrap_passage(source, text)) for source, text in found]
 
 
-def cited(one: Text) -> dict[str, Json]:
+def passage_to_block(one: Text) -> dict[str, Json]:
     """Write a recalled passage as a search result, which answers cite by its source; any other text as it is."""
-    found = chat_messages.passages(one.text)
+    found = chat_messages.parse_passages(one.text)
     if len(found) != 1 or not found[0][1].strip():
-        return block(one)
+        return part_to_block(one)
     source, text = found[0]
     content = [{"type": "text", "text": text}]
     citations = {"enabled": True}
     return {"type": RESULT, "source": source, "title": TITLE, "content": content, "citations": citations}
 
 
-def part(one: Mapping[str, Json]) -> Part | None:
+def block_to_part(one: Mapping[str, Json]) -> Part | None:
     """Read a content block; None for one that no part stands for."""
     match one:
         case {"type": "text", "text": str(text)}:
@@ -352,7 +357,7 @@ def part(one: Mapping[str, Json]) -> Part | None:
             "source": str(source),
             "content": [{"type": "text", "text": str(text)}],
         } if title == TITLE:
-            return Text(chat_messages.passage(source, text))
+            return Text(chat_messages.wrap_passage(source, text))
         case {"type": "thinking", "thinking": str(text), "signature": str(signature)}:
             return Reasoning(text, signature)
         case {"type": "redacted_thinking", "data": str(data)}:
@@ -364,18 +369,18 @@ def part(one: Mapping[str, Json]) -> Part | None:
         case {"type": "tool_result", "tool_use_id": str(id_)}:
             return ToolResult(id_, text_of(one.get("content", "")), one.get("is_error") is True)
         case {"type": "image" | "document" as kind, "source": dict(source), **more} if (
-            more.keys() <= {_MARK} and (media := _media(kind, source)) is not None
+            more.keys() <= {_MARK} and (media := _parse_media(kind, source)) is not None
         ):
             return media
         case {"type": str()}:
             kept = Raw("anthropic", dump(dict(one)))
-            sent = verbatim(kept)
+            sent = raw_to_block(kept)
             return None if sent is None else Raw("anthropic", dump(sent))
         case _:
             return None
 
 
-def _media(kind: str, source: Mapping[str, Any]) -> Media | None:
+def _parse_media(kind: str, source: Mapping[str, Any]) -> Media | None:
     mime = PDF if kind == "document" else "image/*"
     match source:
         case {"type": "base64", "media_type": str(mime), "data": str(data)}:
@@ -412,14 +417,14 @@ class Sizes:
         if media.tokens > 0:
             if len(self._known) >= self.KEPT:
                 self._known.clear()
-            self._known[_key(media.ref)] = media.tokens
+            self._known[_shorten_media_key(media.ref)] = media.tokens
 
     def of(self, ref: str) -> int | None:
         """Return what was stated; None when nothing was."""
-        return self._known.get(_key(ref))
+        return self._known.get(_shorten_media_key(ref))
 
 
-def _key(ref: str) -> str:
+def _shorten_media_key(ref: str) -> str:
     return ref if len(ref) <= 256 else f"{len(ref)}:{ref[:128]}{ref[-128:]}"
 
 
@@ -479,12 +484,12 @@ class Prices:
 
     def raw(self, raw: Raw) -> int:
         """Return the cost of an item that is sent verbatim: hidden reasoning, media in a document, or all it says."""
-        data = redacted(raw)
+        data = redacted_thinking_data(raw)
         if data is not None:
             return self.signed("", data)
-        block = verbatim(raw) or {}
+        block = raw_to_block(raw) or {}
         source = block.get("source") if block.get("type") in ("image", "document") else None
-        media = _media(block["type"], source) if isinstance(source, Mapping) else None
+        media = _parse_media(block["type"], source) if isinstance(source, Mapping) else None
         if media is None:
             return BLOCK + self._count(dump(block))
         return self.media(media) + self._count(dump({**block, "source": None}))
@@ -496,7 +501,7 @@ class Prices:
 
     def block(self, one: Mapping[str, Json], *, system: bool = False) -> int:
         """Return the cost of a block of a payload."""
-        found = part(one)
+        found = block_to_part(one)
         match found:
             case Text():
                 cost = self.text(found.text)

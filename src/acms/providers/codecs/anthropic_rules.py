@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from acms.errors import PayloadError
 from acms.model import Json
-from acms.providers.codecs.anthropic_blocks import USERS, serves, text_of
+from acms.providers.codecs.anthropic_blocks import USERS, is_server_tool_block, text_of
 from acms.providers.codecs.framing import check_strings
 
-__all__ = ["Claude", "check", "claude"]
+__all__ = ["Claude", "check_payload", "find_claude_family"]
 
 OLD, NEW = 2.3, 2.4
 """Tokens of Claude for each of o200k_base, at most, until there are reports: by its earlier and its newer tokenizer.
@@ -83,7 +83,7 @@ thinking" (binding), "Mid-conversation system messages".
 _DOT = re.compile(r"(?<=\d)\.(?=\d)")
 
 
-def claude(model: str) -> Claude:
+def find_claude_family(model: str) -> Claude:
     """Return what is known of a model, also under the names that other platforms give it."""
     name = _DOT.sub("-", model.lower())
     for pattern, family in _FAMILIES:
@@ -104,7 +104,7 @@ MESSAGES = 100_000
 BREAKPOINTS = 4
 
 
-def check(payload: Mapping[str, Json], model: Claude) -> None:
+def check_payload(payload: Mapping[str, Json], model: Claude) -> None:
     """Raise `PayloadError` when a request would be refused by such a model."""
     messages = payload.get("messages")
     if not isinstance(messages, list) or not messages:
@@ -119,70 +119,72 @@ def check(payload: Mapping[str, Json], model: Claude) -> None:
     if most is not None and (not isinstance(most, int) or most < 0):
         raise PayloadError("must be a number of tokens", field="max_tokens")
     if "system" in payload:
-        _system(payload["system"], "system")
-    _tools(payload.get("tools", ()))
+        _check_system(payload["system"], "system")
+    _check_tools(payload.get("tools", ()))
     for at, message in enumerate(messages):
-        _message(message, f"messages[{at}]")
-    _order(messages, model)
-    _pairs(messages)
-    _served_pairs(messages)
-    _marks(payload)
+        _check_message(message, f"messages[{at}]")
+    _check_message_order(messages, model)
+    _check_tool_pairs(messages)
+    _check_server_tool_pairs(messages)
+    _check_cache_marks(payload)
     check_strings(payload)
 
 
-def _refuse(reason: str, field: str) -> None:
+def _raise_payload_error(reason: str, field: str) -> None:
     raise PayloadError(reason, field=field)
 
 
-def _blocks(content: Json, field: str) -> Sequence[Mapping[str, Json]]:
+def _validate_blocks(content: Json, field: str) -> Sequence[Mapping[str, Json]]:
     if isinstance(content, str):
         content = [{"type": "text", "text": content}]
     if not isinstance(content, list) or not content:
         raise PayloadError("must be a text or a list of blocks, and not empty", field=field)
     for at, block in enumerate(content):
         if not isinstance(block, Mapping) or not isinstance(block.get("type"), str):
-            _refuse("must be a block with a type", f"{field}[{at}]")
+            _raise_payload_error("must be a block with a type", f"{field}[{at}]")
         if block["type"] == "text" and not str(block.get("text", "")).strip():
-            _refuse("a text must say something", f"{field}[{at}].text")
+            _raise_payload_error("a text must say something", f"{field}[{at}].text")
     return content
 
 
-def _system(content: Json, field: str) -> None:
-    for at, block in enumerate(_blocks(content, field)):
+def _check_system(content: Json, field: str) -> None:
+    for at, block in enumerate(_validate_blocks(content, field)):
         if block["type"] != "text":
-            _refuse("the system speaks in text only", f"{field}[{at}].type")
+            _raise_payload_error("the system speaks in text only", f"{field}[{at}].type")
 
 
-def _message(message: Json, field: str) -> None:
+def _check_message(message: Json, field: str) -> None:
     if not isinstance(message, Mapping) or message.get("role") not in _ROLES:
         raise PayloadError("must be a message of the user, the assistant or the system", field=field)
     role = message["role"]
     if role == "system":
-        return _system(message.get("content"), f"{field}.content")
-    blocks = _blocks(message.get("content"), f"{field}.content")
+        return _check_system(message.get("content"), f"{field}.content")
+    blocks = _validate_blocks(message.get("content"), f"{field}.content")
     others = _USER_ONLY if role == "assistant" else _ASSISTANT_ONLY
     for at, block in enumerate(blocks):
-        if block["type"] in others or (role == "user" and serves(block["type"])):
-            _refuse(f"the {role} cannot have a block of this type", f"{field}.content[{at}].type")
+        if block["type"] in others or (role == "user" and is_server_tool_block(block["type"])):
+            _raise_payload_error(
+                f"the {role} cannot have a block of this type", f"{field}.content[{at}].type"
+            )
     if role == "user":
         return None
     kinds = [block["type"] for block in blocks]
     if not _THINKING.isdisjoint(kinds):
         first = next(at for at, kind in enumerate(kinds) if kind != "compaction")
         if kinds[first] not in _THINKING:
-            _refuse("reasoning must come first", f"{field}.content[{first}].type")
+            _raise_payload_error("reasoning must come first", f"{field}.content[{first}].type")
         if kinds[-1] in _THINKING:
-            _refuse("reasoning must not come last", f"{field}.content[{len(kinds) - 1}].type")
+            _raise_payload_error("reasoning must not come last", f"{field}.content[{len(kinds) - 1}].type")
         for at, block in enumerate(blocks):
             if block["type"] == "thinking" and not block.get("signature"):
-                _refuse("must be signed", f"{field}.content[{at}].signature")
+                _raise_payload_error("must be signed", f"{field}.content[{at}].signature")
     calls = [at for at, kind in enumerate(kinds) if kind == "tool_use"]
     if calls and calls != list(range(calls[0], len(kinds))):
-        _refuse("nothing may follow a tool call but another", f"{field}.content[{calls[0] + 1}]")
+        _raise_payload_error("nothing may follow a tool call but another", f"{field}.content[{calls[0] + 1}]")
     return None
 
 
-def _compactions(messages: Sequence[Mapping[str, Json]]) -> None:
+def _check_compactions(messages: Sequence[Mapping[str, Json]]) -> None:
     """Raise for a signed compaction that is not the first block of all, or not the only compaction."""
     said = [
         (f"messages[{at}].content[{number}]", block)
@@ -192,27 +194,31 @@ def _compactions(messages: Sequence[Mapping[str, Json]]) -> None:
     ]
     if any(block.get("signature") for _, block in said):
         for field, _ in [one for one in said if one[0] != "messages[0].content[0]"]:
-            _refuse("a signed compaction must come first, in place of what it stands for, and alone", field)
+            _raise_payload_error(
+                "a signed compaction must come first, in place of what it stands for, and alone", field
+            )
 
 
-def _order(messages: Sequence[Mapping[str, Json]], model: Claude) -> None:
-    _compactions(messages)
+def _check_message_order(messages: Sequence[Mapping[str, Json]], model: Claude) -> None:
+    _check_compactions(messages)
     if messages[0]["role"] != "user" and not _block_of(messages[0], 0, "compaction"):
-        _refuse("the first message must be the user's", "messages[0].role")
+        _raise_payload_error("the first message must be the user's", "messages[0].role")
     for at, message in enumerate(messages):
         if message["role"] != "system":
             continue
         field = f"messages[{at}].role"
         if not model.system:
-            _refuse("this model takes no system message here", field)
+            _raise_payload_error("this model takes no system message here", field)
         if messages[at - 1]["role"] != "user" or [
             one for one in messages[at + 1 : at + 2] if one["role"] != "assistant"
         ]:
-            _refuse("a system message must stand between the user and the assistant, or be last", field)
+            _raise_payload_error(
+                "a system message must stand between the user and the assistant, or be last", field
+            )
     last = messages[-1]
     if last["role"] != "assistant" or _block_of(last, -1, "compaction"):
         return
-    if not isinstance(last["content"], str) and serves(last["content"][-1]["type"]):
+    if not isinstance(last["content"], str) and is_server_tool_block(last["content"][-1]["type"]):
         return  # a turn that the provider paused in the middle of its own tools
     field = f"messages[{len(messages) - 1}]"
     if not model.prefill:
@@ -224,10 +230,10 @@ def _order(messages: Sequence[Mapping[str, Json]], model: Claude) -> None:
     content = last["content"]
     if not isinstance(content, str):
         if not _THINKING.isdisjoint([block["type"] for block in content]):
-            _refuse("an answer to go on with must hold no reasoning", f"{field}.content")
+            _raise_payload_error("an answer to go on with must hold no reasoning", f"{field}.content")
         content = text_of(content[-1:])
     if content != content.rstrip():
-        _refuse("an answer to go on with must not end in white space", f"{field}.content")
+        _raise_payload_error("an answer to go on with must not end in white space", f"{field}.content")
 
 
 def _block_of(message: Mapping[str, Json], at: int, kind: str) -> bool:
@@ -236,7 +242,7 @@ def _block_of(message: Mapping[str, Json], at: int, kind: str) -> bool:
     return isinstance(content, list) and content[at]["type"] == kind
 
 
-def _pairs(messages: Sequence[Mapping[str, Json]]) -> None:
+def _check_tool_pairs(messages: Sequence[Mapping[str, Json]]) -> None:
     taken: set[str] = set()
     waiting: list[str] = []
     for at, message in enumerate(messages):
@@ -245,39 +251,45 @@ def _pairs(messages: Sequence[Mapping[str, Json]]) -> None:
         results = [block for block in blocks if block["type"] == "tool_result"]
         field = f"messages[{at}].content"
         if results and any(block["type"] != "tool_result" for block in blocks[: len(results)]):
-            _refuse("tool results must come first", field)
-        _result_texts(results, field)
+            _raise_payload_error("tool results must come first", field)
+        _check_result_texts(results, field)
         answered = [block.get("tool_use_id") for block in results]
         if sorted(map(str, answered)) != sorted(waiting):
-            _refuse("every tool call must have its result in the next message, and no other", field)
+            _raise_payload_error(
+                "every tool call must have its result in the next message, and no other", field
+            )
         waiting = []
         for number, block in enumerate(blocks):
             if block["type"] == "tool_use":
                 id_ = block.get("id")
                 if not isinstance(id_, str) or not _ID.match(id_):
-                    _refuse("must be letters, digits, _ and -", f"{field}[{number}].id")
+                    _raise_payload_error("must be letters, digits, _ and -", f"{field}[{number}].id")
                 if id_ in taken:
-                    _refuse("is used twice", f"{field}[{number}].id")
+                    _raise_payload_error("is used twice", f"{field}[{number}].id")
                 if not _TOOL.match(str(block.get("name", ""))):
-                    _refuse("must be 1 to 64 letters, digits, _ and -", f"{field}[{number}].name")
+                    _raise_payload_error(
+                        "must be 1 to 64 letters, digits, _ and -", f"{field}[{number}].name"
+                    )
                 if not isinstance(block.get("input"), Mapping):
-                    _refuse("must be an object", f"{field}[{number}].input")
+                    _raise_payload_error("must be an object", f"{field}[{number}].input")
                 taken.add(str(id_))
                 waiting.append(str(id_))
     if waiting:
-        _refuse("every tool call must have its result in the next message", f"messages[{len(messages) - 1}]")
+        _raise_payload_error(
+            "every tool call must have its result in the next message", f"messages[{len(messages) - 1}]"
+        )
 
 
-def _result_texts(results: Sequence[Mapping[str, Json]], field: str) -> None:
+def _check_result_texts(results: Sequence[Mapping[str, Json]], field: str) -> None:
     """Raise for an empty text among the blocks of a result."""
     for block in results:
         inner = block.get("content")
         for one in inner if isinstance(inner, list) else ():
             if one.get("type") == "text" and not one.get("text"):
-                _refuse("a text must say something", field)
+                _raise_payload_error("a text must say something", field)
 
 
-def _served_pairs(messages: Sequence[Mapping[str, Json]]) -> None:
+def _check_server_tool_pairs(messages: Sequence[Mapping[str, Json]]) -> None:
     """Raise for a call of a tool that the provider runs without its result, and for a result without its call.
 
     The last call may be open: there the provider paused, and goes on.
@@ -288,27 +300,29 @@ def _served_pairs(messages: Sequence[Mapping[str, Json]]) -> None:
         content = message["content"]
         for number, block in enumerate(content if isinstance(content, list) else ()):
             field, last = f"messages[{at}].content[{number}]", ""
-            if block["type"] in ("tool_use", "tool_result") or not serves(block["type"]):
+            if block["type"] in ("tool_use", "tool_result") or not is_server_tool_block(block["type"]):
                 continue
             if "tool_use_id" not in block:
                 last = str(block.get("id"))
                 waiting[last] = field
             elif waiting.pop(str(block["tool_use_id"]), None) is None:
-                _refuse("answers no call before it of a tool that the provider runs", f"{field}.tool_use_id")
+                _raise_payload_error(
+                    "answers no call before it of a tool that the provider runs", f"{field}.tool_use_id"
+                )
     if messages[-1]["role"] == "assistant":
         waiting.pop(last, None)
     for field in waiting.values():
-        _refuse("is a call of a tool that the provider runs, and has no result", field)
+        _raise_payload_error("is a call of a tool that the provider runs, and has no result", field)
 
 
-def _tools(tools: Sequence[Mapping[str, Json]]) -> None:
+def _check_tools(tools: Sequence[Mapping[str, Json]]) -> None:
     taken: set[str] = set()
     for at, tool in enumerate(tools):
         name = tool.get("name")
         if not isinstance(name, str) or not _TOOL.match(name):
-            _refuse("must be 1 to 64 letters, digits, _ and -", f"tools[{at}].name")
+            _raise_payload_error("must be 1 to 64 letters, digits, _ and -", f"tools[{at}].name")
         if name in taken:
-            _refuse("is used twice", f"tools[{at}].name")
+            _raise_payload_error("is used twice", f"tools[{at}].name")
         taken.add(str(name))
         if tool.get("type", "custom") != "custom":
             continue
@@ -317,7 +331,7 @@ def _tools(tools: Sequence[Mapping[str, Json]]) -> None:
         if not isinstance(schema, Mapping) or schema.get("type") != "object":
             raise PayloadError('must be a schema of type "object"', field=field)
         if not _COMBINED.isdisjoint(schema):
-            _refuse("may not combine schemas at its top", field)
+            _raise_payload_error("may not combine schemas at its top", field)
         if tool.get("strict") and schema.get("additionalProperties") is not False:
             raise PayloadError(
                 "a strict tool must rule out further properties",
@@ -326,25 +340,25 @@ def _tools(tools: Sequence[Mapping[str, Json]]) -> None:
             )
 
 
-def _marks(payload: Mapping[str, Json]) -> None:
+def _check_cache_marks(payload: Mapping[str, Json]) -> None:
     found: list[tuple[str, Json]] = []
-    for field, block in _markable(payload):
+    for field, block in _iterate_markable_blocks(payload):
         mark = block.get("cache_control")
         if mark is None:
             continue
         if block["type"] in _THINKING:
-            _refuse("reasoning cannot end a cached prefix", field)
+            _raise_payload_error("reasoning cannot end a cached prefix", field)
         if not isinstance(mark, Mapping) or mark.get("type") != "ephemeral" or mark.get("ttl") not in _TTLS:
-            _refuse("is no cache mark", field)
+            _raise_payload_error("is no cache mark", field)
         found.append((field, mark.get("ttl")))
     if len(found) > BREAKPOINTS:
-        _refuse(f"there may be at most {BREAKPOINTS} cache marks", found[BREAKPOINTS][0])
+        _raise_payload_error(f"there may be at most {BREAKPOINTS} cache marks", found[BREAKPOINTS][0])
     for (_, before), (field, ttl) in pairwise(found):
         if _TTLS[ttl] > _TTLS[before]:
-            _refuse("what is kept for an hour must come before what is not", field)
+            _raise_payload_error("what is kept for an hour must come before what is not", field)
 
 
-def _markable(payload: Mapping[str, Json]) -> Iterator[tuple[str, Mapping[str, Json]]]:
+def _iterate_markable_blocks(payload: Mapping[str, Json]) -> Iterator[tuple[str, Mapping[str, Json]]]:
     for at, tool in enumerate(payload.get("tools", ())):
         yield f"tools[{at}]", {"type": "custom", **tool}
     system = payload.get("system", ())

@@ -12,9 +12,9 @@ from acms.log.native_items import AS_GIVEN, item_text
 from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.prompt_types import PromptMessage
 from acms.providers.codecs import anthropic_blocks
-from acms.text.chat_messages import NO_RESULT, ORPHAN, wrap
+from acms.text.chat_messages import NO_RESULT, ORPHAN, wrap_text
 
-__all__ = ["BEGINNING", "Arranged", "Arranging", "SentMessage", "Turn", "arrange", "speaker_name"]
+__all__ = ["BEGINNING", "Arranged", "Arranging", "SentMessage", "Turn", "arrange_turns", "speaker_name"]
 
 BEGINNING = "(The beginning of the conversation is not shown.)"
 """What the user says when the first message shown is the assistant's: the first turn must be the user's."""
@@ -106,7 +106,7 @@ class Arranged(NamedTuple):
     notes: tuple[str, ...]
 
 
-def arrange(
+def arrange_turns(
     messages: Sequence[PromptMessage], *, system: bool, reasoning: bool, cited: bool = False
 ) -> Arranged:
     """Return the turns of a prompt.
@@ -170,7 +170,7 @@ class Arranging:
                 turn = self._turn(role, message)
             turn.sources.update(dict.fromkeys(message.sources))
             if name:
-                said, name = anthropic_blocks.named(name, part), ""
+                said, name = anthropic_blocks.prefix_user_name(name, part), ""
                 turn.shown += [SentPart(one, index) for one in said]
             elif isinstance(part, ToolCall):
                 call = _Call(part, index, prefix=self._taken(turn, index))
@@ -196,7 +196,9 @@ class Arranging:
         """Return the parts of a message, with each recalled passage by itself where these are cited."""
         if not self._cited or message.role is not Role.USER:
             return message.parts
-        return [each for one in message.parts for each in anthropic_blocks.passages(one) or (one,)]
+        return [
+            each for one in message.parts for each in anthropic_blocks.split_recalled_passages(one) or (one,)
+        ]
 
     def _comes_first(self, part: Raw, index: int, message: PromptMessage, role: Role) -> bool:
         """Return whether an item is a compaction that has to come first, which is remembered.
@@ -247,7 +249,7 @@ class Arranging:
         self._notes[ORPHANS] = None
         if output and output != NO_RESULT:
             turn = self._turn(Role.USER, message)
-            turn.shown.append(SentPart(Text(wrap(output, ORPHAN)), index))
+            turn.shown.append(SentPart(Text(wrap_text(output, ORPHAN)), index))
             turn.sources.update(dict.fromkeys(message.sources))
 
     def _open(self, id_: str, group: str | None) -> tuple[Turn, _Call] | None:
@@ -278,20 +280,20 @@ class Arranging:
             return self._without(MISFITS)
         if isinstance(one, ToolCall):
             return self._call(one)
-        if not self._reasoning and anthropic_blocks.thinks(one):
+        if not self._reasoning and anthropic_blocks.is_reasoning_part(one):
             return self._without(UNSENT)
         return one
 
     def _item(self, one: Raw, role: Role) -> Part | None:
         """Return an item of the vendor as it can be sent by a role; None when it cannot."""
-        block = anthropic_blocks.verbatim(one)
+        block = anthropic_blocks.raw_to_block(one)
         if block is None:
             return self._read(one)
-        if role is Role.SYSTEM or not anthropic_blocks.fits(block, user=role is Role.USER):
+        if role is Role.SYSTEM or not anthropic_blocks.is_allowed_block(block, user=role is Role.USER):
             return self._without(MISFITS)
-        if not self._reasoning and anthropic_blocks.thinks(one):
+        if not self._reasoning and anthropic_blocks.is_reasoning_part(one):
             return self._without(UNSENT)
-        return anthropic_blocks.part(block)
+        return anthropic_blocks.block_to_part(block)
 
     def _read(self, one: Raw) -> Text | None:
         """Return what an item of another vendor says, as a text; None when it says nothing."""
@@ -307,15 +309,15 @@ class Arranging:
         if media is not None:
             return media
         self._notes[MEDIA] = None
-        return Text(anthropic_blocks.mention(one))
+        return Text(anthropic_blocks.describe_media(one))
 
     def _sendable(self, one: Media) -> Media | None:
         """Return media as the provider can fetch or hold them; None when it cannot."""
-        return anthropic_blocks.sendable(one)
+        return anthropic_blocks.to_sendable_media(one)
 
     def _call(self, one: ToolCall) -> ToolCall:
         """Return a call with arguments that are an object."""
-        _, written, valid = anthropic_blocks.arguments(one.arguments)
+        _, written, valid = anthropic_blocks.parse_call_arguments(one.arguments)
         if not valid:
             self._notes[ARGUMENTS] = None
         return ToolCall(one.call_id, one.name, written)
@@ -334,7 +336,7 @@ class Arranging:
         unpaired: list[SentPart] = []
         answered: set[str] = set()
         for sent in [one for turn in self._turns for one in turn.shown]:
-            if (found := anthropic_blocks.served(sent.part)) is None:
+            if (found := anthropic_blocks.server_tool_reference(sent.part)) is None:
                 continue
             id_, result = found
             if not result:
@@ -347,7 +349,7 @@ class Arranging:
         for turn in reversed(self._turns):
             last = last and turn.role is Role.ASSISTANT
             for sent in reversed(turn.shown):
-                found = anthropic_blocks.served(sent.part)
+                found = anthropic_blocks.server_tool_reference(sent.part)
                 last = last and found is not None
                 if found is not None and found[0] in called - answered and not last:
                     unpaired.append(sent)
@@ -376,15 +378,15 @@ class Arranging:
 
     def _trim_turn(self, turn: Turn, *, open_: bool) -> None:
         shown = turn.shown
-        if self._first is not None and any(map(_compacts, shown)):
+        if self._first is not None and any(map(_is_effective_compaction, shown)):
             self._notes[NEWER] = None
-            shown = [one for one in shown if not _compacts(one)]
+            shown = [one for one in shown if not _is_effective_compaction(one)]
         before = len(shown)
-        first = next((one for one in shown if not _compaction(one)), None)
-        open_ = open_ and bool(shown) and anthropic_blocks.served(shown[-1].part) is None
-        if open_ or (first is not None and not _thinks(first)):
-            shown = [one for one in shown if not _thinks(one)]
-        while shown and not turn.calls and _thinks(shown[-1]):
+        first = next((one for one in shown if not _is_compaction(one)), None)
+        open_ = open_ and bool(shown) and anthropic_blocks.server_tool_reference(shown[-1].part) is None
+        if open_ or (first is not None and not _is_reasoning_part(first)):
+            shown = [one for one in shown if not _is_reasoning_part(one)]
+        while shown and not turn.calls and _is_reasoning_part(shown[-1]):
             shown.pop()
         if len(shown) < before:
             self._notes[MISPLACED] = None
@@ -398,7 +400,7 @@ class Arranging:
                 self._notes[TOLD] = None
                 turn.role = Role.USER
                 turn.shown = [
-                    SentPart(Text(wrap(part.text, anthropic_blocks.REMINDER)), index)
+                    SentPart(Text(wrap_text(part.text, anthropic_blocks.REMINDER)), index)
                     for part, index in turn.shown
                     if isinstance(part, Text)
                 ]
@@ -416,7 +418,7 @@ class Arranging:
         at = 1 if found and found[0].role is Role.SYSTEM else 0
         if self._first is not None:
             first, sources = self._first
-            first = first._replace(at=_first(found[at]) if len(found) > at else first.at)
+            first = first._replace(at=_first_message_index(found[at]) if len(found) > at else first.at)
             if len(found) == at or found[at].role is not Role.ASSISTANT:
                 found.insert(at, Turn(Role.ASSISTANT))
             found[at].shown.insert(0, first)
@@ -424,10 +426,10 @@ class Arranging:
         elif (
             len(found) > at
             and found[at].role is Role.ASSISTANT
-            and not any(map(_compacts, found[at].shown[:1]))
+            and not any(map(_is_effective_compaction, found[at].shown[:1]))
         ):
             self._notes[BEGUN] = None
-            opening = SentPart(Text(BEGINNING), _first(found[at]))
+            opening = SentPart(Text(BEGINNING), _first_message_index(found[at]))
             found.insert(at, Turn(Role.USER, [opening]))
 
     def _may_stand(self, before: Sequence[Turn], at: int) -> bool:
@@ -442,8 +444,8 @@ class Arranging:
         for turn in self._turns:
             for call in turn.calls:
                 part = call.part
-                id_ = _unused(part.call_id, taken)
-                call.part = ToolCall(id_, anthropic_blocks.name(part.name), part.arguments)
+                id_ = _generate_unused_id(part.call_id, taken)
+                call.part = ToolCall(id_, anthropic_blocks.sanitize_tool_name(part.name), part.arguments)
                 if call.part != part:
                     self._notes[IDS] = None
                 if call.result is None:
@@ -477,11 +479,11 @@ def speaker_name(message: PromptMessage) -> str:
     return message.name.strip() if message.name is not None and message.role is Role.USER else ""
 
 
-def _thinks(one: SentPart) -> bool:
-    return anthropic_blocks.thinks(one.part)
+def _is_reasoning_part(one: SentPart) -> bool:
+    return anthropic_blocks.is_reasoning_part(one.part)
 
 
-def _unused(id_: str, taken: dict[str, int]) -> str:
+def _generate_unused_id(id_: str, taken: dict[str, int]) -> str:
     """Return an id as it is accepted, no longer than it was (or than twelve characters) where it is taken already.
 
     `taken` holds how often each was asked for, so that an id used a thousand times takes no thousand tries each time.
@@ -502,16 +504,16 @@ def _unused(id_: str, taken: dict[str, int]) -> str:
     return found
 
 
-def _compacts(one: SentPart) -> bool:
+def _is_effective_compaction(one: SentPart) -> bool:
     """Return whether a part is a compaction that says something."""
     return isinstance(one.part, Raw) and anthropic_blocks.comes_first(one.part) is not None
 
 
-def _compaction(one: SentPart) -> bool:
+def _is_compaction(one: SentPart) -> bool:
     """Return whether a part is a compaction, also one that says nothing."""
-    block = anthropic_blocks.verbatim(one.part) if isinstance(one.part, Raw) else None
+    block = anthropic_blocks.raw_to_block(one.part) if isinstance(one.part, Raw) else None
     return block is not None and block["type"] == "compaction"
 
 
-def _first(turn: Turn) -> int:
+def _first_message_index(turn: Turn) -> int:
     return turn.shown[0].at if turn.shown else turn.calls[0].at

@@ -89,7 +89,7 @@ class Calibration:
 
         Never less than the raw ones, and never less for more of them.
         """
-        return _upper(self._bands, raw - tools) + math.ceil(tools * self._tool_factor)
+        return _upper_bound(self._bands, raw - tools) + math.ceil(tools * self._tool_factor)
 
     def limit(self, budget: int, tools: int = 0) -> int:
         """Return the most raw tokens, of which `tools` are tools, whose `upper` is within a budget.
@@ -150,8 +150,8 @@ class Calibration:
 
     def restore(self, state: Mapping[str, Json]) -> None:
         """Replace what was learnt by what `state` returned, here or elsewhere; `ValidationError` for anything else."""
-        ratios = _ratios(state.get("ratios"))
-        of_tools = _floats(state.get("tools", []))
+        ratios = _parse_band_ratios(state.get("ratios"))
+        of_tools = _parse_floats(state.get("tools", []))
         known_form = state.get("version") == 1 and state.get("starts") == list(STARTS)
         if not known_form or ratios is None or of_tools is None:
             raise ValidationError("is not a calibration of this release", field="state")
@@ -171,7 +171,7 @@ class Calibration:
     def _bounds(self) -> tuple[_Band, ...]:
         bands: list[_Band] = []
         for index, start in enumerate(STARTS):
-            least = _upper(tuple(bands), start - 1) if bands else 0
+            least = _upper_bound(tuple(bands), start - 1) if bands else 0
             bands.append(_Band(max(self._ratio(index) * (1 + self.margin), 1), least))
         return tuple(bands)
 
@@ -185,11 +185,11 @@ class Calibration:
 def _text_limit(bands: tuple[_Band, ...], budget: int) -> int:
     """Return the most raw tokens of text whose bound is within a budget."""
     low, high = 0, 1
-    while _upper(bands, high) <= budget:
+    while _upper_bound(bands, high) <= budget:
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        if _upper(bands, middle) <= budget:
+        if _upper_bound(bands, middle) <= budget:
             low = middle
         else:
             high = middle
@@ -216,20 +216,20 @@ def _fit_rates(reports: Iterable[tuple[int, int, int]]) -> tuple[float, float] |
     return max(0.0, for_text), max(0.0, for_tools)
 
 
-def _upper(bands: tuple[_Band, ...], raw: int) -> int:
+def _upper_bound(bands: tuple[_Band, ...], raw: int) -> int:
     if raw <= 0:
         return 0
     band = bands[min(bisect_right(STARTS, raw), len(bands)) - 1]
     return max(math.ceil(raw * band.factor) + ADDED, band.least)
 
 
-def _ratios(value: Json) -> list[list[float]] | None:
+def _parse_band_ratios(value: Json) -> list[list[float]] | None:
     if not isinstance(value, list) or len(value) != len(STARTS):
         return None
-    return value if all(_floats(seen) is not None for seen in value) else None
+    return value if all(_parse_floats(seen) is not None for seen in value) else None
 
 
-def _floats(value: Json) -> list[float] | None:
+def _parse_floats(value: Json) -> list[float] | None:
     if not isinstance(value, list):
         return None
     sound = all(isinstance(one, int | float) and math.isfinite(one) and one >= 0 for one in value)

@@ -98,7 +98,7 @@ class Published(NamedTuple):
     binds: bool
 
 
-def published(model: str) -> Published:
+def find_published_traits(model: str) -> Published:
     """Return what is public about a model of this name; a fine-tuned one is like its base."""
     base = model.split(":")[1] if model.startswith("ft:") and model.count(":") else model
     encoding = next((name for prefix, name in VOCABULARIES if base.startswith(prefix)), None)
@@ -116,12 +116,12 @@ def published(model: str) -> Published:
         caches=not _NO_CACHE.match(base),
         breakpoints=breakpoints,
         day=bool(_KEPT_A_DAY.match(base)),
-        rates=_rates(base, version),
+        rates=_find_cache_rates(base, version),
         binds=version >= (6, 2),
     )
 
 
-def _rates(base: str, version: tuple[int, ...]) -> CacheRates:
+def _find_cache_rates(base: str, version: tuple[int, ...]) -> CacheRates:
     """Return what a model charges (pricing page, November 2026): a twentieth to a half of the input's price to read."""
     if version >= (5, 6):
         return CacheRates(cached=0.05 if version >= (6, 1) else 0.1, write=1.25, long=2.5)
@@ -162,11 +162,11 @@ dump = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"
 """Write JSON so that equal values give equal texts."""
 
 
-def thawed(value: Json) -> Json:
+def to_plain_json(value: Json) -> Json:
     """Return a JSON value with plain objects and lists in it, whatever mappings and sequences it came in."""
     if isinstance(value, Mapping):
-        return {key: thawed(inner) for key, inner in value.items()}
-    return [thawed(inner) for inner in value] if isinstance(value, list | tuple) else value
+        return {key: to_plain_json(inner) for key, inner in value.items()}
+    return [to_plain_json(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def check_strings(payload: Mapping[str, Json]) -> None:
@@ -251,7 +251,7 @@ class Framing:
         if self._model.template:
             return TEMPLATE_TOOLS + sum([self._tool_in_template(one) for one in functions]), False
         more: list[Json] = []
-        shown = [_typescript(function, more) for function in functions]
+        shown = [_render_typescript(function, more) for function in functions]
         listed = "\n".join(["namespace functions {\n", *shown, "} // namespace functions"])
         total = TOOLS + self._count(listed) + (0 if self._model.recipe else _NAMESPACE)
         return total + sum([MORE + self._count(dump(one)) for one in more]), not more
@@ -266,16 +266,16 @@ class Framing:
         return ADOPTED + self._count(system + "\n") - self._count(system)
 
 
-def _typescript(function: Function, more: list[Json]) -> str:
+def _render_typescript(function: Function, more: list[Json]) -> str:
     """Return a tool as TypeScript; what of it nobody has measured how it is shown is added to `more`."""
     schema = function.parameters if isinstance(function.parameters, Mapping) else {}
     if function.strict:
         more.append("strict")
-    _left_over(schema, "object", more)
-    said = _comment(function.description, more)
+    _collect_unmeasured_fields(schema, "object", more)
+    said = _render_comment(function.description, more)
     if not schema.get("properties"):
         return f"{said}type {function.name} = () => any;\n"
-    return f"{said}type {function.name} = (_: {{\n{_properties(schema, 0, more)}\n}}) => any;\n"
+    return f"{said}type {function.name} = (_: {{\n{_render_properties(schema, 0, more)}\n}}) => any;\n"
 
 
 _KNOWN: Mapping[str, frozenset[str]] = {
@@ -289,51 +289,51 @@ _KNOWN: Mapping[str, frozenset[str]] = {
 """What a property of a type can have for its form to be known."""
 
 
-def _left_over(of: Mapping[str, Json], kind: str, more: list[Json]) -> None:
+def _collect_unmeasured_fields(of: Mapping[str, Json], kind: str, more: list[Json]) -> None:
     rest = {key: value for key, value in of.items() if key not in _KNOWN[kind]}
     if rest:
         more.append(rest)
 
 
-def _comment(description: Json, more: list[Json]) -> str:
+def _render_comment(description: Json, more: list[Json]) -> str:
     if not isinstance(description, str) or "\n" in description:
         more.append(description)
         return ""
     return f"// {description}\n" if description else ""
 
 
-def _properties(schema: Mapping[str, Json], indent: int, more: list[Json]) -> str:
+def _render_properties(schema: Mapping[str, Json], indent: int, more: list[Json]) -> str:
     properties, required = schema["properties"], schema.get("required", ())
     if not isinstance(properties, Mapping) or not isinstance(required, list | tuple):
-        more.append(thawed(schema))
+        more.append(to_plain_json(schema))
         return ""
     lines: list[str] = []
     for name, of in properties.items():
         described = of if isinstance(of, Mapping) else {}
-        lines += _comment(described.get("description", ""), more).splitlines()
-        lines.append(f"{name}{'' if name in required else '?'}: {_type(of, indent, more)},")
+        lines += _render_comment(described.get("description", ""), more).splitlines()
+        lines.append(f"{name}{'' if name in required else '?'}: {_render_type(of, indent, more)},")
     return "\n".join([" " * indent + line for line in lines])
 
 
-def _type(of: Json, indent: int, more: list[Json]) -> str:
+def _render_type(of: Json, indent: int, more: list[Json]) -> str:
     kind = of.get("type") if isinstance(of, Mapping) else None
     if not isinstance(kind, str) or kind not in _KNOWN:
-        more.append(thawed(of))
+        more.append(to_plain_json(of))
         return "any"
-    _left_over(of, kind, more)
+    _collect_unmeasured_fields(of, kind, more)
     items = of.get("enum", ())
     if kind == "string" and "enum" in of:
         if not isinstance(items, list | tuple) or not items or not all(isinstance(one, str) for one in items):
-            more.append(thawed(items))
+            more.append(to_plain_json(items))
             return "string"
         return " | ".join([f'"{one}"' for one in items])
     if kind == "array":
-        return f"{_type(of['items'], indent, more) if 'items' in of else 'any'}[]"
+        return f"{_render_type(of['items'], indent, more) if 'items' in of else 'any'}[]"
     if kind == "object":
         if not of.get("properties"):
             more.append("object")
             return "object"
-        return f"{{\n{_properties(of, indent + 2, more)}\n}}"
+        return f"{{\n{_render_properties(of, indent + 2, more)}\n}}"
     return "number" if kind == "integer" else kind
 
 

@@ -13,7 +13,7 @@ from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, 
 from acms.ports import RequestCounter, TokenCounter
 from acms.prompt_types import CacheMark, CacheRates, Count, Exactness, PromptMessage, Tool, Usage
 from acms.providers.codecs import anthropic_blocks as blocks
-from acms.providers.codecs.answers import of
+from acms.providers.codecs.answers import get_field
 from acms.providers.codecs.anthropic_turns import (
     BEGINNING,
     Arranged,
@@ -24,7 +24,7 @@ from acms.providers.codecs.anthropic_turns import (
     speaker_name,
 )
 from acms.providers.codecs.calibration import Calibration
-from acms.providers.codecs.framing import check_strings, thawed
+from acms.providers.codecs.framing import check_strings, to_plain_json
 from acms.providers.codecs.given_fields import Fields, Key, given_fields, key_of_part
 from acms.providers.codecs.request_count import CountingCodec, request_counts
 from acms.providers.tokens import default_counter
@@ -79,11 +79,11 @@ class _Turns(Arranging):
             self._notes[REASONING] = None
             return None
         if isinstance(one, Raw):
-            sent = verbatim(one)
+            sent = raw_to_payload_part(one)
             if sent is None or role is not Role.ASSISTANT:
                 return self._read(one)
             return Raw(VENDOR, blocks.dump(sent))
-        if isinstance(one, Media) and role is Role.ASSISTANT and (media := sendable(one)) is not None:
+        if isinstance(one, Media) and role is Role.ASSISTANT and (media := to_gemini_media(one)) is not None:
             return media  # an image that the model made
         return super()._part(one, role)
 
@@ -91,13 +91,13 @@ class _Turns(Arranging):
         """Yield the parts of a message; a signature goes with the part that carries it, sent or left out."""
         held: Raw | None = None
         for one in message.parts:
-            if isinstance(one, Raw) and signature(one) is not None:
+            if isinstance(one, Raw) and read_thought_signature(one) is not None:
                 if held is not None:
-                    yield _alone(held)
+                    yield _detach_signature(held)
                 held = one
                 continue
             self._carrying = held is not None
-            if held is not None and (_blank(one) or self._part(one, message.role) is None):
+            if held is not None and (_is_blank_text(one) or self._part(one, message.role) is None):
                 held = None
                 continue
             if held is not None:
@@ -105,39 +105,39 @@ class _Turns(Arranging):
             held = None
             yield one
         if held is not None:
-            yield _alone(held)
+            yield _detach_signature(held)
 
     def _trim_turn(self, turn: Turn, *, open_: bool) -> None:
         """Leave everything where it is: thoughts are sent with their signatures only."""
 
     def _precedes(self, one: Part) -> bool:
-        return isinstance(one, Raw) and signature(one) is not None
+        return isinstance(one, Raw) and read_thought_signature(one) is not None
 
     def _sendable(self, one: Media) -> Media | None:
-        return sendable(one)
+        return to_gemini_media(one)
 
 
-def signature(raw: Raw) -> str | None:
+def read_thought_signature(raw: Raw) -> str | None:
     """Return the thought signature that an item of Gemini holds, for the part behind it; None for another item."""
     if raw.vendor != VENDOR:
         return None
-    match blocks.loaded(raw.json):
+    match blocks.parse_json_text(raw.json):
         case {"thoughtSignature": str(found), **more} if found and not more:
             return found
         case _:
             return None
 
 
-def _blank(one: Part) -> bool:
+def _is_blank_text(one: Part) -> bool:
     return isinstance(one, Text) and not one.text.strip()
 
 
-def verbatim(raw: Raw) -> dict[str, Json] | None:
+def raw_to_payload_part(raw: Raw) -> dict[str, Json] | None:
     """Return the part that an item of Gemini is sent as, a thought signature among them; None for another item."""
-    held = signature(raw)
+    held = read_thought_signature(raw)
     if held is not None:
         return {SIGNATURE: held}
-    match blocks.loaded(raw.json) if raw.vendor == VENDOR else None:
+    match blocks.parse_json_text(raw.json) if raw.vendor == VENDOR else None:
         case {"text": "", "thoughtSignature": str(found), **more} as item if found and not more:
             return item
         case dict() as item if not _OWN.isdisjoint(item) and SIGNATURE not in item:
@@ -146,12 +146,12 @@ def verbatim(raw: Raw) -> dict[str, Json] | None:
             return None
 
 
-def _alone(raw: Raw) -> Raw:
+def _detach_signature(raw: Raw) -> Raw:
     """Return a signature that no part carries, on an empty text: so that nothing said later takes it."""
-    return Raw(VENDOR, blocks.dump({"text": "", SIGNATURE: signature(raw)}))
+    return Raw(VENDOR, blocks.dump({"text": "", SIGNATURE: read_thought_signature(raw)}))
 
 
-def signed(found: str) -> Raw:
+def signature_to_raw(found: str) -> Raw:
     """Return a thought signature as it is kept in front of the part that carries it."""
     return Raw(VENDOR, blocks.dump({SIGNATURE: found}))
 
@@ -163,13 +163,13 @@ def _with_signed_call(message: SentMessage) -> SentMessage:
     if message.role is not Role.ASSISTANT or first is None:
         return message
     before = shown[first - 1].part if first else None
-    if isinstance(before, Raw) and signature(before) is not None:
+    if isinstance(before, Raw) and read_thought_signature(before) is not None:
         return message
-    stand_in = SentPart(signed(SKIP), shown[first].at)
+    stand_in = SentPart(signature_to_raw(SKIP), shown[first].at)
     return message._replace(shown=(*shown[:first], stand_in, *shown[first:]))
 
 
-def sendable(media: Media) -> Media | None:
+def to_gemini_media(media: Media) -> Media | None:
     """Return media as a part can hold them: inline, or a file that the provider has or fetches; None for others."""
     inline = _DATA.match(media.ref)
     if inline:
@@ -219,7 +219,7 @@ class Gemini(CountingCodec):
         margin: float = 0.02,
     ) -> None:
         self.request_counts = request_counts(request_counter)
-        self.model = validation.name(model, "model")
+        self.model = validation.validate_name(model, "model")
         self.counter: TokenCounter = _Counter()
         self.calibration = calibration or Calibration(ESTIMATE, margin=margin)
         self._sizes = blocks.Sizes()
@@ -259,12 +259,12 @@ class Gemini(CountingCodec):
         `PayloadError` when the provider would refuse it: nothing that the user or the model says.
         """
         said = list(self._arranged(messages).said)
-        fields = given_fields(messages, _given_fields)
+        fields = given_fields(messages, _extra_fields_of_raw)
         config: dict[str, Json] = {}
         if said and said[0].role is Role.SYSTEM:
             config["systemInstruction"] = {"parts": self._parts(said.pop(0).messages().__next__(), {}, {})}
         if tools:
-            config["tools"] = [{"functionDeclarations": [_declared(tool) for tool in tools]}]
+            config["tools"] = [{"functionDeclarations": [_serialize_tool(tool) for tool in tools]}]
         payload: dict[str, Json] = {"contents": self._contents(said, fields)}
         if config:
             payload["config"] = config
@@ -286,7 +286,7 @@ class Gemini(CountingCodec):
         found: list[dict[str, Json]] = []
         carried: dict[str, Json] = {}
         for part in message.parts:
-            held = signature(part) if isinstance(part, Raw) else None
+            held = read_thought_signature(part) if isinstance(part, Raw) else None
             if held is not None:
                 carried = {SIGNATURE: held}
                 continue
@@ -294,7 +294,7 @@ class Gemini(CountingCodec):
                 names[part.call_id] = part.name
             if isinstance(part, Media):
                 self._sizes.state(part)
-            written = _part(part, names)
+            written = _serialize_part(part, names)
             for name, value in fields.get(key_of_part(part), {}).items():
                 inner = written.get(name)
                 written[name] = {**value, **inner} if isinstance(inner, dict) else value
@@ -308,9 +308,9 @@ class Gemini(CountingCodec):
         found: list[PromptMessage] = []
         system = payload.get("config", {}).get("systemInstruction")
         if system:
-            found.append(PromptMessage(role=Role.SYSTEM, parts=tuple(_read(system["parts"]))))
+            found.append(PromptMessage(role=Role.SYSTEM, parts=tuple(_parse_parts(system["parts"]))))
         for content in payload["contents"]:
-            parts = tuple(_read(content["parts"]))
+            parts = tuple(_parse_parts(content["parts"]))
             role = Role.ASSISTANT if content["role"] == "model" else Role.USER
             if any(isinstance(part, ToolResult) for part in parts):
                 role = Role.TOOL
@@ -372,15 +372,18 @@ class Gemini(CountingCodec):
             case ToolResult():
                 return prices.result(part.output)
             case ToolCall():
-                name, written = blocks.name(part.name), blocks.arguments(part.arguments)[1]
+                name, written = (
+                    blocks.sanitize_tool_name(part.name),
+                    blocks.parse_call_arguments(part.arguments)[1],
+                )
                 return prices.call(part.call_id, f"{name} {name}", written) + self._stand_in
             case Media():
-                media = None if role in _SYSTEM else sendable(part)
-                return prices.text(blocks.mention(part)) if media is None else prices.media(media)
+                media = None if role in _SYSTEM else to_gemini_media(part)
+                return prices.text(blocks.describe_media(part)) if media is None else prices.media(media)
             case Raw() if part.vendor == AS_GIVEN:
-                return prices.fields(_given_fields(part))
+                return prices.fields(_extra_fields_of_raw(part))
             case Raw():
-                sent = verbatim(part) if role is Role.ASSISTANT else None
+                sent = raw_to_payload_part(part) if role is Role.ASSISTANT else None
                 if sent is None:
                     return 0 if part.vendor == VENDOR else prices.text(item_text(part))
                 if sent.get(SIGNATURE) == SKIP and self._wants_signatures:
@@ -393,7 +396,7 @@ class Gemini(CountingCodec):
 
     def base(self, tools: Sequence[Tool] = ()) -> int:
         """Return the raw tokens of everything that is no message, and of what may be said to begin with."""
-        return self._base([_declared(tool) for tool in tools]) + self._beginning
+        return self._base([_serialize_tool(tool) for tool in tools]) + self._beginning
 
     def _base(self, declared: Sequence[Json]) -> int:
         cost = sum([blocks.TOOL + self.counter.count(blocks.dump(one)) for one in declared])
@@ -425,9 +428,9 @@ class Gemini(CountingCodec):
 
     def usage(self, usage: object) -> Usage:
         """Read a response or its usage metadata, an SDK's object or a mapping; `ValidationError` when it is none."""
-        told = of(usage, "usage_metadata") or of(usage, "usageMetadata") or usage
-        total = _first(told, "prompt_token_count", "promptTokenCount")
-        cached = _first(told, "cached_content_token_count", "cachedContentTokenCount") or 0
+        told = get_field(usage, "usage_metadata") or get_field(usage, "usageMetadata") or usage
+        total = _read_token_count(told, "prompt_token_count", "promptTokenCount")
+        cached = _read_token_count(told, "cached_content_token_count", "cachedContentTokenCount") or 0
         if total is None:
             raise ValidationError(
                 "has no prompt token count: pass the response, or its usage metadata", field="usage"
@@ -435,9 +438,9 @@ class Gemini(CountingCodec):
         return Usage(input_tokens=total, cached_tokens=cached)
 
 
-def _given_fields(raw: Raw) -> Fields | None:
+def _extra_fields_of_raw(raw: Raw) -> Fields | None:
     """Return the other fields of a part that stand behind it; None for anything else."""
-    match blocks.loaded(raw.json):
+    match blocks.parse_json_text(raw.json):
         case {"type": gemini.FIELDS, "fields": dict() as fields}:
             return fields
         case _:
@@ -450,25 +453,31 @@ def _named_ids(parts: Sequence[Mapping[str, Any]], kind: str) -> list[tuple[str,
     return [(str(one.get("id")), str(one.get("name"))) for one in found]
 
 
-def _first(source: object, *names: str) -> int | None:
-    value = next((found for name in names if (found := of(source, name)) is not None), None)
+def _read_token_count(source: object, *names: str) -> int | None:
+    value = next((found for name in names if (found := get_field(source, name)) is not None), None)
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
         raise ValidationError("must be a number of tokens", field=f"usage.{names[0]}")
     return value
 
 
-def _declared(tool: Tool) -> dict[str, Json]:
+def _serialize_tool(tool: Tool) -> dict[str, Json]:
     found: dict[str, Json] = {"name": tool.name}
     if tool.description:
         found["description"] = tool.description
-    return {**found, "parametersJsonSchema": thawed(tool.parameters)}
+    return {**found, "parametersJsonSchema": to_plain_json(tool.parameters)}
 
 
-def _part(one: Part, names: Mapping[str, str]) -> dict[str, Json]:
+def _serialize_part(one: Part, names: Mapping[str, str]) -> dict[str, Json]:
     """Write a part in normal form."""
     match one:
         case ToolCall(call_id, name, arguments):
-            return {"functionCall": {"id": call_id, "name": name, "args": blocks.arguments(arguments)[0]}}
+            return {
+                "functionCall": {
+                    "id": call_id,
+                    "name": name,
+                    "args": blocks.parse_call_arguments(arguments)[0],
+                }
+            }
         case ToolResult(call_id, output, failed):
             response = {"error" if failed else "output": output}
             return {
@@ -484,17 +493,17 @@ def _part(one: Part, names: Mapping[str, str]) -> dict[str, Json]:
         case Reasoning(text):
             return {"text": text, "thought": True}
         case Raw():
-            return verbatim(one) or {}
+            return raw_to_payload_part(one) or {}
 
 
-def _read(parts: Sequence[Mapping[str, Any]]) -> list[Part]:
+def _parse_parts(parts: Sequence[Mapping[str, Any]]) -> list[Part]:
     found: list[Part] = []
     for one in parts:
         if one.get("text") == "" and SIGNATURE in one:
             found.append(Raw(VENDOR, blocks.dump({"text": "", SIGNATURE: one[SIGNATURE]})))
             continue
         if SIGNATURE in one:
-            found.append(signed(one[SIGNATURE]))
+            found.append(signature_to_raw(one[SIGNATURE]))
         match one:
             case {"functionCall": {"id": call_id, "name": name, **more}}:
                 found.append(ToolCall(call_id, name, blocks.dump(more.get("args", {}))))
@@ -511,11 +520,11 @@ def _read(parts: Sequence[Mapping[str, Any]]) -> list[Part]:
             case {"text": str(text)}:
                 found += [Text(text)] if text else []
             case _:
-                found.append(_made(one))
+                found.append(_parse_server_tool_part(one))
     return found
 
 
-def _made(one: Mapping[str, Any]) -> Raw:
+def _parse_server_tool_part(one: Mapping[str, Any]) -> Raw:
     """Read a part that the model made with a tool of the provider's own; `PayloadError` for any other."""
     own = {name: value for name, value in one.items() if name != SIGNATURE}
     if _OWN.isdisjoint(own):

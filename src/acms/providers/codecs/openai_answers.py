@@ -10,9 +10,16 @@ from collections.abc import Iterator
 
 from acms.errors import ValidationError
 from acms.prompt_types import Changed, Diagnosis, Outcome, ServerEdit, Usage
-from acms.providers.codecs.answers import number, of, rows, split, unknown, word
+from acms.providers.codecs.answers import (
+    get_count_field,
+    get_field,
+    get_text_field,
+    iterate_list_field,
+    split_usage,
+    unknown_diagnosis,
+)
 
-__all__ = ["read"]
+__all__ = ["parse_usage"]
 
 _REASONS = {
     "model_changed": Changed.MODEL,
@@ -27,54 +34,54 @@ _REASONS = {
 }
 
 
-def read(reported: object, tokens: str, details: str) -> Usage:
+def parse_usage(reported: object, tokens: str, details: str) -> Usage:
     """Read an answer, or its usage alone; `tokens` and `details` are the names of its fields."""
-    usage, answer = split(reported)
-    total = of(usage, tokens)
+    usage, answer = split_usage(reported)
+    total = get_field(usage, tokens)
     if not isinstance(total, int) or isinstance(total, bool):
         raise ValidationError(
             f"has no {tokens}: pass the usage of a response as the SDK or the API returns it", field="usage"
         )
-    if of(usage, "cache_read_input_tokens") is not None:
+    if get_field(usage, "cache_read_input_tokens") is not None:
         raise ValidationError("is that of another provider", field="usage")
-    more = of(usage, details)
-    cached, written = of(more, "cached_tokens") or 0, of(more, "cache_write_tokens") or 0
+    more = get_field(usage, details)
+    cached, written = get_field(more, "cached_tokens") or 0, get_field(more, "cache_write_tokens") or 0
     if any(not isinstance(tokens, int) or tokens < 0 for tokens in (total, cached, written)):
         raise ValidationError("must be numbers of tokens", field="usage")
     return Usage(
         input_tokens=total,
         cached_tokens=cached,
         written_tokens=written,
-        diagnosis=_diagnosis(answer),
-        edits=tuple(_edits(answer)),
+        diagnosis=_parse_diagnosis(answer),
+        edits=tuple(_parse_server_edits(answer)),
     )
 
 
-def _diagnosis(answer: object) -> Diagnosis | None:
+def _parse_diagnosis(answer: object) -> Diagnosis | None:
     """Return what the provider found; None where it says nothing."""
-    told = of(answer, "prompt_cache_diagnostics")
+    told = get_field(answer, "prompt_cache_diagnostics")
     if told is None:
         return None
-    match word(told, "type"):
+    match get_text_field(told, "type"):
         case "cache_hit":
             return Diagnosis(outcome=Outcome.HIT)
         case "cache_miss":
-            reason = word(told, "reason")
+            reason = get_text_field(told, "reason")
             return Diagnosis(
                 outcome=Outcome.MISS,
                 changed=_REASONS.get(reason),
                 reason=reason,
-                missed_tokens=number(told, "cache_missed_tokens"),
+                missed_tokens=get_count_field(told, "cache_missed_tokens"),
             )
         case other:
-            return unknown(other)
+            return unknown_diagnosis(other)
 
 
-def _edits(answer: object) -> Iterator[ServerEdit]:
+def _parse_server_edits(answer: object) -> Iterator[ServerEdit]:
     """Yield what the provider changed: reasoning that it withheld, and compactions."""
-    for one in rows(answer, "input_transformations"):
-        kind = f"{word(one, 'type')}_{word(one, 'action')}"
-        yield ServerEdit(kind=kind, place=word(one, "id"), reason=word(one, "reason"))
-    for item in rows(answer, "output"):
-        if word(item, "type") == "compaction":
-            yield ServerEdit(kind="compaction", place=word(item, "id"))
+    for one in iterate_list_field(answer, "input_transformations"):
+        kind = f"{get_text_field(one, 'type')}_{get_text_field(one, 'action')}"
+        yield ServerEdit(kind=kind, place=get_text_field(one, "id"), reason=get_text_field(one, "reason"))
+    for item in iterate_list_field(answer, "output"):
+        if get_text_field(item, "type") == "compaction":
+            yield ServerEdit(kind="compaction", place=get_text_field(item, "id"))

@@ -16,7 +16,7 @@ from acms.log import validation
 from acms.log.native_items import AS_GIVEN, item_text
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.plan.nodes import Atom
-from acms.plan.tool_groups import is_placeholder, joined
+from acms.plan.tool_groups import is_placeholder, join_answers
 from acms.ports import RequestCounter, TokenCounter
 from acms.prompt_types import CacheMark, Count, Exactness, PromptMessage, Tool
 from acms.providers.codecs.calibration import Calibration
@@ -27,12 +27,12 @@ from acms.providers.codecs.framing import (
     Function,
     cache_key,
     dump,
-    published,
-    thawed,
+    find_published_traits,
+    to_plain_json,
 )
 from acms.providers.codecs.request_count import CountingCodec, request_counts
 from acms.providers.tokens import token_counter
-from acms.text.chat_messages import ORPHAN, wrap
+from acms.text.chat_messages import ORPHAN, wrap_text
 
 OWN_MODELS = re.compile(r"(?:ft:)?(?:gpt-(?!oss)|chatgpt-|o\d)")
 """Models that OpenAI serves itself."""
@@ -42,7 +42,7 @@ FUNCTIONS = 128
 """Tools that a request may offer."""
 
 
-def fault(message: str, field: str, *options: str) -> PayloadError:
+def payload_error(message: str, field: str, *options: str) -> PayloadError:
     """Return the error of a payload that would be refused."""
     return PayloadError(message, field=field, options=options)
 
@@ -51,13 +51,13 @@ def check_key(payload: Mapping[str, Json]) -> None:
     """Raise `PayloadError` for a key of the prompt cache that is too long."""
     key = payload.get("prompt_cache_key", "")
     if not isinstance(key, str) or len(key) > KEY_CHARS:
-        raise fault(f"must be a string of at most {KEY_CHARS} characters", "prompt_cache_key")
+        raise payload_error(f"must be a string of at most {KEY_CHARS} characters", "prompt_cache_key")
 
 
 def check_name(name: Json, field: str) -> None:
     """Raise `PayloadError` for what is no name of a tool."""
     if not isinstance(name, str) or not NAME.match(name):
-        raise fault("must have 1 to 64 letters, digits, _ and -", field)
+        raise payload_error("must have 1 to 64 letters, digits, _ and -", field)
 
 
 def check_tools(payload: Mapping[str, Json], function_of: Callable[[Mapping[str, Json]], Json]) -> None:
@@ -66,7 +66,7 @@ def check_tools(payload: Mapping[str, Json], function_of: Callable[[Mapping[str,
         return
     tools = payload["tools"]
     if not isinstance(tools, list) or not 1 <= len(tools) <= FUNCTIONS:
-        raise fault(f"must be a list of 1 to {FUNCTIONS} tools: leave it out without one", "tools")
+        raise payload_error(f"must be a list of 1 to {FUNCTIONS} tools: leave it out without one", "tools")
     seen: set[str] = set()
     for index, tool in enumerate(tools):
         field = f"tools[{index}]"
@@ -74,23 +74,23 @@ def check_tools(payload: Mapping[str, Json], function_of: Callable[[Mapping[str,
         if offered is None:
             continue
         if not isinstance(offered, Mapping) or not offered:
-            raise fault('must be a tool of the type "function"', field)
+            raise payload_error('must be a tool of the type "function"', field)
         check_name(offered.get("name"), f"{field}.name")
         if offered["name"] in seen:
-            raise fault("must be another name than that of the tools before it", f"{field}.name")
+            raise payload_error("must be another name than that of the tools before it", f"{field}.name")
         seen.add(offered["name"])
         schema = offered.get("parameters", {"type": "object"})
         if not isinstance(schema, Mapping) or schema.get("type", "object") != "object":
-            raise fault('must be a JSON Schema of {"type": "object"}', f"{field}.parameters")
-        if offered.get("strict") and not _closed(schema):
-            raise fault(
+            raise payload_error('must be a JSON Schema of {"type": "object"}', f"{field}.parameters")
+        if offered.get("strict") and not _is_closed_schema(schema):
+            raise payload_error(
                 'of a strict tool must say "additionalProperties": false and list every property in "required": '
                 "write it so, or leave `strict` out",
                 f"{field}.parameters",
             )
 
 
-def _closed(schema: Mapping[str, Json]) -> bool:
+def _is_closed_schema(schema: Mapping[str, Json]) -> bool:
     every = set(schema.get("properties", ()))
     return schema.get("additionalProperties") is False and every == set(schema.get("required", ()))
 
@@ -132,8 +132,8 @@ class OpenAICodec(CountingCodec):
         calibration: Calibration | None = None,
         margin: float | None = None,
     ) -> None:
-        self.model = model = validation.name(model, "model")
-        self.known = published(model)
+        self.model = model = validation.validate_name(model, "model")
+        self.known = find_published_traits(model)
         self.marks_only = self.implicit_mark = self.known.breakpoints
         #: What the provider charges for reads from its prompt cache and writes to it.
         self.rates = self.known.rates
@@ -159,7 +159,7 @@ class OpenAICodec(CountingCodec):
 
     def normal(self, messages: Sequence[PromptMessage]) -> tuple[PromptMessage, ...]:
         """Return the messages as the API can have them; see `Codec.normal`."""
-        return tuple([message for message, _ in self._laid(messages, ignore)])
+        return tuple([message for message, _ in self._laid(messages, discard_note)])
 
     def notes(self, messages: Sequence[PromptMessage]) -> tuple[str, ...]:
         """Return what `normal` changes, each kind of change once."""
@@ -169,17 +169,17 @@ class OpenAICodec(CountingCodec):
 
     def _laid(self, messages: Sequence[PromptMessage], note: Note) -> list[tuple[PromptMessage, int]]:
         """Return normal messages, each with how many of those given it takes to know it."""
-        units = joined([Atom((message,), at, at) for at, message in enumerate(messages, 1)])
+        units = join_answers([Atom((message,), at, at) for at, message in enumerate(messages, 1)])
         found: list[tuple[PromptMessage, int]] = []
         for unit in units:
             told = unit.messages
             if len(told) > 2:
-                told = _with_unique_call_ids(_in_one_go(told), note)
+                told = _with_unique_call_ids(_merge_parallel_calls(told), note)
             for message in told:
                 clean = self._clean(message, note)
                 if clean is not None:
                     found.append((clean, unit.last))
-        if note is not ignore:
+        if note is not discard_note:
             _note_pairs(messages, [message for message, _ in found], note)
         return found
 
@@ -199,7 +199,9 @@ class OpenAICodec(CountingCodec):
                 return message
         said = self._parts(message, note)
         if message.role is Role.TOOL:
-            said = list[Part]([_answer(said), *[part for part in said if isinstance(part, Media | Raw)]])
+            said = list[Part](
+                [_merge_tool_result(said), *[part for part in said if isinstance(part, Media | Raw)]]
+            )
         elif not said:
             note("a message with nothing to send is left out")
             return None
@@ -207,7 +209,7 @@ class OpenAICodec(CountingCodec):
         if name is not None and not self._named(message):
             if message.role is Role.USER and name.strip():
                 note("a name the API has no field for stands before the text")
-                said = _prefixed(said, name)
+                said = _prefix_speaker_name(said, name)
             else:
                 note("a name the API has no field for is left out")
             name = None
@@ -249,7 +251,7 @@ class OpenAICodec(CountingCodec):
                     tools.append(part)
                 case Raw():
                     contents.extend(self._raw(part, message, note))
-        return [*_run_together(contents), *tools]
+        return [*_join_adjacent_texts(contents), *tools]
 
     def _belongs_to_tool(self, raw: Raw, behind: Sequence[Part]) -> bool:
         """Return whether a part is sent with the call or result beside it; `behind` is the part behind it, if any."""
@@ -308,7 +310,7 @@ class OpenAICodec(CountingCodec):
             return self._parts_cost(Role.ASSISTANT, message.parts)
         if message.role is Role.TOOL or any(isinstance(part, ToolResult) for part in message.parts):
             return self._answers_cost(message)
-        clean = self._clean(message, ignore)
+        clean = self._clean(message, discard_note)
         if clean is None:
             return 0
         named = 0 if clean.name is None else self.framing.name(clean.name)
@@ -349,11 +351,13 @@ class OpenAICodec(CountingCodec):
         )
         total = 0
         for part in results:
-            total += self.framing.result(self._id(part.call_id, ignore)) + self.counter.count(part.output)
+            total += self.framing.result(self._id(part.call_id, discard_note)) + self.counter.count(
+                part.output
+            )
         if not results:
-            total += self.framing.role(Role.USER) + self.counter.count(wrap("", ORPHAN))
+            total += self.framing.role(Role.USER) + self.counter.count(wrap_text("", ORPHAN))
         if rest.parts and message.role is Role.TOOL:
-            told = [self._parts(replace(rest, role=role), ignore) for role in (Role.TOOL, Role.USER)]
+            told = [self._parts(replace(rest, role=role), discard_note) for role in (Role.TOOL, Role.USER)]
             return total + max(self._parts_cost(Role.USER, parts) for parts in told)
         return total + (self._cost(rest) if rest.parts else 0)
 
@@ -392,7 +396,10 @@ class OpenAICodec(CountingCodec):
     def base(self, tools: Sequence[Tool] = ()) -> int:
         """Return the raw tokens of everything that is no message: the reply's primer and the tools."""
         return self._start(
-            [Function(tool.name, tool.description, thawed(tool.parameters), tool.strict) for tool in tools]
+            [
+                Function(tool.name, tool.description, to_plain_json(tool.parameters), tool.strict)
+                for tool in tools
+            ]
         )[0]
 
     def _start(self, offered: Sequence[Function]) -> tuple[int, bool]:
@@ -442,11 +449,11 @@ class OpenAICodec(CountingCodec):
             payload["prompt_cache_retention"] = "24h"
 
 
-def ignore(_: str) -> None:
+def discard_note(_: str) -> None:
     """Take no note."""
 
 
-def _in_one_go(messages: Sequence[PromptMessage]) -> Sequence[PromptMessage]:
+def _merge_parallel_calls(messages: Sequence[PromptMessage]) -> Sequence[PromptMessage]:
     """Return a unit in which calls that were made side by side are one message."""
     calls = list(takewhile(lambda message: message.role is Role.ASSISTANT, messages))
     if len(calls) < 2:
@@ -470,7 +477,7 @@ def _with_unique_call_ids(messages: Sequence[PromptMessage], note: Note) -> Sequ
         ids = [part.call_id for part in message.parts if isinstance(part, ToolCall)]
         if len(set(ids)) < len(ids) and message.role is Role.ASSISTANT:
             note("calls with one id get ids of their own")
-            own = _own_ids(ids)
+            own = _deduplicate_ids(ids)
             calls, answers = iter(own), iter(own)
             message = replace(
                 message,
@@ -495,7 +502,7 @@ def _with_unique_call_ids(messages: Sequence[PromptMessage], note: Note) -> Sequ
     return told
 
 
-def _own_ids(ids: Sequence[str]) -> list[str]:
+def _deduplicate_ids(ids: Sequence[str]) -> list[str]:
     """Return ids in which those that repeat are numbers: no longer than what they stand for."""
     numbers = (str(number) for number in count(2) if str(number) not in ids)
     return [next(numbers) if call_id in ids[:at] else call_id for at, call_id in enumerate(ids)]
@@ -518,7 +525,7 @@ def _note_pairs(before: Sequence[PromptMessage], after: Sequence[PromptMessage],
         note("a tool result without a call is shown as text of the user")
 
 
-def _run_together(contents: Iterable[Part]) -> list[Part]:
+def _join_adjacent_texts(contents: Iterable[Part]) -> list[Part]:
     """Join texts that stand side by side, a line each."""
     found: list[Part] = []
     for part in contents:
@@ -529,14 +536,14 @@ def _run_together(contents: Iterable[Part]) -> list[Part]:
     return found
 
 
-def _prefixed(said: list[Part], name: str) -> list[Part]:
+def _prefix_speaker_name(said: list[Part], name: str) -> list[Part]:
     first = said[0]
     if isinstance(first, Text):
         return [Text(f"{name}: {first.text}"), *said[1:]]
     return [Text(f"{name}:"), *said]
 
 
-def _answer(said: Sequence[Part]) -> ToolResult:
+def _merge_tool_result(said: Sequence[Part]) -> ToolResult:
     """Return the one result of a tool message, with the texts around it; media stand beside it."""
     call_id, lines = "", list[str]()
     for part in said:
@@ -559,31 +566,31 @@ def text_for_others(raw: Raw, note: Note) -> Sequence[Part]:
     return ()
 
 
-def mention(media: Media) -> Text:
+def media_to_text(media: Media) -> Text:
     """Return media as a line of text, for where they cannot be sent."""
     return Text(f"[{media.mime}: {media.ref}]")
 
 
-def canonical(raw: Raw) -> dict[str, Json] | None:
+def parse_raw_object(raw: Raw) -> dict[str, Json] | None:
     """Return the object that a vendor's item holds, None when it holds none."""
     try:
-        item = json.loads(raw.json, parse_constant=_refuse)
+        item = json.loads(raw.json, parse_constant=_reject_constant)
         dump(item).encode()
     except (ValueError, RecursionError):
         return None
     return item if isinstance(item, dict) else None
 
 
-def _refuse(constant: str) -> None:
+def _reject_constant(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")
 
 
-def unmarked(item: Mapping[str, Json]) -> dict[str, Json]:
+def remove_breakpoint(item: Mapping[str, Json]) -> dict[str, Json]:
     """Return a content part without the end of a cached prefix."""
     return {key: value for key, value in item.items() if key != BREAKPOINT}
 
 
-def function(tool: Mapping[str, Json]) -> Function:
+def parse_function(tool: Mapping[str, Json]) -> Function:
     """Read a tool of a payload."""
     return Function(
         tool["name"], tool.get("description") or "", tool.get("parameters") or {}, bool(tool.get("strict"))

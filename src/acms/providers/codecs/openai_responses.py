@@ -23,14 +23,14 @@ from acms.log.native_items import (
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.prompt_types import CacheMark, Count, PromptMessage, Tool, Usage
 from acms.providers.codecs import openai_answers, openai_base
-from acms.providers.codecs.framing import Function, check_strings, dump, thawed
+from acms.providers.codecs.framing import Function, check_strings, dump, to_plain_json
 from acms.providers.codecs.openai_base import (
     BREAKPOINT,
     OpenAICodec,
     check_key,
     check_name,
     check_tools,
-    fault,
+    payload_error,
 )
 from acms.text import chat_messages
 
@@ -83,14 +83,14 @@ class OpenAIResponses(OpenAICodec):
     def _medium(self, media: Media, role: Role, note: openai_base.Note) -> Part:
         if role not in (Role.USER, Role.TOOL):
             note("media outside a message of the user are mentioned in its text")
-            return openai_base.mention(media)
+            return openai_base.media_to_text(media)
         if chat_messages.is_url(media.ref) or chat_messages.is_file_id(media.ref):
             return media
         note("media that the API cannot fetch are mentioned in the text")
-        return openai_base.mention(media)
+        return openai_base.media_to_text(media)
 
     def _raw(self, raw: Raw, message: PromptMessage, note: openai_base.Note) -> Iterable[Part]:
-        item = openai_base.canonical(raw) if raw.vendor in self.vendors else None
+        item = openai_base.parse_raw_object(raw) if raw.vendor in self.vendors else None
         if item is None or not isinstance(item.get("type", "message"), str) or message.role is Role.TOOL:
             return openai_base.text_for_others(raw, note)
         return (Raw(_VENDOR, dump(item)),)
@@ -102,11 +102,11 @@ class OpenAIResponses(OpenAICodec):
     def _laid(
         self, messages: Sequence[PromptMessage], note: openai_base.Note
     ) -> list[tuple[PromptMessage, int]]:
-        laid = super()._laid([_understood(message, note) for message in messages], note)
-        return _with_unique_ids(_with_native_pairs(_grouped(laid, note)), note)
+        laid = super()._laid([_parse_known_items(message, note) for message in messages], note)
+        return _with_unique_ids(_with_native_pairs(_group_messages(laid, note)), note)
 
     def _cost(self, message: PromptMessage) -> int:
-        return super()._cost(_understood(message, openai_base.ignore))
+        return super()._cost(_parse_known_items(message, openai_base.discard_note))
 
     def _part_cost(self, part: Part) -> int:
         cost = super()._part_cost(part)
@@ -135,17 +135,17 @@ class OpenAIResponses(OpenAICodec):
         marks: Sequence[CacheMark] = (),
     ) -> dict[str, Json]:
         """Return `input`, `tools` and cache hints; see `Codec.render`."""
-        laid = self._laid(messages, openai_base.ignore)
+        laid = self._laid(messages, openai_base.discard_note)
         written = [self._written(message) for message, _ in laid]
         payload: dict[str, Json] = {"input": [item for items in written for item in items]}
         if tools:
-            payload["tools"] = [_tool(tool) for tool in tools]
+            payload["tools"] = [_serialize_tool(tool) for tool in tools]
         if marks:
             ends = self._prefixes(marks, len(messages), laid)
             self._hints(payload, marks[0], [item for items in written[: ends[0]] for item in items])
             if self.known.breakpoints:
                 for end in sorted(set(ends))[-openai_base.WRITES :]:
-                    _break([item for items in written[:end] for item in items])
+                    _mark_breakpoint([item for items in written[:end] for item in items])
                 if max(mark.ttl or 0 for mark in marks) > HALF_AN_HOUR:
                     payload["prompt_cache_options"] = {"ttl": "12h"}
         self.check(payload)
@@ -156,20 +156,20 @@ class OpenAIResponses(OpenAICodec):
         contents: list[dict[str, Json]] = []
         media = [part for part in message.parts if isinstance(part, Media)]
         calls: int | None = None
-        for part, rest in _with_rests(message.parts):
+        for part, rest in _pair_parts_with_rests(message.parts):
             match part:
                 case Text(text):
                     contents.append({"type": "input_text", "text": text})
                 case Media():
                     self._stated(part)
-                    contents.append(_medium(part))
+                    contents.append(_serialize_media(part))
                 case Raw():
-                    items.append(openai_base.canonical(part) or {})
+                    items.append(openai_base.parse_raw_object(part) or {})
                 case ToolCall():
                     calls = len(items) if calls is None else calls
-                    items.append(_written_call(part, rest))
+                    items.append(_serialize_call(part, rest))
                 case ToolResult():
-                    items.append(_written_result(part, media, rest))
+                    items.append(_serialize_result(part, media, rest))
                 case Reasoning():
                     pass  # the normal form has none
         if message.role is Role.TOOL:
@@ -191,20 +191,20 @@ class OpenAIResponses(OpenAICodec):
         given = payload["input"]
         if isinstance(given, str):
             return self.normal([PromptMessage(role=Role.USER, parts=(Text(given),))])
-        read = [(_read(item), 0) for item in given]
-        return self.normal([message for message, _ in _grouped(read, openai_base.ignore)])
+        read = [(_parse_item(item), 0) for item in given]
+        return self.normal([message for message, _ in _group_messages(read, openai_base.discard_note)])
 
     def count(self, payload: Mapping[str, Json]) -> Count:
         """Count a payload from scratch."""
         framing = self.framing
-        total, _ = self._start([openai_base.function(tool) for tool in payload.get("tools", ())])
+        total, _ = self._start([openai_base.parse_function(tool) for tool in payload.get("tools", ())])
         tools = total - framing.primer
         given = payload["input"]
         if isinstance(given, str):
             given = [{"role": "user", "content": given}]
         total -= framing.without_default([item.get("role", "") for item in given])
         for item in given:
-            message = _read(item)
+            message = _parse_item(item)
             for part in message.parts:
                 match part:
                     case ToolResult(call_id, output):
@@ -226,29 +226,29 @@ class OpenAIResponses(OpenAICodec):
 
     def usage(self, usage: object) -> Usage:
         """Read an answer, or its `usage`."""
-        return openai_answers.read(usage, "input_tokens", "input_tokens_details")
+        return openai_answers.parse_usage(usage, "input_tokens", "input_tokens_details")
 
     def check(self, payload: Mapping[str, Json]) -> None:
         """Raise `PayloadError` for what the API would refuse: shapes, roles, and calls without their outputs."""
         given = payload.get("input")
         if not isinstance(given, str | list):
-            raise fault("must be a text or a list of items: this is no payload of Responses", "input")
+            raise payload_error("must be a text or a list of items: this is no payload of Responses", "input")
         if not given:
-            raise fault("must not be empty: give at least one message", "input")
+            raise payload_error("must not be empty: give at least one message", "input")
         items = given if isinstance(given, list) else ()
         pairs = _Pairs()
         seen: set[str] = set()
         for index, item in enumerate(items):
             field = f"input[{index}]"
             if not isinstance(item, Mapping):
-                raise fault("must be an object", field)
+                raise payload_error("must be an object", field)
             kind = item.get("type", "message")
             if not isinstance(kind, str):
-                raise fault("must name the kind of item", f"{field}.type")
+                raise payload_error("must name the kind of item", f"{field}.type")
             id = item.get("id")
             if isinstance(id, str) and kind != "item_reference":
                 if id in seen:
-                    raise fault("is the id of an item before it: give each its own", f"{field}.id")
+                    raise payload_error("is the id of an item before it: give each its own", f"{field}.id")
                 seen.add(id)
             if kind == "message":
                 _check_message(item, field)
@@ -262,15 +262,15 @@ class OpenAIResponses(OpenAICodec):
         check_key(payload)
 
 
-def _understood(message: PromptMessage, note: openai_base.Note) -> PromptMessage:
+def _parse_known_items(message: PromptMessage, note: openai_base.Note) -> PromptMessage:
     """Return a message with its verbatim items read where they say no more than a part does."""
     if not any(isinstance(part, Raw) for part in message.parts):
         return message
     told = any(not isinstance(part, Raw) for part in message.parts)
     parts: list[Part] = []
-    for part in _phased(message):
+    for part in _with_phase_item(message):
         item = (
-            openai_base.canonical(part)
+            openai_base.parse_raw_object(part)
             if isinstance(part, Raw) and part.vendor in OpenAIResponses.vendors
             else None
         )
@@ -283,20 +283,20 @@ def _understood(message: PromptMessage, note: openai_base.Note) -> PromptMessage
             and (native_items.is_understood(item) or is_native(item.get("type")))
         ):
             continue  # an Agents SDK item beside the parts that were read from it
-        elif _faulty(item):
+        elif _is_refused_item(item):
             note("items that the API would refuse are left out")
         else:
-            parts.extend(_read(item).parts)
+            parts.extend(_parse_item(item).parts)
     return replace(message, parts=tuple(parts), tokens=None, counter="")
 
 
-def _phased(message: PromptMessage) -> Sequence[Part]:
+def _with_phase_item(message: PromptMessage) -> Sequence[Part]:
     """Return the parts of a message with the text of an answer as an item that says which phase it was said in.
 
     The provider asks for it: without, what the model said on its way passes for its answer.
     """
     kept = [
-        openai_base.canonical(part)
+        openai_base.parse_raw_object(part)
         for part in message.parts
         if isinstance(part, Raw) and part.vendor in (AS_GIVEN, *OpenAIResponses.vendors)
     ]
@@ -313,7 +313,7 @@ def _phased(message: PromptMessage) -> Sequence[Part]:
     ]
 
 
-def _faulty(item: Mapping[str, Json]) -> bool:
+def _is_refused_item(item: Mapping[str, Json]) -> bool:
     """Return whether the API would refuse an item that a part can stand for."""
     kind = item.get("type", "message")
     if kind in CALLS and kind not in _UNDERSTOOD:
@@ -333,7 +333,7 @@ def _faulty(item: Mapping[str, Json]) -> bool:
             return True
 
 
-def _grouped(
+def _group_messages(
     laid: Iterable[tuple[PromptMessage, int]], note: openai_base.Note
 ) -> list[tuple[PromptMessage, int]]:
     """Return messages in the groups that can be read back from the items: what the model did in one go is one message.
@@ -342,10 +342,10 @@ def _grouped(
     """
     found: list[tuple[PromptMessage, int]] = []
     for message, last in laid:
-        for fragment in _fragments(message):
-            if found and _joins(found[-1][0], fragment):
+        for fragment in _split_message(message):
+            if found and _can_join_messages(found[-1][0], fragment):
                 before, at = found[-1]
-                found[-1] = (_join(before, fragment), max(at, last))
+                found[-1] = (_join_messages(before, fragment), max(at, last))
             else:
                 found.append((fragment, last))
     kept: list[tuple[PromptMessage, int]] = []
@@ -361,7 +361,7 @@ def _grouped(
     return kept
 
 
-def _fragments(message: PromptMessage) -> list[PromptMessage]:
+def _split_message(message: PromptMessage) -> list[PromptMessage]:
     """Split a message where an item stands between texts; items are the model's, whoever's message they were in."""
     if not any(_is_item(part) for part in message.parts) or len(message.parts) == 1:
         only = message.parts[0]
@@ -371,25 +371,25 @@ def _fragments(message: PromptMessage) -> list[PromptMessage]:
     found: list[tuple[Role, list[Part]]] = []
     for part in message.parts:
         role = Role.ASSISTANT if isinstance(part, Raw) else message.role
-        if found and found[-1][0] is role and _follows(found[-1][1], part, role):
+        if found and found[-1][0] is role and _can_append_part(found[-1][1], part, role):
             found[-1][1].append(part)
         else:
             found.append((role, [part]))
     return [replace(message, role=role, parts=tuple(parts), tokens=None, counter="") for role, parts in found]
 
 
-def _follows(parts: Sequence[Part], part: Part, role: Role) -> bool:
+def _can_append_part(parts: Sequence[Part], part: Part, role: Role) -> bool:
     if role is not Role.ASSISTANT:
         return True
     return _ends_message(part) or all(_is_item(one) for one in parts)
 
 
-def _joins(before: PromptMessage, message: PromptMessage) -> bool:
+def _can_join_messages(before: PromptMessage, message: PromptMessage) -> bool:
     both = before.role is Role.ASSISTANT and message.role is Role.ASSISTANT
-    return both and _follows(before.parts, message.parts[0], Role.ASSISTANT)
+    return both and _can_append_part(before.parts, message.parts[0], Role.ASSISTANT)
 
 
-def _join(before: PromptMessage, message: PromptMessage) -> PromptMessage:
+def _join_messages(before: PromptMessage, message: PromptMessage) -> PromptMessage:
     # Calls are in the later one, and the group is theirs; calls in both were made side by side.
     both = any(isinstance(part, ToolCall) for part in before.parts)
     return PromptMessage(
@@ -401,7 +401,7 @@ def _join(before: PromptMessage, message: PromptMessage) -> PromptMessage:
 
 
 def _is_reasoning(raw: Raw) -> bool:
-    return (openai_base.canonical(raw) or {}).get("type") == "reasoning"
+    return (openai_base.parse_raw_object(raw) or {}).get("type") == "reasoning"
 
 
 def _is_item(part: Part) -> bool:
@@ -417,7 +417,7 @@ def _ends_message(part: Part) -> bool:
 # ── calls of native tools ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _with_rests(parts: Sequence[Part]) -> Iterator[tuple[Part, Mapping[str, Json] | None]]:
+def _pair_parts_with_rests(parts: Sequence[Part]) -> Iterator[tuple[Part, Mapping[str, Json] | None]]:
     """Yield the parts of a message, calls and results with the rest of the item that they came as."""
     for at, part in enumerate(parts):
         if isinstance(part, ToolCall):
@@ -442,8 +442,8 @@ def _with_native_pairs(laid: Sequence[tuple[PromptMessage, int]]) -> list[tuple[
             continue
         parts: list[Part] = []
         thought = False
-        places = _places_of_answers(laid, at)
-        for part, rest in _with_rests(message.parts):
+        places = _find_answer_indexes(laid, at)
+        for part, rest in _pair_parts_with_rests(message.parts):
             thought = thought or (isinstance(part, Raw) and _is_reasoning(part))
             place = places.get(part.call_id) if isinstance(part, ToolCall) else None
             if isinstance(part, ToolCall) and place is not None:
@@ -461,7 +461,7 @@ def _with_parts(message: PromptMessage, parts: Sequence[Part]) -> PromptMessage:
     return replace(message, parts=tuple(parts), tokens=None, counter="")
 
 
-def _places_of_answers(laid: Sequence[tuple[PromptMessage, int]], at: int) -> dict[str, int]:
+def _find_answer_indexes(laid: Sequence[tuple[PromptMessage, int]], at: int) -> dict[str, int]:
     """Return where the answers to the calls of a message stand, by the ids of the calls."""
     places: dict[str, int] = {}
     for place in range(at + 1, len(laid)):
@@ -477,7 +477,7 @@ def _native_pair(
 ) -> tuple[Sequence[Part], Sequence[Part]]:
     """Return the parts of a call and of its answer as they are sent; no answer where an unknown call has none."""
     result, given = next(
-        (part, rest) for part, rest in _with_rests(answer.parts) if isinstance(part, ToolResult)
+        (part, rest) for part, rest in _pair_parts_with_rests(answer.parts) if isinstance(part, ToolResult)
     )
     media = [part for part in answer.parts if isinstance(part, Media)]
     kind = "function_call" if rest is None else rest["type"]
@@ -493,17 +493,17 @@ def _native_pair(
     )
     answered = native_items.write_result(result, media, kind, told) if called is not None else None
     if called is not None and kind not in CALLS and result.output == NO_RESULT:
-        return _read(called).parts, ()
+        return _parse_item(called).parts, ()
     if called is not None and answered is not None:
-        parts = _read(answered).parts
+        parts = _parse_item(answered).parts
         shown = () if any(isinstance(part, Media) for part in parts) else media
-        return _read(called).parts, (*parts, *shown)
+        return _parse_item(called).parts, (*parts, *shown)
     if kind == "function_call" and rest is not None:
-        call_parts: Sequence[Part] = (call, Raw(AS_GIVEN, dump(thawed(kept))))
+        call_parts: Sequence[Part] = (call, Raw(AS_GIVEN, dump(to_plain_json(kept))))
     else:
         call_parts = (call,)
     own = given is not None and given["type"] == "function_call_output"
-    return call_parts, (result, *([Raw(AS_GIVEN, dump(thawed(told)))] if own else ()), *media)
+    return call_parts, (result, *([Raw(AS_GIVEN, dump(to_plain_json(told)))] if own else ()), *media)
 
 
 def _with_unique_ids(
@@ -545,7 +545,7 @@ def _unused_id(id: str, taken: set[str]) -> str:
 
 def _with_unused_id(raw: Raw, taken: set[str]) -> Raw:
     """Return an item, or the rest of one, with an id that no other has."""
-    item = openai_base.canonical(raw) if '"id":' in raw.json else None
+    item = openai_base.parse_raw_object(raw) if '"id":' in raw.json else None
     id = None if item is None or item.get("type") == "item_reference" else item.get("id")
     if item is None or not isinstance(id, str):
         return raw
@@ -558,14 +558,14 @@ def _with_unused_id(raw: Raw, taken: set[str]) -> Raw:
     return raw if own == id else Raw(raw.vendor, dump({**item, "id": own}))
 
 
-def _written_call(call: ToolCall, rest: Mapping[str, Json] | None) -> dict[str, Json]:
+def _serialize_call(call: ToolCall, rest: Mapping[str, Json] | None) -> dict[str, Json]:
     item = None if rest is None else native_items.write_call(call, rest)
     if item is not None:
         return item
     return {"type": "function_call", "call_id": call.call_id, "name": call.name, "arguments": call.arguments}
 
 
-def _written_result(
+def _serialize_result(
     result: ToolResult, media: Sequence[Media], rest: Mapping[str, Json] | None
 ) -> dict[str, Json]:
     called = None if rest is None else native_items.call_of_result(rest["type"]) or ""
@@ -573,7 +573,7 @@ def _written_result(
     return item or {"type": "function_call_output", "call_id": result.call_id, "output": result.output}
 
 
-def _medium(media: Media) -> dict[str, Json]:
+def _serialize_media(media: Media) -> dict[str, Json]:
     ref = media.ref
     if chat_messages.is_image(media):
         key = "image_url" if chat_messages.is_url(ref) else "file_id"
@@ -583,9 +583,9 @@ def _medium(media: Media) -> dict[str, Json]:
     return {"type": "input_file", "file_url" if chat_messages.is_url(ref) else "file_id": ref}
 
 
-def _content(item: Json) -> Part | None:
+def _parse_content_part(item: Json) -> Part | None:
     """Read one part of a content list; None when it says more than a part can hold."""
-    match openai_base.unmarked(item) if isinstance(item, Mapping) else item:
+    match openai_base.remove_breakpoint(item) if isinstance(item, Mapping) else item:
         case {"type": "input_text" | "output_text", "text": str(text), **more} if not more:
             return Text(text)
         case {"type": "input_image", "image_url": str(ref), **more} if more in ({}, {"detail": "auto"}):
@@ -602,15 +602,15 @@ def _content(item: Json) -> Part | None:
             return None
 
 
-def _read(item: Mapping[str, Json]) -> PromptMessage:
+def _parse_item(item: Mapping[str, Json]) -> PromptMessage:
     """Read one item: as what it is, or verbatim when it says more than that."""
     match item:
         case {"type": "function_call", "call_id": call_id, "name": name, "arguments": arguments, **more}:
-            kept = _rest("function_call", more, "id", "status", "type")
+            kept = _remaining_fields_part("function_call", more, "id", "status", "type")
             return PromptMessage(role=Role.ASSISTANT, parts=(ToolCall(call_id, name, arguments), *kept))
         case {"type": "function_call_output", "call_id": call_id, "output": output, **more}:
-            kept = _rest("function_call_output", more, "id", "status", "type")
-            return PromptMessage(role=Role.TOOL, parts=(*_output(call_id, output), *kept))
+            kept = _remaining_fields_part("function_call_output", more, "id", "status", "type")
+            return PromptMessage(role=Role.TOOL, parts=(*_parse_output(call_id, output), *kept))
         case {"type": str(kind)} if is_native(kind) or "call_id" in item:
             parts = _read_native(item)
             if parts:
@@ -619,19 +619,19 @@ def _read(item: Mapping[str, Json]) -> PromptMessage:
         case {"role": str(role), "content": content, **more} if more in ({}, {"type": "message"}):
             if isinstance(content, str):
                 return PromptMessage(role=_ROLES[role], parts=(Text(content),))
-            read = [_content(part) for part in content]
+            read = [_parse_content_part(part) for part in content]
             parts = tuple([part for part in read if part is not None])
             if len(parts) == len(read):
                 return PromptMessage(role=_ROLES[role], parts=parts)
         case _:
             pass
-    return PromptMessage(role=Role.ASSISTANT, parts=(Raw(_VENDOR, dump(thawed(item))),))
+    return PromptMessage(role=Role.ASSISTANT, parts=(Raw(_VENDOR, dump(to_plain_json(item))),))
 
 
-def _rest(kind: str, more: Mapping[str, Json], *dropped: str) -> Sequence[Part]:
+def _remaining_fields_part(kind: str, more: Mapping[str, Json], *dropped: str) -> Sequence[Part]:
     """Return the rest of an item beside a call or a result; nothing where there is none."""
     rest = {name: value for name, value in more.items() if name not in dropped and value is not None}
-    return (Raw(AS_GIVEN, dump(thawed({"type": kind, **rest}))),) if rest else ()
+    return (Raw(AS_GIVEN, dump(to_plain_json({"type": kind, **rest}))),) if rest else ()
 
 
 def _read_native(item: Mapping[str, Json]) -> tuple[Part, ...]:
@@ -639,7 +639,7 @@ def _read_native(item: Mapping[str, Json]) -> tuple[Part, ...]:
     output = item.get("output")
     media: Sequence[Part] = ()
     if item["type"] == "custom_tool_call_output" and isinstance(output, list):
-        result, *media = _output("", output)
+        result, *media = _parse_output("", output)
         assert isinstance(result, ToolResult)
         item = {**item, "output": result.output}
     elif item["type"] == "computer_call_output" and isinstance(output, Mapping):
@@ -649,25 +649,25 @@ def _read_native(item: Mapping[str, Json]) -> tuple[Part, ...]:
         return ()
     part, rest = found
     assert isinstance(rest, Raw)
-    return (part, Raw(AS_GIVEN, dump(openai_base.canonical(rest))), *media)
+    return (part, Raw(AS_GIVEN, dump(openai_base.parse_raw_object(rest))), *media)
 
 
-def _output(call_id: str, output: Json) -> tuple[Part, ...]:
+def _parse_output(call_id: str, output: Json) -> tuple[Part, ...]:
     if isinstance(output, str):
         return (ToolResult(call_id, output),)
-    read = [_content(part) for part in output]
+    read = [_parse_content_part(part) for part in output]
     text = "\n".join([part.text for part in read if isinstance(part, Text)])
     return (ToolResult(call_id, text), *[part for part in read if isinstance(part, Media)])
 
 
-def _tool(tool: Tool) -> dict[str, Json]:
+def _serialize_tool(tool: Tool) -> dict[str, Json]:
     written: dict[str, Json] = {"type": "function", "name": tool.name}
     if tool.description:
         written["description"] = tool.description
-    return {**written, "parameters": thawed(tool.parameters), "strict": tool.strict}
+    return {**written, "parameters": to_plain_json(tool.parameters), "strict": tool.strict}
 
 
-def _break(items: Sequence[dict[str, Json]]) -> None:
+def _mark_breakpoint(items: Sequence[dict[str, Json]]) -> None:
     """Mark the end of a prefix on its last item that may carry a mark: one that the model did not write."""
     for item in reversed(items):
         key = {"message": "content", "function_call_output": "output"}.get(item.get("type", "message"))
@@ -684,10 +684,10 @@ def _break(items: Sequence[dict[str, Json]]) -> None:
 
 def _check_message(item: Mapping[str, Json], field: str) -> None:
     if item.get("role") not in _ROLES:
-        raise fault(f"must be one of {', '.join(_ROLES)}", f"{field}.role")
+        raise payload_error(f"must be one of {', '.join(_ROLES)}", f"{field}.role")
     content = item.get("content")
     if not isinstance(content, str | list) or not content:
-        raise fault("must be a text or a list of parts that is not empty", f"{field}.content")
+        raise payload_error("must be a text or a list of parts that is not empty", f"{field}.content")
     if isinstance(content, str):
         return
     own = _SAID if item["role"] == Role.ASSISTANT.value else _GIVEN
@@ -695,9 +695,9 @@ def _check_message(item: Mapping[str, Json], field: str) -> None:
         kind = part.get("type") if isinstance(part, Mapping) else None
         if kind not in own:
             wrong = f"must be one of {', '.join(own)} in a message of the {item['role']}"
-            raise fault(wrong, f"{field}.content[{index}].type")
+            raise payload_error(wrong, f"{field}.content[{index}].type")
         if kind in _TEXTS and not isinstance(part.get("text"), str):
-            raise fault("must be a text", f"{field}.content[{index}].text")
+            raise payload_error("must be a text", f"{field}.content[{index}].text")
 
 
 def _check_reasoning(behind: Sequence[Json], field: str) -> None:
@@ -706,7 +706,7 @@ def _check_reasoning(behind: Sequence[Json], field: str) -> None:
     kind = item.get("type", "message")
     others = kind == "message" and item.get("role") != Role.ASSISTANT.value
     if not item or others or str(kind).endswith("_output"):
-        raise fault("is reasoning: what the model did after it must follow, or leave it out", field)
+        raise payload_error("is reasoning: what the model did after it must follow, or leave it out", field)
 
 
 class _Pairs:
@@ -732,30 +732,30 @@ class _Pairs:
             return  # of a search that the provider ran itself
         of, _ = self._open.pop(str(id), ("", ""))
         if of != called:
-            raise fault(
+            raise payload_error(
                 f"answers {id!r}, which is no open {called} before it: put it behind its call, once",
                 f"{field}.{name}",
             )
         if kind == "function_call_output" and not isinstance(item.get("output"), str | list):
-            raise fault("must be a text or a list of parts", f"{field}.output")
+            raise payload_error("must be a text or a list of parts", f"{field}.output")
 
     def _check_call(self, item: Mapping[str, Json], kind: str, name: str, field: str) -> None:
         id = item.get(name)
         if id is None and kind == "tool_search_call":
             return
         if not isinstance(id, str) or not 1 <= len(id) <= OpenAIResponses.id_chars:
-            raise fault(f"must have 1 to {OpenAIResponses.id_chars} characters", f"{field}.{name}")
+            raise payload_error(f"must have 1 to {OpenAIResponses.id_chars} characters", f"{field}.{name}")
         if id in self._taken:
-            raise fault("is the id of a call before it: give each its own", f"{field}.{name}")
+            raise payload_error("is the id of a call before it: give each its own", f"{field}.{name}")
         self._taken.add(id)
         self._open[id] = kind, field
         if kind == "function_call":
             check_name(item.get("name"), f"{field}.name")
             if not isinstance(item.get("arguments"), str):
-                raise fault("must be JSON text", f"{field}.arguments")
+                raise payload_error("must be JSON text", f"{field}.arguments")
 
     def check_end(self) -> None:
         """Raise `PayloadError` for a call that has no result."""
         for id, (kind, field) in self._open.items():
             if kind not in ("tool_search_call", "mcp_approval_request"):
-                raise fault(f"has no output for {id!r}: answer every call", field)
+                raise payload_error(f"has no output for {id!r}: answer every call", field)

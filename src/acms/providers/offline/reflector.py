@@ -20,13 +20,13 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from acms.knowledge import Cardinality, Fact, Proposal, Reflection
-from acms.log.facts import address
+from acms.log.facts import normalize_address
 from acms.log.validity import Period
 from acms.model import MarkerType, Origin
 from acms.ports import Turn
-from acms.text.markers import WORDS, detect, line_start
-from acms.text.moments import AHEAD, Timed, ahead, is_weekday, timed
-from acms.text.tokenizer import found_by, rarity, spans, term, words
+from acms.text.markers import WORDS, detect_markers, line_start
+from acms.text.moments import AHEAD, Timed, extract_validity, is_weekday, parse_future_period
+from acms.text.tokenizer import compute_idf, content_term, find_sentence_spans, searchable_terms, split_words
 
 if TYPE_CHECKING:
     from acms.ports import ReflectionRequest
@@ -81,40 +81,40 @@ _ADDRESSES: tuple[tuple[Cardinality, re.Pattern[str]], ...] = (
 )  # fmt: skip
 
 
-def statements(turn: Turn) -> list[Proposal]:
+def find_statements(turn: Turn) -> list[Proposal]:
     """Return the marked lines of a turn, in order."""
     if turn.origin not in (Origin.USER, Origin.ASSISTANT) or turn.summary:
         return []
-    return list(_marked(turn))
+    return list(_find_marked_lines(turn))
 
 
 # ── marked lines ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _marked(turn: Turn) -> Iterator[Proposal]:
+def _find_marked_lines(turn: Turn) -> Iterator[Proposal]:
     """Yield the lines that a marker announces; for one that the words do not tell, its line is looked for."""
-    lines = _lines(turn.text)
+    lines = _lines_outside_code(turn.text)
     formatted = turn.origin is Origin.USER or len(turn.text) < DOCUMENT
     for number, line in enumerate(lines):
-        marker = _marker(line)
+        marker = _marker_of_line(line)
         if marker is not None and (formatted or line[0].isalpha()):
-            yield from _fact(turn, marker, line, lines[number + 1 : number + BELOW])
-    announced = detect(turn.text)
+            yield from _propose_fact(turn, marker, line, lines[number + 1 : number + BELOW])
+    announced = detect_markers(turn.text)
     given = next((marker for marker in turn.markers if marker not in announced), None)
     if given is not None:
         labelled = next((number for number, line in enumerate(lines) if _LABEL.match(line)), None)
         if labelled is not None:
-            yield from _fact(turn, given, lines[labelled], lines[labelled + 1 : labelled + BELOW])
+            yield from _propose_fact(turn, given, lines[labelled], lines[labelled + 1 : labelled + BELOW])
         else:
-            yield from _fact(turn, given, "", lines[:BELOW])
+            yield from _propose_fact(turn, given, "", lines[:BELOW])
 
 
-def _marker(line: str) -> str | None:
+def _marker_of_line(line: str) -> str | None:
     """Return the marker that the label of a line announces."""
     return next((name for name, label in _LABELS.items() if label.match(line)), None)
 
 
-def _lines(text: str) -> list[str]:
+def _lines_outside_code(text: str) -> list[str]:
     """Return the lines of a text without those of code blocks."""
     found: list[str] = []
     fenced = False
@@ -126,24 +126,24 @@ def _lines(text: str) -> list[str]:
     return found
 
 
-def _fact(turn: Turn, marker: str, line: str, below: list[str]) -> Iterator[Proposal]:
+def _propose_fact(turn: Turn, marker: str, line: str, below: list[str]) -> Iterator[Proposal]:
     """Yield a marked line as a fact; a label without a text announces the paragraph below it.
 
     The label goes where it is the name of the marker, which the type of the fact says too; "Cannot:" or "Budget:" is
     part of what is said.
     """
     label = _LABEL.match(line)
-    said = _sentences(line[label.end() :] if label else line)
+    said = _take_leading_sentences(line[label.end() :] if label else line)
     if not said or said.endswith(":"):
         paragraph: list[str] = []
         for more in below:
-            if _marker(more) is not None:
+            if _marker_of_line(more) is not None:
                 break
             if more.strip():
                 paragraph.append(more.strip())
             elif paragraph:
                 break
-        said = _sentences(" ".join([said, *paragraph]) if said else "\n".join(paragraph))
+        said = _take_leading_sentences(" ".join([said, *paragraph]) if said else "\n".join(paragraph))
     if not said:
         return
     name = label[0].strip(_EDGES) if label else ""
@@ -159,23 +159,23 @@ def _fact(turn: Turn, marker: str, line: str, below: list[str]) -> Iterator[Prop
         sources=(turn.version,),
         reason="marked",
     )
-    told = _timed(said, turn)
+    told = _extract_period(said, turn)
     marked = replace(marked, valid_from=told.period.start, valid_to=told.period.end)
     opening = _OPENING.match(told.text)
     start = opening.end() if opening and not UNREAL.search(opening[0]) else 0
     for cardinality, shape in _ADDRESSES:
         match = shape.match(told.text) or shape.match(told.text, start)
         if match and _names_something(match["thing"]):
-            yield _addressed(marked, match, turn, cardinality)
+            yield _apply_address(marked, match, turn, cardinality)
             return
     yield marked
 
 
-def _sentences(text: str) -> str:
+def _take_leading_sentences(text: str) -> str:
     """Return the sentences a text begins with, as many as a fact may have, without the questions among them."""
     text = text.strip(" \t*_")
     found = ""
-    for start, end in spans(text):
+    for start, end in find_sentence_spans(text):
         if len(found) + end - start > LONGEST:
             break
         if not text[start:end].rstrip("\"')] \t\n").endswith(("?", "？")):
@@ -183,20 +183,20 @@ def _sentences(text: str) -> str:
     return " ".join(found.split())
 
 
-def _timed(said: str, turn: Turn) -> Timed:
+def _extract_period(said: str, turn: Turn) -> Timed:
     """Return a statement apart from when it is so; of one that says more than one thing, or is not real, all of it."""
     if turn.created_at is None or UNREAL.search(said) or _MORE.search(said.rstrip(" .!")):
         return Timed(said, Period())
-    return timed(said, turn.created_at)
+    return extract_validity(said, turn.created_at)
 
 
 # ── addresses ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _addressed(stated: Proposal, match: re.Match[str], turn: Turn, cardinality: Cardinality) -> Proposal:
+def _apply_address(stated: Proposal, match: re.Match[str], turn: Turn, cardinality: Cardinality) -> Proposal:
     """Return a fact at the address that its words name; what is on a day to come is so until it is over."""
     parts = match.groupdict()
-    day = None if turn.created_at is None else ahead(parts["value"] or "", turn.created_at)
+    day = None if turn.created_at is None else parse_future_period(parts["value"] or "", turn.created_at)
     if day is not None and stated.valid_to is None:
         stated = replace(stated, valid_to=day.end)
     return replace(
@@ -212,7 +212,8 @@ def _names_something(phrase: str | None) -> bool:
     """Whether a phrase, if there is one, names what is spoken of: no pronoun, and nothing that only points."""
     words = (phrase or "").lower().split()
     return all(
-        term(word) or (word in _JOINTS and 0 < place < len(words) - 1) for place, word in enumerate(words)
+        content_term(word) or (word in _JOINTS and 0 < place < len(words) - 1)
+        for place, word in enumerate(words)
     )
 
 
@@ -261,28 +262,28 @@ Known = Fact | Proposal
 """A fact in force, or one proposed a moment ago."""
 
 
-def settle(found: Sequence[Proposal], facts: Sequence[Fact]) -> list[Proposal]:
+def reconcile_statements(found: Sequence[Proposal], facts: Sequence[Fact]) -> list[Proposal]:
     """Return statements as changes of what is known, in the order in which they apply."""
     known: list[Known] = list(facts)
-    contents = {_folded(fact.content) for fact in facts if fact.doubt is None}
+    contents = {_normalize_text(fact.content) for fact in facts if fact.doubt is None}
     changes: list[Proposal] = []
     for one in found:
-        if _folded(one.content) in contents:
+        if _normalize_text(one.content) in contents:
             continue
-        contents.add(_folded(one.content))
-        old, value = _predecessor(one, known[-RIVALS:])
+        contents.add(_normalize_text(one.content))
+        old, value = _find_predecessor(one, known[-RIVALS:])
         if old is not None:
             known.remove(old)
-            contents.discard(_folded(old.content))
-            one = _succeeding(one, old, value)
-            if isinstance(old, Proposal) and one.fact_id is None and not _meet(one, old):
+            contents.discard(_normalize_text(old.content))
+            one = _make_successor(one, old, value)
+            if isinstance(old, Proposal) and one.fact_id is None and not _supersedes_by_address(one, old):
                 changes.append(replace(old, action="remove", sources=one.sources, reason="no longer so"))
         changes.append(one)
         known.append(one)
     return changes
 
 
-def _succeeding(one: Proposal, old: Known, value: str) -> Proposal:
+def _make_successor(one: Proposal, old: Known, value: str) -> Proposal:
     """Return a statement as the successor of a fact, at its address unless it names one itself."""
     if one.attribute == one.fact_type and old.attribute not in ("", old.fact_type):
         one = replace(
@@ -298,43 +299,45 @@ def _succeeding(one: Proposal, old: Known, value: str) -> Proposal:
     return replace(one, action="update", fact_id=id) if id else one
 
 
-def _meet(one: Proposal, old: Known) -> bool:
+def _supersedes_by_address(one: Proposal, old: Known) -> bool:
     """Whether a fact takes the place of another one because their address holds one value."""
-    same = address(one.subject, one.attribute) == address(old.subject, old.attribute)
+    same = normalize_address(one.subject, one.attribute) == normalize_address(old.subject, old.attribute)
     return same and old.cardinality == "one"
 
 
-def _predecessor(one: Proposal, known: Sequence[Known]) -> tuple[Known | None, str]:
+def _find_predecessor(one: Proposal, known: Sequence[Known]) -> tuple[Known | None, str]:
     """Return the fact that a marked line takes the place of, and the value that comes where the line says it."""
     if one.confidence < MARKED or one.fact_type == MarkerType.FAILURE:  # what failed has failed
         return None, ""
     rivals = [other for other in known if other.fact_type in (one.fact_type, "fact")]
     if one.attribute != one.fact_type and _INSTEAD.search(one.content):
-        where = address(one.subject, one.attribute)
-        there = [other for other in rivals if address(other.subject, other.attribute) == where]
+        where = normalize_address(one.subject, one.attribute)
+        there = [other for other in rivals if normalize_address(other.subject, other.attribute) == where]
         if len(there) == 1:
             return there[0], ""
     renewed = [
-        other for other in rivals if other.fact_type == one.fact_type and _renews(one.content, other.content)
+        other
+        for other in rivals
+        if other.fact_type == one.fact_type and _changes_only_value(one.content, other.content)
     ]
     if len(renewed) == 1:
         return renewed[0], ""
-    announced = list(_announced(one.content))
-    held = [(other, _terms(f"{other.content} {other.value}")) for other in rivals if announced]
+    announced = list(_find_announced_changes(one.content))
+    held = [(other, _extract_terms(f"{other.content} {other.value}")) for other in rivals if announced]
     often = Counter(number for _, numbers in held for number in numbers)
     for gone, enough, value in announced:
         found: dict[float, list[Known]] = {}
         for other, numbers in held:
             shared = gone & numbers
             if shared & enough or 2 * len(shared) > len(gone):
-                weight = sum(rarity(len(held), often[number]) for number in sorted(shared))
+                weight = sum(compute_idf(len(held), often[number]) for number in sorted(shared))
                 found.setdefault(weight, []).append(other)
-        if found and len(best := _premises(found[max(found)])) == 1:
+        if found and len(best := _select_premises(found[max(found)])) == 1:
             return best[0], value
     return None, ""
 
 
-def _renews(newer: str, older: str) -> bool:
+def _changes_only_value(newer: str, older: str) -> bool:
     """Whether two lines differ only in the number or weekday near their end."""
     new_words = newer.casefold().rstrip(" .!").split()
     old_words = older.casefold().rstrip(" .!").split()
@@ -356,38 +359,42 @@ def _is_value(word: str) -> bool:
     return is_weekday(word) or _DIGIT.search(word) is not None
 
 
-def _premises(rivals: Sequence[Known]) -> Sequence[Known]:
+def _select_premises(rivals: Sequence[Known]) -> Sequence[Known]:
     """Return those of several that rest on none of the others: what follows from a choice is not that choice."""
     ids = {one.id for one in rivals if isinstance(one, Fact)}
     return [one for one in rivals if not isinstance(one, Fact) or ids.isdisjoint(one.depends_on)]
 
 
-def _announced(content: str) -> Iterator[tuple[frozenset[int], frozenset[int], str]]:
+def _find_announced_changes(content: str) -> Iterator[tuple[frozenset[int], frozenset[int], str]]:
     """Yield the terms of what goes, those of which one is enough to name it, and the value that comes."""
     for pattern in _GOES:
         for match in pattern.finditer(content):
-            if _real(content, match):
+            if _is_asserted(content, match):
                 old = match["old"]
-                yield _terms(old), _terms(" ".join(_CAPITAL.findall(old))), _value(match)
+                yield (
+                    _extract_terms(old),
+                    _extract_terms(" ".join(_CAPITAL.findall(old))),
+                    _extract_new_value(match),
+                )
     for match in _COMES.finditer(content):
-        if _real(content, match):
+        if _is_asserted(content, match):
             beside = f"{content[: match.start()]} {content[match.end() :]}"
             named = [
                 word for word in _CAPITAL.findall(beside) if not (word.istitle() and content.startswith(word))
             ]
             if named:
-                found = _terms(" ".join(named))
-                yield found, found, _value(match)
+                found = _extract_terms(" ".join(named))
+                yield found, found, _extract_new_value(match)
             else:
-                yield _terms(beside), frozenset[int](), _value(match)
+                yield _extract_terms(beside), frozenset[int](), _extract_new_value(match)
 
 
-def _real(content: str, match: re.Match[str]) -> bool:
+def _is_asserted(content: str, match: re.Match[str]) -> bool:
     """Whether words of change are neither denied nor only thought of."""
     return not UNREAL.search(_SENTENCE.split(content[: match.start()])[-1])
 
 
-def _value(match: re.Match[str]) -> str:
+def _extract_new_value(match: re.Match[str]) -> str:
     """Return the value that comes, "" where it is not said or no value."""
     parts = match.groupdict()
     said = (parts.get("new") or parts.get("then") or "").strip(" \"'`*_")
@@ -396,15 +403,15 @@ def _value(match: re.Match[str]) -> str:
     return said if len(said.split()) <= VALUE else ""
 
 
-def _folded(text: str) -> str:
+def _normalize_text(text: str) -> str:
     """Return a text without what two of the same words may differ in: case and spaces."""
     return " ".join(text.casefold().split())
 
 
 @lru_cache(maxsize=1024)
-def _terms(text: str) -> frozenset[int]:
+def _extract_terms(text: str) -> frozenset[int]:
     """Return the terms of a text that say something."""
-    return frozenset(found_by(text) if any(map(term, words(text))) else ())
+    return frozenset(searchable_terms(text) if any(map(content_term, split_words(text))) else ())
 
 
 __all__ = ["OfflineReflector"]
@@ -430,14 +437,14 @@ class OfflineReflector:
     async def reflect(self, request: ReflectionRequest) -> Reflection:
         """Return what the turns state, as changes to the facts in force."""
         if sum(len(turn.text) for turn in request.turns) > _LONG:
-            return await asyncio.to_thread(_reflect, request)
+            return await asyncio.to_thread(_reflect_turns, request)
         found: list[Proposal] = []
         for turn in request.turns:
-            found += statements(turn)
+            found += find_statements(turn)
             await asyncio.sleep(0)  # it works where others wait: a message at a time
-        return Reflection(proposals=tuple(settle(found, request.facts)))
+        return Reflection(proposals=tuple(reconcile_statements(found, request.facts)))
 
 
-def _reflect(request: ReflectionRequest) -> Reflection:
-    found = [statement for turn in request.turns for statement in statements(turn)]
-    return Reflection(proposals=tuple(settle(found, request.facts)))
+def _reflect_turns(request: ReflectionRequest) -> Reflection:
+    found = [statement for turn in request.turns for statement in find_statements(turn)]
+    return Reflection(proposals=tuple(reconcile_statements(found, request.facts)))

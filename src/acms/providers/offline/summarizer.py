@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from acms.text.extract import extract
+from acms.text.extract import extract_summary
 from acms.text.summary_form import RECIPE
 
 if TYPE_CHECKING:
@@ -34,5 +34,5 @@ class ExtractiveSummarizer:
         """Return a text that can stand for the turns; summaries of this recipe among them are read line by line."""
         arguments = (request.turns, request.max_tokens, request.counter.count)
         if sum(len(turn.text) for turn in request.turns) > _LONG:
-            return await asyncio.to_thread(extract, *arguments)
-        return extract(*arguments)
+            return await asyncio.to_thread(extract_summary, *arguments)
+        return extract_summary(*arguments)

@@ -31,7 +31,7 @@ _TIME = 0.9
 _PRINTED = "".join(map(chr, range(0x21, 0x7F)))
 
 
-def _schema(name: str) -> dict[str, Json]:
+def _load_schema(name: str) -> dict[str, Json]:
     written = json.loads((files("acms") / "schemas" / f"{name}.v0.json").read_text(encoding="utf-8"))
     return {key: value for key, value in written.items() if not key.startswith("$")}
 
@@ -52,11 +52,11 @@ class RenderQuery(Query):
     extended: bool = False
 
 
-def _listed(written: str) -> tuple[str, ...]:
+def _split_names(written: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(one for one in written.split(",") if one))
 
 
-def _header(value: str) -> str:
+def _quote_header(value: str) -> str:
     """Return a text of somebody else's as a header, percent-encoded where it holds what no header can."""
     return quote(value, safe=_PRINTED)
 
@@ -67,8 +67,8 @@ def _header(value: str) -> str:
     scope=Scope.MEMORY_READ,
     query=RenderQuery,
     body=dict,
-    schema=_schema("render_request"),
-    reply=_schema("render_context_reply"),
+    schema=_load_schema("render_request"),
+    reply=_load_schema("render_context_reply"),
     writes=False,
     contract=True,
     example={
@@ -90,24 +90,24 @@ async def render_context(call: Call[RenderQuery, Mapping[str, Json]]) -> Reply:
     """
     _check_accept(call.headers.get("accept", ""))
     try:
-        return await _answered(call)
+        return await _build_render_reply(call)
     except ACMSError as error:
         given = call.body.get("request_id")
         if error.retryable or not isinstance(given, str) or not 0 < len(given) <= 128:
             raise
-        written = problem_details.problem(error, request_id=given)
+        written = problem_details.serialize_problem(error, request_id=given)
         return Reply(
             body={**written, "message": written["detail"], "request_id": given},
             status=written["status"],
-            headers={"X-Request-ID": _header(given)},
+            headers={"X-Request-ID": _quote_header(given)},
             media=problem_details.MEDIA,
         )
 
 
-async def _answered(call: Call[RenderQuery, Mapping[str, Json]]) -> Reply:
+async def _build_render_reply(call: Call[RenderQuery, Mapping[str, Json]]) -> Reply:
     query = call.query
     asked = RenderRequest.of(call.body, lenient=query.lenient)
-    ids = _listed(query.contexts)
+    ids = _split_names(query.contexts)
     if len(ids) > _CONTEXTS:
         raise ValidationError(f"names {len(ids)} contexts, the limit is {_CONTEXTS}", field="contexts")
     if not ids and not call.tenant.engine.sources:
@@ -117,11 +117,11 @@ async def _answered(call: Call[RenderQuery, Mapping[str, Json]]) -> Reply:
         replace(asked, time_ms=min(asked.time_ms, _TIME * 1000 * call.config.limits.deadline_seconds)),
         action=query.action,
         attempt=query.attempt,
-        cache=_listed(query.cache) or None,
+        cache=_split_names(query.cache) or None,
     )
-    headers = {"X-Request-ID": _header(reply.request_id)}
+    headers = {"X-Request-ID": _quote_header(reply.request_id)}
     if reply.warnings:
-        headers["X-Warnings"] = ",".join(dict.fromkeys(_header(one.code) for one in reply.warnings))
+        headers["X-Warnings"] = ",".join(dict.fromkeys(_quote_header(one.code) for one in reply.warnings))
     return Reply(body=reply.to_wire(extended=query.extended), headers=headers)
 
 

@@ -6,11 +6,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from acms.nouns import write
+from acms.nouns import encode_noun
 from acms.server import audit
 from acms.server.audit import Noted
 from acms.server.operation import Call, Operations, Query, Reply, Scope
-from acms.server.replies import listed, many
+from acms.server.replies import describe_list_reply, reply_with_page
 
 __all__ = ["operations"]
 
@@ -24,12 +24,12 @@ class ReadAudit(Query):
     limit: Annotated[int, Field(ge=1, le=500)] = 50
 
 
-@operations("GET", "/audit", scope=Scope.ADMIN, query=ReadAudit, reply=many(Noted, str))
+@operations("GET", "/audit", scope=Scope.ADMIN, query=ReadAudit, reply=describe_list_reply(Noted, str))
 async def read_audit(call: Call[ReadAudit, None]) -> Reply:
     """Read the audit trail, newest first.
 
     A change is two entries: the intent before it and the outcome after it. Neither holds what was said.
     """
-    found = await audit.trail(call.tenant, before=call.query.cursor, limit=call.query.limit)
+    found = await audit.read_audit_trail(call.tenant, before=call.query.cursor, limit=call.query.limit)
     after = str(found[-1].version) if found and found[-1].version > 1 else None
-    return listed([write(one) for one in found], after)
+    return reply_with_page([encode_noun(one) for one in found], after)

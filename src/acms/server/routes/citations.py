@@ -9,12 +9,12 @@ from pydantic import Field
 
 from acms.errors import EntryNotFoundError, ValidationError
 from acms.model import State
-from acms.nouns import write
+from acms.nouns import encode_noun
 from acms.results import Citation
 from acms.server.operation import Body, Call, Operations, Reply, Scope
-from acms.server.replies import many
+from acms.server.replies import describe_list_reply
 from acms.server.tenants import Tenant
-from acms.text.citations import cited, texts_of
+from acms.text.citations import find_cited_ids, texts_of
 
 __all__ = ["operations"]
 
@@ -32,7 +32,9 @@ class CitedBody(Body):
     answer: Any = None
 
 
-@operations("POST", _PATH, scope=Scope.APPEND, body=CitedBody, reply=many(str), example={"ids": []})
+@operations(
+    "POST", _PATH, scope=Scope.APPEND, body=CitedBody, reply=describe_list_reply(str), example={"ids": []}
+)
 async def note_citations(call: Call[None, CitedBody]) -> Reply:
     """Note which entries an answer used, and return their ids.
 
@@ -43,11 +45,11 @@ async def note_citations(call: Call[None, CitedBody]) -> Reply:
         raise ValidationError("give the ids or the answer, one of them", field="ids")
     session = await call.tenant.session(call.path["context_id"])
     answer = body.answer if body.ids is None else " ".join(body.ids)
-    await _check(call.tenant, cited(answer, texts_of(None)))
+    await _check_entries_visible(call.tenant, find_cited_ids(answer, texts_of(None)))
     return Reply(body={"data": list(await session.cite(answer))})
 
 
-async def _check(tenant: Tenant, ids: Sequence[str]) -> None:
+async def _check_entries_visible(tenant: Tenant, ids: Sequence[str]) -> None:
     """Raise the same error for an entry that is not there and for one that the request may not know of."""
     known: dict[str, bool] = {}
     for id, row in zip(ids, await tenant.handle.get(ids), strict=True):
@@ -59,8 +61,8 @@ async def _check(tenant: Tenant, ids: Sequence[str]) -> None:
         raise EntryNotFoundError(f"there is no entry {id!r}")
 
 
-@operations("GET", _PATH, scope=Scope.READ, reply=many(Citation))
+@operations("GET", _PATH, scope=Scope.READ, reply=describe_list_reply(Citation))
 async def list_citations(call: Call[None, None]) -> Reply:
     """List how often answers cited which entry, the one cited last first."""
     session = await call.tenant.session(call.path["context_id"])
-    return Reply(body={"data": [write(one) for one in await session.citations()]})
+    return Reply(body={"data": [encode_noun(one) for one in await session.citations()]})

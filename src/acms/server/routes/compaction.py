@@ -11,12 +11,12 @@ from acms.errors import EntryNotFoundError, ValidationError
 from acms.log import validation
 from acms.log.policy import FIELDS, CompactionPolicy, ResolvedPolicy
 from acms.model import Entry, Job, JobQuery, Kind
-from acms.nouns import write
+from acms.nouns import encode_noun
 from acms.results import Compaction
 from acms.server.operation import Call, Operations, Reply, Scope
-from acms.server.replies import many, paged, show, single
+from acms.server.replies import describe_list_reply, describe_single_reply, paginate_reply, reply_with_data
 from acms.server.routes.contexts import PolicyBody
-from acms.server.routes.jobs import asked
+from acms.server.routes.jobs import wait_for_requested_job
 from acms.server.versions import Place, view_at
 from acms.session import ACMS
 
@@ -69,7 +69,7 @@ async def _compact_again(call: Call[None, PolicyBody], location: str) -> Reply |
     scope=Scope.COMPACT,
     body=PolicyBody,
     optional=True,
-    reply=single(RequestedCompaction),
+    reply=describe_single_reply(RequestedCompaction),
     status=202,
     takes=("Idempotency-Key", "Prefer"),
     also={200: "It ended while it was waited for."},
@@ -89,27 +89,31 @@ async def compact_context(call: Call[None, PolicyBody]) -> Reply:
 
 async def _job_reply(call: Call[None, PolicyBody], session: ACMS, job: Job) -> Reply:
     """Answer with a job, and with what came of it while it was waited for."""
-    done = await asked(call, session, job)
+    done = await wait_for_requested_job(call, session, job)
     made = RequestedCompaction(job=done.job, compaction=done.compaction)
-    return show(made, status=200 if done.ended else 202, headers=done.headers)
+    return reply_with_data(made, status=200 if done.ended else 202, headers=done.headers)
 
 
 @operations(
-    "GET", f"{_CONTEXT}/compactions", scope=Scope.READ, query=ListCompactions, reply=many(Compaction, int)
+    "GET",
+    f"{_CONTEXT}/compactions",
+    scope=Scope.READ,
+    query=ListCompactions,
+    reply=describe_list_reply(Compaction, int),
 )
 async def list_compactions(call: Call[ListCompactions, None]) -> Reply:
     """List the compactions of a context, oldest first, also those that were undone."""
     query = call.query
     session = await view_at(call, query)
     found = [one for one in await session.compactions() if one.version > query.cursor]
-    return paged(found, query.limit, lambda one: one.version)
+    return paginate_reply(found, query.limit, lambda one: one.version)
 
 
 def version_of(written: str) -> int:
     """Read a version off a path."""
     if not (written.isascii() and written.isdecimal() and len(written) < 19):
         raise ValidationError("must be a whole number", field="version")
-    return validation.whole(int(written), "version")
+    return validation.validate_integer(int(written), "version")
 
 
 @operations(
@@ -117,16 +121,21 @@ def version_of(written: str) -> int:
     f"{_CONTEXT}/compactions/{{version}}/entries",
     scope=Scope.READ,
     query=Place,
-    reply=many(Entry),
+    reply=describe_list_reply(Entry),
 )
 async def expand_compaction(call: Call[Place, None]) -> Reply:
     """Return what a summary stands for, as it was read before: messages and earlier summaries."""
     version = version_of(call.path["version"])
     found = await (await view_at(call, call.query)).expand(version)
-    return Reply(body={"data": [write(one, Entry) for one in found]})
+    return Reply(body={"data": [encode_noun(one, Entry) for one in found]})
 
 
-@operations("POST", f"{_CONTEXT}/compactions/{{version}}/undo", scope=Scope.COMPACT, reply=single(Rewrite))
+@operations(
+    "POST",
+    f"{_CONTEXT}/compactions/{{version}}/undo",
+    scope=Scope.COMPACT,
+    reply=describe_single_reply(Rewrite),
+)
 async def undo_compaction(call: Call[None, None]) -> Reply:
     """Take a summary back: what it stands for is in force again.
 
@@ -138,7 +147,7 @@ async def undo_compaction(call: Call[None, None]) -> Reply:
     found = await call.tenant.handle.read(id, after=version - 1, before=version + 1) if version else []
     if not found or found[0].kind is not Kind.SUMMARY or not found[0].replaces:
         raise EntryNotFoundError(f"there is no compaction at v{version}")
-    return show(Rewrite(version=await session.undo(version)))
+    return reply_with_data(Rewrite(version=await session.undo(version)))
 
 
 # ── policy ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -157,13 +166,13 @@ _PolicyInForce = make_dataclass(
 )
 
 
-@operations("GET", f"{_CONTEXT}/policy", scope=Scope.READ, reply=single(_PolicyInForce))
+@operations("GET", f"{_CONTEXT}/policy", scope=Scope.READ, reply=describe_single_reply(_PolicyInForce))
 async def get_policy(call: Call[None, None]) -> Reply:
     """Return the policy in force of a context.
 
     `levels` says of every field whether the service, the namespace or the context decided it.
     """
-    return show(await (await call.tenant.session(call.path["context_id"])).policy())
+    return reply_with_data(await (await call.tenant.session(call.path["context_id"])).policy())
 
 
 @operations(
@@ -171,13 +180,13 @@ async def get_policy(call: Call[None, None]) -> Reply:
     f"{_CONTEXT}/policy",
     scope=Scope.COMPACT,
     body=PolicyBody,
-    reply=single(_PolicyInForce),
+    reply=describe_single_reply(_PolicyInForce),
     example={"budget": 8000, "threshold": 0.8},
 )
 async def replace_policy(call: Call[None, PolicyBody]) -> Reply:
     """Say all that a context says about its policy: a field that is left out is decided by the levels above."""
     session = await call.tenant.session(call.path["context_id"])
-    return show(await session.set_policy(**{**dict.fromkeys(FIELDS), **call.body.given()}))
+    return reply_with_data(await session.set_policy(**{**dict.fromkeys(FIELDS), **call.body.given()}))
 
 
 @operations(
@@ -185,10 +194,10 @@ async def replace_policy(call: Call[None, PolicyBody]) -> Reply:
     f"{_CONTEXT}/policy",
     scope=Scope.COMPACT,
     body=PolicyBody,
-    reply=single(_PolicyInForce),
+    reply=describe_single_reply(_PolicyInForce),
     example={"preserveRecentCount": 20, "budget": None},
 )
 async def change_policy(call: Call[None, PolicyBody]) -> Reply:
     """Change fields of a context's policy; null takes one back to the levels above (RFC 7396)."""
     session = await call.tenant.session(call.path["context_id"])
-    return show(await session.set_policy(**call.body.given()))
+    return reply_with_data(await session.set_policy(**call.body.given()))

@@ -13,28 +13,28 @@ from pydantic import Field
 from acms.errors import NotFoundError, SessionNotFoundError, ValidationError
 from acms.log import policy as policy_levels
 from acms.log import validation
-from acms.log.policy import POLICY, PRIVATE, CompactionPolicy, changed
+from acms.log.policy import POLICY, PRIVATE, CompactionPolicy, merge_policy
 from acms.log.settings import read_setting
 from acms.model import Context, ContextDraft, ContextQuery, Head, Json
-from acms.nouns import write
+from acms.nouns import encode_noun
 from acms.providers.tokens import default_counter
 from acms.results import ContextInfo
 from acms.server import replies
 from acms.server.operation import Body, Call, Operations, Query, Reply, Scope
-from acms.server.replies import many, single
+from acms.server.replies import describe_list_reply, describe_single_reply
 from acms.server.tenants import Tenant
 from acms.server.versions import Name
-from acms.storage.sessions import described, heads_of, held, info
+from acms.storage.sessions import build_context_info, build_session_settings, heads_of, parse_session_filter
 from acms.write import retirement
 
 __all__ = [
     "ContextDetails",
     "ListPage",
+    "build_etag_header",
     "context_json",
-    "etag",
-    "listed",
     "one_context",
     "operations",
+    "reply_with_contexts",
 ]
 
 operations = Operations("contexts")
@@ -111,7 +111,7 @@ class ChangeBody(Body):
     private: bool = False
 
 
-def etag(head: Head) -> dict[str, str]:
+def build_etag_header(head: Head) -> dict[str, str]:
     """Return the ETag of a log: the newest message, which facts and summaries do not change (rule 1.2)."""
     return {"ETag": f'"{head.last_message or "empty"}"'}
 
@@ -120,8 +120,8 @@ def context_json(context: Context, head: Head) -> dict[str, Json]:
     """Write a context."""
     settings = context.settings
     policy: Mapping[str, Json] = read_setting(settings, POLICY, {})
-    found = info(context, head)
-    return write(
+    found = build_context_info(context, head)
+    return encode_noun(
         ContextDetails(
             **{one.name: getattr(found, one.name) for one in fields(found)},
             policy_config=CompactionPolicy().to_json() | dict(policy),
@@ -136,7 +136,7 @@ def context_json(context: Context, head: Head) -> dict[str, Json]:
     scope=Scope.APPEND,
     body=ContextBody,
     optional=True,
-    reply=single(ContextDetails),
+    reply=describe_single_reply(ContextDetails),
     status=201,
     also={200: "It is there already, under this key."},
     example={"key": "user_123", "name": "Orders migration", "metadata": {"team": "orders"}},
@@ -149,11 +149,11 @@ async def create_context(call: Call[None, ContextBody]) -> Reply:
     body, storage = call.body, call.tenant.handle
     namespace = validation.namespace_name(body.namespace)
     call.tenant.check(namespace)
-    about = described(body.name, body.labels, body.metadata)
+    about = build_session_settings(body.name, body.labels, body.metadata)
     settings = {name: value for name, value in about.items() if value is not None}
     if body.policy_config is not None:
         try:
-            policy = changed({}, body.policy_config.given())
+            policy = merge_policy({}, body.policy_config.given())
         except ValidationError as error:
             said = str(error).removeprefix(f"{error.field}: ")
             raise ValidationError(said, field=f"policyConfig.{error.field}", options=error.options) from error
@@ -185,16 +185,18 @@ async def create_context(call: Call[None, ContextBody]) -> Reply:
 async def one_context(tenant: Tenant, context: Context, *, status: int = 200) -> Reply:
     """Answer with a context and where its log stands."""
     head = await tenant.handle.head(context.id)
-    return Reply(body={"data": context_json(context, head)}, status=status, headers=etag(head))
+    return Reply(body={"data": context_json(context, head)}, status=status, headers=build_etag_header(head))
 
 
-@operations("GET", "/contexts/{context_id}", scope=Scope.READ, reply=single(ContextDetails))
+@operations("GET", "/contexts/{context_id}", scope=Scope.READ, reply=describe_single_reply(ContextDetails))
 async def get_context(call: Call[None, None]) -> Reply:
     """Return a context and where its log stands."""
     return await one_context(call.tenant, await call.tenant.context(call.path["context_id"]))
 
 
-@operations("GET", "/contexts", scope=Scope.READ, query=ListContexts, reply=many(ContextDetails, str))
+@operations(
+    "GET", "/contexts", scope=Scope.READ, query=ListContexts, reply=describe_list_reply(ContextDetails, str)
+)
 async def list_contexts(call: Call[ListContexts, None]) -> Reply:
     """List contexts, newest first.
 
@@ -202,11 +204,11 @@ async def list_contexts(call: Call[ListContexts, None]) -> Reply:
     """
     query = call.query
     if query.key is None:
-        return await listed(
+        return await reply_with_contexts(
             call.tenant,
             namespace=query.namespace,
             parent=query.parent,
-            where=_where(query),
+            where=_parse_filter(query),
             cursor=query.cursor,
             limit=query.limit,
         )
@@ -216,10 +218,10 @@ async def list_contexts(call: Call[ListContexts, None]) -> Reply:
         items = [found] if seen else []
     except NotFoundError:
         items = []
-    return await _page(call.tenant, items, None)
+    return await _build_page_reply(call.tenant, items, None)
 
 
-async def listed(
+async def reply_with_contexts(
     tenant: Tenant,
     *,
     namespace: str | None = None,
@@ -230,16 +232,21 @@ async def listed(
 ) -> Reply:
     """Answer with a page of contexts, newest first."""
     query = ContextQuery(
-        namespace=namespace, parent=parent, where=held(where), spoken=True, after=cursor, limit=limit
+        namespace=namespace,
+        parent=parent,
+        where=parse_session_filter(where),
+        spoken=True,
+        after=cursor,
+        limit=limit,
     )
     try:
         page = await tenant.contexts(query)
     except SessionNotFoundError:
         raise ValidationError("is no cursor of this list", field="cursor") from None
-    return await _page(tenant, page.items, page.next_after)
+    return await _build_page_reply(tenant, page.items, page.next_after)
 
 
-def _where(query: ListContexts) -> dict[str, Any]:
+def _parse_filter(query: ListContexts) -> dict[str, Any]:
     """Return what the contexts of a list must have."""
     try:
         found = json.loads(query.where or "{}")
@@ -253,10 +260,10 @@ def _where(query: ListContexts) -> dict[str, Any]:
     return {**found, **{name: value for name, value in given.items() if value is not None}}
 
 
-async def _page(tenant: Tenant, items: Sequence[Context], after: str | None) -> Reply:
+async def _build_page_reply(tenant: Tenant, items: Sequence[Context], after: str | None) -> Reply:
     heads = await heads_of(tenant.handle, [one.id for one in items])
     data = [context_json(one, head) for one, head in zip(items, heads, strict=True) if head is not None]
-    return replies.listed(data, after)
+    return replies.reply_with_page(data, after)
 
 
 @operations(
@@ -264,7 +271,7 @@ async def _page(tenant: Tenant, items: Sequence[Context], after: str | None) -> 
     "/contexts/{context_id}",
     scope=Scope.APPEND,
     body=ChangeBody,
-    reply=single(ContextDetails),
+    reply=describe_single_reply(ContextDetails),
     example={"name": "Orders migration"},
 )
 async def change_context(call: Call[None, ChangeBody]) -> Reply:
@@ -273,10 +280,10 @@ async def change_context(call: Call[None, ChangeBody]) -> Reply:
     context = await tenant.context(call.path["context_id"])
     given = body.model_fields_set
     change: dict[str, Json] = {name: None for name in given if name != PRIVATE}
-    change |= described(body.name, body.labels, body.metadata)
+    change |= build_session_settings(body.name, body.labels, body.metadata)
     if PRIVATE in given:
         change[PRIVATE] = True if body.private else None
-    changed_context = await policy_levels.update(tenant.handle, context.id, lambda _: change)
+    changed_context = await policy_levels.update_settings(tenant.handle, context.id, lambda _: change)
     if PRIVATE in given:
         await retirement.follow_private(tenant.handle, changed_context)
     return await one_context(tenant, changed_context)
@@ -298,7 +305,9 @@ class DeletedContext(ContextDetails):
     live_forks: tuple[Fork, ...]
 
 
-@operations("DELETE", "/contexts/{context_id}", scope=Scope.APPEND, reply=single(DeletedContext))
+@operations(
+    "DELETE", "/contexts/{context_id}", scope=Scope.APPEND, reply=describe_single_reply(DeletedContext)
+)
 async def delete_context(call: Call[None, None]) -> Reply:
     """Hide a context.
 
@@ -310,5 +319,5 @@ async def delete_context(call: Call[None, None]) -> Reply:
     forks = await session.delete()
     tenant.forget(id)
     context = await tenant.handle.context(id)
-    live = [write(Fork(id=one.context_id, key=one.session_id)) for one in forks]
+    live = [encode_noun(Fork(id=one.context_id, key=one.session_id)) for one in forks]
     return Reply(body={"data": {**context_json(context, head), "liveForks": live}})

@@ -11,12 +11,12 @@ from pydantic import Field
 from acms.errors import TooLargeError
 from acms.log.read import cover_at
 from acms.model import Entry, Json
-from acms.nouns import write
+from acms.nouns import encode_noun
 from acms.results import Erasure
 from acms.server.operation import Body, Call, Operations, Query, Reply, Scope
-from acms.server.replies import show, single
+from acms.server.replies import describe_single_reply, reply_with_data
 from acms.server.routes.compaction import Rewrite
-from acms.server.versions import Place, Version, placed, view_at
+from acms.server.versions import Place, Version, resolve_version, view_at
 
 __all__ = ["operations"]
 
@@ -38,14 +38,14 @@ class WholeEntry(Entry):
 async def _whole_entry(call: Call[Any, Any], id: str, place: Place = _NOW) -> dict[str, Json]:
     context, storage = call.path["context_id"], call.tenant.handle
     session = await call.tenant.session(context)
-    at = await placed(session, context, place.at_version, place.at_message, place.at_tag)
+    at = await resolve_version(session, context, place.at_version, place.at_message, place.at_tag)
     entry = session.stage.entry(await (session if at is None else session.at(at)).get(id))
     head = await storage.head(context)
     cover = await cover_at(storage, context, head, head.version if at is None else at)
-    return {**write(entry, Entry), "inForce": cover.by(entry.version) is None}
+    return {**encode_noun(entry, Entry), "inForce": cover.by(entry.version) is None}
 
 
-@operations("GET", _ENTRY, scope=Scope.READ, query=Place, reply=single(WholeEntry))
+@operations("GET", _ENTRY, scope=Scope.READ, query=Place, reply=describe_single_reply(WholeEntry))
 async def get_entry(call: Call[Place, None]) -> Reply:
     """Return any entry of a context by its id: a message, a fact, a summary, a retraction.
 
@@ -77,13 +77,13 @@ class Keys:
     f"{_CONTEXT}/keys",
     scope=Scope.READ,
     body=KeysBody,
-    reply=single(Keys),
+    reply=describe_single_reply(Keys),
     writes=False,
     example={"ids": ["m_0123456789abcdef_1_abcdef"]},
 )
 async def find_keys(call: Call[None, KeysBody]) -> Reply:
     """Return the caller's keys of entries by id; of an edit that of the message it edits."""
-    return show(Keys(keys=await (await view_at(call, call.body)).keys(call.body.ids)))
+    return reply_with_data(Keys(keys=await (await view_at(call, call.body)).keys(call.body.ids)))
 
 
 class ReplaceBody(Body):
@@ -99,7 +99,7 @@ class ReplaceBody(Body):
     _ENTRY,
     scope=Scope.APPEND,
     body=ReplaceBody,
-    reply=single(WholeEntry),
+    reply=describe_single_reply(WholeEntry),
     example={"content": "Which database should the orders service use? We expect 2 TB."},
 )
 async def replace_entry(call: Call[None, ReplaceBody]) -> Reply:
@@ -131,7 +131,7 @@ class RetractBody(Body):
     scope=Scope.APPEND,
     body=RetractBody,
     optional=True,
-    reply=single(Rewrite),
+    reply=describe_single_reply(Rewrite),
     example={"reason": "said by mistake"},
 )
 async def retract_entry(call: Call[None, RetractBody]) -> Reply:
@@ -143,7 +143,7 @@ async def retract_entry(call: Call[None, RetractBody]) -> Reply:
     session = await call.tenant.session(call.path["context_id"])
     body = call.body
     version = await session.retract(call.path["entry_id"], reason=body.reason, alone=body.alone)
-    return show(Rewrite(version=version))
+    return reply_with_data(Rewrite(version=version))
 
 
 class EraseEntry(Query):
@@ -157,7 +157,7 @@ class EraseEntry(Query):
     _ENTRY,
     scope=Scope.ERASE,
     query=EraseEntry,
-    reply=single(Erasure),
+    reply=describe_single_reply(Erasure),
     takes=("Idempotency-Key",),
 )
 async def erase_entry(call: Call[EraseEntry, None]) -> Reply:
@@ -174,7 +174,7 @@ async def erase_entry(call: Call[EraseEntry, None]) -> Reply:
     finally:
         call.tenant.unlearn()
     seen = [one for one in done.remaining if await call.tenant.knows(one.context)]
-    return show(replace(done, remaining=tuple(seen)))
+    return reply_with_data(replace(done, remaining=tuple(seen)))
 
 
 class UndoBody(Body):
@@ -188,7 +188,7 @@ class UndoBody(Body):
     f"{_CONTEXT}/undo",
     scope=Scope.APPEND,
     body=UndoBody,
-    reply=single(Rewrite),
+    reply=describe_single_reply(Rewrite),
     example={"version": 12},
 )
 async def undo_rewrite(call: Call[None, UndoBody]) -> Reply:
@@ -198,7 +198,7 @@ async def undo_rewrite(call: Call[None, UndoBody]) -> Reply:
     fills the address of one that would come back: the options name what to take back first.
     """
     session = await call.tenant.session(call.path["context_id"])
-    return show(Rewrite(version=await session.undo(call.body.version)))
+    return reply_with_data(Rewrite(version=await session.undo(call.body.version)))
 
 
 class ClearBody(Body):
@@ -208,7 +208,12 @@ class ClearBody(Body):
 
 
 @operations(
-    "POST", f"{_CONTEXT}/clear", scope=Scope.APPEND, body=ClearBody, optional=True, reply=single(Rewrite)
+    "POST",
+    f"{_CONTEXT}/clear",
+    scope=Scope.APPEND,
+    body=ClearBody,
+    optional=True,
+    reply=describe_single_reply(Rewrite),
 )
 async def clear_context(call: Call[None, ClearBody]) -> Reply:
     """Put everything said so far out of force; version 0 says that nothing was said.
@@ -216,4 +221,4 @@ async def clear_context(call: Call[None, ClearBody]) -> Reply:
     What the profile of the namespace knows from this context alone is retired too. Nothing is deleted.
     """
     session = await call.tenant.session(call.path["context_id"])
-    return show(Rewrite(version=await session.clear(reason=call.body.reason)))
+    return reply_with_data(Rewrite(version=await session.clear(reason=call.body.reason)))

@@ -9,10 +9,10 @@ from pydantic import Field
 
 from acms.errors import ACMSError
 from acms.events.cursor import Cursor
-from acms.events.follow import Followed, start
+from acms.events.follow import Followed, parse_cursor
 from acms.events.pages import Page
 from acms.model import Entry, Json
-from acms.nouns import write
+from acms.nouns import encode_noun
 from acms.results import LogEvent
 from acms.server import wire
 from acms.server.operation import Call, Operations, Query, Reply, Scope
@@ -72,21 +72,25 @@ async def stream_events(call: Call[EventsQuery, None]) -> Reply:
     call.ends.append(streams.begin(call.principal.key))  # a refusal costs no look into the store
     session = await call.tenant.session(context)
     call.right.stream((await session.storage.head(context)).epoch)
-    cursor = await start(session.storage, context, call.headers.get("last-event-id") or call.query.after)
+    cursor = await parse_cursor(
+        session.storage, context, call.headers.get("last-event-id") or call.query.after
+    )
     followed = Followed(
         session.storage, context, cursor, session.stage, handle=call.tenant.handle, ended=streams.ended
     )
     headers = {"X-Accel-Buffering": "no"}
-    return Reply(body=_sent(followed, call.query.follow), media=EVENTS, headers=headers)
+    return Reply(body=_stream_event_lines(followed, call.query.follow), media=EVENTS, headers=headers)
 
 
-async def _sent(followed: Followed, follow: bool) -> AsyncGenerator[bytes]:
+async def _stream_event_lines(followed: Followed, follow: bool) -> AsyncGenerator[bytes]:
     """Yield the lines of a stream; what goes wrong ends it, and is told when the reader asks again."""
     yield f"retry: {AGAIN}\n\n".encode()
     events = followed.events(follow=follow)
     try:
         async for event in events:
-            block = _heartbeat(followed.cursor) if event is None else _block(event, followed.page)
+            block = (
+                _format_heartbeat(followed.cursor) if event is None else _format_event(event, followed.page)
+            )
             for start_of_piece in range(0, len(block), PIECE_BYTES):
                 yield block[start_of_piece : start_of_piece + PIECE_BYTES]
     except ACMSError:
@@ -95,18 +99,18 @@ async def _sent(followed: Followed, follow: bool) -> AsyncGenerator[bytes]:
         await events.aclose()
 
 
-def _heartbeat(cursor: Cursor) -> bytes:
+def _format_heartbeat(cursor: Cursor) -> bytes:
     return f": {cursor}\nid: {cursor}\n\n".encode()
 
 
-def _block(event: LogEvent, page: Page | None) -> bytes:
+def _format_event(event: LogEvent, page: Page | None) -> bytes:
     """Return an event as it is sent."""
     if event.entry is None or page is None:
-        name, data = b"job", wire.written(write(event.job))
+        name, data = b"job", wire.encode_json(encode_noun(event.job))
     else:
         name, data = b"entry", page.serialize(event.entry, serialize_entry)
     return b"event: %s\nid: %s\ndata: %s\n\n" % (name, event.cursor.encode(), data)
 
 
 def serialize_entry(entry: Entry) -> bytes:
-    return wire.written(write(entry, Entry))
+    return wire.encode_json(encode_noun(entry, Entry))

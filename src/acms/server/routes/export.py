@@ -34,7 +34,7 @@ from acms.ports import StorageBackend
 from acms.providers.tokens import default_counter
 from acms.runtime.threads import in_thread
 from acms.server.operation import BASE, Call, Operations, Query, Reply, Scope
-from acms.server.replies import show, single
+from acms.server.replies import describe_single_reply, reply_with_data
 from acms.server.tenants import OWN, Tenant
 from acms.session import ACMS
 
@@ -83,11 +83,11 @@ async def export(call: Call[ExportQuery, None]) -> Reply:
     if query.context_id is not None:
         found = [await tenant.context(query.context_id)]
     else:
-        found = await _parents_first(tenant.handle, cast("str", query.namespace))
-    return Reply(body=_exported(tenant.handle, [one.id for one in found]), media=LINES)
+        found = await _list_parents_first(tenant.handle, cast("str", query.namespace))
+    return Reply(body=_stream_export(tenant.handle, [one.id for one in found]), media=LINES)
 
 
-async def _of_namespace(storage: StorageBackend, namespace: str) -> list[Context]:
+async def _list_namespace_contexts(storage: StorageBackend, namespace: str) -> list[Context]:
     """Return the live contexts of a namespace, the newest first."""
     found: list[Context] = []
     query = ContextQuery(namespace=namespace, limit=validation.PAGE)
@@ -100,9 +100,9 @@ async def _of_namespace(storage: StorageBackend, namespace: str) -> list[Context
     return found
 
 
-async def _parents_first(storage: StorageBackend, namespace: str) -> list[Context]:
+async def _list_parents_first(storage: StorageBackend, namespace: str) -> list[Context]:
     """Return the live contexts of a namespace, a parent before its forks."""
-    found = (await _of_namespace(storage, namespace))[::-1]
+    found = (await _list_namespace_contexts(storage, namespace))[::-1]
     known: set[str | None] = {None}
     for one in found:
         if one.parent not in known:
@@ -115,7 +115,7 @@ async def _parents_first(storage: StorageBackend, namespace: str) -> list[Contex
     return found
 
 
-async def _exported(storage: StorageBackend, ids: Sequence[str]) -> AsyncIterator[bytes]:
+async def _stream_export(storage: StorageBackend, ids: Sequence[str]) -> AsyncIterator[bytes]:
     piece: list[str] = []
     size = 0
     for id in ids:
@@ -176,7 +176,7 @@ class Imported:
     "/import",
     scope=Scope.APPEND,
     query=ImportQuery,
-    reply=single(Imported),
+    reply=describe_single_reply(Imported),
     streams=MEDIA,
     example='{"role": "user", "content": "Which database should the orders service use?"}\n',
 )
@@ -192,20 +192,24 @@ async def import_file(call: Call[ImportQuery, None]) -> Reply:
     line. The same import again stores nothing twice.
     """
     assert call.stream is not None
-    async with _received(call.stream, call.config.limits.deadline_seconds) as path:
+    async with _spool_body(call.stream, call.config.limits.deadline_seconds) as path:
         lines = await in_thread(partial(_count_lines, path))
         if _is_export(path):
-            contexts = await _restore(call, path)
+            contexts = await _restore_exports(call, path)
             new = sum(one.new for one in contexts)
-            return show(Imported(format="export", lines=lines, new=new, contexts=contexts, skipped={}))
+            return reply_with_data(
+                Imported(format="export", lines=lines, new=new, contexts=contexts, skipped={})
+            )
         opened = await in_thread(partial(open_import, path, trust=call.query.trust, most=limits.LINE_BYTES))
         contexts = await _import_conversations(call, opened)
     new, skipped = sum(one.new for one in contexts), dict(opened.skipped)
-    return show(Imported(format=opened.format, lines=lines, new=new, contexts=contexts, skipped=skipped))
+    return reply_with_data(
+        Imported(format=opened.format, lines=lines, new=new, contexts=contexts, skipped=skipped)
+    )
 
 
 @asynccontextmanager
-async def _received(stream: AsyncIterator[bytes], seconds: float) -> AsyncGenerator[Path]:
+async def _spool_body(stream: AsyncIterator[bytes], seconds: float) -> AsyncGenerator[Path]:
     """Keep a body in a file while the block runs: it is read twice, to be checked and to be stored."""
     with TemporaryDirectory(prefix="acms-") as folder:
         path = Path(folder) / BODY
@@ -253,7 +257,7 @@ def _numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
                 yield number, line.strip()
 
 
-async def _restore(call: Call[ImportQuery, None], path: Path) -> list[ImportedContext]:
+async def _restore_exports(call: Call[ImportQuery, None], path: Path) -> list[ImportedContext]:
     for name, given in (("contextId", call.query.context_id), ("namespace", call.query.namespace)):
         if given is not None:
             raise ValidationError("is for conversations: an export says itself what it is", field=name)
@@ -267,15 +271,15 @@ async def _restore(call: Call[ImportQuery, None], path: Path) -> list[ImportedCo
         for context in checked:
             call.tenant.check(context.namespace)
         for written, lines in zip(checked, restoring.split_exports(_numbered_lines(path)), strict=True):
-            before = await _version(storage, written)
+            before = await _find_stored_version(storage, written)
             context = await restoring.write_export(storage, lines, BODY)
-            contexts.append(await _imported(storage, context, before))
+            contexts.append(await _build_imported_context(storage, context, before))
     except CorruptRecordError as error:
         raise ValidationError(str(error), field=BODY, options=error.options) from error
     return contexts
 
 
-async def _version(storage: StorageBackend, context: Context) -> int:
+async def _find_stored_version(storage: StorageBackend, context: Context) -> int:
     """Return up to which version a context is there."""
     try:
         return (await storage.head(context.id)).version
@@ -283,7 +287,7 @@ async def _version(storage: StorageBackend, context: Context) -> int:
         return context.fork or 0
 
 
-async def _imported(storage: StorageBackend, context: Context, before: int) -> ImportedContext:
+async def _build_imported_context(storage: StorageBackend, context: Context, before: int) -> ImportedContext:
     head = await storage.head(context.id)
     return ImportedContext(
         id=context.id,
@@ -344,7 +348,7 @@ async def _import_conversations(call: Call[ImportQuery, None], opened: Import) -
     namespace = validation.namespace_name(query.namespace or "default") if given is None else given.namespace
     tenant.check(namespace)
     contexts = _Contexts(tenant, namespace, given)
-    names = [_name_of(one) for one in await _of_namespace(tenant.handle, namespace)]
+    names = [_name_of(one) for one in await _list_namespace_contexts(tenant.handle, namespace)]
     importer = Importer(tenant.handle, contexts, names, follows=True)
     try:
         survey = await survey_import(opened, _size_check(call.config.limits.message_bytes))
@@ -358,7 +362,7 @@ async def _import_conversations(call: Call[ImportQuery, None], opened: Import) -
     told: list[ImportedContext] = []
     for one in done:
         context = await tenant.handle.context(contexts.ids[one.session])
-        told.append(replace(await _imported(tenant.handle, context, 0), new=one.new))
+        told.append(replace(await _build_imported_context(tenant.handle, context, 0), new=one.new))
     return told
 
 

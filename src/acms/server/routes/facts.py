@@ -10,11 +10,17 @@ from pydantic import Field
 from acms.knowledge import Fact
 from acms.log import validation
 from acms.model import EpisodeStatus, Job
-from acms.nouns import write
+from acms.nouns import encode_noun
 from acms.results import Episode
 from acms.server.operation import Body, Call, Operations, Reply, Scope
-from acms.server.replies import listed, many, paged, show, single
-from acms.server.routes.jobs import asked
+from acms.server.replies import (
+    describe_list_reply,
+    describe_single_reply,
+    paginate_reply,
+    reply_with_data,
+    reply_with_page,
+)
+from acms.server.routes.jobs import wait_for_requested_job
 from acms.server.versions import Place, view_at
 
 __all__ = ["operations"]
@@ -42,7 +48,9 @@ class ListFacts(Place):
     limit: Annotated[int, Field(ge=1, le=500)] = 100
 
 
-@operations("GET", f"{_CONTEXT}/facts", scope=Scope.MEMORY_READ, query=ListFacts, reply=many(Fact, int))
+@operations(
+    "GET", f"{_CONTEXT}/facts", scope=Scope.MEMORY_READ, query=ListFacts, reply=describe_list_reply(Fact, int)
+)
 async def list_facts(call: Call[ListFacts, None]) -> Reply:
     """List the facts in force, oldest first; with `history` also those that were retired, each with the reason.
 
@@ -59,11 +67,11 @@ async def list_facts(call: Call[ListFacts, None]) -> Reply:
         fact_type=query.fact_type,
         history=query.history,
         scope=query.scope,
-        as_of=None if as_of is None else int(as_of) if numbered else validation.moment(as_of, "as_of"),
-        valid_at=None if query.valid_at is None else validation.moment(query.valid_at, "valid_at"),
+        as_of=None if as_of is None else int(as_of) if numbered else validation.parse_moment(as_of, "as_of"),
+        valid_at=None if query.valid_at is None else validation.parse_moment(query.valid_at, "valid_at"),
     )
     found = sorted([one for one in found if one.version > query.cursor], key=lambda one: one.version)
-    return paged(found, query.limit, lambda one: one.version)
+    return paginate_reply(found, query.limit, lambda one: one.version)
 
 
 class StateBody(Body):
@@ -92,13 +100,15 @@ class StateBody(Body):
     f"{_CONTEXT}/facts",
     scope=Scope.MEMORY_WRITE,
     body=StateBody,
-    reply=single(Fact),
+    reply=describe_single_reply(Fact),
     example={"subject": "orders service", "attribute": "database", "value": "PostgreSQL 18"},
 )
 async def state_fact(call: Call[None, StateBody]) -> Reply:
     """Write a fact without a reflector; one that says just that already is answered as it is."""
     session = await call.tenant.session(call.path["context_id"])
-    return show(await session.state(**{name: getattr(call.body, name) for name in StateBody.model_fields}))
+    return reply_with_data(
+        await session.state(**{name: getattr(call.body, name) for name in StateBody.model_fields})
+    )
 
 
 class UnstateBody(Body):
@@ -115,7 +125,7 @@ class UnstateBody(Body):
     f"{_CONTEXT}/facts/withdraw",
     scope=Scope.MEMORY_WRITE,
     body=UnstateBody,
-    reply=many(Fact, int),
+    reply=describe_list_reply(Fact, int),
     example={"subject": "orders service", "attribute": "database"},
 )
 async def unstate_facts(call: Call[None, UnstateBody]) -> Reply:
@@ -123,7 +133,7 @@ async def unstate_facts(call: Call[None, UnstateBody]) -> Reply:
     session = await call.tenant.session(call.path["context_id"])
     body = call.body
     found = await session.unstate(body.subject, body.attribute, scope=body.scope)
-    return listed([write(one) for one in found], None)
+    return reply_with_page([encode_noun(one) for one in found], None)
 
 
 class ListEpisodes(Place):
@@ -135,13 +145,19 @@ class ListEpisodes(Place):
     limit: Annotated[int, Field(ge=1, le=500)] = 50
 
 
-@operations("GET", f"{_CONTEXT}/episodes", scope=Scope.READ, query=ListEpisodes, reply=many(Episode, int))
+@operations(
+    "GET",
+    f"{_CONTEXT}/episodes",
+    scope=Scope.READ,
+    query=ListEpisodes,
+    reply=describe_list_reply(Episode, int),
+)
 async def list_episodes(call: Call[ListEpisodes, None]) -> Reply:
     """List the episodes of a context, oldest first."""
     query = call.query
     session = await view_at(call, query)
     found = [one for one in await session.episodes(query.status) if one.ordinal > query.cursor]
-    return paged(found, query.limit, lambda one: one.ordinal)
+    return paginate_reply(found, query.limit, lambda one: one.ordinal)
 
 
 class CloseBody(Body):
@@ -163,7 +179,7 @@ class Closed:
     scope=Scope.APPEND,
     body=CloseBody,
     optional=True,
-    reply=single(Closed),
+    reply=describe_single_reply(Closed),
     example={"reason": "topic changed"},
 )
 async def close_episode(call: Call[None, CloseBody]) -> Reply:
@@ -172,14 +188,14 @@ async def close_episode(call: Call[None, CloseBody]) -> Reply:
     With nothing open it answers the last one; 404 when there is none.
     """
     session = await call.tenant.session(call.path["context_id"])
-    return show(Closed(episode_id=await session.close_episode(call.body.reason)))
+    return reply_with_data(Closed(episode_id=await session.close_episode(call.body.reason)))
 
 
 @operations(
     "POST",
     f"{_CONTEXT}/reflect",
     scope=Scope.MEMORY_WRITE,
-    reply=single(Job),
+    reply=describe_single_reply(Job),
     status=202,
     takes=("Prefer",),
     also={200: "It ended while it was waited for."},
@@ -191,5 +207,5 @@ async def reflect_context(call: Call[None, None]) -> Reply:
     ended, or after n seconds. The open episode is not read: close it first.
     """
     session = await call.tenant.session(call.path["context_id"])
-    done = await asked(call, session, await session.reflect())
-    return show(done.job, status=200 if done.ended else 202, headers=done.headers)
+    done = await wait_for_requested_job(call, session, await session.reflect())
+    return reply_with_data(done.job, status=200 if done.ended else 202, headers=done.headers)

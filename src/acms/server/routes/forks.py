@@ -11,12 +11,12 @@ from acms.errors import ConflictError, IdempotencyMismatchError, NotFoundError, 
 from acms.log import validation
 from acms.log.merges import Merged, MergeStrategy
 from acms.model import Context
-from acms.nouns import write
+from acms.nouns import encode_noun
 from acms.results import Branch, Diff
 from acms.server.operation import BASE, Body, Call, Operations, Query, Reply, Scope
-from acms.server.replies import many, show, single
-from acms.server.routes.contexts import ContextDetails, ListPage, listed, one_context
-from acms.server.versions import Name, Named, Place, Version, placed
+from acms.server.replies import describe_list_reply, describe_single_reply, reply_with_data
+from acms.server.routes.contexts import ContextDetails, ListPage, one_context, reply_with_contexts
+from acms.server.versions import Name, Named, Place, Version, resolve_version
 from acms.session import ACMS
 
 __all__ = ["operations"]
@@ -80,7 +80,7 @@ class Tag:
     query=Place,
     body=ForkBody,
     optional=True,
-    reply=single(ContextDetails),
+    reply=describe_single_reply(ContextDetails),
     status=201,
     also={200: "It is there already, under this key."},
     takes=("Idempotency-Key",),
@@ -93,7 +93,7 @@ async def fork_context(call: Call[Place, ForkBody]) -> Reply:
     not seen by the other. With a `key` the same request again returns the same fork with status 200; without one the
     Idempotency-Key is its key.
     """
-    return await _made(call, copied=False)
+    return await _create_branch(call, copied=False)
 
 
 @operations(
@@ -103,7 +103,7 @@ async def fork_context(call: Call[Place, ForkBody]) -> Reply:
     query=Place,
     body=ForkBody,
     optional=True,
-    reply=single(ContextDetails),
+    reply=describe_single_reply(ContextDetails),
     status=201,
     also={200: "It is there already, under this key."},
     takes=("Idempotency-Key",),
@@ -115,10 +115,10 @@ async def copy_context(call: Call[Place, ForkBody]) -> Reply:
     For what is too deep to be forked. A copy that was interrupted goes on when it is asked for again with the same
     `key` or Idempotency-Key.
     """
-    return await _made(call, copied=True)
+    return await _create_branch(call, copied=True)
 
 
-def _named_once(*places: Named) -> tuple[int | None, int | None, str | None]:
+def _select_named_version(*places: Named) -> tuple[int | None, int | None, str | None]:
     """Return what names a place in the query or in the body; `ValidationError` when both do."""
     said = [(one.at_version, one.at_message, one.at_tag) for one in places]
     given = [one for one in said if one != (None, None, None)]
@@ -127,17 +127,17 @@ def _named_once(*places: Named) -> tuple[int | None, int | None, str | None]:
     return given[0] if given else (None, None, None)
 
 
-async def _made(call: Call[Place, ForkBody], *, copied: bool) -> Reply:
+async def _create_branch(call: Call[Place, ForkBody], *, copied: bool) -> Reply:
     body, id, tenant = call.body, call.path["context_id"], call.tenant
     session = await tenant.session(id)
     key = body.key
     if key is None and call.idempotency_key is not None:
-        key = validation.name(call.idempotency_key, "Idempotency-Key")
+        key = validation.validate_name(call.idempotency_key, "Idempotency-Key")
     if key is not None:
         key = validation.session_name(key, "key" if body.key is not None else "Idempotency-Key")
     parent = await tenant.context(id)
-    version = await placed(session, id, *_named_once(call.query, body))
-    known = key is not None and await _known(call, key, parent.namespace) is not None
+    version = await resolve_version(session, id, *_select_named_version(call.query, body))
+    known = key is not None and await _find_context(call, key, parent.namespace) is not None
     try:
         child = await (session.copy(version, key) if copied else session.fork(version, key))
     except ConflictError as error:
@@ -155,7 +155,7 @@ async def _made(call: Call[Place, ForkBody], *, copied: bool) -> Reply:
     return reply
 
 
-async def _known(call: Call[Any, Any], key: str, namespace: str) -> Context | None:
+async def _find_context(call: Call[Any, Any], key: str, namespace: str) -> Context | None:
     try:
         return await call.tenant.handle.context(key, namespace=namespace)
     except NotFoundError:
@@ -163,33 +163,41 @@ async def _known(call: Call[Any, Any], key: str, namespace: str) -> Context | No
 
 
 @operations(
-    "GET", "/contexts/{context_id}/forks", scope=Scope.READ, query=ListPage, reply=many(ContextDetails, str)
+    "GET",
+    "/contexts/{context_id}/forks",
+    scope=Scope.READ,
+    query=ListPage,
+    reply=describe_list_reply(ContextDetails, str),
 )
 async def list_forks(call: Call[ListPage, None]) -> Reply:
     """List what was forked from a context directly, newest first."""
     parent = await call.tenant.context(call.path["context_id"])
-    return await listed(call.tenant, parent=parent.id, cursor=call.query.cursor, limit=call.query.limit)
+    return await reply_with_contexts(
+        call.tenant, parent=parent.id, cursor=call.query.cursor, limit=call.query.limit
+    )
 
 
-@operations("GET", "/contexts/{context_id}/ancestry", scope=Scope.READ, reply=many(Branch))
+@operations("GET", "/contexts/{context_id}/ancestry", scope=Scope.READ, reply=describe_list_reply(Branch))
 async def list_ancestry(call: Call[None, None]) -> Reply:
     """List the line of forks that leads to a context, the first one first, itself last; deleted ones too."""
     session = await call.tenant.session(call.path["context_id"])
-    return Reply(body={"data": [write(one) for one in await session.ancestry()]})
+    return Reply(body={"data": [encode_noun(one) for one in await session.ancestry()]})
 
 
-@operations("GET", "/contexts/{context_id}/tree", scope=Scope.READ, reply=many(TreeBranch))
+@operations("GET", "/contexts/{context_id}/tree", scope=Scope.READ, reply=describe_list_reply(TreeBranch))
 async def show_tree(call: Call[None, None]) -> Reply:
     """Show the whole fork tree a context belongs to, deleted branches too."""
     session = await call.tenant.session(call.path["context_id"])
     tree = await session.tree()
-    return Reply(body={"data": [{**write(one), "depth": depth} for depth, one in tree or ()]})
+    return Reply(body={"data": [{**encode_noun(one), "depth": depth} for depth, one in tree or ()]})
 
 
 # ── differences ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@operations("GET", "/contexts/{context_id}/diff", scope=Scope.READ, query=DiffQuery, reply=single(Diff))
+@operations(
+    "GET", "/contexts/{context_id}/diff", scope=Scope.READ, query=DiffQuery, reply=describe_single_reply(Diff)
+)
 async def show_diff(call: Call[DiffQuery, None]) -> Reply:
     """Show how what is in force differs: from this context to another one, or to another version of this one.
 
@@ -198,16 +206,18 @@ async def show_diff(call: Call[DiffQuery, None]) -> Reply:
     query, id = call.query, call.path["context_id"]
     other = query.other or id
     left, right = await call.tenant.session(id), await call.tenant.session(other)
-    there = await placed(right, other, query.other_version, query.other_message, query.other_tag, "other")
-    here = await placed(left, id, query.at_version, query.at_message, query.at_tag)
+    there = await resolve_version(
+        right, other, query.other_version, query.other_message, query.other_tag, "other"
+    )
+    here = await resolve_version(left, id, query.at_version, query.at_message, query.at_tag)
     if query.other is None and there is None:
         raise ValidationError(
             "is required", field="other", options=("give other, otherVersion, otherMessage or otherTag",)
         )
-    return show(await _at(left, here).diff(_at(right, there)))
+    return reply_with_data(await _session_at_version(left, here).diff(_session_at_version(right, there)))
 
 
-def _at(session: ACMS, version: int | None) -> Any:
+def _session_at_version(session: ACMS, version: int | None) -> Any:
     return session if version is None else session.at(version)
 
 
@@ -237,10 +247,16 @@ class MergeBody(Body):
     strategy: MergeStrategy = "refuse"
 
 
-@operations("GET", "/contexts/{context_id}/merge", scope=Scope.READ, query=MergeQuery, reply=single(Merged))
+@operations(
+    "GET",
+    "/contexts/{context_id}/merge",
+    scope=Scope.READ,
+    query=MergeQuery,
+    reply=describe_single_reply(Merged),
+)
 async def preview_merge(call: Call[MergeQuery, None]) -> Reply:
     """Show what merging another context into this one would do, conflicts included; nothing is written."""
-    return await _merged(call, call.query, dry_run=True)
+    return await _run_merge(call, call.query, dry_run=True)
 
 
 @operations(
@@ -248,7 +264,7 @@ async def preview_merge(call: Call[MergeQuery, None]) -> Reply:
     "/contexts/{context_id}/merge",
     scope=Scope.APPEND,
     body=MergeBody,
-    reply=single(Merged),
+    reply=describe_single_reply(Merged),
     example={"other": "c_7m3k0q2v9x4t8w1y", "strategy": "theirs"},
 )
 async def merge_context(call: Call[None, MergeBody]) -> Reply:
@@ -257,25 +273,29 @@ async def merge_context(call: Call[None, MergeBody]) -> Reply:
     Conflicts are refused with 409, which lists them, unless the strategy settles them. What was merged once is not
     merged again; undo takes a merge back by its version.
     """
-    return await _merged(call, call.body, dry_run=False)
+    return await _run_merge(call, call.body, dry_run=False)
 
 
-async def _merged(call: Call[Any, Any], asked: MergeQuery | MergeBody, *, dry_run: bool) -> Reply:
+async def _run_merge(call: Call[Any, Any], asked: MergeQuery | MergeBody, *, dry_run: bool) -> Reply:
     ours, theirs = await call.tenant.session(call.path["context_id"]), await call.tenant.session(asked.other)
-    version = await placed(
+    version = await resolve_version(
         theirs, asked.other, asked.other_version, asked.other_message, asked.other_tag, "other"
     )
-    return show(await ours.merge(_at(theirs, version), strategy=asked.strategy, dry_run=dry_run))
+    return reply_with_data(
+        await ours.merge(_session_at_version(theirs, version), strategy=asked.strategy, dry_run=dry_run)
+    )
 
 
 # ── named versions ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@operations("GET", "/contexts/{context_id}/tags", scope=Scope.READ, reply=many(Tag))
+@operations("GET", "/contexts/{context_id}/tags", scope=Scope.READ, reply=describe_list_reply(Tag))
 async def list_tags(call: Call[None, None]) -> Reply:
     """List the named versions of a context, inherited ones too, oldest first."""
     tags = await (await call.tenant.session(call.path["context_id"])).tags()
-    return Reply(body={"data": [write(Tag(name=name, version=version)) for name, version in tags.items()]})
+    return Reply(
+        body={"data": [encode_noun(Tag(name=name, version=version)) for name, version in tags.items()]}
+    )
 
 
 @operations(
@@ -284,7 +304,7 @@ async def list_tags(call: Call[None, None]) -> Reply:
     scope=Scope.APPEND,
     body=TagBody,
     optional=True,
-    reply=single(Tag),
+    reply=describe_single_reply(Tag),
     example={"move": True},
 )
 async def put_tag(call: Call[None, TagBody]) -> Reply:
@@ -294,9 +314,9 @@ async def put_tag(call: Call[None, TagBody]) -> Reply:
     """
     body, id, name = call.body, call.path["context_id"], call.path["name"]
     session = await call.tenant.session(id)
-    version = await placed(session, id, body.at_version, body.at_message, body.at_tag)
+    version = await resolve_version(session, id, body.at_version, body.at_message, body.at_tag)
     found = await session.tag(name, version, move=body.move)
-    return show(Tag(name=name, version=found))
+    return reply_with_data(Tag(name=name, version=found))
 
 
 @operations("DELETE", "/contexts/{context_id}/tags/{name}", scope=Scope.APPEND, status=204)

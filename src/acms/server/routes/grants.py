@@ -8,11 +8,11 @@ from pydantic import Field
 
 from acms.errors import NotFoundError, PermissionDeniedError
 from acms.log import validation
-from acms.nouns import write
+from acms.nouns import encode_noun
 from acms.results import Grant
 from acms.server.operation import Body, Call, Operations, Reply, Scope
 from acms.server.principal import Action
-from acms.server.replies import many, show, single
+from acms.server.replies import describe_list_reply, describe_single_reply, reply_with_data
 
 __all__ = ["operations"]
 
@@ -30,9 +30,9 @@ class GrantBody(Body):
     actions: Annotated[list[Action], Field(min_length=1, default_factory=lambda: [Action.READ], strict=False)]
 
 
-def _shared(call: Call[Any, Any]) -> str:
+def _check_shareable_namespace(call: Call[Any, Any]) -> str:
     """Return the namespace of a request that may share it."""
-    namespace, access = validation.name(call.path["namespace"], "namespace"), call.principal.access
+    namespace, access = validation.validate_name(call.path["namespace"], "namespace"), call.principal.access
     if not access.allows(namespace, Action.SHARE):
         raise PermissionDeniedError(
             f"the namespace {namespace!r} is not yours to share", options=("ask who may share it",)
@@ -46,7 +46,7 @@ def _shared(call: Call[Any, Any]) -> str:
     scope=Scope.APPEND,
     body=GrantBody,
     optional=True,
-    reply=single(Grant),
+    reply=describe_single_reply(Grant),
     example={"actions": ["read", "write"]},
 )
 async def grant_namespace(call: Call[None, GrantBody]) -> Reply:
@@ -55,27 +55,27 @@ async def grant_namespace(call: Call[None, GrantBody]) -> Reply:
     What it was shared for before is replaced. A key that is not bound to namespaces sees all of its tenant anyway.
     Nobody can share more than it may do itself, nor with another tenant.
     """
-    namespace, access = _shared(call), call.principal.access
+    namespace, access = _check_shareable_namespace(call), call.principal.access
     actions = call.body.actions
     if beyond := [one for one in actions if not access.allows(namespace, one)]:
         raise PermissionDeniedError(f"{beyond[0].value!r} is more than you may do in {namespace!r}")
     made = await call.app.grants.grant(
         call.principal.tenant, namespace, call.path["principal"], actions, by=call.principal
     )
-    return show(made)
+    return reply_with_data(made)
 
 
-@operations("GET", _GRANTS, scope=Scope.READ, reply=many(Grant))
+@operations("GET", _GRANTS, scope=Scope.READ, reply=describe_list_reply(Grant))
 async def list_grants(call: Call[None, None]) -> Reply:
     """List with whom a namespace is shared, by name."""
-    found = await call.app.grants.list(call.principal.tenant, _shared(call))
-    return Reply(body={"data": [write(one) for one in found]})
+    found = await call.app.grants.list(call.principal.tenant, _check_shareable_namespace(call))
+    return Reply(body={"data": [encode_noun(one) for one in found]})
 
 
 @operations("DELETE", _GRANT, scope=Scope.APPEND, status=204)
 async def revoke_grant(call: Call[None, None]) -> Reply:
     """Take a namespace back: the next request of the other does not see it any more, wherever it arrives."""
-    namespace = _shared(call)
+    namespace = _check_shareable_namespace(call)
     done = await call.app.grants.revoke(
         call.principal.tenant, namespace, call.path["principal"], by=call.principal
     )

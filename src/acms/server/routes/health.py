@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from acms.errors import ACMSError
 from acms.model import Json
-from acms.observability.logging import log, safe_error
+from acms.observability.logging import log_event, safe_error
 from acms.server.metrics import MEDIA
 from acms.server.operation import Call, Operations, Reply, Scope
 
@@ -53,7 +53,7 @@ async def ready(call: Call[Any, Any]) -> Reply:
         seconds = await call.app.ready()
     except Exception as error:
         code = error.code if isinstance(error, ACMSError) else "DEADLINE"
-        log(logging.WARNING, "unready", error=safe_error(error))
+        log_event(logging.WARNING, "unready", error=safe_error(error))
         return Reply(body={**answer, "status": "unready", "latencyMs": None, "error": code}, status=503)
     return Reply(body={**answer, "latencyMs": round(1000 * seconds, 3), "error": None})
 

@@ -10,17 +10,17 @@ from pydantic import Field
 
 from acms.errors import TooLargeError, ValidationError
 from acms.log import validation
-from acms.log.in_force import Cover, anchor, effective
+from acms.log.in_force import Cover, anchor_version, effective_sequence
 from acms.log.read import cover_at
 from acms.model import Entry, Kind
-from acms.nouns import WHEN_GIVEN, write
+from acms.nouns import WHEN_GIVEN, encode_noun
 from acms.ports import StorageBackend
 from acms.results import ContextItem, HistoryEntry, SessionStats, Verdict
 from acms.server.operation import Call, Operations, Query, Reply, Scope
-from acms.server.replies import listed, many, single
-from acms.server.routes.contexts import etag
+from acms.server.replies import describe_list_reply, describe_single_reply, reply_with_page
+from acms.server.routes.contexts import build_etag_header
 from acms.server.routes.messages import BriefEntry
-from acms.server.routes.recall import Budget, verdicts
+from acms.server.routes.recall import Budget, list_verdicts
 from acms.server.versions import Place, Version, view_at
 
 __all__ = ["operations"]
@@ -111,9 +111,9 @@ async def show_window(call: Call[WindowQuery, None]) -> Reply:
         version=window.version,
         omitted=window.ledger.omitted,
         warnings=window.ledger.warnings,
-        verdicts=verdicts(window) if query.why else None,
+        verdicts=list_verdicts(window) if query.why else None,
     )
-    return Reply(body=write(shown), headers=etag(head))
+    return Reply(body=encode_noun(shown), headers=build_etag_header(head))
 
 
 @operations(
@@ -121,13 +121,13 @@ async def show_window(call: Call[WindowQuery, None]) -> Reply:
     "/contexts/{context_id}/history",
     scope=Scope.READ,
     query=HistoryQuery,
-    reply=many(HistoryEntry, int),
+    reply=describe_list_reply(HistoryEntry, int),
 )
 async def list_history(call: Call[HistoryQuery, None]) -> Reply:
     """List every entry of a log, oldest first: what was said, learned, summarised and taken back."""
     view = await view_at(call, call.query)
     page = await view.history(limit=call.query.limit, after=call.query.cursor)
-    return listed([write(line) for line in page.entries], page.next_after)
+    return reply_with_page([encode_noun(line) for line in page.entries], page.next_after)
 
 
 @operations("GET", "/contexts/{context_id}/at/{version}", scope=Scope.READ, query=StateQuery, reply=PastState)
@@ -149,15 +149,15 @@ async def show_state(call: Call[StateQuery, None]) -> Reply:
             f"the log ends at version {head.version}, {version} does not exist yet", field="version"
         )
     cover = await cover_at(storage, context, head, version)
-    found = await _read_in_force(storage, context, cover, version, query.cursor, query.limit + 1)
+    found = await _read_active_entries(storage, context, cover, version, query.cursor, query.limit + 1)
     page = found[: query.limit]
-    cursor = anchor(page[-1]) if len(found) > query.limit else None
-    data = [write(one, BriefEntry) for one in session.stage.entries(page)]
+    cursor = anchor_version(page[-1]) if len(found) > query.limit else None
+    data = [encode_noun(one, BriefEntry) for one in session.stage.entries(page)]
     body = {"data": data, "version": version, "nextCursor": cursor, "hasMore": cursor is not None}
     return Reply(body=body)
 
 
-async def _read_in_force(
+async def _read_active_entries(
     storage: StorageBackend, context: str, cover: Cover, version: int, after: int, limit: int
 ) -> list[Entry]:
     """Return the first entries in force whose place is above `after`; reads no more of the log than it must."""
@@ -170,14 +170,22 @@ async def _read_in_force(
             read += rows
             start = rows[-1].version if len(rows) == limit else last
             # An edit or a summary that is read further on must not come before what was not read yet.
-            found = [one for one in effective(read, cover, after=after) if anchor(one) <= start]
+            found = [
+                one for one in effective_sequence(read, cover, after=after) if anchor_version(one) <= start
+            ]
             if len(found) >= limit:
                 return found[:limit]
-    return effective(read, cover, after=after)[:limit]
+    return effective_sequence(read, cover, after=after)[:limit]
 
 
-@operations("GET", "/contexts/{context_id}/stats", scope=Scope.READ, query=Place, reply=single(ContextStats))
+@operations(
+    "GET",
+    "/contexts/{context_id}/stats",
+    scope=Scope.READ,
+    query=Place,
+    reply=describe_single_reply(ContextStats),
+)
 async def show_stats(call: Call[Place, None]) -> Reply:
     """Count a log: everything ever said, and what is in force."""
     stats = await (await view_at(call, call.query)).get_session_stats()
-    return Reply(body={"data": {"contextId": call.path["context_id"], **write(stats)}})
+    return Reply(body={"data": {"contextId": call.path["context_id"], **encode_noun(stats)}})

@@ -14,14 +14,14 @@ from acms.errors import NotFoundError, SessionNotFoundError
 from acms.jobs import requests
 from acms.jobs.requests import COMPACT
 from acms.model import Job, JobQuery, JobState
-from acms.nouns import write
+from acms.nouns import encode_noun
 from acms.results import Compaction
 from acms.server.operation import BASE, Call, Operations, Query, Reply, Scope
-from acms.server.replies import listed, many, show, single
+from acms.server.replies import describe_list_reply, describe_single_reply, reply_with_data, reply_with_page
 from acms.server.tenants import Tenant
 from acms.session import ACMS
 
-__all__ = ["asked", "operations"]
+__all__ = ["operations", "wait_for_requested_job"]
 
 operations = Operations("jobs")
 
@@ -59,10 +59,10 @@ class Asked:
     headers: Mapping[str, str]
 
 
-async def asked(call: Call[Any, Any], session: ACMS, job: Job) -> Asked:
+async def wait_for_requested_job(call: Call[Any, Any], session: ACMS, job: Job) -> Asked:
     """Wait for a job as long as the request prefers to, and within its deadline; `JobFailedError` when it failed."""
     headers = {"Location": f"{BASE}/jobs/{job.id}"}
-    seconds = _preferred(call.headers.get("prefer", ""))
+    seconds = _parse_wait_preference(call.headers.get("prefer", ""))
     ended, made = False, None
     if seconds is not None:
         headers["Preference-Applied"] = f"wait={seconds}"
@@ -78,7 +78,7 @@ async def asked(call: Call[Any, Any], session: ACMS, job: Job) -> Asked:
     return Asked(job=job, ended=ended, compaction=made, headers=headers)
 
 
-def _preferred(prefer: str) -> int | None:
+def _parse_wait_preference(prefer: str) -> int | None:
     """Return the seconds that a caller would wait; a preference that is not understood is none (RFC 7240)."""
     for one in re.split("[,;]", prefer):
         found = _WAIT.fullmatch(one.strip())
@@ -87,7 +87,7 @@ def _preferred(prefer: str) -> int | None:
     return None
 
 
-async def visible(tenant: Tenant, found: Iterable[Job]) -> list[Job]:
+async def filter_visible_jobs(tenant: Tenant, found: Iterable[Job]) -> list[Job]:
     """Return the jobs that the request under way may see; of the service's own none may be."""
     hidden: dict[str, bool] = {}
     jobs = list(found)
@@ -103,14 +103,14 @@ async def visible(tenant: Tenant, found: Iterable[Job]) -> list[Job]:
     return [job for job in jobs if not hidden[job.context]]
 
 
-async def _job(tenant: Tenant, id: str) -> Job:
-    found = await visible(tenant, (await tenant.handle.jobs(JobQuery(ids=(id,)))).items)
+async def _find_job(tenant: Tenant, id: str) -> Job:
+    found = await filter_visible_jobs(tenant, (await tenant.handle.jobs(JobQuery(ids=(id,)))).items)
     if not found:
         raise NotFoundError(f"no job has the id {id!r}", options=("GET /api/v1/jobs lists them",))
     return found[0]
 
 
-@operations("GET", "/jobs", scope=Scope.READ, query=ListJobs, reply=many(Job, str))
+@operations("GET", "/jobs", scope=Scope.READ, query=ListJobs, reply=describe_list_reply(Job, str))
 async def list_jobs(call: Call[ListJobs, None]) -> Reply:
     """List jobs, newest first.
 
@@ -127,43 +127,45 @@ async def list_jobs(call: Call[ListJobs, None]) -> Reply:
             limit=query.limit,
         )
     )
-    return listed([write(job) for job in await visible(tenant, page.items)], page.next_after)
+    return reply_with_page(
+        [encode_noun(job) for job in await filter_visible_jobs(tenant, page.items)], page.next_after
+    )
 
 
-@operations("GET", _PATH, scope=Scope.READ, reply=single(EndedJob))
+@operations("GET", _PATH, scope=Scope.READ, reply=describe_single_reply(EndedJob))
 async def get_job(call: Call[None, None]) -> Reply:
     """Return a job, and when it is done what it made.
 
     Ask again until `state` is done, failed or cancelled.
     """
-    job = await _job(call.tenant, call.path["job_id"])
+    job = await _find_job(call.tenant, call.path["job_id"])
     made: Compaction | None = None
     if job.state is JobState.DONE and job.kind.partition(":")[0] == COMPACT:
         try:
             stage = (await call.tenant.session(job.context)).stage
             storage = call.tenant.handle
-            found = await compaction.compactions(storage, job.context, None, job.id, stage=stage)
+            found = await compaction.read_compactions(storage, job.context, None, job.id, stage=stage)
         except SessionNotFoundError:  # deleted since
             found = []
         made = found[-1] if found else None
-    return Reply(body={"data": {**write(job), "compaction": made and write(made)}})
+    return Reply(body={"data": {**encode_noun(job), "compaction": made and encode_noun(made)}})
 
 
-@operations("POST", f"{_PATH}/cancel", scope=Scope.COMPACT, reply=single(Job))
+@operations("POST", f"{_PATH}/cancel", scope=Scope.COMPACT, reply=describe_single_reply(Job))
 async def cancel_job(call: Call[None, None]) -> Reply:
     """Give a job up.
 
     An attempt that runs will have no effect. Refused with 409 when the job is done.
     """
-    job = await _job(call.tenant, call.path["job_id"])
-    return show(await requests.cancel(call.tenant.handle, job.id))
+    job = await _find_job(call.tenant, call.path["job_id"])
+    return reply_with_data(await requests.cancel_job_by_id(call.tenant.handle, job.id))
 
 
-@operations("POST", f"{_PATH}/retry", scope=Scope.COMPACT, reply=single(Job))
+@operations("POST", f"{_PATH}/retry", scope=Scope.COMPACT, reply=describe_single_reply(Job))
 async def retry_job(call: Call[None, None]) -> Reply:
     """Make a job due now that waits, failed or was cancelled.
 
     Refused with 409 when it runs or is done, or when another job is to do its work by now.
     """
-    job = await _job(call.tenant, call.path["job_id"])
-    return show(await requests.retry(call.tenant.handle, job.id))
+    job = await _find_job(call.tenant, call.path["job_id"])
+    return reply_with_data(await requests.retry_job_by_id(call.tenant.handle, job.id))

@@ -18,12 +18,20 @@ from acms.errors import TooLargeError, ValidationError
 from acms.log import foreign, validation
 from acms.log.read import cover_at
 from acms.model import ANY, Durability, Embedded, Entry, Json, Kind, Part, Role, Seen
-from acms.nouns import PARTS, answered, instant, spelled, text_of, write, write_part
+from acms.nouns import (
+    PARTS,
+    answered_call_id,
+    declare_wire_names,
+    encode_noun,
+    format_instant,
+    text_of,
+    write_part,
+)
 from acms.results import MessageReceipt, Synced
 from acms.server import wire
 from acms.server.operation import Body, Call, Operations, Query, Reply, Scope
-from acms.server.replies import listed, many, show, single
-from acms.server.routes.contexts import etag
+from acms.server.replies import describe_list_reply, describe_single_reply, reply_with_data, reply_with_page
+from acms.server.routes.contexts import build_etag_header
 from acms.server.tenants import Tenant
 
 __all__ = ["BriefEntry", "operations"]
@@ -110,7 +118,7 @@ _OURS = frozenset(to_camel(name) for name in MessageBody.model_fields)
 _NAMES = {to_camel(name): name for name in foreign.FIELDS}
 
 
-def _whose(sent: Any) -> str:
+def _discriminate_message(sent: Any) -> str:
     """Return whether a message is one of ours, or a provider's as it is."""
     theirs = isinstance(sent, Mapping) and (
         not sent.keys() <= _OURS
@@ -120,14 +128,14 @@ def _whose(sent: Any) -> str:
     return "[theirs]" if theirs else "[ours]"
 
 
-def _either(schema: dict[str, Any]) -> None:
+def _use_any_of(schema: dict[str, Any]) -> None:
     schema["anyOf"] = schema.pop("oneOf", schema.get("anyOf"))
 
 
 Sent = Annotated[
     Annotated[MessageBody, Tag("[ours]")] | Annotated[dict[str, Any], Tag("[theirs]")],
-    Discriminator(_whose),
-    Field(json_schema_extra=_either),
+    Discriminator(_discriminate_message),
+    Field(json_schema_extra=_use_any_of),
 ]
 """A message of ours, or one of Chat Completions, an item of Responses, a message of Anthropic or Gemini, as it is."""
 
@@ -152,7 +160,7 @@ class SyncBody(Body):
 
 
 _INNER = "key detected closes group covers replaces sources data batch total digest salt"
-_BRIEF = spelled(**dict.fromkeys(_INNER.split()))
+_BRIEF = declare_wire_names(**dict.fromkeys(_INNER.split()))
 """Says of an entry what a list leaves out."""
 
 
@@ -203,7 +211,7 @@ class ListMessages(Query):
     "/contexts/{context_id}/messages",
     scope=Scope.APPEND,
     body=AppendBody,
-    reply=many(StoredMessage),
+    reply=describe_list_reply(StoredMessage),
     status=201,
     takes=("Idempotency-Key", "If-Match"),
     example={"messages": [{"role": "user", "content": "Which database should the orders service use?"}]},
@@ -221,17 +229,20 @@ async def append_messages(call: Call[None, AppendBody]) -> Reply:
     if len(messages) > limits.batch:
         raise TooLargeError(f"has {len(messages)} messages, the limit is {limits.batch}", field="messages")
     now = datetime.now(UTC)
-    drafts = [_draft(index, one, limits.message_bytes, now) for index, one in enumerate(messages)]
+    drafts = [_build_draft(index, one, limits.message_bytes, now) for index, one in enumerate(messages)]
     theirs = any(isinstance(one, dict) for one in messages)
-    seen = _seen(call.headers)
+    seen = _parse_if_match(call.headers)
     session = await call.tenant.session(context)
     receipts = await session.ingest_many(
-        drafts, idempotency_key=_key(call.idempotency_key), last_message=seen
+        drafts, idempotency_key=_validate_idempotency_key(call.idempotency_key), last_message=seen
     )
     if receipts[0].repeated or theirs or any(one.notes for one in receipts):
         return await _read_back(call.tenant, receipts)
-    said = instant(now)
-    data = [_stored(context, draft, receipt, said) for draft, receipt in zip(drafts, receipts, strict=True)]
+    said = format_instant(now)
+    data = [
+        _build_stored_message(context, draft, receipt, said)
+        for draft, receipt in zip(drafts, receipts, strict=True)
+    ]
     return Reply(body={"data": data}, headers={"ETag": f'"{receipts[-1].message_id}"'})
 
 
@@ -240,7 +251,7 @@ async def append_messages(call: Call[None, AppendBody]) -> Reply:
     "/contexts/{context_id}/sync",
     scope=Scope.APPEND,
     body=SyncBody,
-    reply=single(Synced),
+    reply=describe_single_reply(Synced),
     example={"messages": [{"role": "user", "content": "Which database should the orders service use?"}]},
 )
 async def sync_messages(call: Call[None, SyncBody]) -> Reply:
@@ -253,35 +264,35 @@ async def sync_messages(call: Call[None, SyncBody]) -> Reply:
     """
     body, now = call.body, datetime.now(UTC)
     most = call.config.limits.message_bytes
-    drafts = [_draft(index, one, most, now) for index, one in enumerate(body.messages)]
+    drafts = [_build_draft(index, one, most, now) for index, one in enumerate(body.messages)]
     session = await call.tenant.session(call.path["context_id"])
-    return show(await session.sync(drafts, gone=body.gone, insert=body.insert))
+    return reply_with_data(await session.sync(drafts, gone=body.gone, insert=body.insert))
 
 
-def _draft(index: int, one: MessageBody | dict[str, Any], most: int, now: datetime) -> dict[str, Any]:
+def _build_draft(index: int, one: MessageBody | dict[str, Any], most: int, now: datetime) -> dict[str, Any]:
     """Return the arguments of `ingest`, or a provider's message; what they hold is checked there."""
     if isinstance(one, dict):
-        if (size := len(wire.written(one))) > most:
+        if (size := len(wire.encode_json(one))) > most:
             raise TooLargeError(f"has {size} bytes, the limit is {most}", field=f"messages[{index}]")
         return {"created_at": now} | {_NAMES.get(name, name): value for name, value in one.items()}
     draft: dict[str, Any] = {"role": one.role, "content": one.content, "created_at": now}
-    given, size = one.model_fields_set, _bytes(one.content)
+    given, size = one.model_fields_set, _count_bytes(one.content)
     if not given <= _PLAIN:
         for name in given & _PASSED:
             draft[name] = getattr(one, name)
         draft["privacy"] = one.privacy
         if one.created_at is not None:
-            draft["created_at"] = validation.moment(one.created_at, f"messages[{index}].createdAt")
+            draft["created_at"] = validation.parse_moment(one.created_at, f"messages[{index}].createdAt")
         if one.tool_name is not None:
             draft["metadata"] = {**(draft.get("metadata") or {}), "toolName": one.tool_name}
         if one.model is not None:
             draft["metadata"] = {**(draft.get("metadata") or {}), "model": one.model}
         if one.parts:
             draft["parts"] = [read_part(sent) for sent in one.parts]
-            size += len(wire.written([write_part(part) for part in draft["parts"]]))
+            size += len(wire.encode_json([write_part(part) for part in draft["parts"]]))
         if one.tool_calls:
             draft["tool_calls"] = calls = [call.model_dump(exclude_none=True) for call in one.tool_calls]
-            size += _bytes(json.dumps(calls, ensure_ascii=False))  # what is no number is refused later
+            size += _count_bytes(json.dumps(calls, ensure_ascii=False))  # what is no number is refused later
     if one.role == "tool" and one.tool_call_id is None and not one.parts:
         raise ValidationError("is required of a tool's message", field=f"messages[{index}].toolCallId")
     if size > most:
@@ -289,11 +300,11 @@ def _draft(index: int, one: MessageBody | dict[str, Any], most: int, now: dateti
     return draft
 
 
-def _bytes(text: str) -> int:
+def _count_bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
-def _key(given: str | None) -> str | None:
+def _validate_idempotency_key(given: str | None) -> str | None:
     """Return the name under which a batch is appended once; each of its messages gets it with a number."""
     if given is None:
         return None
@@ -301,10 +312,10 @@ def _key(given: str | None) -> str | None:
         raise ValidationError(
             f"has {len(given)} characters, the limit is {validation.NAME_CHARS - 8}", field="Idempotency-Key"
         )
-    return validation.name(given, "Idempotency-Key")
+    return validation.validate_name(given, "Idempotency-Key")
 
 
-def _seen(headers: Mapping[str, str]) -> Seen:
+def _parse_if_match(headers: Mapping[str, str]) -> Seen:
     """Return the newest message that a writer has seen, as its If-Match says."""
     given = headers.get("if-match")
     if given is None or given == "*":
@@ -315,7 +326,7 @@ def _seen(headers: Mapping[str, str]) -> Seen:
     return None if found[1] == "empty" else found[1]
 
 
-def _stored(
+def _build_stored_message(
     context: str, draft: Mapping[str, Any], receipt: MessageReceipt, now: str | None
 ) -> dict[str, Json]:
     """Write a message that was just stored, from what was sent and what became of it."""
@@ -349,16 +360,16 @@ def _stored(
     }
     if len(draft) > 3:  # more than role, content and the time of the batch
         metadata = draft.get("metadata") or {}
-        parts, stored["content"] = validation.parts(
+        parts, stored["content"] = validation.build_message_parts(
             Role(role), content, draft.get("parts"), draft.get("tool_calls"), draft.get("tool_call_id")
         )
         stored["parts"] = [write_part(part) for part in parts]
-        stored["toolCallId"] = answered(parts)
+        stored["toolCallId"] = answered_call_id(parts)
         stored["toolName"], stored["model"] = text_of(metadata, "toolName"), text_of(metadata, "model")
         stored["actorId"], stored["metadata"] = draft.get("actor_id"), metadata
         stored["origin"] = draft.get("origin") or stored["origin"]
         stored["privacy"] = draft.get("privacy", "allow")
-        stored["createdAt"] = instant(draft["created_at"])
+        stored["createdAt"] = format_instant(draft["created_at"])
     return stored
 
 
@@ -367,7 +378,7 @@ async def _read_back(tenant: Tenant, receipts: Sequence[MessageReceipt]) -> Repl
     entries = await tenant.handle.get([one.message_id for one in receipts])
     data = [
         {
-            **write(entry, BriefEntry),
+            **encode_noun(entry, BriefEntry),
             "position": one.position,  # of a summary, which has none, the one of the message before it
             "episodeId": one.episode_id,
             "durability": one.durability,
@@ -389,7 +400,7 @@ async def _read_back(tenant: Tenant, receipts: Sequence[MessageReceipt]) -> Repl
     "/contexts/{context_id}/messages",
     scope=Scope.READ,
     query=ListMessages,
-    reply=many(ListedMessage, int),
+    reply=describe_list_reply(ListedMessage, int),
 )
 async def list_messages(call: Call[ListMessages, None]) -> Reply:
     """List the messages of a log, also those that are out of force.
@@ -411,5 +422,7 @@ async def list_messages(call: Call[ListMessages, None]) -> Reply:
         entries.reverse()
     page, cover = entries[: query.limit], await cover_at(storage, head.context, head, head.version)
     shown = session.stage.entries(page)
-    data = [{**write(one, BriefEntry), "inForce": cover.by(one.version) is None} for one in shown]
-    return listed(data, page[-1].version if len(entries) > query.limit else None, headers=etag(head))
+    data = [{**encode_noun(one, BriefEntry), "inForce": cover.by(one.version) is None} for one in shown]
+    return reply_with_page(
+        data, page[-1].version if len(entries) > query.limit else None, headers=build_etag_header(head)
+    )

@@ -12,10 +12,10 @@ from pydantic import Field
 from acms.errors import NotFoundError
 from acms.log import validation
 from acms.model import KVEntry
-from acms.nouns import write
+from acms.nouns import encode_noun
 from acms.prompt.pins import Pin, create_pin_registry
 from acms.server.operation import Body, Call, Operations, Query, Reply, Scope
-from acms.server.replies import listed, many, show, single
+from acms.server.replies import describe_list_reply, describe_single_reply, reply_with_data, reply_with_page
 
 __all__ = ["operations"]
 
@@ -86,13 +86,13 @@ def _pinned_value(pin: Pin, entry: KVEntry | None) -> PinnedValue:
         role=known.role,
         priority=known.priority,
         tags=known.tags,
-        updated_at=_moment(known.updated_at),
+        updated_at=_parse_milliseconds(known.updated_at),
         missing=entry is None,
         value=None if entry is None else entry.data,
     )
 
 
-def _moment(milliseconds: int | None) -> datetime | None:
+def _parse_milliseconds(milliseconds: int | None) -> datetime | None:
     """Return a time; None for one that no calendar has, which another program may have stored."""
     try:
         return None if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, UTC)
@@ -100,7 +100,9 @@ def _moment(milliseconds: int | None) -> datetime | None:
         return None
 
 
-@operations("GET", _PATH, scope=Scope.MEMORY_READ, query=ListPins, reply=many(PinnedValue, str))
+@operations(
+    "GET", _PATH, scope=Scope.MEMORY_READ, query=ListPins, reply=describe_list_reply(PinnedValue, str)
+)
 async def list_pins(call: Call[ListPins, None]) -> Reply:
     """List what the prompts of a namespace show, in order: higher priority first, then the newest, then by key."""
     store, query = call.tenant.kv, call.query
@@ -114,8 +116,8 @@ async def list_pins(call: Call[ListPins, None]) -> Reply:
     page = pins[start : start + query.limit]
     entries = await asyncio.gather(*(store.get(pin.key) for pin in page))
     more = len(pins) > start + len(page)
-    data = [write(_pinned_value(pin, entry)) for pin, entry in zip(page, entries, strict=True)]
-    return listed(data, page[-1].key if more else None)
+    data = [encode_noun(_pinned_value(pin, entry)) for pin, entry in zip(page, entries, strict=True)]
+    return reply_with_page(data, page[-1].key if more else None)
 
 
 @operations(
@@ -123,7 +125,7 @@ async def list_pins(call: Call[ListPins, None]) -> Reply:
     _PATH,
     scope=Scope.MEMORY_WRITE,
     body=PinBody,
-    reply=single(PinnedValue),
+    reply=describe_single_reply(PinnedValue),
     example={
         "key": "user:123/profile",
         "value": {"name": "Sam", "timezone": "America/Los_Angeles"},
@@ -140,16 +142,16 @@ async def put_pin(call: Call[None, PinBody]) -> Reply:
     store, body = call.tenant.kv, call.body
     given = "value" in body.model_fields_set
     if given:
-        validation.document(body.value, "value")  # before anything is pinned
+        validation.serialize_document(body.value, "value")  # before anything is pinned
     registry = create_pin_registry(store, namespace=call.path["namespace"])
     pin = await registry.pin(
         body.key, label=body.label, role=body.role, priority=body.priority, tags=body.tags
     )
     entry = await (store.set(body.key, body.value) if given else store.get(body.key))
-    return show(_pinned_value(pin, entry))
+    return reply_with_data(_pinned_value(pin, entry))
 
 
-@operations("DELETE", _PATH, scope=Scope.MEMORY_WRITE, query=Unpin, reply=single(Unpinned))
+@operations("DELETE", _PATH, scope=Scope.MEMORY_WRITE, query=Unpin, reply=describe_single_reply(Unpinned))
 async def delete_pin(call: Call[Unpin, None]) -> Reply:
     """Show a key no more; what lies under it stays, unless `value=true`."""
     store, key = call.tenant.kv, call.query.key
@@ -158,4 +160,4 @@ async def delete_pin(call: Call[Unpin, None]) -> Reply:
     if call.query.value and any(pin.key == key for pin in await registry.list()):
         deleted = await store.delete(key)  # first: a pin that shows nothing can be let go of again
     unpinned = await registry.unpin(key)
-    return show(Unpinned(key=key, unpinned=unpinned, deleted=deleted))
+    return reply_with_data(Unpinned(key=key, unpinned=unpinned, deleted=deleted))

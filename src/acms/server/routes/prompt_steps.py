@@ -12,10 +12,10 @@ from acms.prompt.builder import Prompt
 from acms.prompt_types import PromptMessage
 from acms.server.operation import Body, Call
 from acms.server.routes.messages import PartBody, read_part
-from acms.server.versions import Version, placed
+from acms.server.versions import Version, resolve_version
 from acms.view import View
 
-__all__ = ["StepBody", "composed"]
+__all__ = ["StepBody", "apply_prompt_steps"]
 
 Priority: TypeAlias = Annotated[int, Field(ge=0, le=1_000_000)]
 Tokens: TypeAlias = Annotated[int, Field(ge=0)]
@@ -98,7 +98,7 @@ StepBody: TypeAlias = Annotated[
 ContentStep.model_rebuild()
 
 
-async def composed(call: Call[None, Any], made: Prompt, steps: Sequence[StepBody]) -> Prompt:
+async def apply_prompt_steps(call: Call[None, Any], made: Prompt, steps: Sequence[StepBody]) -> Prompt:
     """Return a prompt with more steps; `ValidationError` for what `Prompt` refuses."""
     for step in steps:
         match step:
@@ -106,12 +106,12 @@ async def composed(call: Call[None, Any], made: Prompt, steps: Sequence[StepBody
                 parts = tuple([read_part(one) for one in step.parts])
                 made = made.raw(PromptMessage(role=step.role, parts=parts, name=step.name))
             case SessionStep():
-                made = made.add(await _log(call, step.session))
+                made = made.add(await _open_view(call, step.session))
             case ContentStep():
-                made = _shrinking(made, step, await composed(call, Prompt(), step.content))
+                made = _add_content_step(made, step, await apply_prompt_steps(call, Prompt(), step.content))
             case RecallStep():
                 made = made.recall(
-                    await _log(call, step.session),
+                    await _open_view(call, step.session),
                     step.query,
                     tokens=step.tokens,
                     priority=step.priority,
@@ -129,7 +129,7 @@ async def composed(call: Call[None, Any], made: Prompt, steps: Sequence[StepBody
     return made
 
 
-def _shrinking(made: Prompt, step: ContentStep, content: Prompt) -> Prompt:
+def _add_content_step(made: Prompt, step: ContentStep, content: Prompt) -> Prompt:
     given: dict[str, Any] = {} if step.priority is None else {"priority": step.priority}
     match step.type:
         case "history":
@@ -146,8 +146,8 @@ def _shrinking(made: Prompt, step: ContentStep, content: Prompt) -> Prompt:
             )
 
 
-async def _log(call: Call[None, Any], part: SessionPart) -> View:
+async def _open_view(call: Call[None, Any], part: SessionPart) -> View:
     context = part.context_id or call.path["context_id"]
     session = await call.tenant.session(context)
-    version = await placed(session, context, part.at_version, part.at_message, part.at_tag)
+    version = await resolve_version(session, context, part.at_version, part.at_message, part.at_tag)
     return session if version is None else session.at(version)

@@ -19,9 +19,9 @@ from acms.prompt_types import CachePrediction, Count, Use
 from acms.providers import codecs
 from acms.results import Verdict
 from acms.server.operation import Body, Call, Operations, Reply, Scope
-from acms.server.replies import show, single
-from acms.server.routes.prompt_steps import StepBody, composed
-from acms.server.routes.recall import Excluded, within
+from acms.server.replies import describe_single_reply, reply_with_data
+from acms.server.routes.prompt_steps import StepBody, apply_prompt_steps
+from acms.server.routes.recall import Excluded, check_token_limit
 from acms.server.versions import Version, view_at
 from acms.view import View
 
@@ -119,13 +119,13 @@ class RenderedPrompt:
 
 
 @lru_cache(maxsize=64)
-def _usual(name: str, model: str | None) -> Codec:
+def _get_cached_codec(name: str, model: str | None) -> Codec:
     return codecs.named(name, model)
 
 
-def _codec(body: PromptBody) -> Codec:
+def _resolve_codec(body: PromptBody) -> Codec:
     if body.max_tokens is None and body.calibration is None:
-        return _usual(body.codec, body.model)
+        return _get_cached_codec(body.codec, body.model)
     return codecs.named(body.codec, body.model, max_tokens=body.max_tokens, calibrated=body.calibration)
 
 
@@ -134,7 +134,7 @@ def _codec(body: PromptBody) -> Codec:
     "/contexts/{context_id}/prompt",
     scope=Scope.MEMORY_READ,
     body=PromptBody,
-    reply=single(RenderedPrompt),
+    reply=describe_single_reply(RenderedPrompt),
     writes=False,
     example={
         "codec": "openai-chat",
@@ -154,19 +154,19 @@ async def render_prompt(call: Call[None, PromptBody]) -> Reply:
     cached. 422 when what is required does not fit: the answer says where, and what was tried.
     """
     body = call.body
-    within(body.budget, call.config.limits, "budget")
+    check_token_limit(body.budget, call.config.limits, "budget")
     after = None if body.after is None else Manifest.from_json(body.after)
-    made = Prompt(_codec(body))
+    made = Prompt(_resolve_codec(body))
     if body.steps is None:
-        made = _simple(call, made, await view_at(call, body))
+        made = _build_simple_prompt(call, made, await view_at(call, body))
     elif others := body.model_fields_set & _SIMPLE:
         raise ValidationError("says it beside the steps", field=min(others), options=("make a step of it",))
     else:
-        made = await composed(call, made, body.steps)
+        made = await apply_prompt_steps(call, made, body.steps)
     if body.tools:
         made = made.tools(body.tools)
     rendered = await made.render(budget=body.budget, after=after, on_event=call.app.metrics.event)
-    return show(_prompt(rendered, body.budget, ledger=body.ledger))
+    return reply_with_data(_build_rendered_prompt(rendered, body.budget, ledger=body.ledger))
 
 
 _SIMPLE = frozenset(
@@ -174,7 +174,7 @@ _SIMPLE = frozenset(
 )
 
 
-def _simple(call: Call[None, PromptBody], made: Prompt, session: View) -> Prompt:
+def _build_simple_prompt(call: Call[None, PromptBody], made: Prompt, session: View) -> Prompt:
     """Return the prompt of a request that has no steps."""
     body = call.body
     if body.system is not None:
@@ -207,7 +207,7 @@ def _simple(call: Call[None, PromptBody], made: Prompt, session: View) -> Prompt
     return made
 
 
-def _prompt(found: Rendered, budget: int, *, ledger: bool) -> RenderedPrompt:
+def _build_rendered_prompt(found: Rendered, budget: int, *, ledger: bool) -> RenderedPrompt:
     return RenderedPrompt(
         payload=found.payload,
         codec=found.codec.name,

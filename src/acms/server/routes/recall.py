@@ -14,11 +14,11 @@ from acms.nouns import WHEN_GIVEN
 from acms.results import Band, Certainty, ContextItem, ContextItems, Verdict
 from acms.server.config import Limits
 from acms.server.operation import Body, Call, Operations, Reply, Scope
-from acms.server.replies import show, single
+from acms.server.replies import describe_single_reply, reply_with_data
 from acms.server.versions import Version, view_at
 from acms.text import chat_messages as chat
 
-__all__ = ["Budget", "operations", "verdicts", "within"]
+__all__ = ["Budget", "check_token_limit", "list_verdicts", "operations"]
 
 operations = Operations("memory")
 
@@ -88,13 +88,13 @@ class Recalled:
     certainty: Certainty | None = field(default=None, metadata=WHEN_GIVEN)
 
 
-def within(budget: int | None, limits: Limits, field: str) -> None:
+def check_token_limit(budget: int | None, limits: Limits, field: str) -> None:
     """Raise `ValidationError` for more tokens than one request may ask for."""
     if budget is not None and budget > limits.tokens:
         raise ValidationError(f"must be at most {limits.tokens}", field=field)
 
 
-def verdicts(found: ContextItems, *, why: bool = True, about: Sequence[str] = ()) -> list[Verdict]:
+def list_verdicts(found: ContextItems, *, why: bool = True, about: Sequence[str] = ()) -> list[Verdict]:
     """Return why each candidate is shown or not, best first, and the same of other entries that the ledger knows."""
     candidates = found.ledger.candidates
     listed = sorted(candidates.values(), key=lambda one: (not one.included, -one.score, one.version))
@@ -106,7 +106,7 @@ def verdicts(found: ContextItems, *, why: bool = True, about: Sequence[str] = ()
     return [*(listed if why else ()), *asked]
 
 
-def _recalled(found: ContextItems, body: RecallBody) -> Recalled:
+def _build_recall_result(found: ContextItems, body: RecallBody) -> Recalled:
     why = body.why
     return Recalled(
         items=found,
@@ -119,7 +119,7 @@ def _recalled(found: ContextItems, body: RecallBody) -> Recalled:
         tier=found.tier,
         warnings=found.ledger.warnings,
         omitted=found.ledger.omitted,
-        verdicts=verdicts(found, why=why, about=body.about) if why or body.about else None,
+        verdicts=list_verdicts(found, why=why, about=body.about) if why or body.about else None,
         certainty=found.ledger.certainty if why else None,
     )
 
@@ -129,7 +129,7 @@ def _recalled(found: ContextItems, body: RecallBody) -> Recalled:
     f"{_CONTEXT}/recall",
     scope=Scope.MEMORY_READ,
     body=RecallBody,
-    reply=single(Recalled),
+    reply=describe_single_reply(Recalled),
     writes=False,
     example={"query": "what did we choose for orders?", "tokenBudget": 500},
 )
@@ -141,8 +141,8 @@ async def recall(call: Call[None, RecallBody]) -> Reply:
     asked for. It is a POST as a query is private, and addresses are logged.
     """
     body = call.body
-    within(body.token_budget, call.config.limits, "tokenBudget")
-    within(body.budget, call.config.limits, "budget")
+    check_token_limit(body.token_budget, call.config.limits, "tokenBudget")
+    check_token_limit(body.budget, call.config.limits, "budget")
     if body.budget is not None and body.token_budget is not None:
         raise ValidationError("is another name of budget: give one of them", field="tokenBudget")
     session = await view_at(call, body)
@@ -159,7 +159,7 @@ async def recall(call: Call[None, RecallBody]) -> Reply:
         include_superseded=body.include_superseded,
         relevant_only=body.relevant_only,
     )
-    return show(_recalled(found, body))
+    return reply_with_data(_build_recall_result(found, body))
 
 
 class ChatBody(Body):
@@ -189,7 +189,7 @@ class Chat:
     f"{_CONTEXT}/chat",
     scope=Scope.MEMORY_READ,
     body=ChatBody,
-    reply=single(Chat),
+    reply=describe_single_reply(Chat),
     writes=False,
     example={"query": "what did we choose for orders?", "budget": 6000},
     reply_example={
@@ -208,8 +208,10 @@ async def chat_messages(call: Call[None, ChatBody]) -> Reply:
     other formats, tools and pins see `/prompt`.
     """
     body = call.body
-    within(body.budget, call.config.limits, "budget")
+    check_token_limit(body.budget, call.config.limits, "budget")
     session = await view_at(call, body)
     messages = await session.messages(body.query, budget=body.budget)
-    tokens = chat.tokens(messages, session.counter)
-    return show(Chat(messages=messages, sources=messages.sources, tokens=tokens, budget=body.budget))
+    tokens = chat.count_message_tokens(messages, session.counter)
+    return reply_with_data(
+        Chat(messages=messages, sources=messages.sources, tokens=tokens, budget=body.budget)
+    )

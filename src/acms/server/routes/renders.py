@@ -6,10 +6,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from acms.nouns import write
+from acms.nouns import encode_noun
 from acms.prompt_types import LoggedRender, RenderDetails
 from acms.server.operation import Call, Operations, Query, Reply, Scope
-from acms.server.replies import listed, many, show, single
+from acms.server.replies import describe_list_reply, describe_single_reply, reply_with_data, reply_with_page
 
 __all__ = ["operations"]
 
@@ -29,7 +29,7 @@ class ListRenders(Query):
     "/contexts/{context_id}/renders",
     scope=Scope.MEMORY_READ,
     query=ListRenders,
-    reply=many(LoggedRender, str),
+    reply=describe_list_reply(LoggedRender, str),
 )
 async def list_renders(call: Call[ListRenders, None]) -> Reply:
     """List what was really sent of a context, newest first: prompts, chat messages, replies of the contract.
@@ -39,14 +39,16 @@ async def list_renders(call: Call[ListRenders, None]) -> Reply:
     """
     session = await call.tenant.session(call.path["context_id"])
     found = await session.renders(limit=call.query.limit, after=call.query.cursor)
-    return listed([write(one) for one in found], found[-1].id if len(found) == call.query.limit else None)
+    return reply_with_page(
+        [encode_noun(one) for one in found], found[-1].id if len(found) == call.query.limit else None
+    )
 
 
 @operations(
     "GET",
     "/contexts/{context_id}/renders/{render_id}",
     scope=Scope.MEMORY_READ,
-    reply=single(RenderDetails),
+    reply=describe_single_reply(RenderDetails),
 )
 async def get_render(call: Call[None, None]) -> Reply:
     """Return one request message by message: what each shows as the log has it now, and what was left out, and why.
@@ -54,7 +56,7 @@ async def get_render(call: Call[None, None]) -> Reply:
     What the caller wrote is not kept: of that only its place and its tokens are told.
     """
     session = await call.tenant.session(call.path["context_id"])
-    return show(await session.sent(call.path["render_id"]))
+    return reply_with_data(await session.sent(call.path["render_id"]))
 
 
 @operations("DELETE", "/contexts/{context_id}/renders", scope=Scope.ERASE, status=204)

@@ -10,11 +10,11 @@ from pydantic import Field
 
 from acms.events.webhooks import KINDS, URL_CHARS, Told, Webhooks
 from acms.model import Job
-from acms.nouns import write
+from acms.nouns import encode_noun
 from acms.results import Webhook
 from acms.server.operation import Body, Call, Operations, Reply, Scope
-from acms.server.replies import listed, many, single
-from acms.server.routes.jobs import visible
+from acms.server.replies import describe_list_reply, describe_single_reply, reply_with_page
+from acms.server.routes.jobs import filter_visible_jobs
 
 __all__ = ["operations"]
 
@@ -40,7 +40,7 @@ class WebhookBody(Body):
     events: Annotated[Sequence[Told], Field(min_length=1)] = KINDS
 
 
-def _webhooks(call: Call[Any, Any]) -> Webhooks:
+def _open_webhooks(call: Call[Any, Any]) -> Webhooks:
     return Webhooks(call.tenant.handle)
 
 
@@ -49,7 +49,7 @@ def _webhooks(call: Call[Any, Any]) -> Webhooks:
     "/webhooks",
     scope=Scope.ADMIN,
     body=WebhookBody,
-    reply=single(NewWebhook),
+    reply=describe_single_reply(NewWebhook),
     status=201,
     example={"url": "https://example.com/acms", "events": ["message", "fact"]},
 )
@@ -59,29 +59,29 @@ async def add_webhook(call: Call[None, WebhookBody]) -> Reply:
     It is sent ids, kinds and versions, no text, signed as Standard Webhooks has it with the secret that is shown here,
     this once. An address that is not public is never connected to, whatever its name resolves to by then.
     """
-    made, secret = await _webhooks(call).add(call.body.url, events=call.body.events)
-    return Reply(body={"data": {**write(made), "secret": secret}})
+    made, secret = await _open_webhooks(call).add(call.body.url, events=call.body.events)
+    return Reply(body={"data": {**encode_noun(made), "secret": secret}})
 
 
-@operations("GET", "/webhooks", scope=Scope.ADMIN, reply=many(Webhook, str))
+@operations("GET", "/webhooks", scope=Scope.ADMIN, reply=describe_list_reply(Webhook, str))
 async def list_webhooks(call: Call[None, None]) -> Reply:
     """List the webhooks of the tenant, oldest first; never their secrets."""
-    return listed([write(one) for one in await _webhooks(call).list()], None)
+    return reply_with_page([encode_noun(one) for one in await _open_webhooks(call).list()], None)
 
 
 @operations("DELETE", _PATH, scope=Scope.ADMIN, status=204)
 async def remove_webhook(call: Call[None, None]) -> Reply:
     """Remove a webhook; what was not delivered to it by now is not."""
-    await _webhooks(call).remove(call.path["webhook_id"])
+    await _open_webhooks(call).remove(call.path["webhook_id"])
     return Reply()
 
 
-@operations("POST", f"{_PATH}/replay", scope=Scope.ADMIN, reply=many(Job, str))
+@operations("POST", f"{_PATH}/replay", scope=Scope.ADMIN, reply=describe_list_reply(Job, str))
 async def replay_webhook(call: Call[None, None]) -> Reply:
     """Deliver again what was given up, each log from the first entry that was not taken; the answer are the jobs.
 
     What was given up is listed as jobs of the kind `webhook` that failed.
     """
-    jobs = await _webhooks(call).replay(call.path["webhook_id"])
+    jobs = await _open_webhooks(call).replay(call.path["webhook_id"])
     call.tenant.work()
-    return listed([write(job) for job in await visible(call.tenant, jobs)], None)
+    return reply_with_page([encode_noun(job) for job in await filter_visible_jobs(call.tenant, jobs)], None)

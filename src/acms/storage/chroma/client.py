@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from acms.errors import ACMSError, ConfigurationError, MissingExtraError, VectorsUnavailableError
-from acms.observability.logging import log
+from acms.observability.logging import log_event
 from acms.runtime.loops import PerLoop
 
 READ = 1_000
@@ -56,12 +56,12 @@ class Chroma:
             raise ConfigurationError("give a client, a path or a url", options=("path='vectors'",))
         if url is not None and urlsplit(url).scheme not in ("http", "https"):
             raise ConfigurationError(f"{url!r} is not the address of a server", options=("http://host:8000",))
-        if client is None and not _installed():
+        if client is None and not _is_chromadb_installed():
             raise MissingExtraError("chroma", "chromadb")
         self._prefix = f"{collection}-"
         self._timeout = timeout
         self._backoff = backoff
-        self._make = None if client is not None else partial(_client, path, url, timeout)
+        self._make = None if client is not None else partial(_create_client, path, url, timeout)
         self._opens_in = OPENING if url is None else timeout
         self._client: Any = client
         self._opening: PerLoop[asyncio.Lock] = PerLoop(asyncio.Lock)
@@ -84,7 +84,7 @@ class Chroma:
 
     async def write(self, space: str, dimension: int, **rows: Any) -> None:
         """Write ids, embeddings and metadatas to the collection of a space, which is made when it is new."""
-        call = partial(_write, rows)
+        call = partial(_upsert_rows, rows)
         await self._ask(partial(self._in, self.name(space, dimension), call, space))
 
     async def close(self) -> None:
@@ -95,9 +95,9 @@ class Chroma:
         self._client = None
         self._collections.clear()
         try:
-            await self._thread(partial(_close, client), self._timeout)
+            await self._thread(partial(_close_client, client), self._timeout)
         except Exception as error:
-            log(logging.WARNING, "vectors_not_closed", code=code(error))
+            log_event(logging.WARNING, "vectors_not_closed", code=code_of_error(error))
 
     async def _ask(self, work: Callable[[], T]) -> T:
         loop = asyncio.get_running_loop()
@@ -107,12 +107,14 @@ class Chroma:
             if self._client is None and self._make is not None:
                 async with self._opening.here():
                     if self._client is None:
-                        await self._thread(_loaded, OPENING)
-                        self._client = await self._thread(self._make, self._opens_in, late=_close)
+                        await self._thread(_load_chromadb, OPENING)
+                        self._client = await self._thread(self._make, self._opens_in, late=_close_client)
             return await self._thread(work, self._timeout)
         except Exception as error:
             self._not_before = loop.time() + self._backoff
-            log(logging.WARNING, "vectors_unavailable", code=code(error), seconds=self._backoff)
+            log_event(
+                logging.WARNING, "vectors_unavailable", code=code_of_error(error), seconds=self._backoff
+            )
             raise VectorsUnavailableError(f"Chroma failed: {type(error).__name__}: {error}") from error
 
     async def _thread(
@@ -188,7 +190,7 @@ class Chroma:
         return found
 
 
-def _installed() -> bool:
+def _is_chromadb_installed() -> bool:
     """Look for the package without loading it, which takes a second or two."""
     try:
         return find_spec("chromadb") is not None
@@ -196,7 +198,7 @@ def _installed() -> bool:
         return False
 
 
-def code(error: Exception) -> str:
+def code_of_error(error: Exception) -> str:
     """Return how a log names an error."""
     return error.code if isinstance(error, ACMSError) else type(error).__name__
 
@@ -204,13 +206,13 @@ def code(error: Exception) -> str:
 # ── calls on a collection, in a thread ──────────────────────────────────────────────────────────────────────────────
 
 
-def _loaded() -> None:
+def _load_chromadb() -> None:
     import chromadb
 
     del chromadb
 
 
-def _client(path: str | Path | None, url: str | None, timeout: float) -> Any:
+def _create_client(path: str | Path | None, url: str | None, timeout: float) -> Any:
     import chromadb
     from chromadb.config import Settings
 
@@ -221,75 +223,75 @@ def _client(path: str | Path | None, url: str | None, timeout: float) -> Any:
     secure = parts.scheme == "https"
     port = parts.port or (443 if secure else 8000)
     client: Any = chromadb.HttpClient(host=parts.hostname or "", port=port, ssl=secure, settings=settings)
-    for session in _sessions(client):  # which would wait for ever, and keep their thread as long
+    for session in _list_http_sessions(client):  # which would wait for ever, and keep their thread as long
         session.timeout = timeout
     return client
 
 
-def _sessions(client: Any) -> list[Any]:
+def _list_http_sessions(client: Any) -> list[Any]:
     """Return the HTTP sessions of a client; a folder has none."""
     servers = [getattr(one, "_server", None) for one in (client, getattr(client, "_admin_client", None))]
     return [session for server in servers if (session := getattr(server, "_session", None)) is not None]
 
 
-def _close(client: Any) -> None:
+def _close_client(client: Any) -> None:
     client.close()
-    for session in _sessions(client):  # which it leaves open
+    for session in _list_http_sessions(client):  # which it leaves open
         session.close()
 
 
-def _write(rows: Mapping[str, Any], collection: Any) -> None:
+def _upsert_rows(rows: Mapping[str, Any], collection: Any) -> None:
     collection.upsert(**rows)
 
 
-def delete(collection: Any, **which: Any) -> None:
+def delete_rows(collection: Any, **which: Any) -> None:
     """Delete rows by `ids` or `where`."""
     collection.delete(**which)
 
 
-def count(collection: Any, where: Mapping[str, Any]) -> int:
+def count_rows(collection: Any, where: Mapping[str, Any]) -> int:
     """Return how many rows there are of a kind."""
     return len(collection.get(where=where, include=[])["ids"])
 
 
-def page(collection: Any, where: Mapping[str, Any], start: int) -> list[tuple[str, str]]:
+def read_id_page(collection: Any, where: Mapping[str, Any], start: int) -> list[tuple[str, str]]:
     """Return (id, id of the entry) of the next `READ` rows of a kind."""
     found = collection.get(where=where, limit=READ, offset=start, include=["metadatas"])
     return [(id, str(one["entry"])) for id, one in zip(found["ids"], found["metadatas"], strict=True)]
 
 
-def read(collection: Any, ids: Sequence[str], half: bool) -> list[tuple[str, bytes]]:
+def read_vectors(collection: Any, ids: Sequence[str], half: bool) -> list[tuple[str, bytes]]:
     """Return (id, vector) of those that are there."""
     found = collection.get(ids=list(ids), include=["embeddings"] if half else ["metadatas"])
-    rows = _halves(found["embeddings"]) if half else _exact(found["metadatas"])
+    rows = _pack_half_floats(found["embeddings"]) if half else _decode_exact(found["metadatas"])
     return list(zip(found["ids"], rows, strict=True))
 
 
-def nearest(
+def query_nearest(
     collection: Any, vector: Sequence[float], size: int, where: Mapping[str, Any], half: bool
 ) -> list[Record]:
     """Return the nearest of a kind, best first."""
     found = collection.query(
         query_embeddings=[list(vector)], n_results=size, where=where, include=["metadatas", "embeddings"]
     )
-    return _records(found["metadatas"][0], found["embeddings"][0], half)
+    return _build_records(found["metadatas"][0], found["embeddings"][0], half)
 
 
-def some(collection: Any, where: Mapping[str, Any], half: bool) -> list[Record]:
+def sample_records(collection: Any, where: Mapping[str, Any], half: bool) -> list[Record]:
     """Return the first `READ` of a kind, in no order."""
     found = collection.get(where=where, limit=READ, include=["metadatas", "embeddings"])
-    return _records(found["metadatas"], found["embeddings"], half)
+    return _build_records(found["metadatas"], found["embeddings"], half)
 
 
-def _records(metadatas: Sequence[Mapping[str, Any]], embeddings: Any, half: bool) -> list[Record]:
-    rows = _halves(embeddings) if half else _exact(metadatas)
+def _build_records(metadatas: Sequence[Mapping[str, Any]], embeddings: Any, half: bool) -> list[Record]:
+    rows = _pack_half_floats(embeddings) if half else _decode_exact(metadatas)
     return [Record(str(one["entry"]), data) for one, data in zip(metadatas, rows, strict=True)]
 
 
-def _halves(embeddings: Any) -> list[bytes]:
+def _pack_half_floats(embeddings: Any) -> list[bytes]:
     """Return vectors as 16-bit floats: Chroma changes the last bits of 32, far below what 16 tell apart."""
     return [row.tobytes() for row in np.asarray(embeddings, np.float32).astype("<f2")]
 
 
-def _exact(metadatas: Sequence[Mapping[str, Any]]) -> list[bytes]:
+def _decode_exact(metadatas: Sequence[Mapping[str, Any]]) -> list[bytes]:
     return [b64decode(one["exact"]) for one in metadatas]

@@ -28,16 +28,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from acms.errors import ValidationError, VectorsUnavailableError
-from acms.log.encoding import locate
-from acms.log.validation import name
+from acms.log.encoding import parse_entry_id
+from acms.log.validation import validate_name
 from acms.model import Context, ContextQuery, Derived, Entry, Hit, Json, Kind, Search, State
-from acms.observability.logging import log
+from acms.observability.logging import log_event
 from acms.ports import StorageBackend
 from acms.runtime.loops import PerLoop
 from acms.storage import append_rules
 from acms.storage.chroma import client as chroma_client
-from acms.storage.chroma.client import READ, Chroma, Record, code
-from acms.storage.search import cosines
+from acms.storage.chroma.client import READ, Chroma, Record, code_of_error
+from acms.storage.search import score_cosines
 from acms.storage.wrapper import WrapperStorage
 from acms.text import index_record
 
@@ -114,7 +114,7 @@ class ChromaVectors(WrapperStorage):
         """
         if not wait:
             cards_only = all(row.space == index_record.SPACE for row in rows)
-            if cards_only or (not self._busy and all(_values(row) is None for row in rows)):
+            if cards_only or (not self._busy and all(_decode_values(row) is None for row in rows)):
                 return await self.inner.put_derived(context, rows, wait=False)
             outgoing = self._loops.here()
             if len(outgoing.queue) >= QUEUED:
@@ -144,20 +144,20 @@ class ChromaVectors(WrapperStorage):
             try:
                 await self._put(context, rows, wait=False)
             except Exception as error:
-                self._dropped(context, len(rows), code(error))
+                self._dropped(context, len(rows), code_of_error(error))
 
     def _dropped(self, context: str, rows: int, code: str) -> None:
-        log(logging.WARNING, "vectors_not_stored", context=context, code=code, rows=rows)
+        log_event(logging.WARNING, "vectors_not_stored", context=context, code=code, rows=rows)
 
     async def _put(self, context: str, rows: Sequence[Derived], *, wait: bool) -> int:
-        vectors = [_Vector(row, values) for row in rows if (values := _values(row)) is not None]
+        vectors = [_Vector(row, values) for row in rows if (values := _decode_values(row)) is not None]
         if not vectors:
             return await self.inner.put_derived(context, rows, wait=wait)
         head = await self.inner.head(context)
         entries = await self._entries(context, {row.version for row in rows}, head.version)
         live = {version: entry for version, entry in entries.items() if entry.state is State.LIVE}
         # Chroma first: a mark without its vector would be read as a loss, a vector without its mark is not read at all.
-        for (space, dimension), some in _by_collection(
+        for (space, dimension), some in _group_by_collection(
             vector for vector in vectors if vector.row.version in live
         ):
             for start in range(0, len(some), WRITE):
@@ -165,7 +165,10 @@ class ChromaVectors(WrapperStorage):
         sizes = {id(vector.row): len(vector.values) for vector in vectors}
         kept = await self.inner.put_derived(
             context,
-            [replace(row, data=_mark(sizes[id(row)], row.data)) if id(row) in sizes else row for row in rows],
+            [
+                replace(row, data=_build_mark(sizes[id(row)], row.data)) if id(row) in sizes else row
+                for row in rows
+            ],
             wait=wait,
         )
         if (
@@ -194,7 +197,7 @@ class ChromaVectors(WrapperStorage):
                 "context": owner.id,
                 "version": entry.version,
                 "entry": entry.id,
-                "found": _findable(entry),
+                "found": _is_searchable(entry),
             }
             if _HALF not in space:  # rounding does not bring these back to the last bit
                 metadata["exact"] = b64encode(vector.row.data).decode()
@@ -212,17 +215,19 @@ class ChromaVectors(WrapperStorage):
         `VectorsUnavailableError` when Chroma does not answer: a later call may have them.
         """
         rows = await self.inner.derived(context, space, after=after, at=at)
-        marked = [row for row in rows if _marked(row)]
+        marked = [row for row in rows if _is_marked(row)]
         if not marked:
             return rows
         there = await self._there(context, space, marked)
         found = [
-            replace(row, data=there[row.version, row.part]) if _marked(row) else row
+            replace(row, data=there[row.version, row.part]) if _is_marked(row) else row
             for row in rows
-            if not _marked(row) or (row.version, row.part) in there
+            if not _is_marked(row) or (row.version, row.part) in there
         ]
         if len(found) < len(rows):
-            log(logging.WARNING, "vectors_lost", context=context, space=space, rows=len(rows) - len(found))
+            log_event(
+                logging.WARNING, "vectors_lost", context=context, space=space, rows=len(rows) - len(found)
+            )
         return found
 
     async def _there(
@@ -230,7 +235,7 @@ class ChromaVectors(WrapperStorage):
     ) -> dict[tuple[int, int], bytes]:
         """Return the vectors of those of the marked rows that Chroma has as they were written, by version and part."""
         known = await self._context(context)
-        runs = append_rules.segments(
+        runs = append_rules.split_segments(
             context, known.lineage, min(row.version for row in marked), max(row.version for row in marked)
         )
         found: dict[tuple[int, int], bytes] = {}
@@ -240,10 +245,10 @@ class ChromaVectors(WrapperStorage):
             rows = {self._id(of[row.version], row): row for row in group}
             ids = list(rows)
             for start in range(0, len(ids), READ):
-                read = partial(chroma_client.read, ids=ids[start : start + READ], half=_HALF in space)
+                read = partial(chroma_client.read_vectors, ids=ids[start : start + READ], half=_HALF in space)
                 for id, data in await self._chroma.work(self._chroma.name(space, dimension), read) or ():
                     row = rows[id]
-                    if _mark(dimension, data) == row.data:
+                    if _build_mark(dimension, data) == row.data:
                         found[row.version, row.part] = data
         return found
 
@@ -268,7 +273,7 @@ class ChromaVectors(WrapperStorage):
     async def _lost(self, space: str, context: str, after: int, limit: int) -> list[int]:
         """Return the first versions of live entries some of whose vectors are not in Chroma."""
         rows = [
-            row for row in await self.inner.derived(context, space) if row.version > after and _marked(row)
+            row for row in await self.inner.derived(context, space) if row.version > after and _is_marked(row)
         ]
         rows.sort(key=lambda row: row.version)
         lost: list[int] = []
@@ -313,10 +318,10 @@ class ChromaVectors(WrapperStorage):
         return sorted(best.values(), key=lambda hit: (-hit.score, hit.id))[: max(0, query.limit)]
 
     async def _nearest(self, query: Search, space: str, vector: tuple[float, ...]) -> list[Hit]:
-        if not _comparable(np.asarray(vector, np.float64)):
+        if not _is_comparable(np.asarray(vector, np.float64)):
             return []
         try:
-            namespace = name(query.namespace, "namespace")
+            namespace = validate_name(query.namespace, "namespace")
         except ValidationError:  # there can be none of that name
             return []
         collection, half = self._chroma.name(space, len(vector)), _HALF in space
@@ -330,7 +335,9 @@ class ChromaVectors(WrapperStorage):
                 {"found": True},
                 *({"context": {"$ne": one}} for one in hidden),
             ]
-            ask = partial(chroma_client.nearest, vector=vector, size=look, where={"$and": where}, half=half)
+            ask = partial(
+                chroma_client.query_nearest, vector=vector, size=look, where={"$and": where}, half=half
+            )
             records = await self._chroma.work(collection, ask) or []
             hits, more = await self._hits(vector, records, namespace)
             if len(hits) >= query.limit or len(hidden) >= HIDDEN:
@@ -342,7 +349,7 @@ class ChromaVectors(WrapperStorage):
             else:
                 break
         # An index by neighbours may miss some where there are few, or many alike: the first thousand are all compared.
-        some = partial(chroma_client.some, where={"$and": where}, half=half)
+        some = partial(chroma_client.sample_records, where={"$and": where}, half=half)
         records = await self._chroma.work(collection, some) or []
         beside, _ = await self._hits(vector, records, namespace)
         return list({hit.id: hit for hit in (*hits, *beside)}.values())
@@ -353,7 +360,7 @@ class ChromaVectors(WrapperStorage):
         """Score what Chroma found; without what the books say is gone, and with the contexts they say are hidden."""
         scores: dict[str, float] = {}
         query = Search(namespace=namespace, space="", vector=tuple(vector))
-        for (id, _), score in cosines(query, ((record.entry, 0, record.data) for record in records)):
+        for (id, _), score in score_cosines(query, ((record.entry, 0, record.data) for record in records)):
             scores[id] = max(scores.get(id, 0.0), score)
         live: dict[str, bool] = {}
         hits: list[Hit] = []
@@ -363,7 +370,7 @@ class ChromaVectors(WrapperStorage):
             if entry.context not in live:
                 owner = await self.inner.context(entry.context)
                 live[entry.context] = owner.deleted_at is None and owner.namespace == namespace
-            if live[entry.context] and scores[entry.id] > 0 and _findable(entry):
+            if live[entry.context] and scores[entry.id] > 0 and _is_searchable(entry):
                 hits.append(Hit(context=entry.context, id=entry.id, score=scores[entry.id]))
         return hits, [context for context, alive in live.items() if not alive]
 
@@ -378,7 +385,7 @@ class ChromaVectors(WrapperStorage):
             try:
                 await self._forget(context, versions)
             except VectorsUnavailableError as error:
-                log(
+                log_event(
                     logging.ERROR,
                     "vectors_not_erased",
                     context=context,
@@ -392,13 +399,13 @@ class ChromaVectors(WrapperStorage):
             for start in range(0, len(own), READ):
                 where = self._where(owner, own[start : start + READ])
                 for one in await self._chroma.names():
-                    await self._chroma.work(one, partial(chroma_client.delete, where=where))
+                    await self._chroma.work(one, partial(chroma_client.delete_rows, where=where))
 
     async def residue(self, ids: Sequence[str], texts: Sequence[bytes]) -> list[str]:
         """Return where Chroma still has vectors of erased entries."""
         del texts
         places: dict[str, list[int]] = {}
-        for place in map(locate, ids):
+        for place in map(parse_entry_id, ids):
             if place is not None:
                 places.setdefault(place[0], []).append(place[1])
         found: list[str] = []
@@ -407,7 +414,7 @@ class ChromaVectors(WrapperStorage):
                 for start in range(0, len(own), READ):
                     where = self._where(owner, own[start : start + READ])
                     for one in await self._chroma.names():
-                        left = await self._chroma.work(one, partial(chroma_client.count, where=where))
+                        left = await self._chroma.work(one, partial(chroma_client.count_rows, where=where))
                         if left:
                             found.append(f"{owner}: {left} vectors in Chroma")
         except VectorsUnavailableError:
@@ -417,7 +424,7 @@ class ChromaVectors(WrapperStorage):
     async def adopt(self, context: str, space: str) -> int:
         """Move the vectors of a log that still lie in the store inside to Chroma; return how many."""
         rows = await self.inner.derived(context, space)
-        moving = [row for row in rows if _values(row) is not None]
+        moving = [row for row in rows if _decode_values(row) is not None]
         for start in range(0, len(moving), WRITE):
             await self.put_derived(context, moving[start : start + WRITE])
         return len(moving)
@@ -431,7 +438,7 @@ class ChromaVectors(WrapperStorage):
         for one in await self._chroma.names():
             start = 0
             while True:
-                page = partial(chroma_client.page, where={"tenant": self.tenant}, start=start)
+                page = partial(chroma_client.read_id_page, where={"tenant": self.tenant}, start=start)
                 records = await self._chroma.work(one, page) or []
                 entries = await self.inner.get([entry for _, entry in records])
                 gone = [
@@ -440,7 +447,7 @@ class ChromaVectors(WrapperStorage):
                     if entry is None or entry.state is State.ERASED
                 ]
                 if gone:
-                    await self._chroma.work(one, partial(chroma_client.delete, ids=gone))
+                    await self._chroma.work(one, partial(chroma_client.delete_rows, ids=gone))
                     deleted += len(gone)
                 if len(records) < READ:
                     break
@@ -483,7 +490,7 @@ class ChromaVectors(WrapperStorage):
         if not wanted:
             return []
         known = await self._context(context)
-        runs = append_rules.segments(context, known.lineage, wanted[0], wanted[-1])
+        runs = append_rules.split_segments(context, known.lineage, wanted[0], wanted[-1])
         return [(owner, [n for n in wanted if low <= n <= high]) for owner, low, high in runs]
 
     def _id(self, owner: str, row: Derived) -> str:
@@ -496,16 +503,16 @@ class ChromaVectors(WrapperStorage):
 # ── rows ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _values(row: Derived) -> NDArray[np.float32] | None:
+def _decode_values(row: Derived) -> NDArray[np.float32] | None:
     """Return the numbers of a vector; None for a row that stays inside: it is none, or Chroma could not compare it."""
     half = _HALF in row.space
     if row.space == index_record.SPACE or not row.data or len(row.data) % (2 if half else 4):
         return None
     values = np.frombuffer(row.data, "<f2" if half else "<f4")
-    return values.astype(np.float32) if _comparable(values) else None
+    return values.astype(np.float32) if _is_comparable(values) else None
 
 
-def _comparable(values: NDArray[np.floating]) -> bool:
+def _is_comparable(values: NDArray[np.floating]) -> bool:
     """Return whether the square of a vector's length is a number that 32 bits hold, and not zero."""
     if not np.isfinite(values).all():
         return False
@@ -513,21 +520,21 @@ def _comparable(values: NDArray[np.floating]) -> bool:
     return bool(1e-30 < float(np.dot(wide, wide)) < 1e30)
 
 
-def _mark(dimension: int, data: bytes) -> bytes:
+def _build_mark(dimension: int, data: bytes) -> bytes:
     return _MARK.pack(_SIGN, dimension, blake2b(data, digest_size=13).digest())
 
 
-def _marked(row: Derived) -> bool:
+def _is_marked(row: Derived) -> bool:
     return len(row.data) == _MARK.size and row.data.startswith(_SIGN)
 
 
-def _by_collection(vectors: Iterable[_Vector]) -> Iterable[tuple[tuple[str, int], list[_Vector]]]:
+def _group_by_collection(vectors: Iterable[_Vector]) -> Iterable[tuple[tuple[str, int], list[_Vector]]]:
     found: dict[tuple[str, int], list[_Vector]] = {}
     for vector in vectors:
         found.setdefault((vector.row.space, len(vector.values)), []).append(vector)
     return found.items()
 
 
-def _findable(entry: Entry) -> bool:
+def _is_searchable(entry: Entry) -> bool:
     """Return whether a search across contexts may find an entry."""
     return entry.kind in (Kind.FACT, Kind.SUMMARY) or (entry.kind is Kind.MESSAGE and bool(entry.markers))

@@ -19,7 +19,7 @@ from acms.log import validation
 from acms.model import Json, KVEntry, KVPage
 from acms.ports import CompareAndSetKV, KVMemory, ListingKV
 from acms.runtime.chance import chance
-from acms.runtime.lazy import lazily
+from acms.runtime.lazy import lazy_attributes
 from acms.storage import urls
 from acms.storage.kv_home import InMemoryKV, KVHome
 
@@ -49,7 +49,7 @@ _HOMES = {
     "RedisKV": "acms.storage.kv.redis",
     "SQLiteKV": "acms.storage.sqlite.kv",
 }
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazy_attributes(__name__, _HOMES)
 
 
 ATTEMPTS = 100
@@ -97,7 +97,7 @@ async def change_entry(
     change: Callable[[KVEntry | None], tuple[Json, Mapping[str, Json] | None] | None],
 ) -> KVEntry | None:
     """Change a value and its metadata as `update_entry` changes a value; `change` returns None to leave them."""
-    async with _turn(store, key):
+    async with _lock_for_key(store, key):
         attempt = 0
         while True:
             before = await store.get(key)
@@ -117,7 +117,7 @@ async def change_entry(
             await asyncio.sleep(chance.random() * min(0.05, 0.001 * 2**attempt))
 
 
-def _turn(store: KVMemory, key: str) -> asyncio.Lock:
+def _lock_for_key(store: KVMemory, key: str) -> asyncio.Lock:
     """Return the lock of a store's key: callers of one process queue up instead of overtaking each other for ever."""
     loop = asyncio.get_running_loop()
     with _making:
@@ -151,23 +151,23 @@ def open_kv(url: str | Path) -> KVHome:
     scheme, _, rest = url.partition("://")
     try:
         if scheme == "memory":
-            where, options = _options(rest, "tenant")
-            validation.name(options.get("tenant", "default"), "tenant")
+            where, options = _split_options(rest, "tenant")
+            validation.validate_name(options.get("tenant", "default"), "tenant")
             if not where:
                 return InMemoryKV()
         elif scheme == "sqlite":
-            found = _sqlite(rest)
+            found = _open_sqlite(rest)
             if found is not None:
                 return found
         elif scheme in ("postgresql", "postgres"):
             from acms.storage.postgres.kv import PostgresKV
 
-            where, options = _options(rest, "tenant")
+            where, options = _split_options(rest, "tenant")
             return PostgresKV(f"{scheme}://{where}", tenant=options.get("tenant", "default"))
         elif scheme in ("redis", "rediss", "unix"):
             from acms.storage.kv.redis import RedisKV
 
-            where, options = _options(rest, "prefix", "ttl_seconds")
+            where, options = _split_options(rest, "prefix", "ttl_seconds")
             ttl = options.get("ttl_seconds")
             return RedisKV(
                 f"{scheme}://{where}",
@@ -184,10 +184,10 @@ def open_kv(url: str | Path) -> KVHome:
     )
 
 
-def _sqlite(rest: str) -> KVHome | None:
+def _open_sqlite(rest: str) -> KVHome | None:
     from acms.storage.sqlite.kv import SQLiteKV
 
-    where, options = _options(rest, "tenant", "mode", "durability")
+    where, options = _split_options(rest, "tenant", "mode", "durability")
     mode, durability = options.get("mode", "rw"), options.get("durability", "disk")
     known = mode in ("ro", "rw") and durability in ("disk", "relaxed") and "?" not in where
     if known and where[:1] == "/" and where[1:]:
@@ -200,7 +200,7 @@ def _sqlite(rest: str) -> KVHome | None:
     return None
 
 
-def _options(rest: str, *names: str) -> tuple[str, dict[str, str]]:
+def _split_options(rest: str, *names: str) -> tuple[str, dict[str, str]]:
     """Take options of ours out of a URL; what is left goes to the driver, letter by letter."""
     where, _, query = rest.partition("?")
     found: dict[str, str] = {}

@@ -23,7 +23,7 @@ from acms.errors import (
     StorageUnavailableError,
 )
 from acms.log.encoding import Entropy
-from acms.log.validation import text, whole
+from acms.log.validation import validate_integer, validate_text
 from acms.runtime.loops import PerLoop
 from acms.storage.kv_home import Clock, How, KVHome, Row, utc_now
 
@@ -81,12 +81,12 @@ class RedisKV(KVHome):
         clock: Clock = utc_now,
         entropy: Entropy = os.urandom,
     ) -> None:
-        self.prefix = text(prefix, "prefix", limit=255)
+        self.prefix = validate_text(prefix, "prefix", limit=255)
         self.ttl_seconds = (
-            None if ttl_seconds is None else whole(ttl_seconds, "ttl_seconds", least=1, most=2**31)
+            None if ttl_seconds is None else validate_integer(ttl_seconds, "ttl_seconds", least=1, most=2**31)
         )
         self._url = url
-        self._connections = whole(connections, "connections", least=1)
+        self._connections = validate_integer(connections, "connections", least=1)
         self._timeout = timeout_seconds
         self._clock = clock
         self._entropy = entropy
@@ -159,7 +159,7 @@ class RedisKV(KVHome):
             return await call(client)
 
     async def _get(self, key: str) -> tuple[Any, Any, Any, Any, Any] | None:
-        return await self._ask(key, lambda client: _fields(client, self.prefix + key))
+        return await self._ask(key, lambda client: _read_fields(client, self.prefix + key))
 
     async def _put(self, how: How, values: Mapping[str, Any]) -> tuple[Any, Any] | None:
         given = (
@@ -184,10 +184,10 @@ class RedisKV(KVHome):
         start = self.prefix + prefix
 
         async def look(client: Redis) -> list[Row]:
-            found = {key async for key in client.scan_iter(match=_literal(start) + "*", count=1000)}
+            found = {key async for key in client.scan_iter(match=_escape_glob(start) + "*", count=1000)}
             rows: list[Row] = []
             for key in sorted(key for key in found if key > self.prefix + after):
-                row = await _fields(client, key)
+                row = await _read_fields(client, key)
                 if row is not None:  # else deleted since
                     rows.append((key.removeprefix(self.prefix), *row))
                 if len(rows) == limit:
@@ -203,14 +203,14 @@ class RedisKV(KVHome):
             await found[0].aclose()
 
 
-async def _fields(client: Redis, key: str) -> tuple[Any, Any, Any, Any, Any] | None:
+async def _read_fields(client: Redis, key: str) -> tuple[Any, Any, Any, Any, Any] | None:
     data, metadata, created_at, updated_at, revision = await client.hmget(key, _FIELDS)
     if data is None:
         return None
     return data, metadata or None, int(created_at or ""), int(updated_at or ""), revision
 
 
-def _literal(text: str) -> str:
+def _escape_glob(text: str) -> str:
     """Return a pattern that matches a text and nothing else."""
     return re.sub(r"[*?[\]^\\-]", r"\\\g<0>", text)
 

@@ -12,8 +12,8 @@ from types import CoroutineType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from acms.errors import ACMSError, ConflictError, CorruptRecordError, SessionNotFoundError, ValidationError
-from acms.log.encoding import Entropy, context_id, genesis, locate, seal, verify
-from acms.log.validation import INNER, name
+from acms.log.encoding import Entropy, context_id, genesis_hash, parse_entry_id, seal_drafts, verify_chain
+from acms.log.validation import INNER, validate_name
 from acms.model import (
     EMPTY,
     UNFINISHED,
@@ -47,13 +47,13 @@ from acms.storage import append_rules, handles, records, search
 from acms.storage.append_rules import Read
 from acms.storage.kv_home import InMemoryKV
 from acms.storage.outbox import Outbox
-from acms.storage.sessions import composed, contains, sessions
+from acms.storage.sessions import compose_session_page, json_contains, read_session_page
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def _alone(
+def _with_lock(
     method: Callable[Concatenate[MemoryStorage, P], CoroutineType[Any, Any, R]],
 ) -> Callable[Concatenate[MemoryStorage, P], CoroutineType[Any, Any, R]]:
     """Return a method that runs when no other thread is in the store; it awaits nothing but others of the store."""
@@ -110,9 +110,9 @@ class JobQueue:
     def _held(self, lease: Lease) -> Job:
         job = self._jobs.get(lease.job.id)
         if job is None:
-            raise append_rules.no_job(lease.job.id)
+            raise append_rules.job_missing_error(lease.job.id)
         if job.attempt != lease.attempt or job.state is not JobState.RUNNING:
-            raise append_rules.lost(lease)
+            raise append_rules.lease_lost_error(lease)
         return job
 
     def claim(self, kinds: Sequence[str], lease: timedelta, limit: int) -> list[Lease]:
@@ -145,14 +145,14 @@ class JobQueue:
         """End an attempt that has no effect on the log."""
         job = self._jobs.get(lease.job.id)
         if job is None:
-            raise append_rules.no_job(lease.job.id)
+            raise append_rules.job_missing_error(lease.job.id)
         if (job.attempt, job.state) != (lease.attempt, lease.job.state) or job.state is JobState.DONE:
-            raise append_rules.lost(lease)
-        state, why, due = append_rules.outcome(job, outcome)
+            raise append_rules.lease_lost_error(lease)
+        state, why, due = append_rules.resolve_outcome(job, outcome)
         done = state is JobState.DONE
         twin = self._twin(job.dedupe) if state is JobState.READY else None
         if twin is not None and twin.id != job.id:
-            raise append_rules.taken(job.id, twin.id)
+            raise append_rules.duplicate_job_error(job.id, twin.id)
         job = replace(
             job,
             state=state,
@@ -217,7 +217,7 @@ class MemoryStorage:
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         entropy: Entropy = os.urandom,
     ) -> None:
-        self.tenant = name(tenant, "tenant")
+        self.tenant = validate_name(tenant, "tenant")
         self._clock = clock
         self._entropy = entropy
         self._logs: dict[str, Log] = {}
@@ -234,12 +234,12 @@ class MemoryStorage:
 
     async def __aenter__(self) -> MemoryStorage:
         """Use the store in a block."""
-        handles.retain(self)
+        handles.retain_handle(self)
         return self
 
     async def __aexit__(self, *error: object) -> None:
         """Leave the block; what is stored stays."""
-        await handles.release(self)
+        await handles.release_handle(self)
 
     async def aclose(self) -> None:
         """Do nothing: what is stored stays as long as the object."""
@@ -253,7 +253,7 @@ class MemoryStorage:
                 return context
         return None
 
-    @_alone
+    @_with_lock
     async def create(self, context: ContextDraft) -> Context:
         """Create a context, or return the live one with the same namespace and key."""
         if context.key is not None:
@@ -263,18 +263,18 @@ class MemoryStorage:
         id = context_id(self._entropy)
         new = Context(
             id=id,
-            namespace=name(context.namespace, "namespace"),
-            key=None if context.key is None else name(context.key, "key"),
+            namespace=validate_name(context.namespace, "namespace"),
+            key=None if context.key is None else validate_name(context.key, "key"),
             root=id,
             counter=context.counter,
-            settings=append_rules.kept(context.settings),
+            settings=append_rules.freeze_value(context.settings),
             created_at=context.created_at,
         )
-        head = Head(context=id, chain=genesis(id))
+        head = Head(context=id, chain=genesis_hash(id))
         if context.parent is not None:
             new, head = self._forked(new, context.parent, context.fork)
-            settings = append_rules.inherited(self._logs[context.parent].context.settings, context)
-            new = replace(new, settings=append_rules.kept(settings))
+            settings = append_rules.settings_of_fork(self._logs[context.parent].context.settings, context)
+            new = replace(new, settings=append_rules.freeze_value(settings))
         self._logs[id] = Log(new, head, start=head.chain)
         return new
 
@@ -285,7 +285,7 @@ class MemoryStorage:
         at = source.head.version if fork is None else fork
         if not 0 <= at <= source.head.version:
             raise ValidationError(f"must be from 0 to {source.head.version}, was {at}", field="fork")
-        lineage = append_rules.inherit(parent, source.context.lineage, at)
+        lineage = append_rules.lineage_of_fork(parent, source.context.lineage, at)
         inherited = self._select(source, 1, at)
         said = [entry for entry in inherited if entry.kind is Kind.MESSAGE]
         head = Head(
@@ -295,11 +295,11 @@ class MemoryStorage:
             tokens=said[-1].total if said else 0,
             last_message=said[-1].id if said else None,
             rewrites=sum(1 for entry in inherited if entry.replaces),
-            chain=inherited[-1].chain if inherited else genesis(parent),
+            chain=inherited[-1].chain if inherited else genesis_hash(parent),
         )
         return replace(new, root=source.context.root, parent=parent, fork=at, lineage=lineage), head
 
-    @_alone
+    @_with_lock
     async def context(self, id_or_key: str, *, namespace: str = "default") -> Context:
         """Return a context by its id or by the key of a live one."""
         found = self._by_key(namespace, id_or_key)
@@ -309,7 +309,7 @@ class MemoryStorage:
             raise SessionNotFoundError(f"no session or context is named {id_or_key!r}")
         return found
 
-    @_alone
+    @_with_lock
     async def contexts(self, query: ContextQuery) -> Page[Context]:
         """List contexts, newest first."""
         ids = list(self._logs)
@@ -324,16 +324,16 @@ class MemoryStorage:
             and (query.parent is None or context.parent == query.parent)
             and (query.root is None or context.root == query.root)
             and not (query.spoken and context.key in INNER)
-            and (not query.where or contains(context.settings, query.where))
+            and (not query.where or json_contains(context.settings, query.where))
             and (query.deleted or context.deleted_at is None)
         ]
         shown = tuple(found[: query.limit])
         return Page(items=shown, next_after=shown[-1].id if len(found) > query.limit else None)
 
-    sessions = sessions
-    session_page = composed
+    sessions = read_session_page
+    session_page = compose_session_page
 
-    @_alone
+    @_with_lock
     async def heads(self, namespace: str) -> list[SessionHead]:
         """Return where each live context of a namespace stands, oldest first."""
         return [
@@ -352,7 +352,7 @@ class MemoryStorage:
             if one.context.namespace == namespace and one.context.deleted_at is None
         ]
 
-    @_alone
+    @_with_lock
     async def settings(self, context: str, change: Mapping[str, Json], *, rev: int) -> Context:
         """Merge a change into the settings if they are still at `rev`."""
         found = self._log(context, deleted=True)
@@ -365,10 +365,11 @@ class MemoryStorage:
         back = old.deleted_at is not None and deleted_at is None
         if back and old.key is not None and self._by_key(old.namespace, old.key) is not None:
             raise ConflictError(f"the session {old.key!r} exists again")
-        merged = {**old.settings, **{key: value for key, value in change.items() if key != "deleted"}}
+        merged = {**old.settings, **change, "deleted": None}
+        settings = {key: value for key, value in merged.items() if value is not None}
         found.context = replace(
             old,
-            settings=append_rules.kept({key: value for key, value in merged.items() if value is not None}),
+            settings=append_rules.freeze_value(settings),
             settings_rev=rev + 1,
             deleted_at=deleted_at,
         )
@@ -387,7 +388,7 @@ class MemoryStorage:
         return found
 
     def _get(self, id: str) -> Entry | None:
-        place = locate(id)
+        place = parse_entry_id(id)
         found = None if place is None else self._logs.get(place[0])
         if place is None or found is None or not found.first <= place[1] <= found.head.version:
             return None
@@ -401,7 +402,7 @@ class MemoryStorage:
             self._head(one) if one is not None and one.context.deleted_at is None else None for one in found
         ]
 
-    @_alone
+    @_with_lock
     async def head(self, context: str) -> Head:
         """Return where the log stands."""
         return self._head(self._log(context))
@@ -418,7 +419,7 @@ class MemoryStorage:
         """Return what ACMS itself keeps about the tenant."""
         return self._own
 
-    @_alone
+    @_with_lock
     async def _append_all(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:
         results: list[Receipt | ACMSError] = []
         for op in ops:
@@ -427,7 +428,7 @@ class MemoryStorage:
             except ACMSError as error:
                 results.append(error)
             except Exception as error:  # of what the caller gave: it must not take its neighbours along
-                results.append(append_rules.unexpected(error))
+                results.append(append_rules.wrap_unexpected_error(error))
         return results
 
     def _append(self, op: Append) -> Receipt:
@@ -437,23 +438,25 @@ class MemoryStorage:
         if len(set(keyed)) != len(keyed):
             raise ValidationError("is used twice in one append", field="key")
         known = [None if draft.key is None else self._keyed(found, draft.key) for draft in op.drafts]
-        if keyed and append_rules.repeats(op, known):
-            return append_rules.repeated(
+        if keyed and append_rules.is_repeated_append(op, known):
+            return append_rules.build_repeat_receipt(
                 head, [entry for entry in known if entry is not None], self.durability
             )
-        append_rules.check(op, head)
-        append_rules.check_cited(self._get(id) for id in append_rules.cited(op))
+        append_rules.check_append(op, head)
+        append_rules.refuse_erased_sources(self._get(id) for id in append_rules.collect_source_ids(op))
         position, total, last = head.messages, head.tokens, head.last_message
         added: list[Entry] = []
         for draft, (id, salt, digest, chain) in zip(
-            op.drafts, seal(op.context, head.version + 1, head.chain, op.drafts, self._entropy), strict=True
+            op.drafts,
+            seal_drafts(op.context, head.version + 1, head.chain, op.drafts, self._entropy),
+            strict=True,
         ):
             message = draft.kind is Kind.MESSAGE
             if message:
                 position, total, last = position + 1, total + draft.tokens, id
             added.append(
                 Entry(
-                    **{name: append_rules.kept(getattr(draft, name)) for name in _DRAFT_FIELDS},
+                    **{name: append_rules.freeze_value(getattr(draft, name)) for name in _DRAFT_FIELDS},
                     context=op.context,
                     version=head.version + 1 + len(added),
                     position=position if message else None,
@@ -474,11 +477,11 @@ class MemoryStorage:
             messages=position,
             tokens=total,
             last_message=last,
-            rewrites=head.rewrites + append_rules.counts(op.drafts)[2],
+            rewrites=head.rewrites + append_rules.count_drafts(op.drafts)[2],
             chain=added[-1].chain if added else head.chain,
-            tail=head.tail if op.tail is None else append_rules.kept(op.tail),
+            tail=head.tail if op.tail is None else append_rules.freeze_value(op.tail),
         )
-        return append_rules.receipt(
+        return append_rules.build_receipt(
             found.head,
             [(entry.version, entry.id, entry.position, entry.chain) for entry in added],
             self.durability,
@@ -492,7 +495,7 @@ class MemoryStorage:
                 return one.entries[version - one.first]
         return None
 
-    @_alone
+    @_with_lock
     async def read(
         self,
         context: str,
@@ -521,17 +524,17 @@ class MemoryStorage:
 
     def _runs(self, found: Log, first: int, last: int) -> list[tuple[Log, int, int]]:
         """Split versions of a log into (owner, first, last) runs, ascending."""
-        runs = append_rules.segments(found.context.id, found.context.lineage, first, last)
+        runs = append_rules.split_segments(found.context.id, found.context.lineage, first, last)
         return [(self._logs[owner], low, high) for owner, low, high in runs]
 
-    @_alone
+    @_with_lock
     async def get(self, ids: Sequence[str]) -> list[Entry | None]:
         """Return entries by id, None for what does not exist."""
         return [self._get(id) for id in ids]
 
     # ── erasing ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    @_alone
+    @_with_lock
     async def blank(
         self, context: str, versions: Sequence[int], *, to: State, audit: Mapping[str, Json]
     ) -> int:
@@ -541,14 +544,16 @@ class MemoryStorage:
         found = self._log(context, deleted=True)
         tree = [one for one in self._logs.values() if one.context.root == found.context.root]
         changed: list[int] = []
-        for owner, low, high in append_rules.segments(context, found.context.lineage, 1, found.head.version):
+        for owner, low, high in append_rules.split_segments(
+            context, found.context.lineage, 1, found.head.version
+        ):
             one = self._logs[owner]
             gone: list[Entry] = []
             for version in sorted({version for version in versions if low <= version <= high}):
                 entry = one.entries[version - one.first]
                 if entry.state is to or entry.state is State.ERASED:
                     continue
-                one.entries[version - one.first] = append_rules.blanked(entry, to)
+                one.entries[version - one.first] = append_rules.blank_entry(entry, to)
                 gone.append(entry)
             if to is State.ERASED:
                 self._forget(one, gone, {one.context.id for one in tree})
@@ -572,11 +577,11 @@ class MemoryStorage:
         one.derived = {place: row for place, row in one.derived.items() if row.version not in versions}
         self._jobs.forget(tree, {entry.id for entry in gone})
 
-    @_alone
+    @_with_lock
     async def residue(self, ids: Sequence[str], texts: Sequence[bytes]) -> list[str]:
         """Return what is still held of erased entries beside the log; there are no bytes to be searched for texts."""
         found: list[str] = []
-        places = {place for id in ids if (place := locate(id)) is not None and place[0] in self._logs}
+        places = {place for id in ids if (place := parse_entry_id(id)) is not None and place[0] in self._logs}
         for owner in sorted({owner for owner, _ in places}):
             one = self._logs[owner]
             keys = sum((owner, version) in places for version in one.keys.values())
@@ -588,7 +593,7 @@ class MemoryStorage:
             ]
         return found
 
-    @_alone
+    @_with_lock
     async def find_messages(self, times: Sequence[datetime], keys: Sequence[str]) -> list[str]:
         """Return the ids of the messages with content that have one of these times or keys."""
         moments, names = set(times), set(keys)
@@ -603,7 +608,7 @@ class MemoryStorage:
 
     # ── derived rows ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    @_alone
+    @_with_lock
     async def put_derived(self, context: str, rows: Sequence[Derived], *, wait: bool = True) -> int:
         """Store derived rows; those of blanked versions are dropped."""
         found = self._log(context)
@@ -616,7 +621,7 @@ class MemoryStorage:
                     one.derived[row.space, row.version, row.part] = replace(row, seq=root.seq)
         return root.seq - before
 
-    @_alone
+    @_with_lock
     async def derived(
         self, context: str, space: str, *, after: int = 0, at: int | None = None
     ) -> list[Derived]:
@@ -631,12 +636,12 @@ class MemoryStorage:
         ]
         return sorted(rows, key=lambda row: row.seq)
 
-    @_alone
+    @_with_lock
     async def spaces(self, context: str) -> list[str]:
         """Return the names of the spaces in which a context has derived rows of its own."""
         return sorted({space for space, _, _ in self._log(context).derived})
 
-    @_alone
+    @_with_lock
     async def missing(
         self, space: str, *, context: str | None = None, limit: int, after: int = 0
     ) -> list[tuple[str, int]]:
@@ -661,23 +666,27 @@ class MemoryStorage:
 
     # ── records ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    @_alone
+    @_with_lock
     async def record(self, context: str, name: str) -> Record | None:
         """Return the record a context itself has under a name."""
-        named, found = records.named(name), self._log(context)
-        return records.read(context, named, *found.records[named]) if named in found.records else None
+        named, found = records.validate_record_name(name), self._log(context)
+        if named not in found.records:
+            return None
+        return records.record_from_columns(context, named, *found.records[named])
 
-    @_alone
+    @_with_lock
     async def put_record(self, context: str, name: str, data: Mapping[str, Json], *, rev: int) -> Record:
         """Store a record if it is still at `rev`."""
-        named, text, found = records.named(name), records.written(data, rev), self._log(context)
+        named = records.validate_record_name(name)
+        text = records.serialize_record_data(data, rev)
+        found = self._log(context)
         if found.records.get(named, (0, ""))[0] != rev:
-            raise records.moved(named, rev)
+            raise records.revision_conflict_error(named, rev)
         found.records.pop(named, None)
         found.records[named] = (rev + 1, text)
         for old in list(found.records)[: -records.KEPT]:
             del found.records[old]
-        return records.read(context, named, rev + 1, text)
+        return records.record_from_columns(context, named, rev + 1, text)
 
     # ── restoring, searching ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -699,9 +708,11 @@ class MemoryStorage:
             return
         same = [other for other in found.entries[-1000:] if other.batch == entry.batch]
         before = found.entries[-len(same) - 1].chain if len(found.entries) > len(same) else found.start
-        for version, wrong in verify([*same, entry], head=before, version=entry.version - len(same) - 1):
+        for version, wrong in verify_chain(
+            [*same, entry], head=before, version=entry.version - len(same) - 1
+        ):
             raise CorruptRecordError(f"version {version} of {context.id}: {wrong}")
-        messages, tokens, rewrites = append_rules.counts([entry])
+        messages, tokens, rewrites = append_rules.count_drafts([entry])
         found.entries.append(entry)
         if entry.key is not None:
             found.keys[entry.key] = entry.version
@@ -733,7 +744,7 @@ class MemoryStorage:
                 f"the session {context.key!r} exists here with another id",
                 options=("restore into another store",),
             )
-        head = Head(context=context.id, chain=genesis(context.id))
+        head = Head(context=context.id, chain=genesis_hash(context.id))
         if context.parent is not None:
             if context.parent not in self._logs:
                 raise ConflictError(f"the parent {context.parent} is not here", options=("restore it first",))
@@ -743,7 +754,7 @@ class MemoryStorage:
         found = self._logs[context.id] = Log(context, head, start=head.chain)
         return found
 
-    @_alone
+    @_with_lock
     async def search(self, query: Search) -> list[Hit]:
         """Search facts, summaries and marked messages across the live contexts of a namespace."""
         rows: list[tuple[str, int, str, str, str]] = []
@@ -758,26 +769,26 @@ class MemoryStorage:
             vectors.extend(
                 (id, row.version, row.data) for row in found.derived.values() if row.space == query.space
             )
-        return search.hits(query, rows, vectors)
+        return search.rank_hits(query, rows, vectors)
 
     # ── jobs ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    @_alone
+    @_with_lock
     async def claim(self, kinds: Sequence[str], *, lease: timedelta, limit: int = 1) -> list[Lease]:
         """Take due jobs, oldest first."""
         return self._jobs.claim(kinds, lease, limit)
 
-    @_alone
+    @_with_lock
     async def extend(self, lease: Lease, *, by: timedelta) -> Lease:
         """Prolong a lease."""
         return self._jobs.extend(lease, by)
 
-    @_alone
+    @_with_lock
     async def settle(self, lease: Lease, outcome: Retry | Failed | Done) -> Job:
         """End an attempt that has no effect on the log."""
         return self._jobs.settle(lease, outcome)
 
-    @_alone
+    @_with_lock
     async def jobs(self, query: JobQuery) -> Page[Job]:
         """List jobs, newest first."""
         return self._jobs.page(query)

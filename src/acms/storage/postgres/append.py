@@ -24,12 +24,12 @@ from acms.errors import (
     StorageUnavailableError,
     ValidationError,
 )
-from acms.log.encoding import entry_id, links, locate
+from acms.log.encoding import chain_values, entry_id, parse_entry_id
 from acms.model import Append, Durability, Entry, Head, JobState, Kind, Receipt, State
 from acms.storage import append_rules
 from acms.storage.postgres.database import Database, read_columns
 from acms.storage.postgres.jobs import JobQueue
-from acms.storage.postgres.ops import Group, Waiting, answer, statement
+from acms.storage.postgres.ops import Group, Waiting, answer_caller, build_append_statement
 from acms.storage.postgres.pool import FIRST_WAIT, UNREACHABLE, Connection, Row, UnknownOutcomeError
 from acms.storage.sql import VERSION_MASK, read_entry, read_job, read_lineage
 
@@ -73,7 +73,7 @@ class Appender:
             except ACMSError as error:
                 future.set_result(error)
             except Exception as error:
-                future.set_result(append_rules.unexpected(error))
+                future.set_result(append_rules.wrap_unexpected_error(error))
         await self._look_up([one for one in waiting if one.keys])
         for one in waiting:
             if not one.future.done():
@@ -93,12 +93,18 @@ class Appender:
             for one in ones:
                 one.lineage = known[one.op.context] or ()
             forked = [one for one in ones if one.lineage and not one.alone]
-            found = await self._db.ask(*[("keyed", _keyed(one)) for one in forked]) if forked else ()
+            found = (
+                await self._db.ask(*[("keyed", _parameters_for_keys(one)) for one in forked])
+                if forked
+                else ()
+            )
             for one, rows in zip(forked, found, strict=True):
                 one.keyed = bool(rows)
         except Exception as error:
             for one in ones:
-                answer(one, error if isinstance(error, ACMSError) else append_rules.unexpected(error))
+                answer_caller(
+                    one, error if isinstance(error, ACMSError) else append_rules.wrap_unexpected_error(error)
+                )
 
     # ── the lanes ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -127,7 +133,7 @@ class Appender:
                 finally:
                     for group in batch:
                         for one in group.members:
-                            answer(one, StorageBusyError("the append was broken off"))
+                            answer_caller(one, StorageBusyError("the append was broken off"))
                         self._done(group.context)
         finally:
             self._running -= 1
@@ -162,13 +168,13 @@ class Appender:
         one: Waiting | None = first
         while one is not None:
             try:
-                append_rules.check(one.op, head)
+                append_rules.check_append(one.op, head)
             except ACMSError:  # the server is asked, by itself
                 break
             if one.alone or not keys.isdisjoint(one.keys) or (group.members and (count <= 0 or size <= 0)):
                 break
             keys.update(one.keys)
-            receipt = _place(one, head, UNCOMMITTED)
+            receipt = _receipt_behind_head(one, head, UNCOMMITTED)
             group.members.append(one)
             group.receipts.append(receipt)
             head = receipt.head
@@ -215,12 +221,12 @@ class Appender:
                 self._heads.pop(group.context, None)
                 await self._each(group.members)
             elif group.chain is None:
-                answer(group.members[0], self._receipt(group.members[0], row, durability))
+                answer_caller(group.members[0], self._receipt(group.members[0], row, durability))
             else:
                 derived, epoch = row[-2:]
                 for one, receipt in zip(group.members, group.receipts, strict=True):
                     head = replace(receipt.head, derived=derived, epoch=epoch)
-                    answer(one, replace(receipt, head=head, durability=durability))
+                    answer_caller(one, replace(receipt, head=head, durability=durability))
                     self._heads[group.context] = head
         if self._jobs.hints and any(one.jobs for group in batch for one in group.members):
             self._jobs.enqueued()
@@ -231,7 +237,7 @@ class Appender:
         for one in ones:
             begun = loop.time()
             result = await self._alone(one, lost=lost)
-            answer(one, result)
+            answer_caller(one, result)
             if isinstance(result, StorageUnavailableError) and loop.time() - begun >= self._db.pool.patience:
                 self._give_up(ones, lost)
                 return
@@ -241,10 +247,10 @@ class Appender:
         said = "the server does not answer; this append was not sent"
         gone = StorageUnavailableError(said, options=UNREACHABLE)
         for one in ones:
-            answer(one, lost or gone)
+            answer_caller(one, lost or gone)
         for queue in self._waiting.values():
             for one in queue:
-                answer(one, gone)
+                answer_caller(one, gone)
             queue.clear()
         for context in self._ready:
             del self._waiting[context]
@@ -255,7 +261,7 @@ class Appender:
 
         Returns the rows of those that were appended, and what their commit survives.
         """
-        (rows,), durability = await self._db.commit(statement(batch), again=False)
+        (rows,), durability = await self._db.commit(build_append_statement(batch), again=False)
         return {row[0]: row for row in rows}, durability
 
     async def _alone(self, one: Waiting, *, lost: UnknownOutcomeError | None = None) -> Receipt | ACMSError:
@@ -291,7 +297,7 @@ class Appender:
                 tries += 1
                 refused = True  # a key was taken in this moment
             except Exception as error:
-                return append_rules.unexpected(error)
+                return append_rules.wrap_unexpected_error(error)
 
     async def _despite(
         self, error: ACMSError, one: Waiting, lost: UnknownOutcomeError
@@ -314,19 +320,23 @@ class Appender:
             op = one.op
             await self._db.rows(connection, "lock_context", {"context": op.context})
             if one.keys:
-                stored = _stored(one, await self._db.rows(connection, "keyed", _keyed(one)))
+                stored = _match_repeated_entries(
+                    one, await self._db.rows(connection, "keyed", _parameters_for_keys(one))
+                )
                 if stored:
                     log = await self._db.log_state(op.context, within=connection)
-                    return append_rules.repeated(log.head, stored, UNCOMMITTED)
+                    return append_rules.build_repeat_receipt(log.head, stored, UNCOMMITTED)
             if one.cited:
                 try:
                     await self._check_cited(one.cited, connection)
                 except GoneError:  # what was expected comes first: whoever made it decides again
-                    append_rules.check(op, (await self._db.log_state(op.context, within=connection)).head)
+                    append_rules.check_append(
+                        op, (await self._db.log_state(op.context, within=connection)).head
+                    )
                     raise
             if op.finish is not None:
                 await self._jobs.finish(connection, op.finish)
-            rows = await self._db.rows(connection, *statement([Group([one])]))
+            rows = await self._db.rows(connection, *build_append_statement([Group([one])]))
             if not rows:
                 raise _RefusedError
             return self._receipt(one, rows[0], UNCOMMITTED)
@@ -339,7 +349,9 @@ class Appender:
 
     async def _check_cited(self, ids: Sequence[str], connection: Connection) -> None:
         """Refuse what was made from an erased entry; the entries stay as they are until the commit."""
-        places = [place for id in ids if (place := locate(id)) is not None and place[1] <= VERSION_MASK]
+        places = [
+            place for id in ids if (place := parse_entry_id(id)) is not None and place[1] <= VERSION_MASK
+        ]
         if not places:
             return
         contexts, versions = zip(*places, strict=True)
@@ -363,9 +375,11 @@ class Appender:
                 return found
         try:
             head = (await self._db.log_state(op.context)).head
-            if one.keys and _stored(one, await self._db.one("keyed", _keyed(one))):
+            if one.keys and _match_repeated_entries(
+                one, await self._db.one("keyed", _parameters_for_keys(one))
+            ):
                 return await self._repeated(one)
-            append_rules.check(op, head)
+            append_rules.check_append(op, head)
         except (StorageBusyError, StorageUnavailableError):
             raise
         except ACMSError as error:
@@ -384,12 +398,14 @@ class Appender:
         op = one.op
         place = {"context": op.context}
         (_, head, rows), durability = await self._db.commit(
-            ("lock_context", place), ("head", place), ("keyed", _keyed(one))
+            ("lock_context", place), ("head", place), ("keyed", _parameters_for_keys(one))
         )
-        stored = _stored(one, rows)
+        stored = _match_repeated_entries(one, rows)
         if not stored:
             return None
-        return append_rules.repeated(self._db.read_head(op.context, head).head, stored, durability)
+        return append_rules.build_repeat_receipt(
+            self._db.read_head(op.context, head).head, stored, durability
+        )
 
     async def _written(self, one: Waiting) -> Receipt | None:
         """Return the receipt of an operation that was written although nobody heard of it."""
@@ -412,14 +428,14 @@ class Appender:
             assert op.finish is not None
             job = read_job(rows[0]) if rows else None
             done = job is not None and (job.attempt, job.state) == (op.finish.attempt, JobState.DONE)
-            return append_rules.receipt(head, [], durability) if done else None
+            return append_rules.build_receipt(head, [], durability) if done else None
         if len(rows) != len(op.drafts):
             return None
         found = [
             (version, entry_id(Kind(kind), op.context, version, nonce), position, chain)
             for version, kind, position, nonce, chain in rows
         ]
-        return append_rules.receipt(head, found, durability)
+        return append_rules.build_receipt(head, found, durability)
 
     def _receipt(self, one: Waiting, row: Row, durability: Durability) -> Receipt:
         """Build the receipt from what the statement returned."""
@@ -434,14 +450,14 @@ class Appender:
         rewrites -= one.given["rewrites"]
         chain = before if one.op.drafts else chain
         columns = (version, messages, tokens, last_version, last_nonce, rewrites, derived, epoch, chain, tail)
-        receipt = _place(one, read_columns(context, segments, columns), durability)
+        receipt = _receipt_behind_head(one, read_columns(context, segments, columns), durability)
         if len(self._heads) >= HEADS:
             self._heads.clear()
         self._heads[context] = receipt.head
         return receipt
 
 
-def _place(one: Waiting, head: Head, durability: Durability) -> Receipt:
+def _receipt_behind_head(one: Waiting, head: Head, durability: Durability) -> Receipt:
     """Return what an operation becomes behind a head."""
     op = one.op
     ids: list[str] = []
@@ -455,7 +471,7 @@ def _place(one: Waiting, head: Head, durability: Durability) -> Receipt:
             place = messages = messages + 1
             last = ids[-1]
         positions.append(place)
-    chains = tuple(links(head.chain, one.stamps))
+    chains = tuple(chain_values(head.chain, one.stamps))
     after = Head(
         context=op.context,
         version=version,
@@ -478,17 +494,21 @@ def _place(one: Waiting, head: Head, durability: Durability) -> Receipt:
     )
 
 
-def _keyed(one: Waiting) -> dict[str, Any]:
+def _parameters_for_keys(one: Waiting) -> dict[str, Any]:
     """Return what to ask for the entries that have the keys of an operation."""
     owners, upto = zip(*one.lineage, (one.op.context, VERSION_MASK), strict=True)
     return {"owners": list(owners), "upto": list(upto), "keys": one.keys}
 
 
-def _stored(one: Waiting, rows: Sequence[Row]) -> list[Entry]:
+def _match_repeated_entries(one: Waiting, rows: Sequence[Row]) -> list[Entry]:
     """Return the entries of an operation that was appended before under its keys; nothing when it was not."""
     found = {entry.key: entry for entry in (read_entry(row[:-1], row[-1]) for row in rows)}
     known = [None if draft.key is None else found.get(draft.key) for draft in one.op.drafts]
-    return [entry for entry in known if entry is not None] if append_rules.repeats(one.op, known) else []
+    return (
+        [entry for entry in known if entry is not None]
+        if append_rules.is_repeated_append(one.op, known)
+        else []
+    )
 
 
 class _RefusedError(ACMSError):

@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from acms.errors import ConflictError, CorruptRecordError, SessionNotFoundError, ValidationError
-from acms.log.encoding import context_id, dump, genesis, load_mapping, micros, verify
-from acms.log.validation import INNER, name
+from acms.log.encoding import context_id, dump, genesis_hash, load_mapping, to_microseconds, verify_chain
+from acms.log.validation import INNER, validate_name
 from acms.model import Context, ContextDraft, ContextQuery, Entry, Head, Json, Kind, Page, SessionHead, State
 from acms.results import SessionPage
 from acms.storage import append_rules
 from acms.storage.postgres.database import Database, Lineage, last_message, read_columns
-from acms.storage.postgres.ops import columns
+from acms.storage.postgres.ops import build_draft_row
 from acms.storage.postgres.pool import Connection, Row
 from acms.storage.sessions import session_page
 from acms.storage.sql import (
@@ -36,18 +36,18 @@ class Contexts:
     async def create(self, context: ContextDraft) -> Context:
         """Create a context, or return the live one with the same namespace and key."""
         id = context_id(self._db.entropy)
-        namespace = name(context.namespace, "namespace")
-        key = None if context.key is None else name(context.key, "key")
+        namespace = validate_name(context.namespace, "namespace")
+        key = None if context.key is None else validate_name(context.key, "key")
         if key is not None:
             found = await self._db.one("context_by_key", {"namespace": namespace, "key": key})
             if found:
                 return read_context(found[0])
-        values = {**_fresh(id, context), "namespace": namespace, "key": key}
+        values = {**_new_context_columns(id, context), "namespace": namespace, "key": key}
         if context.parent is not None:
             values.update(await self._forked(context.parent, context.fork))
             if context.inherit:
                 rows = await self._db.one("settings", {"context": context.parent})
-                settings = append_rules.inherited(load_mapping(rows[0][0]), context)
+                settings = append_rules.settings_of_fork(load_mapping(rows[0][0]), context)
                 values["settings"] = dump(settings) if settings else None
         values["settings"] = seal_columns(id, values)
         for _ in range(8):
@@ -70,19 +70,19 @@ class Contexts:
             "root": root,
             "parent": parent,
             "fork": at,
-            "lineage": dump(append_rules.inherit(parent, lineage, at)),
+            "lineage": dump(append_rules.lineage_of_fork(parent, lineage, at)),
             "version": at,
             "messages": head.messages,
             "tokens": head.tokens,
             "last_version": last_version,
             "last_nonce": last_nonce,
             "rewrites": 0,
-            "chain": head.chain if at else genesis(parent),
+            "chain": head.chain if at else genesis_hash(parent),
         }
         if at < head.version:
             found.update(await self._stood(parent, lineage, at))
         if head.rewrites:
-            runs = append_rules.segments(parent, lineage, 1, at)
+            runs = append_rules.split_segments(parent, lineage, 1, at)
             counts = await self._db.ask(
                 *[("count_replacing", {"context": of, "first": a, "last": b}) for of, a, b in runs]
             )
@@ -92,7 +92,7 @@ class Contexts:
     async def _stood(self, parent: str, lineage: Lineage, at: int) -> dict[str, Any]:
         """Return where a log stood at an earlier version."""
         newest = last = None
-        for owner, low, high in reversed(append_rules.segments(parent, lineage, 1, at)):
+        for owner, low, high in reversed(append_rules.split_segments(parent, lineage, 1, at)):
             values = {"context": owner, "first": low, "last": high, "limit": 1}
             ends, said = await self._db.ask(
                 ("entries_backward", {**values, "kinds": None}),
@@ -107,7 +107,7 @@ class Contexts:
             "tokens": 0 if last is None else last.total,
             "last_version": None if last is None else last.version,
             "last_nonce": None if last is None else last.id[-6:],
-            "chain": genesis(parent) if newest is None else newest.chain,
+            "chain": genesis_hash(parent) if newest is None else newest.chain,
         }
 
     async def context(self, id_or_key: str, *, namespace: str = "default") -> Context:
@@ -136,7 +136,7 @@ class Contexts:
     async def sessions(self, query: ContextQuery) -> SessionPage:
         """List contexts with where their logs stand, newest first."""
         rows = await self._listed("sessions", query)
-        return session_page([(*row[:9], _last(row), *row[12:]) for row in rows], query.limit)
+        return session_page([(*row[:9], _last_message_id(row), *row[12:]) for row in rows], query.limit)
 
     async def _listed(self, name: str, query: ContextQuery) -> list[Row]:
         """Return the rows of a page, and one more where another page follows."""
@@ -181,7 +181,7 @@ class Contexts:
             "settings": change_settings(rows[0], changed),
             "rev": rev,
         }
-        values["deleted_at"] = None if deleted_at is None else micros(deleted_at)
+        values["deleted_at"] = None if deleted_at is None else to_microseconds(deleted_at)
         tried = False
 
         async def work(connection: Connection) -> Context:
@@ -212,8 +212,8 @@ class Contexts:
     async def _restore_context(self, context: Context) -> Head:
         rows = await self._db.one("context_by_id", {"context": context.id})
         if not rows:
-            values = {**_fresh(context.id, context), "settings_rev": context.settings_rev}
-            values["deleted_at"] = None if context.deleted_at is None else micros(context.deleted_at)
+            values = {**_new_context_columns(context.id, context), "settings_rev": context.settings_rev}
+            values["deleted_at"] = None if context.deleted_at is None else to_microseconds(context.deleted_at)
             if context.parent is not None:
                 try:
                     values.update(await self._forked(context.parent, context.fork, deleted=True))
@@ -247,19 +247,19 @@ class Contexts:
             chain, last = head.chain, head.version
             if (restored.fork or 0) < new[0].batch <= last:  # the last export was cut within this append
                 last = new[0].batch - 1
-                chain = genesis(restored.parent or context)
-                runs = append_rules.segments(context, log.lineage, max(last, 1), head.version)
+                chain = genesis_hash(restored.parent or context)
+                runs = append_rules.split_segments(context, log.lineage, max(last, 1), head.version)
                 for owner, low, high in runs:
                     values = {"context": owner, "first": low, "last": high, "kinds": None, "limit": None}
                     rows = await self._db.rows(connection, "entries_forward", values)
                     read = [read_entry(row, owner) for row in rows]
                     begun += [entry for entry in read if entry.version > last]
                     chain = next((entry.chain for entry in read if entry.version == last), chain)
-            for version, wrong in verify([*begun, *new], head=chain, version=last):
+            for version, wrong in verify_chain([*begun, *new], head=chain, version=last):
                 raise CorruptRecordError(f"version {version} of {context}: {wrong}")
-            messages, tokens, rewrites = append_rules.counts(new)
+            messages, tokens, rewrites = append_rules.count_drafts(new)
             said = [entry for entry in new if entry.kind is Kind.MESSAGE]
-            drafts = dump([_row(entry) for entry in new])
+            drafts = dump([_row_of_entry(entry) for entry in new])
             await self._db.rows(connection, "insert_entry", {"context": context, "drafts": drafts})
             last, nonce = (said[-1].version, said[-1].id[-6:]) if said else (log.last_version, log.last_nonce)
             values = {"context": context, "version": new[-1].version, "chain": new[-1].chain}
@@ -272,7 +272,7 @@ class Contexts:
         await self._db.within(work)
 
 
-def _fresh(id: str, context: ContextDraft | Context) -> dict[str, Any]:
+def _new_context_columns(id: str, context: ContextDraft | Context) -> dict[str, Any]:
     """Return the columns of a context without entries."""
     return {
         **dict.fromkeys(("parent", "fork", "last_version", "last_nonce", "deleted_at")),
@@ -284,21 +284,21 @@ def _fresh(id: str, context: ContextDraft | Context) -> dict[str, Any]:
         "lineage": "[]",
         "counter": context.counter,
         "settings": dump(dict(context.settings)) if context.settings else None,
-        "created_at": micros(context.created_at),
-        "chain": genesis(id),
+        "created_at": to_microseconds(context.created_at),
+        "chain": genesis_hash(id),
     }
 
 
-def _last(row: Row) -> str | None:
+def _last_message_id(row: Row) -> str | None:
     """Return the id of the newest message from a row of the query `sessions`."""
     lineage, version, nonce = row[9:12]
     return last_message(row[0], read_lineage(lineage), version, nonce)
 
 
-def _row(entry: Entry) -> dict[str, Any]:
+def _row_of_entry(entry: Entry) -> dict[str, Any]:
     """Return an entry as it is written by `restore`."""
     return {
-        **columns(entry),
+        **build_draft_row(entry),
         "version": entry.version,
         "position": entry.position,
         "nonce": entry.id[-6:],

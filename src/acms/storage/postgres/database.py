@@ -14,14 +14,14 @@ import psycopg
 
 from acms.errors import ACMSError, ConfigurationError, SessionNotFoundError, ValidationError
 from acms.log.encoding import Entropy, entry_id, load_mapping
-from acms.log.validation import name
+from acms.log.validation import validate_name
 from acms.model import Durability, Head, Kind
 from acms.runtime.loops import PerLoop
 from acms.storage import append_rules
 from acms.storage.kv_home import Clock, utc_now
-from acms.storage.postgres.migrate import check
-from acms.storage.postgres.pool import ROLE, Connection, Pool, Row, UnconfirmedError, survives
-from acms.storage.sql import queries, read_lineage
+from acms.storage.postgres.migrate import check_database
+from acms.storage.postgres.pool import ROLE, Connection, Pool, Row, UnconfirmedError, durability_of_commit
+from acms.storage.sql import load_queries, read_lineage
 
 T = TypeVar("T")
 Lineage = Sequence[tuple[str, int]]
@@ -75,14 +75,14 @@ class Database:
         if durability not in (None, *_COMMIT):
             raise ValidationError("must be relaxed, disk or quorum", field="durability")
         self.pool = pool
-        self.tenant = name(tenant, "tenant")
+        self.tenant = validate_name(tenant, "tenant")
         self.clock, self.entropy = clock, entropy
         #: What was asked for; None for what the server gives.
         self.wanted: Durability | None = durability
         #: What an acknowledged append survives: read from the server when the handle is opened.
         self.durability: Durability = durability or "disk"
         self.lineages: dict[str, Lineage] = {}
-        self._sql = queries(dialect)
+        self._sql = load_queries(dialect)
         commit = _COMMIT[durability] if durability else ""
         seconds = pool.statement_seconds if statement_seconds is None else statement_seconds
         self._preamble: LiteralString = _READ_ONLY_PREAMBLE if pool.read_only else PREAMBLE
@@ -100,13 +100,13 @@ class Database:
         opening = self._opening.get()
         if opening is None or opening.done():
             opening = asyncio.ensure_future(self._start())
-            opening.add_done_callback(_noticed)
+            opening.add_done_callback(_retrieve_exception)
             self._opening.set(opening)
         await asyncio.shield(opening)  # one caller that gives up does not close it to the others
 
     async def _start(self) -> None:
         try:
-            await check(self.pool)
+            await check_database(self.pool)
             self._accept()
         except BaseException:
             if not self.pool.users:
@@ -167,7 +167,7 @@ class Database:
 
         async def work(connection: Connection) -> tuple[list[list[Row]], Durability]:
             told, rows = await self._exchange(connection, named)
-            return rows, await _met(connection, told)
+            return rows, await _confirm_durability(connection, told)
 
         return await self.pool.retry(work, again=again)
 
@@ -191,14 +191,14 @@ class Database:
                     await connection.execute("ROLLBACK")
                 raise
             await connection.execute("COMMIT")
-            return result, await _met(connection, told)
+            return result, await _confirm_durability(connection, told)
 
         return await self.pool.retry(attempt, again=again)
 
     async def rows(self, connection: Connection, query: str, values: Mapping[str, Any]) -> list[Row]:
         """Run one named query inside a transaction."""
         cursor = await self._execute(connection, query, values)
-        return await _rows(cursor)
+        return await _fetch_rows(cursor)
 
     async def _exchange(
         self, connection: Connection, named: Sequence[Named]
@@ -207,7 +207,7 @@ class Database:
         async with connection.pipeline():
             told = await connection.execute(self._preamble, self._settings)
             cursors = [await self._execute(connection, query, values) for query, values in named]
-        return told, [await _rows(cursor) for cursor in cursors]
+        return told, [await _fetch_rows(cursor) for cursor in cursors]
 
     async def _execute(
         self, connection: Connection, query: str, values: Mapping[str, Any]
@@ -264,17 +264,17 @@ def last_message(context: str, lineage: Lineage, version: int | None, nonce: str
         return None
     owner = context
     if lineage:
-        ((owner, _, _),) = append_rules.segments(context, lineage, version, version)
+        ((owner, _, _),) = append_rules.split_segments(context, lineage, version, version)
     return entry_id(Kind.MESSAGE, owner, version, nonce)
 
 
-async def _rows(cursor: psycopg.AsyncCursor[Any]) -> list[Row]:
+async def _fetch_rows(cursor: psycopg.AsyncCursor[Any]) -> list[Row]:
     """Return the rows of an answer; none where the statement has none. `description` would read every column's type."""
     answer = cursor.pgresult
     return await cursor.fetchall() if answer is not None and answer.nfields else []
 
 
-async def _met(connection: Connection, told: psycopg.AsyncCursor[Any]) -> Durability:
+async def _confirm_durability(connection: Connection, told: psycopg.AsyncCursor[Any]) -> Durability:
     """Return what the commit that was just answered survives.
 
     Standbys that are no longer named while a commit waits for them release it without a word: they are looked at
@@ -283,7 +283,7 @@ async def _met(connection: Connection, told: psycopg.AsyncCursor[Any]) -> Durabi
     row = await told.fetchone()
     assert row is not None
     *_, commit, standbys, fsync = row
-    durability = survives(commit, standbys, fsync)
+    durability = durability_of_commit(commit, standbys, fsync)
     if durability != "quorum":
         return durability
     try:
@@ -291,10 +291,10 @@ async def _met(connection: Connection, told: psycopg.AsyncCursor[Any]) -> Durabi
     except psycopg.Error as error:  # whatever it is, the commit stands
         raise UnconfirmedError(f"the standbys were not looked at after the commit: {error}") from error
     assert row is not None
-    return survives(commit, row[0], fsync)
+    return durability_of_commit(commit, row[0], fsync)
 
 
-def _noticed(task: asyncio.Task[None]) -> None:
+def _retrieve_exception(task: asyncio.Task[None]) -> None:
     """Take note of how it ended: whoever waited may be gone."""
     if not task.cancelled():
         task.exception()

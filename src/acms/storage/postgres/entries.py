@@ -14,9 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from acms.errors import ACMSError, ValidationError
-from acms.log.encoding import locate
+from acms.log.encoding import parse_entry_id
 from acms.model import Derived, Entry, Kind, Page
-from acms.observability.logging import log
+from acms.observability.logging import log_event
 from acms.storage import append_rules
 from acms.storage.postgres.database import Database
 from acms.storage.sql import ENDLESS, VERSION_MASK, read_derived, read_entry
@@ -67,7 +67,7 @@ class Reader:
             "kinds": None if wanted.kinds is None else [kind.value for kind in wanted.kinds],
             "limit": left,
         }
-        runs = append_rules.segments(context, lineage, wanted.after + 1, last)
+        runs = append_rules.split_segments(context, lineage, wanted.after + 1, last)
         if backward:
             runs = runs[::-1]
         found: list[Entry] = []
@@ -90,7 +90,9 @@ class Reader:
 
     async def get(self, ids: Sequence[str]) -> list[Entry | None]:
         """Return entries by id, None for what does not exist."""
-        places = {place for id in ids if (place := locate(id)) is not None and place[1] <= VERSION_MASK}
+        places = {
+            place for id in ids if (place := parse_entry_id(id)) is not None and place[1] <= VERSION_MASK
+        }
         if not places:
             return [None] * len(ids)
         contexts, versions = zip(*sorted(places), strict=True)
@@ -149,7 +151,7 @@ class DerivedRows:
             lineage = (await self._db.log_state(context)).lineage
         owners = {
             version: owner
-            for owner, low, high in append_rules.segments(context, lineage, 1, ENDLESS)
+            for owner, low, high in append_rules.split_segments(context, lineage, 1, ENDLESS)
             for version in {row.version for row in rows}
             if low <= version <= high
         }
@@ -176,7 +178,7 @@ class DerivedRows:
             try:
                 await self._put(context, rows)
             except ACMSError as error:
-                log(logging.WARNING, "derived_rows_lost", error=type(error).__name__, rows=len(rows))
+                log_event(logging.WARNING, "derived_rows_lost", error=type(error).__name__, rows=len(rows))
 
     async def arrived(self) -> None:
         """Let what rides arrive first: whoever waits for a row asks next which ones are missing."""
@@ -190,7 +192,7 @@ class DerivedRows:
         lineage = self._db.lineages.get(context)
         if lineage is None:
             lineage = (await self._db.log_state(context)).lineage
-        runs = append_rules.segments(context, lineage, 1, ENDLESS if at is None else min(at, ENDLESS))
+        runs = append_rules.split_segments(context, lineage, 1, ENDLESS if at is None else min(at, ENDLESS))
         values = {"space": space, "after": after}
         asked = [("derived", {**values, "context": of, "first": low, "last": high}) for of, low, high in runs]
         head, *answers = await self._db.ask(("head", {"context": context}), *asked)
@@ -207,7 +209,7 @@ class DerivedRows:
             runs = [(id, id, first, last) for id, first, last in await self._db.one("live_logs", {})]
         else:
             head, lineage, *_ = await self._db.log_state(context)
-            runs = [(context, *run) for run in append_rules.segments(context, lineage, 1, head.version)]
+            runs = [(context, *run) for run in append_rules.split_segments(context, lineage, 1, head.version)]
         found: list[tuple[str, int]] = []
         for id, owner, start, end in runs:
             for low in range(max(start, after + 1), end + 1, COVERAGE):

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from acms.errors import ValidationError
-from acms.log.encoding import dump, entry_id, locate, micros
+from acms.log.encoding import dump, entry_id, parse_entry_id, to_microseconds
 from acms.model import Json, Kind, State
 from acms.storage import append_rules
 from acms.storage.postgres.database import Database
 from acms.storage.postgres.pool import Connection
-from acms.storage.traces import repeated
+from acms.storage.traces import find_repeating_values
 
 
 class Eraser:
@@ -35,7 +35,7 @@ class Eraser:
             log = await self._db.log_state(context, deleted=True, within=connection)
             changed: list[int] = []
             tree: list[str] = []
-            for owner, low, high in append_rules.segments(context, log.lineage, 1, log.head.version):
+            for owner, low, high in append_rules.split_segments(context, log.lineage, 1, log.head.version):
                 here = [version for version in wanted if low <= version <= high]
                 if not here:
                     continue
@@ -66,7 +66,7 @@ class Eraser:
     async def residue(self, ids: Sequence[str], texts: Sequence[bytes]) -> list[str]:
         """Return what is still held of erased entries beside the log: keys, derived rows, values that repeat a text."""
         owned: dict[str, list[int]] = {}
-        for place in {place for id in ids if (place := locate(id)) is not None}:
+        for place in {place for id in ids if (place := parse_entry_id(id)) is not None}:
             owned.setdefault(place[0], []).append(place[1])
         found: list[str] = []
         for owner, versions in sorted(owned.items()):
@@ -76,11 +76,11 @@ class Eraser:
                 if count:
                     found.append(f"{owner}: {count} {what}")
         values = await self._db.one("left_values", {}) if texts else ()
-        return [*found, *repeated(((key, value) for key, value in values), texts)]
+        return [*found, *find_repeating_values(((key, value) for key, value in values), texts)]
 
     async def find_messages(self, times: Sequence[datetime], keys: Sequence[str]) -> list[str]:
         """Return the ids of the messages with content that have one of these times or keys."""
         rows = await self._db.one(
-            "find_messages", {"times": [micros(time) for time in times], "keys": list(keys)}
+            "find_messages", {"times": [to_microseconds(time) for time in times], "keys": list(keys)}
         )
         return [entry_id(Kind.MESSAGE, context, version, nonce) for context, version, nonce in rows]

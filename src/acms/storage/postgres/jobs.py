@@ -12,9 +12,9 @@ from datetime import timedelta
 import psycopg
 
 from acms.errors import ACMSError, ConflictError, LeaseLostError
-from acms.log.encoding import micros
+from acms.log.encoding import to_microseconds
 from acms.model import Done, Failed, Job, JobQuery, JobState, Lease, Page, Retry
-from acms.observability.logging import log
+from acms.observability.logging import log_event
 from acms.storage import append_rules
 from acms.storage.postgres.database import Database
 from acms.storage.postgres.pool import Connection
@@ -69,8 +69,8 @@ class JobQueue:
         """End an attempt that has no effect on the log."""
         number = append_rules.job_number(lease.job.id)
         job = await self._job(number)
-        state, error, due = append_rules.outcome(job, outcome)
-        values = {"state": state.value, "error": error, "not_before": micros(due)}
+        state, error, due = append_rules.resolve_outcome(job, outcome)
+        values = {"state": state.value, "error": error, "not_before": to_microseconds(due)}
         values |= {"id": number, "attempt": lease.attempt, "seen": lease.job.state.value}
         as_seen = (job.attempt, job.state) == (lease.attempt, lease.job.state)
         if as_seen and state is JobState.READY:
@@ -98,17 +98,17 @@ class JobQueue:
         """Refuse to bring back a job while another one does its work."""
         twin = await self._db.one("twin", {"dedupe": job.dedupe, "id": number})
         if twin:
-            raise append_rules.taken(job.id, str(twin[0][0]))
+            raise append_rules.duplicate_job_error(job.id, str(twin[0][0]))
 
     async def _lost(self, lease: Lease) -> LeaseLostError:
         """Say that another attempt holds the job; `GoneError` when there is no such job."""
         await self._job(append_rules.job_number(lease.job.id))
-        return append_rules.lost(lease)
+        return append_rules.lease_lost_error(lease)
 
     async def _job(self, number: int) -> Job:
         rows = await self._db.one("job", {"id": number})
         if not rows:
-            raise append_rules.no_job(number)
+            raise append_rules.job_missing_error(number)
         return read_job(rows[0])
 
     async def jobs(self, query: JobQuery) -> Page[Job]:
@@ -118,7 +118,7 @@ class JobQueue:
         after = None if query.after is None else append_rules.job_number(query.after)
         values = {"context": query.context, "ids": ids, "states": states, "after": after}
         values["limit"] = query.limit + 1
-        which = "unfinished_jobs" if append_rules.unfinished(query) else "jobs"
+        which = "unfinished_jobs" if append_rules.is_unfinished_query(query) else "jobs"
         rows = await self._db.one(which, values)
         found = [read_job(row) for row in rows[: query.limit]]
         return Page(items=tuple(found), next_after=found[-1].id if len(rows) > query.limit else None)
@@ -163,5 +163,5 @@ class JobQueue:
                         if told.payload == self._db.tenant:
                             wake()
             except psycopg.Error as error:
-                log(logging.WARNING, "hints_interrupted", error=type(error).__name__)
+                log_event(logging.WARNING, "hints_interrupted", error=type(error).__name__)
             await asyncio.sleep(AGAIN)

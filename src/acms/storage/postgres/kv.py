@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from acms.errors import MissingExtraError, StorageUnavailableError
 from acms.log.encoding import Entropy
-from acms.log.validation import whole
-from acms.storage.kv_home import Clock, How, KVHome, Row, above, utc_now
+from acms.log.validation import validate_integer
+from acms.storage.kv_home import Clock, How, KVHome, Row, upper_bound_of_prefix, utc_now
 
 if TYPE_CHECKING:
     from acms.storage.postgres.pool import Pool
@@ -40,7 +40,7 @@ class PostgresKV(KVHome):
             from acms.storage.postgres.pool import Pool
         except ImportError as missing:
             raise MissingExtraError("postgres", missing.name or "psycopg") from missing
-        size = whole(connections, "connections", least=1)
+        size = validate_integer(connections, "connections", least=1)
         # Less than the time for a call: what is wrong is said by whoever gives up first.
         pool = Pool.of(dsn, size=size, patience=0.8 * timeout_seconds, statement_seconds=timeout_seconds)
         self._db = Database(pool, tenant, dialect="kv_postgres", statement_seconds=timeout_seconds)
@@ -66,7 +66,7 @@ class PostgresKV(KVHome):
 
     async def _list(self, prefix: str, after: str, limit: int) -> Sequence[Row]:
         return await self._run(
-            "list", {"prefix": prefix, "end": above(prefix), "after": after, "limit": limit}
+            "list", {"prefix": prefix, "end": upper_bound_of_prefix(prefix), "after": after, "limit": limit}
         )
 
     async def _run(self, query: str, values: Mapping[str, Any], *, again: bool = True) -> list[Any]:

@@ -13,9 +13,9 @@ from psycopg import sql
 
 from acms.errors import ConfigurationError, SchemaVersionError, StorageError
 from acms.model import Migration
-from acms.observability.logging import log
-from acms.storage.postgres.pool import ROLE, Connection, Pool, translate
-from acms.storage.sql import migrations
+from acms.observability.logging import log_event
+from acms.storage.postgres.pool import ROLE, Connection, Pool, translate_error
+from acms.storage.sql import load_migrations
 
 OLDEST_VECTOR = (0, 8, 2)
 """The oldest pgvector that is safe: an index build of an older one can leak what it reads (CVE-2026-3172)."""
@@ -59,16 +59,16 @@ _UNUSED = "SELECT pg_relation_size('acms.contexts') = 0"
 _FIND = "SELECT to_regclass('acms.migrations') IS NOT NULL"
 
 
-def known() -> list[tuple[int, int, str, str]]:
+def list_known_migrations() -> list[tuple[int, int, str, str]]:
     """Return (version, needs, checksum, script) of the migrations of this release."""
     found: list[tuple[int, int, str, str]] = []
-    for version, checksum, script in migrations("postgres"):
+    for version, checksum, script in load_migrations("postgres"):
         needs = re.search(r"^-- needs: (\d+)$", script, re.MULTILINE)
         found.append((version, int(needs[1]) if needs else version, checksum, script))
     return found
 
 
-async def status(connection: Connection) -> list[Migration]:
+async def read_migration_status(connection: Connection) -> list[Migration]:
     """Return every migration this release knows, and whether it was applied.
 
     `SchemaVersionError` when the database was migrated by a release that this one cannot work beside.
@@ -80,7 +80,7 @@ async def status(connection: Connection) -> list[Migration]:
             "SELECT version, needs, checksum FROM acms.migrations ORDER BY version"
         )
         applied = {version: (needs, checksum) for version, needs, checksum in await cursor.fetchall()}
-    release = known()
+    release = list_known_migrations()
     mine = len(release)
     for version, (needs, _) in applied.items():
         if version > mine and needs > mine:
@@ -90,7 +90,7 @@ async def status(connection: Connection) -> list[Migration]:
                 options=("upgrade acms-engine",),
             )
     found: list[Migration] = []
-    vectors = await _vectors(connection)
+    vectors = await _describe_missing_pgvector(connection)
     for version, needs, checksum, script in release:
         if applied.get(version, (needs, checksum))[1] != checksum:
             raise SchemaVersionError(
@@ -115,17 +115,17 @@ def _wants_vector(script: str) -> bool:
     return re.search(r"^-- wants: vector$", script, re.MULTILINE) is not None
 
 
-def _version(written: str) -> tuple[int, ...]:
+def _parse_version(written: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", written))
 
 
-async def _vectors(connection: Connection) -> str | None:
+async def _describe_missing_pgvector(connection: Connection) -> str | None:
     """Return what the server lacks for vectors; refuse a pgvector that is in use and too old."""
     oldest = ".".join(map(str, OLDEST_VECTOR))
     row = await (await connection.execute(_VECTOR)).fetchone()
     installed, available = row or (None, None)
     if installed is not None:
-        if _version(installed) < OLDEST_VECTOR:
+        if _parse_version(installed) < OLDEST_VECTOR:
             raise ConfigurationError(
                 f"the database has pgvector {installed}, {oldest} is the oldest that is safe",
                 options=(
@@ -134,25 +134,25 @@ async def _vectors(connection: Connection) -> str | None:
                 ),
             )
         return None
-    if available is None or _version(available) < OLDEST_VECTOR:
+    if available is None or _parse_version(available) < OLDEST_VECTOR:
         return f"pgvector {oldest} or newer on the server" + (f" (it has {available})" if available else "")
     return None
 
 
-async def plan(pool: Pool, *, partitions: int | None = None) -> list[Migration]:
+async def plan_migrations(pool: Pool, *, partitions: int | None = None) -> list[Migration]:
     """Return every migration with the whole of what it takes to run it by hand, and those of a newer release.
 
     `ConfigurationError` for a number of partitions when there are some already.
     """
 
     async def work(connection: Connection) -> list[Migration]:
-        steps = await status(connection)
+        steps = await read_migration_status(connection)
         _check_partitions(partitions, steps)
         found: list[Migration] = []
         for step in steps:
-            script = f"BEGIN;\n{_LOCK};\n{_script(step, partitions or PARTITIONS)}COMMIT;\n"
+            script = f"BEGIN;\n{_LOCK};\n{_build_script(step, partitions or PARTITIONS)}COMMIT;\n"
             if not step.applied and all(before.applied for before in found):
-                script = "".join(f"{line};\n" for line in await _lacking(connection)) + script
+                script = "".join(f"{line};\n" for line in await _list_missing_statements(connection)) + script
             wanted = _wants_vector(step.script) and not step.applied
             waits_for = step.waits_for or (pool.lacks_vectors if wanted else None)
             found.append(replace(step, script=script, waits_for=waits_for))
@@ -170,7 +170,7 @@ async def plan(pool: Pool, *, partitions: int | None = None) -> list[Migration]:
     return await pool.retry(work, again=True)
 
 
-async def migrate(
+async def apply_migrations(
     pool: Pool,
     *,
     partitions: int = PARTITIONS,
@@ -191,23 +191,23 @@ async def migrate(
 
     async def work(connection: Connection) -> list[Migration]:
         nonlocal vectors
-        steps = await status(connection)
+        steps = await read_migration_status(connection)
         if all(step.applied or step.waits_for for step in steps):
             return done
-        await _prepare(connection)
+        await _prepare_database(connection)
         for step in steps:
             if step.applied or step.waits_for or (_wants_vector(step.script) and not vectors):
                 continue
             try:
                 async with connection.transaction():
                     await connection.execute(_LOCK)
-                    now = {one.version: one for one in await status(connection)}
+                    now = {one.version: one for one in await read_migration_status(connection)}
                     if now[step.version].applied:
                         continue
-                    await _apply(connection, step, partitions)
+                    await _apply_migration(connection, step, partitions)
             except _ForbiddenError:
                 pool.lacks_vectors = "an administrator who runs: CREATE EXTENSION vector"
-                log(logging.WARNING, "vectors_left_out", reason=pool.lacks_vectors)
+                log_event(logging.WARNING, "vectors_left_out", reason=pool.lacks_vectors)
                 vectors = False
                 continue
             done.append(step)
@@ -233,16 +233,16 @@ def _check_partitions(partitions: int | None, steps: Sequence[Migration]) -> Non
         )
 
 
-async def _who(connection: Connection) -> tuple[str, bool, str | None, bool]:
+async def _query_user_rights(connection: Connection) -> tuple[str, bool, str | None, bool]:
     """Return who is connected, whether he is superuser, who owns the schema, and whether he may act for the owner."""
     row = await (await connection.execute(_WHO)).fetchone()
     user, superuser, owner, owns = row or ("", False, None, None)
     return user, superuser, owner, bool(owns)
 
 
-async def _lacking(connection: Connection) -> list[str]:
+async def _list_missing_statements(connection: Connection) -> list[str]:
     """Return the statements without which no migration can run: roles, schema, the list of migrations."""
-    user, superuser, owner, _ = await _who(connection)
+    user, superuser, owner, _ = await _query_user_rights(connection)
     quoted = sql.Identifier(user).as_string(connection)
     found: list[str] = []
     for role in ROLES:
@@ -261,15 +261,15 @@ async def _lacking(connection: Connection) -> list[str]:
     return found
 
 
-async def _prepare(connection: Connection) -> None:
+async def _prepare_database(connection: Connection) -> None:
     """Make sure of the roles, the schema and the list of migrations."""
-    user, _, owner, owns = await _who(connection)
+    user, _, owner, owns = await _query_user_rights(connection)
     if owner is not None and not owns:
         raise ConfigurationError(
             f"the schema acms belongs to {owner}, and the user {user} may not change it",
             options=(f"run acms migrate as {owner}",),
         )
-    left = await _lacking(connection)
+    left = await _list_missing_statements(connection)
     while left:
         try:
             await connection.execute(left[0].encode())
@@ -278,13 +278,13 @@ async def _prepare(connection: Connection) -> None:
         except psycopg.errors.InsufficientPrivilege as error:
             wanted = "; ".join(statement for statement in left if statement is not _LIST)
             raise ConfigurationError(
-                f"the database is not prepared, and this user may not do it: {translate(error)}",
+                f"the database is not prepared, and this user may not do it: {translate_error(error)}",
                 options=(f"let an administrator run in this database: {wanted}",),
             ) from error
         del left[0]
 
 
-def _script(step: Migration, partitions: int) -> str:
+def _build_script(step: Migration, partitions: int) -> str:
     """Return what is done inside the transaction of one migration."""
     script = step.script.rstrip().removesuffix(";").replace(":partitions", str(partitions))
     made = str(partitions) if ":partitions" in step.script else "NULL"
@@ -294,22 +294,22 @@ def _script(step: Migration, partitions: int) -> str:
     )
 
 
-async def _apply(connection: Connection, step: Migration, partitions: int) -> None:
+async def _apply_migration(connection: Connection, step: Migration, partitions: int) -> None:
     try:
-        await connection.execute(_script(step, partitions).encode())
+        await connection.execute(_build_script(step, partitions).encode())
     except psycopg.Error as error:
         if error.sqlstate is None or error.sqlstate.startswith(("08", "40", "57")):
             raise
         if error.sqlstate == "42501" and "extension" in str(error):
             raise _ForbiddenError(str(error)) from error
-        raise StorageError(f"migration {step.version} failed: {translate(error)}") from error
+        raise StorageError(f"migration {step.version} failed: {translate_error(error)}") from error
 
 
 class _ForbiddenError(StorageError):
     """This user may not create the extension that the server has."""
 
 
-async def check(pool: Pool) -> None:
+async def check_database(pool: Pool) -> None:
     """Refuse a database this release cannot work with; make the schema where there is none.
 
     Tells the pool whether vectors are indexed. What waits for the server, or for nothing but a `migrate`, and only adds
@@ -317,7 +317,7 @@ async def check(pool: Pool) -> None:
     """
 
     async def look(connection: Connection) -> tuple[list[Migration], bool]:
-        steps = await status(connection)
+        steps = await read_migration_status(connection)
         if not any(step.applied for step in steps):
             return steps, True
         row = await (await connection.execute(_UNUSED)).fetchone()
@@ -327,7 +327,7 @@ async def check(pool: Pool) -> None:
     fresh = not any(step.applied for step in steps)
     if unused and not pool.read_only and not all(step.applied or step.waits_for for step in steps):
         try:
-            await migrate(pool, limit=MAKING)
+            await apply_migrations(pool, limit=MAKING)
         except ConfigurationError:
             if fresh:
                 raise

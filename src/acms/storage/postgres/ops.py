@@ -10,8 +10,8 @@ from hashlib import sha256
 from typing import Any
 
 from acms.errors import ACMSError, ValidationError
-from acms.log.encoding import Entropy, Stamp, dump, locate, micros, stamp
-from acms.log.validation import name
+from acms.log.encoding import Entropy, Stamp, dump, parse_entry_id, stamp_draft, to_microseconds
+from acms.log.validation import validate_name
 from acms.model import ANY, Append, Draft, Kind, Receipt
 from acms.storage import append_rules
 from acms.storage.sql import VERSION_MASK, draft_columns, write_parts
@@ -33,22 +33,22 @@ class Waiting:
     def __init__(self, op: Append, entropy: Entropy, future: asyncio.Future[Receipt | ACMSError]) -> None:
         self.op = op
         self.future = future
-        self.stamps = [stamp(draft, entropy) for draft in op.drafts]
-        self.keys = [name(draft.key, "key") for draft in op.drafts if draft.key is not None]
+        self.stamps = [stamp_draft(draft, entropy) for draft in op.drafts]
+        self.keys = [validate_name(draft.key, "key") for draft in op.drafts if draft.key is not None]
         if len(set(self.keys)) != len(self.keys):
             raise ValidationError("is used twice in one append", field="key")
         #: What the context inherits, known of an operation with keys, and whether its log has one of the keys.
         self.lineage: Sequence[tuple[str, int]] = ()
         self.keyed = False
-        self.cited = append_rules.cited(op)
-        self.drafts, last, nonce, prefix = _drafts(op, self.stamps)
-        self.given = _given(op, last, nonce, prefix)
+        self.cited = append_rules.collect_source_ids(op)
+        self.drafts, last, nonce, prefix = _build_append_rows(op, self.stamps)
+        self.given = _summarize_append(op, last, nonce, prefix)
         self.jobs = [
             {
                 "kind": job.kind,
                 "dedupe": job.dedupe,
                 "payload": dump(dict(job.payload)) if job.payload else None,
-                "due": None if job.not_before is None else micros(job.not_before),
+                "due": None if job.not_before is None else to_microseconds(job.not_before),
             }
             for job in op.jobs
         ]
@@ -72,11 +72,11 @@ class Waiting:
         )
 
 
-def columns(draft: Draft) -> dict[str, Any]:
+def build_draft_row(draft: Draft) -> dict[str, Any]:
     """Return what a draft says itself of its row; what is empty is left out."""
     row: dict[str, Any] = {
         "kind": draft.kind._value_,
-        "created_at": micros(draft.created_at),
+        "created_at": to_microseconds(draft.created_at),
         "tokens": draft.tokens,
         "key": draft.key,
         "content": draft.content,
@@ -89,7 +89,9 @@ def columns(draft: Draft) -> dict[str, Any]:
     return row
 
 
-def _drafts(op: Append, stamps: Sequence[Stamp]) -> tuple[list[dict[str, Any]], int | None, str | None, str]:
+def _build_append_rows(
+    op: Append, stamps: Sequence[Stamp]
+) -> tuple[list[dict[str, Any]], int | None, str | None, str]:
     """Return the rows of an append without their place, and what the head gets from them."""
     rows: list[dict[str, Any]] = []
     position = total = 0
@@ -102,16 +104,16 @@ def _drafts(op: Append, stamps: Sequence[Stamp]) -> tuple[list[dict[str, Any]], 
         if draft.kind is Kind.MESSAGE:
             position, total, last, nonce = position + 1, total + draft.tokens, k, one.nonce
             place = position
-        row = columns(draft)
+        row = build_draft_row(draft)
         row.update(k=k, position=place, nonce=one.nonce, total=total, prefix=prefix.hexdigest())
         row.update(salt=one.salt.hex(), digest=one.digest.hex())
         rows.append(row)
     return rows, last, nonce, prefix.hexdigest()
 
 
-def _given(op: Append, last: int | None, nonce: str | None, prefix: str) -> dict[str, Any]:
+def _summarize_append(op: Append, last: int | None, nonce: str | None, prefix: str) -> dict[str, Any]:
     """Return what the statement is told of an append as a whole."""
-    messages, tokens, rewrites = append_rules.counts(op.drafts)
+    messages, tokens, rewrites = append_rules.count_drafts(op.drafts)
     expect = op.expect
     spans = [span for draft in op.drafts for span in draft.replaces]
     if any(not 1 <= first <= upto for first, upto in spans):
@@ -135,7 +137,7 @@ def _given(op: Append, last: int | None, nonce: str | None, prefix: str) -> dict
         "prefix": prefix,
     }
     if isinstance(expect.last_message, str):
-        place = locate(expect.last_message)
+        place = parse_entry_id(expect.last_message)
         given["last_version"] = -1 if place is None else place[1]
         given["last_nonce"] = expect.last_message.rpartition("_")[2]
     return given
@@ -199,27 +201,27 @@ class Group:
             n, said, tokens = n + one.given["n"], said + one.given["said"], tokens + one.given["tokens"]
 
 
-def statement(batch: Sequence[Group]) -> tuple[str, dict[str, Any]]:
+def build_append_statement(batch: Sequence[Group]) -> tuple[str, dict[str, Any]]:
     """Return the statement that appends the operations of different contexts: its name and its values."""
     groups = list(enumerate(batch))
     jobs = [{"op": n, **job} for n, group in groups for one in group.members for job in one.jobs]
     query = "append_with_jobs" if jobs else "append"
     values: dict[str, Any] = {
         "contexts": [group.context for group in batch],
-        "ops": text([group.given(n) for n, group in groups]),
-        "drafts": text([row for n, group in groups for row in group.drafts(n)]),
+        "ops": serialize_rows([group.given(n) for n, group in groups]),
+        "drafts": serialize_rows([row for n, group in groups for row in group.drafts(n)]),
     }
     if jobs:
-        values["jobs"] = text(jobs)
+        values["jobs"] = serialize_rows(jobs)
     return query, values
 
 
-def answer(one: Waiting, result: Receipt | ACMSError) -> None:
+def answer_caller(one: Waiting, result: Receipt | ACMSError) -> None:
     """Answer the caller, unless it gave up or was answered before."""
     if not one.future.done():
         one.future.set_result(result)
 
 
-def text(values: Sequence[Mapping[str, Any]]) -> str:
+def serialize_rows(values: Sequence[Mapping[str, Any]]) -> str:
     """Write rows as JSON; text that UTF-8 cannot say is refused here."""
     return json.dumps(values, ensure_ascii=False, separators=(",", ":"))

@@ -38,7 +38,7 @@ from acms.errors import (
     ValidationError,
 )
 from acms.model import Durability
-from acms.observability.logging import log
+from acms.observability.logging import log_event
 from acms.runtime.chance import chance
 from acms.runtime.loops import PerLoop
 from acms.storage.urls import without_password
@@ -294,7 +294,7 @@ class Pool:
             self.pooled = pid != connection.info.backend_pid
             if not self.pooled:
                 connection.prepare_threshold = PREPARE_AFTER
-            self.durability = survives(commit, standbys, fsync)
+            self.durability = durability_of_commit(commit, standbys, fsync)
         except BaseException:
             lane.all.discard(connection)
             connection.pgconn.finish()
@@ -307,7 +307,7 @@ class Pool:
         connection.limit = self.limit
         connection.unconfirmed = []
         # Not a method of the connection: it would hold itself.
-        connection.add_notice_handler(partial(_hear, connection.unconfirmed))
+        connection.add_notice_handler(partial(_record_sync_warning, connection.unconfirmed))
         return connection
 
     async def close(self) -> None:
@@ -353,7 +353,7 @@ class Pool:
                     raise StorageReadOnlyError(
                         f"{self.name} was opened read-only", options=("leave ?mode=ro out",)
                     ) from error
-                passing, known = _passing(error, link is not None)
+                passing, known = _classify_error(error, link is not None)
                 if error.sqlstate == "25006" and link is not None and not self._several:
                     # One that copies another may become the primary; one that was told to take no writes will not.
                     passing = link.info.parameter_status("in_hot_standby") == "on"
@@ -363,11 +363,11 @@ class Pool:
                 if not passing or left <= 0 or not (known or again):
                     if error.sqlstate in _LOST:
                         self._drop()
-                    raise translate(error, known=known or again) from error
+                    raise translate_error(error, known=known or again) from error
                 if not known or error.sqlstate in _LOST:
                     self._drop()
                 name, state = type(error).__name__, error.sqlstate or ""
-                log(logging.WARNING, "storage_retry", error=name, sqlstate=state)
+                log_event(logging.WARNING, "storage_retry", error=name, sqlstate=state)
             await asyncio.sleep(min(left, wait * chance.uniform(0.5, 1.0)))
             wait = min(MOST_WAIT, wait * 2)
 
@@ -378,7 +378,7 @@ class Pool:
             lane.close_idle()
 
 
-def _hear(unconfirmed: list[str], notice: psycopg.errors.Diagnostic) -> None:
+def _record_sync_warning(unconfirmed: list[str], notice: psycopg.errors.Diagnostic) -> None:
     """Note that a commit stopped waiting for standbys: only a warning says so.
 
     The words may be in any language; the name of the function is not.
@@ -388,17 +388,17 @@ def _hear(unconfirmed: list[str], notice: psycopg.errors.Diagnostic) -> None:
         unconfirmed.append(said)
 
 
-def survives(commit: str, standbys: str, fsync: str) -> Durability:
+def durability_of_commit(commit: str, standbys: str, fsync: str) -> Durability:
     """Return what a commit survives on a server with these settings."""
     if commit == "off" or fsync == "off":
         return "relaxed"
     return "quorum" if standbys.strip() and commit != "local" else "disk"
 
 
-def _passing(error: psycopg.Error, reached: bool) -> tuple[bool, bool]:
+def _classify_error(error: psycopg.Error, reached: bool) -> tuple[bool, bool]:
     """Return whether it may pass by itself, and whether it is known that nothing was written."""
     state = error.sqlstate
-    if state is None and not reached and _hopeless(error):
+    if state is None and not reached and _is_permanent_refusal(error):
         return False, True
     if state is None:  # of the connection: refused, cut, or timed out; or what is not even sent
         connection = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
@@ -410,7 +410,7 @@ def _passing(error: psycopg.Error, reached: bool) -> tuple[bool, bool]:
     return False, True
 
 
-def _hopeless(error: psycopg.Error) -> bool:
+def _is_permanent_refusal(error: psycopg.Error) -> bool:
     """Return whether every server that was asked refused this user or knows no such database, or none was asked."""
     said = str(error)
     if _MISTAKEN.search(said):
@@ -439,17 +439,17 @@ _MEANINGS: Sequence[tuple[Sequence[str], type[ACMSError], Sequence[str]]] = (
 """Codes that mean the same to a caller whenever they come, and what to do about them."""
 
 
-def translate(error: psycopg.Error, *, known: bool = True) -> ACMSError:
+def translate_error(error: psycopg.Error, *, known: bool = True) -> ACMSError:
     """Return what an error of the server means to a caller."""
     state = error.sqlstate or ""
-    first = _clean(str(error)).split("\n", 1)[0]
+    first = _remove_credentials(str(error)).split("\n", 1)[0]
     text = f"{type(error).__name__}: {first}"
     if not known:
         said = f"the connection was lost while an answer was due, so it is not known whether it was written ({text})"
         if isinstance(error, UnconfirmedError):
             said = f"it was committed, but it is not known whether a standby has it ({first})"
         return UnknownOutcomeError(said, options=("try again with the same idempotency key",))
-    if not state and _hopeless(error):
+    if not state and _is_permanent_refusal(error):
         return ConfigurationError(text, options=tuple(advice for words, advice in _ADVICE if words in text))
     if state == "23505":
         return ConflictError(f"another writer was first: {first}")
@@ -475,10 +475,12 @@ def _without_secrets(error: psycopg.Error, dsn: str) -> str:
     """Return a message of the parser, which may quote any part of the address, without what may not be shown of it."""
     visible = without_password(dsn)
     return re.sub(
-        r'"([^"]*)"', lambda quoted: quoted[0] if quoted[1] in visible else '"…"', _clean(str(error))
+        r'"([^"]*)"',
+        lambda quoted: quoted[0] if quoted[1] in visible else '"…"',
+        _remove_credentials(str(error)),
     )
 
 
-def _clean(text: str) -> str:
+def _remove_credentials(text: str) -> str:
     """Return a message without a user's name and password."""
     return _SECRET.sub("", text)

@@ -16,7 +16,7 @@ class Records:
     async def get(self, context: str, name: str) -> Record | None:
         """Return the record a context itself has under a name."""
         rows = await self._db.one("record", {"context": context, "name": name})
-        return records.found(context, name, rows)
+        return records.record_from_rows(context, name, rows)
 
     async def put(self, context: str, name: str, data: str, rev: int) -> Record:
         """Store a record if it is still at `rev`."""
@@ -31,5 +31,5 @@ class Records:
         _, head, put, *_ = await self._db.ask(*asked)
         self._db.read_head(context, head)  # refuses a context that is deleted
         if not put:
-            raise records.moved(name, rev)
-        return records.read(context, name, put[0][0], data)
+            raise records.revision_conflict_error(name, rev)
+        return records.record_from_columns(context, name, put[0][0], data)

@@ -16,7 +16,7 @@ import psycopg
 from acms.errors import ConfigurationError, StorageBusyError, StorageError
 from acms.results import Rewriting
 from acms.storage.postgres.database import Database
-from acms.storage.postgres.pool import Connection, translate
+from acms.storage.postgres.pool import Connection, translate_error
 from acms.storage.traces import Traces
 
 CHUNK = 4 << 20
@@ -89,22 +89,22 @@ class Rewriter:
         """See `PostgresStorage.rewrite`."""
         await self._db.open()
         async with self._alone() as connection:
-            tables = [name for (name,) in await _asked(connection, _TABLES, {"contexts": list(contexts)})]
-            superuser, sees = await _allowed(connection, tables)
+            tables = [name for (name,) in await _run_query(connection, _TABLES, {"contexts": list(contexts)})]
+            superuser, sees = await _check_rights(connection, tables)
             await self._wait_for_others(connection)
             if superuser:
                 stale = {"tables": [*tables, "acms.entries", "acms.derived"]}
-                await _asked(connection, _FORGET, stale)
+                await _run_query(connection, _FORGET, stale)
                 tables.append(STATISTICS)
             for table in tables:
                 how = "FULL" if table == STATISTICS else "FULL, ANALYZE"
-                with _named(table):
+                with _translate_table_errors(table):
                     await connection.execute(f"VACUUM ({how}) {table}".encode())
             found: list[str] = []
             if superuser:
-                with _named("the write-ahead log"):
+                with _translate_table_errors("the write-ahead log"):
                     await _empty_wal(connection)
-                    found = await _search(connection, tables, Traces(texts)) if texts else []
+                    found = await _search_files(connection, tables, Traces(texts)) if texts else []
         unseen = () if sees else ("old versions of rows that sessions of other users still see",)
         left = () if superuser else _NOT_ALLOWED
         return Rewriting(
@@ -124,7 +124,7 @@ class Rewriter:
         try:
             connection = await self._db.pool.dedicated()
         except psycopg.Error as error:
-            raise translate(error) from error
+            raise translate_error(error) from error
         try:
             connection.limit = None
             yield connection
@@ -133,9 +133,9 @@ class Rewriter:
 
     async def _wait_for_others(self, connection: Connection) -> None:
         """Wait until nobody can see what was blanked before this call."""
-        ((mark,),) = await _asked(connection, "SELECT pg_current_xact_id()::xid::text", {})
+        ((mark,),) = await _run_query(connection, "SELECT pg_current_xact_id()::xid::text", {})
         deadline = asyncio.get_running_loop().time() + self._db.pool.patience
-        while older := await _asked(connection, _OLDER, {"mark": mark}):
+        while older := await _run_query(connection, _OLDER, {"mark": mark}):
             if asyncio.get_running_loop().time() > deadline:
                 raise StorageBusyError(
                     f"what was erased is gone from the rows; no table was written anew, for {older[0][0]} began before"
@@ -145,19 +145,19 @@ class Rewriter:
             await asyncio.sleep(LOOK)
 
 
-async def _asked(connection: Connection, query: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
-    with _named("the server"):
+async def _run_query(connection: Connection, query: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
+    with _translate_table_errors("the server"):
         cursor = await connection.execute(query.encode(), values)
         return await cursor.fetchall() if cursor.description else []
 
 
 @contextmanager
-def _named(table: str) -> Generator[None]:
+def _translate_table_errors(table: str) -> Generator[None]:
     """Say which table could not be written anew, and that nothing is half done."""
     try:
         yield
     except psycopg.Error as error:
-        ours = translate(error)
+        ours = translate_error(error)
         kind = type(ours) if isinstance(ours, StorageError) else StorageError
         raise kind(
             f"{table} could not be written anew, and is as it was; what was erased is gone from its rows ({ours})",
@@ -165,9 +165,9 @@ def _named(table: str) -> Generator[None]:
         ) from error
 
 
-async def _allowed(connection: Connection, tables: Sequence[str]) -> tuple[bool, bool]:
+async def _check_rights(connection: Connection, tables: Sequence[str]) -> tuple[bool, bool]:
     """Return whether this user is superuser and whether he sees other users' transactions; he must own the tables."""
-    ((superuser, sees, foreign, owner),) = await _asked(connection, _WHO, {"tables": list(tables)})
+    ((superuser, sees, foreign, owner),) = await _run_query(connection, _WHO, {"tables": list(tables)})
     if foreign:
         raise ConfigurationError(
             f"what was erased is gone from the rows; only {owner}, who owns the tables, may write them anew",
@@ -187,40 +187,40 @@ async def _empty_wal(connection: Connection) -> None:
     """
     for _ in range(2):
         await connection.execute("CHECKPOINT")
-        ((last,),) = await _asked(
+        ((last,),) = await _run_query(
             connection, "SELECT max(name) FROM pg_ls_waldir() WHERE name ~ '^[0-9A-F]{24}$'", {}
         )
         at = ""
         while at <= last:
-            await _asked(connection, "SELECT pg_logical_emit_message(true, 'acms', '')", {})
-            await _asked(connection, "SELECT pg_switch_wal()", {})
-            await _asked(connection, "SELECT pg_logical_emit_message(true, 'acms', '')", {})
-            ((at,),) = await _asked(connection, "SELECT pg_walfile_name(pg_current_wal_insert_lsn())", {})
+            await _run_query(connection, "SELECT pg_logical_emit_message(true, 'acms', '')", {})
+            await _run_query(connection, "SELECT pg_switch_wal()", {})
+            await _run_query(connection, "SELECT pg_logical_emit_message(true, 'acms', '')", {})
+            ((at,),) = await _run_query(connection, "SELECT pg_walfile_name(pg_current_wal_insert_lsn())", {})
     await connection.execute("CHECKPOINT")
 
 
-async def _search(connection: Connection, tables: Sequence[str], traces: Traces) -> list[str]:
+async def _search_files(connection: Connection, tables: Sequence[str], traces: Traces) -> list[str]:
     """Return where texts are in the files of tables and in the write-ahead log that no row says any more."""
     files: list[tuple[str, str]] = []
-    for name, path, size in await _asked(connection, _FILES, {"tables": list(tables)}):
+    for name, path, size in await _run_query(connection, _FILES, {"tables": list(tables)}):
         files += [(name, f"{path}.{n}" if n else path) for n in range(max(1, -(-size // SEGMENT)))]
-    log = await _asked(connection, "SELECT name FROM pg_ls_waldir()", {})
+    log = await _run_query(connection, "SELECT name FROM pg_ls_waldir()", {})
     files += [("the write-ahead log", f"pg_wal/{name}") for (name,) in log]
     places: dict[bytes, str] = {}
     for name, path in files:
         overlap, start = b"", 0
-        while data := await _read(connection, path, start):
+        while data := await _read_chunk(connection, path, start):
             for piece in traces.find(overlap + data):
                 places.setdefault(piece, f"{name}: in {path} of the server")
             start += len(data)
             overlap = (overlap + data)[1 - traces.longest :]
     if places:
-        for (said,) in await _asked(connection, _SAID, {"pieces": list(places)}):
+        for (said,) in await _run_query(connection, _SAID, {"pieces": list(places)}):
             places.pop(bytes(said), None)
     return list(dict.fromkeys(places.values()))
 
 
-async def _read(connection: Connection, path: str, start: int) -> bytes:
+async def _read_chunk(connection: Connection, path: str, start: int) -> bytes:
     cursor = connection.cursor(binary=True)
     await cursor.execute("SELECT pg_read_binary_file(%s, %s, %s, true)", (path, start, CHUNK))
     row = await cursor.fetchone()

@@ -10,7 +10,7 @@ from typing import Any
 from acms.model import Hit, Search
 from acms.storage import search
 from acms.storage.postgres.database import Database
-from acms.text.tokenizer import term
+from acms.text.tokenizer import content_term
 
 SMALL = 2_000
 """Searchable entries of a namespace up to which all are compared, as other stores do."""
@@ -51,23 +51,23 @@ class Searcher:
         if query.vector is not None and query.space is not None:
             asked.append(("searchable_vectors", {"namespace": query.namespace, "space": query.space}))
         rows, *vectors = await self._db.ask(*asked)
-        return await asyncio.to_thread(search.hits, query, rows, vectors[0] if vectors else ())
+        return await asyncio.to_thread(search.rank_hits, query, rows, vectors[0] if vectors else ())
 
     async def _some(self, query: Search, count: int) -> list[Hit]:
         """Compare what has the rarest of the words, and what lies nearest to the vector."""
         limit = max(CANDIDATES, 5 * query.limit)
         base = {"namespace": query.namespace, "limit": limit}
-        words = _rare(query.terms)
+        words = _select_search_words(query.terms)
         places: set[tuple[str, int]] = set()
         having: dict[int, int] = {}
         if words:
             found = await self._db.one("places", {**base, "words": words, "counted": COUNTED})
             places |= {(context, version) for context, version, _ in found}
             for word, number in zip(words, found[0][2] if found else (), strict=bool(found)):
-                having[term(word)] = max(number, having.get(term(word), 0))
+                having[content_term(word)] = max(number, having.get(content_term(word), 0))
         vectors: Sequence[Sequence[Any]] = ()
         if query.vector is not None and query.space is not None:
-            direction = search.direction(query.vector)
+            direction = search.scale_vector(query.vector)
             indexed = self._db.pool.vectors and search.is_named(query.space, len(query.vector))
             if direction is None:
                 pass
@@ -77,7 +77,7 @@ class Searcher:
             else:
                 values = {"namespace": query.namespace, "space": query.space}
                 vectors = await self._db.one("searchable_vectors", values)
-                places |= await asyncio.to_thread(search.nearest, query, vectors, limit)
+                places |= await asyncio.to_thread(search.select_nearest, query, vectors, limit)
         if not places:
             return []
         contexts, versions = zip(*sorted(places), strict=True)
@@ -87,10 +87,10 @@ class Searcher:
             asked.append(("searchable_vectors_at", {**at, "space": query.space}))
         rows, *read = await self._db.ask(*asked)
         known = search.Known(total=count, having=having)
-        return await asyncio.to_thread(search.hits, query, rows, read[0] if read else vectors, known)
+        return await asyncio.to_thread(search.rank_hits, query, rows, read[0] if read else vectors, known)
 
 
-def _rare(terms: Sequence[str]) -> list[str]:
+def _select_search_words(terms: Sequence[str]) -> list[str]:
     """Return the words to look up, as the server divides a text: those that tell something, or all when none does."""
     said = [word for word in dict.fromkeys(_WORD.findall(" ".join(terms).lower())) if len(word) <= LONGEST]
-    return ([word for word in said if term(word)] or said)[:WORDS]
+    return ([word for word in said if content_term(word)] or said)[:WORDS]

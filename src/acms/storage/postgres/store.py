@@ -48,12 +48,12 @@ from acms.storage.postgres.entries import DerivedRows, Feed, Range, Reader
 from acms.storage.postgres.erase import Eraser
 from acms.storage.postgres.jobs import JobQueue
 from acms.storage.postgres.kv import PostgresKV
-from acms.storage.postgres.migrate import migrate, plan
+from acms.storage.postgres.migrate import apply_migrations, plan_migrations
 from acms.storage.postgres.pool import Pool
 from acms.storage.postgres.records import Records
 from acms.storage.postgres.rewrite import Rewriter
 from acms.storage.postgres.search import Searcher
-from acms.storage.sessions import sessions
+from acms.storage.sessions import read_session_page
 
 
 class _Outgoing(NamedTuple):
@@ -146,13 +146,13 @@ class PostgresStorage:
 
     async def __aenter__(self) -> Self:
         """Keep the handle open until the block ends."""
-        handles.retain(self)
+        handles.retain_handle(self)
         await self._db.open()
         return self
 
     async def __aexit__(self, *error: object) -> None:
         """Let go of the handle."""
-        await handles.release(self)
+        await handles.release_handle(self)
 
     async def aclose(self) -> None:
         """Finish what is under way and let go of the connections; the last handle closes them."""
@@ -166,16 +166,18 @@ class PostgresStorage:
 
     async def migrations(self, *, partitions: int | None = None) -> list[Migration]:
         """Return every step of the schema, also of an empty database."""
-        return await plan(self._db.pool, partitions=partitions)
+        return await plan_migrations(self._db.pool, partitions=partitions)
 
     async def migrate(
         self, *, partitions: int | None = None, progress: Callable[[Migration], None] | None = None
     ) -> list[Migration]:
         """Apply what is missing; return what was."""
         if partitions is None:
-            return await migrate(self._db.pool, progress=progress)
-        await plan(self._db.pool, partitions=partitions)  # refuses them where there are some already
-        return await migrate(self._db.pool, partitions=partitions, progress=progress)
+            return await apply_migrations(self._db.pool, progress=progress)
+        await plan_migrations(
+            self._db.pool, partitions=partitions
+        )  # refuses them where there are some already
+        return await apply_migrations(self._db.pool, partitions=partitions, progress=progress)
 
     # ── contexts ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -195,7 +197,7 @@ class PostgresStorage:
         """List contexts, newest first."""
         return await self._contexts.contexts(query)
 
-    sessions = sessions
+    sessions = read_session_page
 
     async def session_page(self, query: ContextQuery) -> SessionPage:
         """List contexts with where their logs stand, newest first."""
@@ -330,11 +332,13 @@ class PostgresStorage:
 
     async def record(self, context: str, name: str) -> Record | None:
         """Return the record a context itself has under a name."""
-        return await self._records.get(context, records.named(name))
+        return await self._records.get(context, records.validate_record_name(name))
 
     async def put_record(self, context: str, name: str, data: Mapping[str, Json], *, rev: int) -> Record:
         """Store a record if it is still at `rev`; the commit waits for no standby."""
-        return await self._records.put(context, records.named(name), records.written(data, rev), rev)
+        return await self._records.put(
+            context, records.validate_record_name(name), records.serialize_record_data(data, rev), rev
+        )
 
     # ── jobs ────────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -17,14 +17,14 @@ from acms.errors import ACMSError, ConflictError, CorruptRecordError, Validation
 from acms.log.encoding import (
     Entropy,
     Stamp,
+    chain_values,
     dump,
     dump_flat,
     entry_id,
-    genesis,
-    links,
-    micros,
-    stamp,
-    verify,
+    genesis_hash,
+    stamp_draft,
+    to_microseconds,
+    verify_chain,
 )
 from acms.model import Append, Context, Durability, Entry, Head, Kind, Receipt, State
 from acms.storage import append_rules
@@ -32,7 +32,7 @@ from acms.storage.append_rules import Read
 from acms.storage.sql import VERSION_BITS, VERSION_MASK, draft_columns, read_entry, write_parts
 from acms.storage.sqlite.file import Function
 from acms.storage.sqlite.jobs import JobQueue
-from acms.storage.sqlite.tables import Tables, span
+from acms.storage.sqlite.tables import Tables, range_parameters
 
 HEADS = 4096
 """Heads the writer remembers, so that an append need not read the one it left."""
@@ -97,18 +97,18 @@ class Appender:
         try:
             return self._prepare(op)
         except Exception as error:
-            return partial(_refuse, append_rules.unexpected(error))
+            return partial(_raise_error, append_rules.wrap_unexpected_error(error))
 
     def _prepare(self, op: Append) -> _Prepared:
         """Do what can be done on the caller's side, where the caches are warm and nobody holds a transaction."""
         prepared = _Prepared(self, op)
         for draft in op.drafts:
-            created_at = micros(draft.created_at)
-            prepared.stamps.append(stamp(draft, self._entropy, created_at))
+            created_at = to_microseconds(draft.created_at)
+            prepared.stamps.append(stamp_draft(draft, self._entropy, created_at))
             if draft.key is not None:
                 prepared.keys.append(draft.key)
             if draft.sources:
-                prepared.cited = append_rules.cited(op)
+                prepared.cited = append_rules.collect_source_ids(op)
             parts = write_parts(draft.parts, draft.content) if draft.parts else None
             prepared.columns.append((created_at, draft_columns(draft), parts))
         if op.tail is not None:
@@ -118,7 +118,7 @@ class Appender:
             if known is not None:
                 prepared.plan = self._plan(op, prepared, known)
                 if not (prepared.keys or prepared.cited or op.jobs or op.finish):
-                    prepared.simple = _allowed(op, prepared.plan)
+                    prepared.simple = _is_append_allowed(op, prepared.plan)
         return prepared
 
     def _plan(self, op: Append, prepared: _Prepared, known: tuple[int, Head]) -> _Plan:
@@ -130,7 +130,7 @@ class Appender:
         positions: list[int | None] = []
         chains: list[bytes] = []
         last, chain, version, rewrites = head.last_message, head.chain, head.version, head.rewrites
-        values = links(head.chain, prepared.stamps)
+        values = chain_values(head.chain, prepared.stamps)
         for draft, stamped, (created_at, columns, parts), chain in zip(
             op.drafts, prepared.stamps, prepared.columns, values, strict=True
         ):
@@ -289,18 +289,20 @@ class Appender:
                 entry = read_entry(row, owners[row[0] >> VERSION_BITS])
                 found[str(entry.key)] = entry
         stored = [None if draft.key is None else found[draft.key] for draft in op.drafts]
-        if not append_rules.repeats(op, stored):
+        if not append_rules.is_repeated_append(op, stored):
             return None
         head = self._tables.log(connection, op.context)[1]
-        return append_rules.repeated(head, [entry for entry in stored if entry is not None], self._durability)
+        return append_rules.build_repeat_receipt(
+            head, [entry for entry in stored if entry is not None], self._durability
+        )
 
     def _checked(
         self, connection: apsw.Connection, op: Append, prepared: _Prepared, known: tuple[int, Head]
     ) -> _Plan:
         """Return how an append is written behind a head, when it is allowed there."""
-        append_rules.check(op, known[1])
+        append_rules.check_append(op, known[1])
         if prepared.cited:
-            append_rules.check_cited(self._tables.found(connection, prepared.cited))
+            append_rules.refuse_erased_sources(self._tables.found(connection, prepared.cited))
         plan = prepared.plan
         if plan is None or plan.known is not known:
             plan = self._plan(op, prepared, known)
@@ -326,7 +328,9 @@ class Appender:
         row = self._tables.row(connection, "key_version", (ref, key))
         if row is None:
             return None
-        found = self._tables.row(connection, "entries_forward", span(ref, row[0], row[0], limit=1))
+        found = self._tables.row(
+            connection, "entries_forward", range_parameters(ref, row[0], row[0], limit=1)
+        )
         return None if found is None else read_entry(found, context)
 
     def _lineage(self, connection: apsw.Connection, context: str) -> list[tuple[int, int, str]]:
@@ -348,17 +352,17 @@ class Appender:
         if (restored.fork or 0) < entries[0].batch <= last:  # the last export was cut within this append
             last = entries[0].batch - 1
             before = self._tables.entries(connection, log, Read(after=last - 1, at=last))
-            chain = before[0].chain if before else genesis(restored.parent or context)
+            chain = before[0].chain if before else genesis_hash(restored.parent or context)
             begun = self._tables.entries(connection, log, Read(after=last))
-        for version, wrong in verify([*begun, *entries], head=chain, version=last):
+        for version, wrong in verify_chain([*begun, *entries], head=chain, version=last):
             raise CorruptRecordError(f"version {version} of {context}: {wrong}")
-        messages, tokens, rewrites = append_rules.counts(entries)
+        messages, tokens, rewrites = append_rules.count_drafts(entries)
         connection.executemany(
             self._sql["insert_entry"],
             [
                 (
                     ref << VERSION_BITS | entry.version, entry.kind.value, entry.position, entry.id[-6:],
-                    entry.batch, entry.total, micros(entry.created_at), entry.tokens,
+                    entry.batch, entry.total, to_microseconds(entry.created_at), entry.tokens,
                     *draft_columns(entry),
                     None if entry.state is State.LIVE else entry.state.value, entry.salt, entry.digest,
                     entry.chain, entry.key, write_parts(entry.parts, entry.content), entry.content,
@@ -379,13 +383,13 @@ class Appender:
             self._tables.rows(connection, "note_blanks", (ref,))
 
 
-def _allowed(op: Append, plan: _Plan) -> bool:
+def _is_append_allowed(op: Append, plan: _Plan) -> bool:
     try:
-        append_rules.check(op, plan.known[1])
+        append_rules.check_append(op, plan.known[1])
     except ACMSError:
         return False  # the head may have moved on: it is asked before refusing
     return plan.head.version <= VERSION_MASK
 
 
-def _refuse(error: ACMSError, _connection: apsw.Connection) -> Receipt:
+def _raise_error(error: ACMSError, _connection: apsw.Connection) -> Receipt:
     raise error

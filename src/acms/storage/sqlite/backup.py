@@ -8,21 +8,23 @@ from pathlib import Path
 import apsw
 
 from acms.errors import StorageError, StorageFullError
-from acms.storage.files import create
+from acms.storage.files import create_file
 
 PAGES = 512
 """Pages that are copied at a time."""
 
 
-def backup(source: apsw.Connection, target: Path, progress: Callable[[int, int], None] | None) -> None:
+def backup_database(
+    source: apsw.Connection, target: Path, progress: Callable[[int, int], None] | None
+) -> None:
     """Copy a whole database into a new file; `progress` receives (pages done, pages in all).
 
     A `StorageError` names the target, also where its disk is full. What fails leaves no file behind.
     """
-    if not create(target):
+    if not create_file(target):
         raise StorageError(f"{target} exists", options=("choose another name",))
     try:
-        _copy(source, target, progress)
+        _copy_pages(source, target, progress)
     except BaseException as error:
         target.unlink(missing_ok=True)
         if not isinstance(error, apsw.Error):
@@ -34,7 +36,7 @@ def backup(source: apsw.Connection, target: Path, progress: Callable[[int, int],
         ) from error
 
 
-def _copy(source: apsw.Connection, to: Path, progress: Callable[[int, int], None] | None) -> None:
+def _copy_pages(source: apsw.Connection, to: Path, progress: Callable[[int, int], None] | None) -> None:
     destination = apsw.Connection(str(to))
     try:
         with destination.backup("main", source, "main") as copy:

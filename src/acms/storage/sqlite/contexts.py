@@ -10,8 +10,8 @@ from typing import Any
 import apsw
 
 from acms.errors import ConflictError, SessionNotFoundError, ValidationError
-from acms.log.encoding import Entropy, context_id, dump, genesis, load_mapping, micros
-from acms.log.validation import INNER, name
+from acms.log.encoding import Entropy, context_id, dump, genesis_hash, load_mapping, to_microseconds
+from acms.log.validation import INNER, validate_name
 from acms.model import Context, ContextDraft, ContextQuery, Head, Json, Kind, Page, SessionHead
 from acms.results import SessionPage
 from acms.storage import append_rules
@@ -105,7 +105,10 @@ class Contexts:
         merged = {**old.settings, **{k: v for k, v in change.items() if k != "deleted"}}
         merged = {key: value for key, value in merged.items() if value is not None}
         changed = replace(old, settings=merged, settings_rev=rev + 1, deleted_at=deleted_at)
-        written, gone = change_settings(row, changed), None if deleted_at is None else micros(deleted_at)
+        written, gone = (
+            change_settings(row, changed),
+            None if deleted_at is None else to_microseconds(deleted_at),
+        )
         ref = self._tables.ref(connection, context)
         self._tables.rows(connection, "update_settings", (written, gone, ref))
         if deleted_at is not None:
@@ -121,8 +124,8 @@ class Contexts:
         id = context_id(self._entropy)
         values = {
             **self._fresh(id, context),
-            "namespace": name(context.namespace, "namespace"),
-            "key": None if context.key is None else name(context.key, "key"),
+            "namespace": validate_name(context.namespace, "namespace"),
+            "key": None if context.key is None else validate_name(context.key, "key"),
             "settings_rev": 0,
             "deleted_at": None,
         }
@@ -130,7 +133,7 @@ class Contexts:
             values.update(self._forked(connection, context.parent, context.fork))
             if context.inherit:
                 (row,) = self._tables.rows(connection, "settings", (values["ref"],))
-                settings = append_rules.inherited(load_mapping(row[0]), context)
+                settings = append_rules.settings_of_fork(load_mapping(row[0]), context)
                 values["settings"] = dump(settings) if settings else None
         self._insert(connection, values)
         return self._get(connection, id)
@@ -154,7 +157,7 @@ class Contexts:
             "namespace": context.namespace,
             "key": context.key,
             "settings_rev": context.settings_rev,
-            "deleted_at": None if context.deleted_at is None else micros(context.deleted_at),
+            "deleted_at": None if context.deleted_at is None else to_microseconds(context.deleted_at),
         }
         if context.parent is not None:
             if self._tables.row(connection, "ref", (self._tables.tenant, context.parent)) is None:
@@ -186,13 +189,13 @@ class Contexts:
             "lineage": "[]",
             "counter": context.counter,
             "settings": dump(dict(context.settings)) if context.settings else None,
-            "created_at": micros(context.created_at),
+            "created_at": to_microseconds(context.created_at),
             "version": 0,
             "messages": 0,
             "tokens": 0,
             "last_message": None,
             "rewrites": 0,
-            "chain": genesis(id),
+            "chain": genesis_hash(id),
         }
 
     def _forked(
@@ -207,13 +210,13 @@ class Contexts:
             "ref": ref,
             "parent": parent,
             "fork": at,
-            "lineage": dump(append_rules.inherit(parent, lineage, at)),
+            "lineage": dump(append_rules.lineage_of_fork(parent, lineage, at)),
             "version": at,
             "messages": head.messages,
             "tokens": head.tokens,
             "last_message": head.last_message,
             "rewrites": 0,
-            "chain": head.chain if at else genesis(parent),
+            "chain": head.chain if at else genesis_hash(parent),
         }
         if at < head.version:  # else the head says it all
             newest = self._tables.entries(connection, log, Read(after=at - 1, at=at))
@@ -224,7 +227,7 @@ class Contexts:
                 messages=said[0].position if said else 0,
                 tokens=said[0].total if said else 0,
                 last_message=said[0].id if said else None,
-                chain=newest[0].chain if newest else genesis(parent),
+                chain=newest[0].chain if newest else genesis_hash(parent),
             )
         for number, first, last in self._tables.runs(connection, log, at=at) if head.rewrites else ():
             base = number << VERSION_BITS

@@ -19,14 +19,14 @@ from typing import Any
 import apsw
 
 from acms.errors import StorageBusyError, StorageError, StorageFullError
-from acms.log.encoding import dump, entry_id, micros
+from acms.log.encoding import dump, entry_id, to_microseconds
 from acms.model import Json, Kind, State
-from acms.observability.logging import log
+from acms.observability.logging import log_event
 from acms.storage import append_rules
 from acms.storage.sql import VERSION_BITS, read_entry
 from acms.storage.sqlite.file import SQLiteFile
 from acms.storage.sqlite.tables import Tables
-from acms.storage.traces import Traces, repeated
+from acms.storage.traces import Traces, find_repeating_values
 
 WAIT = 1000
 """Milliseconds that emptying the write-ahead log waits for readers who still need it; writers wait meanwhile."""
@@ -62,7 +62,7 @@ class Eraser:
         """Delete the content of entries for ever, in every lineage."""
         ref, head, lineage = self._tables.log(connection, context, deleted=True)
         changed: list[int] = []
-        for owner, low, high in append_rules.segments(context, lineage, 1, head.version):
+        for owner, low, high in append_rules.split_segments(context, lineage, 1, head.version):
             number = self._tables.ref(connection, owner)
             for version in sorted({version for version in versions if low <= version <= high}):
                 if self._blank(connection, ref, (owner, number, version), to):
@@ -70,7 +70,7 @@ class Eraser:
         if changed:
             self._tables.rows(connection, "count_rewrite", (ref,))
             self._tables.rows(connection, "raise_epoch", (ref,))
-            detail, now = dump(dict(audit)) if audit else None, micros(self._clock())
+            detail, now = dump(dict(audit)) if audit else None, to_microseconds(self._clock())
             values = (self._tables.tenant, context, to.value, dump(changed), detail, now)
             self._tables.rows(connection, "insert_audit", values)
             if to is State.ERASED:
@@ -104,7 +104,7 @@ class Eraser:
                 writer.execute("VACUUM").fetchall()
             except apsw.Error as error:
                 self._failed = error
-                log(logging.WARNING, "vacuum_failed", error=type(error).__name__)
+                log_event(logging.WARNING, "vacuum_failed", error=type(error).__name__)
         if self._stale and time.monotonic() >= self._again:
             self._empty_wal(writer)
 
@@ -123,7 +123,7 @@ class Eraser:
             return
         self._again = time.monotonic() + AGAIN
         if first:
-            log(logging.WARNING, "wal_not_emptied", file=self._file.path.name)
+            log_event(logging.WARNING, "wal_not_emptied", file=self._file.path.name)
 
     # ── proving it ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -149,7 +149,7 @@ class Eraser:
 
     async def find_messages(self, times: Sequence[datetime], keys: Sequence[str]) -> list[str]:
         """See `SQLiteStorage.find_messages`."""
-        values = (self._tables.tenant, dump([micros(time) for time in times]), dump(list(keys)))
+        values = (self._tables.tenant, dump([to_microseconds(time) for time in times]), dump(list(keys)))
         rows = await self._file.read(
             lambda connection: self._tables.rows(connection, "find_messages", values), large=True
         )
@@ -199,7 +199,9 @@ class Eraser:
 
     def _values(self, connection: apsw.Connection, texts: Sequence[bytes]) -> list[str]:
         """Return where the key-value memory of this tenant repeats what was erased."""
-        return repeated(connection.execute(self._tables.sql["left_values"], (self._tables.tenant,)), texts)
+        return find_repeating_values(
+            connection.execute(self._tables.sql["left_values"], (self._tables.tenant,)), texts
+        )
 
     def _traced(self, connection: apsw.Connection, traces: Traces) -> list[str]:
         """Return where texts were found that nothing in the file says any more."""

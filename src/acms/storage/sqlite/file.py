@@ -42,10 +42,10 @@ from acms.errors import (
 from acms.model import Durability, Migration
 from acms.runtime.loops import PerLoop, waiting
 from acms.storage import append_rules
-from acms.storage.files import create
-from acms.storage.sessions import contains
+from acms.storage.files import create_file
+from acms.storage.sessions import json_contains
 from acms.storage.sqlite import schema
-from acms.storage.sqlite.backup import backup
+from acms.storage.sqlite.backup import backup_database
 
 T = TypeVar("T")
 Function: TypeAlias = Callable[[apsw.Connection], Any]
@@ -78,7 +78,7 @@ class translated:
         if isinstance(
             error, UnicodeEncodeError | OverflowError
         ):  # a name or number that nothing stored can have
-            raise append_rules.unexpected(error) from error
+            raise append_rules.wrap_unexpected_error(error) from error
         if isinstance(error, ACMSError) or not isinstance(error, apsw.Error | OSError):
             return
         raise self._ours(error) from error
@@ -104,7 +104,7 @@ class translated:
         return StorageError(text)
 
 
-def _nothing(*_: object) -> Sequence[Any]:
+def _empty_results(*_: object) -> Sequence[Any]:
     return ()
 
 
@@ -113,11 +113,11 @@ class Steps:
     """What is done around the functions of a commit, on the writer's thread."""
 
     #: Run some of the functions from a place on at once and return their results, in order; none if none can be.
-    together: Callable[[apsw.Connection, Sequence[Function], int], Sequence[Any]] = _nothing
+    together: Callable[[apsw.Connection, Sequence[Function], int], Sequence[Any]] = _empty_results
     #: Forget what was remembered of a transaction: it was rolled back, in part or whole.
-    undone: Callable[[], object] = _nothing
+    undone: Callable[[], object] = _empty_results
     #: Do what must not be done inside a transaction, before the callers are answered.
-    committed: Callable[[apsw.Connection], object] = _nothing
+    committed: Callable[[apsw.Connection], object] = _empty_results
 
 
 class Answer(asyncio.Future[list[Any]]):
@@ -388,7 +388,7 @@ class WriteQueue:
         except ACMSError as error:
             return error
         except Exception as error:
-            return append_rules.unexpected(error)
+            return append_rules.wrap_unexpected_error(error)
         at = 0
         for work in works:
             work.done = done[at : at + len(work.functions)]
@@ -409,7 +409,7 @@ class WriteQueue:
         except apsw.Error:  # of the medium: it spoils the whole commit
             raise
         except Exception as error:  # of what the caller gave: it must not take its neighbours along
-            result = append_rules.unexpected(error)
+            result = append_rules.wrap_unexpected_error(error)
         if isinstance(result, ACMSError):
             self._steps.undone()
             if alone:
@@ -434,7 +434,7 @@ _inherited: set[tuple[int, int]] = set()
 """The files that were open when this process was forked from its parent."""
 
 
-def _forked() -> None:
+def _mark_files_inherited() -> None:
     """Keep SQLite away from the files of the parent.
 
     SQLite notes per process and inode which locks it holds. A child inherits the notes but not the locks: a new
@@ -447,7 +447,7 @@ def _forked() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+    os.register_at_fork(after_in_child=_mark_files_inherited)
 
 
 @dataclass(slots=True)
@@ -564,7 +564,7 @@ class SQLiteFile:
                 opened: list[apsw.Connection] = []
                 try:
                     first = self._connect_read_only(opened)
-                    schema.check(first, self.path, read_only=True)
+                    schema.check_schema(first, self.path, read_only=True)
                     return first, self._connect_read_only(opened), self._connect_read_only(opened)
                 except BaseException:
                     for connection in opened:
@@ -574,11 +574,11 @@ class SQLiteFile:
             if not self.path.parent.is_dir():
                 raise StorageError(f"the folder {self.path.parent} does not exist", options=("create it",))
             schema.check_header(self.path)
-            create(self.path)
-            writer = _opened(str(self.path), apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
+            create_file(self.path)
+            writer = _open_connection(str(self.path), apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
             try:
                 writer.set_busy_timeout(self.busy)
-                schema.check(writer, self.path)
+                schema.check_schema(writer, self.path)
                 if writer.readonly("main"):
                     raise StorageReadOnlyError(
                         f"{self.path} cannot be written", options=("open it with ?mode=ro",)
@@ -587,7 +587,7 @@ class SQLiteFile:
                 writer.pragma("synchronous", "full" if self.durability == "disk" else "normal")
                 writer.pragma("trusted_schema", False)
                 writer.pragma("secure_delete", True)  # zeros over what is deleted, not only a free place
-                schema.migrate(writer, self._clock, self._applied)
+                schema.migrate_file(writer, self._clock, self._applied)
                 return writer, self._connect_reader(), self._connect_reader()
             except BaseException:
                 # Closing would move the commits of a WAL into a file that was just refused.
@@ -624,7 +624,7 @@ class SQLiteFile:
             return 0
 
     def _connect_reader(self) -> apsw.Connection:
-        reader = _opened(str(self.path), apsw.SQLITE_OPEN_READWRITE)
+        reader = _open_connection(str(self.path), apsw.SQLITE_OPEN_READWRITE)
         reader.set_busy_timeout(self.busy)
         reader.pragma("query_only", True)
         return reader
@@ -634,7 +634,7 @@ class SQLiteFile:
         if not self.path.is_file():
             raise StorageError(f"{self.path} does not exist", options=("open it writable once to create it",))
         try:
-            reader = _opened(str(self.path), apsw.SQLITE_OPEN_READONLY)
+            reader = _open_connection(str(self.path), apsw.SQLITE_OPEN_READONLY)
             opened.append(reader)
             reader.set_busy_timeout(self.busy)
             reader.pragma("user_version")
@@ -646,7 +646,7 @@ class SQLiteFile:
                     options=("copy both files to a writable folder",),
                 ) from None
             uri = f"{self.path.absolute().as_uri()}?immutable=1"
-            return _opened(uri, apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+            return _open_connection(uri, apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
 
     def _tidy(self) -> None:
         """Remove the empty WAL that read-only connections leave behind: only a writable one may do it safely."""
@@ -664,7 +664,7 @@ class SQLiteFile:
 
         def look() -> list[Migration]:
             with self._translated:
-                return schema.steps(self.path)
+                return schema.list_schema_steps(self.path)
 
         return await asyncio.to_thread(look)
 
@@ -771,7 +771,7 @@ class SQLiteFile:
 
         What fails leaves nothing behind.
         """
-        await self.read(lambda source: backup(source, Path(to), progress), large=True)
+        await self.read(lambda source: backup_database(source, Path(to), progress), large=True)
 
     async def integrity(self) -> list[str]:
         """Return what SQLite finds wrong with the file; nothing when it is sound."""
@@ -781,18 +781,18 @@ class SQLiteFile:
         return [str(row[0]) for row in rows if row[0] != "ok"]
 
 
-def _opened(file: str, flags: int) -> apsw.Connection:
+def _open_connection(file: str, flags: int) -> apsw.Connection:
     """Open a file and plan each query once: built with sampled statistics SQLite plans joins anew for every value."""
     connection = apsw.Connection(file, flags=flags)
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, True)
-    connection.create_scalar_function("holds", _holds, 2, deterministic=True)
+    connection.create_scalar_function("holds", _settings_contain, 2, deterministic=True)
     return connection
 
 
 _parsed = lru_cache(16)(json.loads)
 
 
-def _holds(*given: Any) -> bool:
+def _settings_contain(*given: Any) -> bool:
     """Return whether the settings of a context hold all of what is wanted."""
     settings, wanted = given
-    return settings is not None and contains(json.loads(settings), _parsed(wanted))
+    return settings is not None and json_contains(json.loads(settings), _parsed(wanted))

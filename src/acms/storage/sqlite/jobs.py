@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 import apsw
 
 from acms.errors import LeaseLostError
-from acms.log.encoding import dump, micros, moment
+from acms.log.encoding import dump, from_microseconds, to_microseconds
 from acms.model import Append, Done, Failed, Job, JobQuery, JobState, Lease, Page, Retry
 from acms.storage import append_rules
 from acms.storage.sql import read_job
@@ -29,20 +29,20 @@ class JobQueue:
 
     def enqueue(self, connection: apsw.Connection, op: Append) -> None:
         """Do what an append does to jobs: end the one it finishes, add new ones."""
-        now, tenant = micros(self._clock()), self._tables.tenant
+        now, tenant = to_microseconds(self._clock()), self._tables.tenant
         if op.finish is not None:  # first: a job may enqueue its successor under its own name
             number = append_rules.job_number(op.finish.job.id)
             if self._tables.row(connection, "finish_job", (now, tenant, number, op.finish.attempt)) is None:
                 raise self._lost(connection, op.finish)
         for job in op.jobs:
-            due = now if job.not_before is None else micros(job.not_before)
+            due = now if job.not_before is None else to_microseconds(job.not_before)
             payload = dump(dict(job.payload)) if job.payload else None
             values = (tenant, op.context, job.kind, job.dedupe, payload, due, now, now)
             self._tables.rows(connection, "insert_job", values)
 
     def look(self, connection: apsw.Connection, kinds: Sequence[str], limit: int) -> tuple[bool, bool]:
         """Return whether jobs are due, and whether one was changed in the future; writes nothing."""
-        now = micros(self._clock())
+        now = to_microseconds(self._clock())
         ahead = self._ahead(connection, now)
         return bool(self._due(connection, kinds, now, ahead=ahead, limit=limit)), ahead
 
@@ -68,38 +68,47 @@ class JobQueue:
         self, connection: apsw.Connection, kinds: Sequence[str], *, lease: timedelta, limit: int, ahead: bool
     ) -> list[Lease]:
         """Take due jobs, oldest first; `ahead` as `look` found it."""
-        now = micros(self._clock())
+        now = to_microseconds(self._clock())
         until = now + lease // timedelta(microseconds=1)
         found: list[Lease] = []
         for id, state in self._due(connection, kinds, now, ahead=ahead, limit=limit):
             self._tables.rows(connection, "claim_job", (until, now, self._tables.tenant, id))
             job, silent = self._job(connection, id), state == JobState.RUNNING
-            found.append(Lease(job=job, attempt=job.attempt, until=moment(until), silent=silent))
+            found.append(Lease(job=job, attempt=job.attempt, until=from_microseconds(until), silent=silent))
         return found
 
     def extend(self, connection: apsw.Connection, lease: Lease, by: timedelta) -> Lease:
         """Prolong a lease."""
-        now = micros(self._clock())
+        now = to_microseconds(self._clock())
         until = now + by // timedelta(microseconds=1)
         number = append_rules.job_number(lease.job.id)
         values = (until, now, self._tables.tenant, number, lease.attempt)
         row = self._tables.row(connection, "extend_job", values)
         if row is None:
             raise self._lost(connection, lease)
-        return replace(lease, job=self._job(connection, row[0]), until=moment(until))
+        return replace(lease, job=self._job(connection, row[0]), until=from_microseconds(until))
 
     def settle(self, connection: apsw.Connection, lease: Lease, outcome: Retry | Failed | Done) -> Job:
         """End an attempt that has no effect on the log."""
-        now, tenant = micros(self._clock()), self._tables.tenant
+        now, tenant = to_microseconds(self._clock()), self._tables.tenant
         number = append_rules.job_number(lease.job.id)
         job = self._job(connection, number)
-        state, error, due = append_rules.outcome(job, outcome)
+        state, error, due = append_rules.resolve_outcome(job, outcome)
         as_seen = (job.attempt, job.state) == (lease.attempt, lease.job.state)
         if as_seen and state is JobState.READY:
             twin = self._tables.row(connection, "twin", (tenant, job.dedupe, number))
             if twin is not None:
-                raise append_rules.taken(job.id, str(twin[0]))
-        values = (state.value, error, micros(due), now, tenant, number, lease.attempt, lease.job.state.value)
+                raise append_rules.duplicate_job_error(job.id, str(twin[0]))
+        values = (
+            state.value,
+            error,
+            to_microseconds(due),
+            now,
+            tenant,
+            number,
+            lease.attempt,
+            lease.job.state.value,
+        )
         if self._tables.row(connection, "settle_job", values) is None:
             raise self._lost(connection, lease)
         return self._job(connection, number)
@@ -107,12 +116,12 @@ class JobQueue:
     def _lost(self, connection: apsw.Connection, lease: Lease) -> LeaseLostError:
         """Say that another attempt holds the job; `GoneError` when there is no such job."""
         self._job(connection, append_rules.job_number(lease.job.id))
-        return append_rules.lost(lease)
+        return append_rules.lease_lost_error(lease)
 
     def _job(self, connection: apsw.Connection, id: int) -> Job:
         row = self._tables.row(connection, "job", (self._tables.tenant, id))
         if row is None:
-            raise append_rules.no_job(id)
+            raise append_rules.job_missing_error(id)
         return read_job(row)
 
     def page(self, connection: apsw.Connection, query: JobQuery) -> Page[Job]:
@@ -125,7 +134,7 @@ class JobQueue:
             "after": None if query.after is None else append_rules.job_number(query.after),
             "limit": query.limit + 1,
         }
-        which = "unfinished_jobs" if append_rules.unfinished(query) else "jobs"
+        which = "unfinished_jobs" if append_rules.is_unfinished_query(query) else "jobs"
         rows = self._tables.rows(connection, which, values)
         found = [read_job(row) for row in rows[: query.limit]]
         return Page(items=tuple(found), next_after=found[-1].id if len(rows) > query.limit else None)

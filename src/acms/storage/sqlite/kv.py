@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from acms.log.encoding import Entropy
-from acms.log.validation import name
+from acms.log.validation import validate_name
 from acms.model import Durability, Migration
-from acms.storage.kv_home import Clock, How, KVHome, above, utc_now
-from acms.storage.sql import queries
+from acms.storage.kv_home import Clock, How, KVHome, upper_bound_of_prefix, utc_now
+from acms.storage.sql import load_queries
 from acms.storage.sqlite.file import SQLiteFile
 from acms.storage.sqlite.tables import Tables
 
@@ -39,10 +39,10 @@ class SQLiteKV(KVHome):
             path, durability=durability, read_only=read_only, busy_seconds=busy_seconds, clock=clock
         )
         self.path, self.durability, self.read_only = self._file.path, self._file.durability, read_only
-        self.tenant = name(tenant, "tenant")
+        self.tenant = validate_name(tenant, "tenant")
         self._clock = clock
         self._entropy = entropy
-        self._tables = Tables(self.tenant, queries("kv_sqlite"))
+        self._tables = Tables(self.tenant, load_queries("kv_sqlite"))
 
     @classmethod
     def over(cls, file: SQLiteFile, tenant: str, clock: Clock, entropy: Entropy) -> SQLiteKV:
@@ -51,7 +51,7 @@ class SQLiteKV(KVHome):
         made._file, made._clock, made._entropy = file, clock, entropy
         made.path, made.durability, made.read_only = file.path, file.durability, file.read_only
         made.tenant, made._owns = tenant, False
-        made._tables = Tables(tenant, queries("kv_sqlite"))
+        made._tables = Tables(tenant, load_queries("kv_sqlite"))
         return made
 
     def __repr__(self) -> str:
@@ -75,7 +75,7 @@ class SQLiteKV(KVHome):
         values = {
             "tenant": self.tenant,
             "prefix": prefix,
-            "end": above(prefix),
+            "end": upper_bound_of_prefix(prefix),
             "after": after,
             "limit": limit,
         }

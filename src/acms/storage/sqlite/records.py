@@ -18,7 +18,7 @@ class Records:
     def get(self, connection: apsw.Connection, context: str, name: str) -> Record | None:
         """Return the record a context itself has under a name."""
         values = {"tenant": self._tables.tenant, "context": context, "name": name}
-        return records.found(context, name, self._tables.rows(connection, "record", values))
+        return records.record_from_rows(context, name, self._tables.rows(connection, "record", values))
 
     def put(self, connection: apsw.Connection, context: str, name: str, data: str, rev: int) -> Record:
         """Store a record if it is still at `rev`."""
@@ -26,7 +26,7 @@ class Records:
         values = {"ref": ref, "name": name, "data": data, "rev": rev}
         row = self._tables.row(connection, "put_record", values)
         if row is None:
-            raise records.moved(name, rev)
+            raise records.revision_conflict_error(name, rev)
         if rev == 0:
             self._tables.rows(connection, "bound_records", {"ref": ref, "kept": records.KEPT})
-        return records.read(context, name, row[0], data)
+        return records.record_from_columns(context, name, row[0], data)

@@ -18,9 +18,9 @@ from acms.errors import (
     StorageError,
     StorageReadOnlyError,
 )
-from acms.log.encoding import micros
+from acms.log.encoding import to_microseconds
 from acms.model import Migration
-from acms.storage.sql import migrations
+from acms.storage.sql import load_migrations
 
 APPLICATION_ID = 0x41434D53  # "ACMS", in the header of the file
 
@@ -56,12 +56,12 @@ def check_partitions(partitions: int | None) -> None:
         raise ConfigurationError("a file has no partitions", options=("leave them out",))
 
 
-def check(connection: apsw.Connection, path: Path, *, read_only: bool = False) -> Mapping[int, str]:
+def check_schema(connection: apsw.Connection, path: Path, *, read_only: bool = False) -> Mapping[int, str]:
     """Refuse a file of another application or of a newer release, before anything is written.
 
     Returns the checksums of the steps that it has.
     """
-    known = migrations("sqlite")
+    known = load_migrations("sqlite")
     # One statement, so one snapshot: another process may be creating the file right now.
     row: Any = connection.execute(
         "SELECT (SELECT user_version FROM pragma_user_version),"
@@ -95,11 +95,11 @@ def check(connection: apsw.Connection, path: Path, *, read_only: bool = False) -
     return applied
 
 
-def migrate(
+def migrate_file(
     writer: apsw.Connection, clock: Callable[[], datetime], told: Callable[[int], None] | None
 ) -> None:
     """Apply what is missing, each step in its own transaction; another process may win the race."""
-    known = migrations("sqlite")
+    known = load_migrations("sqlite")
     if writer.pragma("user_version") == len(known):
         return
     for version, checksum, script in known:
@@ -107,7 +107,9 @@ def migrate(
         writer.execute("BEGIN IMMEDIATE").fetchall()
         try:
             if int(writer.pragma("user_version")) < version:
-                for _ in writer.execute(_script(version, checksum, script, str(micros(clock())))):
+                for _ in writer.execute(
+                    _build_script(version, checksum, script, str(to_microseconds(clock())))
+                ):
                     pass
                 mine = True
             writer.execute("COMMIT").fetchall()
@@ -119,7 +121,7 @@ def migrate(
             told(version)
 
 
-def _script(version: int, checksum: str, script: str, now: str) -> str:
+def _build_script(version: int, checksum: str, script: str, now: str) -> str:
     """Return what is done inside the transaction of one step."""
     return (
         f"{script.rstrip()}\n\nINSERT INTO migrations VALUES ({version}, '{checksum}', {now});\n"
@@ -127,13 +129,13 @@ def _script(version: int, checksum: str, script: str, now: str) -> str:
     )
 
 
-def steps(path: Path) -> list[Migration]:
+def list_schema_steps(path: Path) -> list[Migration]:
     """Return every step of the schema and whether a file has it; the file is not changed, and not created."""
-    applied = _look(path)
+    applied = _read_applied_steps(path)
     now = "CAST(1000000 * unixepoch('subsec') AS INTEGER)"
     found: list[Migration] = []
-    for version, checksum, script in migrations("sqlite"):
-        whole = f"BEGIN IMMEDIATE;\n{_script(version, checksum, script, now)}COMMIT;\n"
+    for version, checksum, script in load_migrations("sqlite"):
+        whole = f"BEGIN IMMEDIATE;\n{_build_script(version, checksum, script, now)}COMMIT;\n"
         found.append(
             Migration(
                 version=version,
@@ -146,7 +148,7 @@ def steps(path: Path) -> list[Migration]:
     return found
 
 
-def _look(path: Path) -> Mapping[int, str]:
+def _read_applied_steps(path: Path) -> Mapping[int, str]:
     check_header(path)
     if not path.exists():
         return {}
@@ -157,6 +159,6 @@ def _look(path: Path) -> Mapping[int, str]:
     connection = apsw.Connection(uri, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
     try:
         connection.set_busy_timeout(5000)
-        return check(connection, path)
+        return check_schema(connection, path)
     finally:
         connection.close()

@@ -11,7 +11,7 @@ import apsw
 
 from acms.errors import ACMSError, ValidationError
 from acms.log.encoding import Entropy
-from acms.log.validation import name
+from acms.log.validation import validate_name
 from acms.model import (
     Append,
     Context,
@@ -42,8 +42,8 @@ from acms.results import Rewriting, SessionPage
 from acms.storage import append_rules, handles, records
 from acms.storage.append_rules import Read
 from acms.storage.outbox import Outbox, own_name
-from acms.storage.sessions import sessions
-from acms.storage.sql import queries
+from acms.storage.sessions import read_session_page
+from acms.storage.sql import load_queries
 from acms.storage.sqlite.append import Appender
 from acms.storage.sqlite.contexts import Contexts
 from acms.storage.sqlite.erase import Eraser
@@ -81,8 +81,8 @@ class SQLiteStorage:
         self.path = self._file.path
         self.durability: Durability = durability
         self.read_only = read_only
-        self.tenant = name(tenant, "tenant")
-        self._tables = Tables(self.tenant, queries("sqlite"))
+        self.tenant = validate_name(tenant, "tenant")
+        self._tables = Tables(self.tenant, load_queries("sqlite"))
         self._contexts = Contexts(self._tables, clock=clock, entropy=entropy)
         self._jobs = JobQueue(self._tables, clock)
         self._appender = Appender(self._tables, self._jobs, durability=durability, entropy=entropy)
@@ -99,13 +99,13 @@ class SQLiteStorage:
 
     async def __aenter__(self) -> SQLiteStorage:
         """Keep the handle open until the block ends."""
-        handles.retain(self)
+        handles.retain_handle(self)
         await self._file.open()
         return self
 
     async def __aexit__(self, *error: object) -> None:
         """Let go of the handle."""
-        await handles.release(self)
+        await handles.release_handle(self)
 
     async def aclose(self) -> None:
         """Finish what is queued and close the file."""
@@ -131,7 +131,7 @@ class SQLiteStorage:
             lambda reader: self._contexts.page(reader, query), large=bool(query.where)
         )
 
-    sessions = sessions
+    sessions = read_session_page
 
     async def session_page(self, query: ContextQuery) -> SessionPage:
         """List contexts with where their logs stand, newest first."""
@@ -278,12 +278,12 @@ class SQLiteStorage:
 
     async def record(self, context: str, name: str) -> Record | None:
         """Return the record a context itself has under a name."""
-        named = records.named(name)
+        named = records.validate_record_name(name)
         return await self._file.read(lambda reader: self._records.get(reader, context, named))
 
     async def put_record(self, context: str, name: str, data: Mapping[str, Json], *, rev: int) -> Record:
         """Store a record if it is still at `rev`."""
-        named, text = records.named(name), records.written(data, rev)
+        named, text = records.validate_record_name(name), records.serialize_record_data(data, rev)
         return await self._file.write(lambda writer: self._records.put(writer, context, named, text, rev))
 
     # ── jobs ────────────────────────────────────────────────────────────────────────────────────────────────────────

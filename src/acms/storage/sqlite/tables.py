@@ -8,7 +8,7 @@ from typing import Any
 import apsw
 
 from acms.errors import CorruptRecordError, SessionNotFoundError
-from acms.log.encoding import dump, load_mapping, locate
+from acms.log.encoding import dump, load_mapping, parse_entry_id
 from acms.model import Derived, Entry, Head, Hit, Kind, Search
 from acms.storage import append_rules, search
 from acms.storage.append_rules import Read
@@ -45,12 +45,12 @@ class Tables:
         ref, deleted_at, lineage, *columns = row
         if deleted_at is not None and not deleted:
             raise SessionNotFoundError(f"the context {context!r} was deleted", options=("undelete it first",))
-        return ref, _head(context, columns), read_lineage(lineage)
+        return ref, _build_head(context, columns), read_lineage(lineage)
 
     def heads(self, connection: apsw.Connection, contexts: Sequence[str]) -> list[Head | None]:
         """Return the heads of contexts in their order; None for one that is not there, or was deleted."""
         asked = {"tenant": self.tenant, "contexts": dump(list(contexts))}
-        found = {id: _head(id, columns) for id, *columns in self.rows(connection, "heads_of", asked)}
+        found = {id: _build_head(id, columns) for id, *columns in self.rows(connection, "heads_of", asked)}
         return [found.get(id) for id in contexts]
 
     def ref(self, connection: apsw.Connection, context: str) -> int:
@@ -68,7 +68,7 @@ class Tables:
         last = head.version if at is None else min(at, head.version)
         return [
             (ref if owner == head.context else self.ref(connection, owner), low, high)
-            for owner, low, high in append_rules.segments(head.context, lineage, 1, last)
+            for owner, low, high in append_rules.split_segments(head.context, lineage, 1, last)
         ]
 
     # ── entries ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -81,11 +81,13 @@ class Tables:
         if kinds is not None and not read.replacing and Kind.MESSAGE not in kinds:
             table = "others"
         left = newest if newest is not None else read.limit
-        runs = append_rules.segments(head.context, lineage, read.after + 1, read.last(head.version))
+        runs = append_rules.split_segments(head.context, lineage, read.after + 1, read.last(head.version))
         found: list[Entry] = []
         for owner, low, high in reversed(runs) if newest is not None else runs:
             number = ref if owner == head.context else self.ref(connection, owner)
-            parameters = span(number, low, high, kinds=kinds, limit=-1 if left is None else left - len(found))
+            parameters = range_parameters(
+                number, low, high, kinds=kinds, limit=-1 if left is None else left - len(found)
+            )
             query = f"{table}_{'backward' if newest is not None else 'forward'}"
             # Fetched first: a cursor left open by a corrupt row would keep this connection in an old snapshot.
             found.extend([read_entry(row, owner) for row in self.rows(connection, query, parameters)])
@@ -109,7 +111,7 @@ class Tables:
 
     def places(self, connection: apsw.Connection, ids: Sequence[str]) -> dict[str, tuple[str, int, int]]:
         """Return (owner, ref of the owner, version) of the ids that may exist."""
-        located = {id: place for id in ids if (place := locate(id)) is not None}
+        located = {id: place for id in ids if (place := parse_entry_id(id)) is not None}
         refs = {
             owner: int(row[0])
             for owner in {owner for owner, _ in located.values()}
@@ -122,7 +124,7 @@ class Tables:
         }
 
 
-def span(
+def range_parameters(
     ref: int, first: int, last: int, *, kinds: Sequence[Kind] | None = None, limit: int
 ) -> dict[str, Any]:
     """Return the parameters of a query for entries of one owner."""
@@ -210,10 +212,10 @@ class DerivedRows:
         if query.vector is not None and query.space is not None:
             values = (query.space, tenant, query.namespace)
             vectors = self._tables.rows(connection, "searchable_vectors", values)
-        return search.hits(query, rows, vectors)
+        return search.rank_hits(query, rows, vectors)
 
 
-def _head(context: str, columns: Sequence[Any]) -> Head:
+def _build_head(context: str, columns: Sequence[Any]) -> Head:
     """Build a head from its columns: from `version` up to and including `tail`."""
     version, messages, tokens, last, rewrites, derived, epoch, chain, tail = columns
     return Head(
