@@ -43,11 +43,11 @@ class Here:
     background: Any = None
     #: When something was last appended by a session, on the monotonic clock.
     appended: float = -1e9
-    #: Logs that are reflected on here and will be looked at again: nobody need be woken for them.
+    #: Logs being reflected on here that will be checked again: no wake-up is needed for them.
     reflecting: set[str] = field(default_factory=set)
-    #: How many wait for what is done in the background: then it need not keep out of anybody's way.
+    #: Number of callers waiting for background work: while there are any, it need not yield to other work.
     waiting: int = 0
-    #: Who waits for something to be appended to a log by a session here, by the log.
+    #: Events to set when a session here appends to a log, by log.
     listening: dict[str, set[asyncio.Event]] = field(default_factory=dict)
     #: Calls of reflectors under way: they end when the handle is closed.
     calls: set[Any] = field(default_factory=set)
@@ -58,7 +58,7 @@ class Here:
             event.set()
 
     async def stop(self) -> None:
-        """End what is done in the background."""
+        """Stop the background worker and the embedders."""
         if self.background is not None:
             await self.background.stop()
         for embedding in list(self.embeddings.values()):
@@ -108,7 +108,7 @@ def get_loop_state(storage: StorageBackend) -> Here:
 
 @contextmanager
 def register_waiter(storage: StorageBackend) -> Generator[None]:
-    """Say inside the block that somebody waits for what is done in the background."""
+    """Register, inside the block, a caller that waits for background work."""
     state = get_loop_state(storage)
     state.waiting += 1
     try:
@@ -119,7 +119,7 @@ def register_waiter(storage: StorageBackend) -> Generator[None]:
 
 @contextmanager
 def listen_for_appends(storage: StorageBackend, context: str) -> Generator[asyncio.Event]:
-    """Return what is set inside the block when a session here appended to a log; other processes are not heard."""
+    """Yield an event that is set when a session on this handle appends to a log; other processes do not set it."""
     listening, event = get_loop_state(storage).listening, asyncio.Event()
     listening.setdefault(context, set()).add(event)
     try:
@@ -146,7 +146,7 @@ async def release_handle(storage: StorageBackend) -> None:
         await get_loop_state(storage).stop()
     running = asyncio.get_running_loop()
     for loop, other in state.loops.all() if state.users == 0 else ():
-        if loop is not running and loop.is_running():  # what stands still neither ends nor does any harm
+        if loop is not running and loop.is_running():  # a loop that is not running has nothing to stop
             if loop in loops.waiting:  # for this to end
                 asyncio.run_coroutine_threadsafe(_stop_background(storage, other), loop)
                 continue
@@ -159,5 +159,5 @@ async def release_handle(storage: StorageBackend) -> None:
 async def _stop_background(storage: StorageBackend, here: Here) -> None:
     """End what an event loop does in the background of a handle that was closed while the loop stood still."""
     await here.stop()
-    if get_shared_state(storage).users == 0:  # what was handed back has opened it again
+    if get_shared_state(storage).users == 0:  # handing jobs back has opened it again
         await storage.aclose()

@@ -49,7 +49,7 @@ class KVHome(ABC):
         await self.aclose()
 
     async def get(self, key: str) -> KVEntry | None:
-        """Return what is stored under a key; None when nothing is."""
+        """Return the entry stored under a key, or None if there is none."""
         row = await self._get(validation.validate_key(key))
         return None if row is None else _entry_from_row(key, *row)
 
@@ -203,4 +203,4 @@ class InMemoryKV(KVHome):
             return [(key, *self._rows[key]) for key in keys]
 
     async def aclose(self) -> None:
-        """Do nothing: what is stored stays as long as the object."""
+        """Do nothing: stored values live as long as the object."""

@@ -42,7 +42,7 @@ def serialize_record_data(data: Mapping[str, Json], rev: int) -> str:
 
 
 def revision_conflict_error(name: str, rev: int) -> ConflictError:
-    """Return the refusal of what is put over a revision that is no longer there."""
+    """Return the error for a write that expects a revision the record is no longer at."""
     return ConflictError(f"the record {name!r} is not at revision {rev}", options=("read it again",))
 
 

@@ -84,7 +84,7 @@ def _info_from_row(row: Sequence[Any]) -> ContextInfo:
 
 
 def _subtract_erased(settings: Mapping[str, Json], messages: int, tokens: int) -> dict[str, int]:
-    """Return the counters of a session: what its head counts, less what was erased."""
+    """Return the counters of a session: those of its head, minus the erased messages and tokens."""
     erased = read_setting(settings, ERASED, {})
     return {
         "message_count": messages - erased.get("messages", 0),
@@ -106,7 +106,7 @@ async def count_erased(storage: StorageBackend, context: str) -> None:
 
 
 def _read_description(settings: Mapping[str, Json]) -> dict[str, Any]:
-    """Return what settings say a session is called and listed by; `verify` reports what is damaged."""
+    """Return the name, labels and metadata of a session from its settings; `verify` reports damaged ones."""
     return {
         NAME: read_setting(settings, NAME),
         LABELS: tuple(read_setting(settings, LABELS, ())),

@@ -67,7 +67,7 @@ class Shards:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        """Close what was opened."""
+        """Close all opened handles."""
         await self.aclose()
 
     def tenants(self) -> dict[str, str]:
@@ -105,11 +105,11 @@ class Shards:
         return found
 
     def open(self, tenant: str) -> Handle:
-        """Return a handle of its own on a tenant's data, which whoever asked for it closes."""
+        """Return a new handle on a tenant's data; the caller closes it."""
         return self.at(self.shard(tenant), tenant)
 
     def at(self, shard: str, tenant: str = "default") -> Handle:
-        """Return a handle of its own on a shard by its name, whoever's data lies there: to look after the schema."""
+        """Return a new handle on a shard by its name, regardless of whose data it holds, for schema maintenance."""
         if shard not in self._shards:
             raise NotFoundError(f"there is no shard {shard!r}", options=tuple(self.names()[:20]))
         url = self._expanded(shard)

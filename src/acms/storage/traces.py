@@ -28,7 +28,7 @@ _MIX = 0x9E3779B97F4A7C15
 class Traces:
     """Texts that are looked for, as UTF-8 and as they stand in JSON."""
 
-    #: Bytes of the longest piece: what is read in chunks must overlap by one less.
+    #: Bytes of the longest piece: chunks must overlap by one byte less.
     longest = PIECE
 
     def __init__(self, texts: Iterable[bytes]) -> None:

@@ -120,9 +120,9 @@ class Chroma:
     async def _thread(
         self, work: Callable[[], T], seconds: float, *, late: Callable[[T], None] | None = None
     ) -> T:
-        """Run a call in a thread that nobody waits for in the end: one that hangs keeps no process from leaving.
+        """Run a call in a daemon thread, so that a call that hangs does not keep the process from exiting.
 
-        `late` is given a result that came too late.
+        `late` receives a result that arrives after the timeout.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
@@ -169,7 +169,7 @@ class Chroma:
         if known is not None:
             try:
                 return call(known)
-            except NotFoundError:  # Chroma was emptied: what is remembered of it is no longer true
+            except NotFoundError:  # Chroma was emptied: the cached collection is gone
                 self._collections.pop(collection, None)
         try:
             if space is None:

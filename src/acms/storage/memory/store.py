@@ -1,4 +1,4 @@
-"""The reference store: plain Python, nothing survives the process. What it does is what every store must do."""
+"""The reference store: plain Python, lost when the process ends. Its behavior defines that of every store."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ class MemoryStorage:
         self._jobs = JobQueue(clock)
         self._own = InMemoryKV(clock=clock, entropy=entropy)
         self._outbox = Outbox(self, self._own)
-        #: Held by whoever reads or writes: several event loops run in several threads.
+        #: Held during reads and writes: several event loops run in several threads.
         self.lock = threading.RLock()
         #: One record per erasure or expiry.
         self.audit: list[Mapping[str, Json]] = []
@@ -238,11 +238,11 @@ class MemoryStorage:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        """Leave the block; what is stored stays."""
+        """Leave the block; the stored data stays."""
         await handles.release_handle(self)
 
     async def aclose(self) -> None:
-        """Do nothing: what is stored stays as long as the object."""
+        """Do nothing: the stored data lives as long as the object."""
 
     # ── contexts ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -579,7 +579,7 @@ class MemoryStorage:
 
     @_with_lock
     async def residue(self, ids: Sequence[str], texts: Sequence[bytes]) -> list[str]:
-        """Return what is still held of erased entries beside the log; there are no bytes to be searched for texts."""
+        """Return the remains of erased entries outside the log; there are no bytes to search for texts."""
         found: list[str] = []
         places = {place for id in ids if (place := parse_entry_id(id)) is not None and place[0] in self._logs}
         for owner in sorted({owner for owner, _ in places}):
@@ -625,7 +625,7 @@ class MemoryStorage:
     async def derived(
         self, context: str, space: str, *, after: int = 0, at: int | None = None
     ) -> list[Derived]:
-        """Return the derived rows of one space by sequence number, whoever of a lineage stored them."""
+        """Return the derived rows of one space by sequence number, from every context of the lineage."""
         found = self._log(context)
         last = found.head.version if at is None else min(at, found.head.version)
         rows = [

@@ -47,7 +47,7 @@ _COMMIT: Mapping[Durability, str] = {"relaxed": "off", "disk": "local", "quorum"
 
 
 class LogState(NamedTuple):
-    """Where a log stands and what it inherits."""
+    """The head of a log and its inherited lineage."""
 
     head: Head
     lineage: Lineage
@@ -77,9 +77,9 @@ class Database:
         self.pool = pool
         self.tenant = validate_name(tenant, "tenant")
         self.clock, self.entropy = clock, entropy
-        #: What was asked for; None for what the server gives.
+        #: The requested durability; None uses the server's.
         self.wanted: Durability | None = durability
-        #: What an acknowledged append survives: read from the server when the handle is opened.
+        #: Durability of an acknowledged append: read from the server when the handle is opened.
         self.durability: Durability = durability or "disk"
         self.lineages: dict[str, Lineage] = {}
         self._sql = load_queries(dialect)
@@ -151,7 +151,7 @@ class Database:
     async def ask(self, *named: Named, again: bool = True) -> list[list[Row]]:
         """Run named queries in one transaction and one round trip; return the rows of each.
 
-        Each sees what was committed before it. With `again` a lost connection is no reason to fail; without it the
+        Each query sees the data committed before it. With `again`, a lost connection is retried; without it, the
         outcome of a write may be unknown.
         """
         await self.open()
@@ -174,9 +174,9 @@ class Database:
     async def within(
         self, work: Callable[[Connection], Awaitable[T]], *, again: bool = True
     ) -> tuple[T, Durability]:
-        """Run `work` in one transaction, again where the server or another transaction got in the way.
+        """Run `work` in one transaction; retry it if the server or another transaction interferes.
 
-        Returns also what its commit survives. What it raises rolls it back.
+        Returns the result and the durability of the commit. An exception in `work` rolls the transaction back.
         """
         await self.open()
 
@@ -295,6 +295,6 @@ async def _confirm_durability(connection: Connection, told: psycopg.AsyncCursor[
 
 
 def _retrieve_exception(task: asyncio.Task[None]) -> None:
-    """Take note of how it ended: whoever waited may be gone."""
+    """Retrieve the exception of a task: its waiter may be gone."""
     if not task.cancelled():
         task.exception()

@@ -28,7 +28,9 @@ class Eraser:
             raise ValidationError("must be expired or erased", field="to")
         wanted = sorted(set(versions))
         detail = dump(dict(audit)) if audit else None
-        tried: set[int] = set()  # what a try blanked of whose commit nobody heard: the next one finds it done
+        tried: set[int] = (
+            set()
+        )  # blanked by an attempt whose commit was not confirmed: the next one finds it done
 
         async def work(connection: Connection) -> int:
             await self._db.rows(connection, "lock_root", {"context": context})
@@ -64,7 +66,7 @@ class Eraser:
         return (await self._db.within(work))[0]
 
     async def residue(self, ids: Sequence[str], texts: Sequence[bytes]) -> list[str]:
-        """Return what is still held of erased entries beside the log: keys, derived rows, values that repeat a text."""
+        """Return the remains of erased entries outside the log: keys, derived rows, and values that repeat a text."""
         owned: dict[str, list[int]] = {}
         for place in {place for id in ids if (place := parse_entry_id(id)) is not None}:
             owned.setdefault(place[0], []).append(place[1])

@@ -37,14 +37,14 @@ class JobQueue:
         self.hints = hints
         #: Gathers jobs until others are told.
         self._gathering: asyncio.Task[None] | None = None
-        #: What is to be finished before the handle is closed.
+        #: Notifications to finish before the handle is closed.
         self.telling: set[asyncio.Task[None]] = set()
 
     async def claim(self, kinds: Sequence[str], *, lease: timedelta, limit: int = 1) -> list[Lease]:
         """Take due jobs, oldest first; workers that claim at once take different ones."""
         span = lease // _MICROSECOND
         values = {"kinds": list(kinds), "lease": span, "limit": limit, "differ": DIFFER}
-        # A claim that nobody heard of runs out with its lease: asking again is safe.
+        # A claim whose answer was lost expires with its lease, so asking again is safe.
         rows = await self._db.one("claim_job", values)
         found: list[Lease] = []
         for *columns, before in rows:
@@ -85,7 +85,7 @@ class JobQueue:
         now = await self._job(number)
         unheard = as_seen and job.state is not JobState.DONE
         if unheard and (now.attempt, now.state, now.error) == (lease.attempt, state, error):
-            return now  # written by a try of which nobody heard
+            return now  # written by an attempt whose answer was lost
         raise await self._lost(lease)
 
     async def finish(self, connection: Connection, lease: Lease) -> None:

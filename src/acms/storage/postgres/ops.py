@@ -1,4 +1,4 @@
-"""What is sent for an append: rows as JSON, each with its distance from the head, since no version is known yet."""
+"""Build the parameters of an append: JSON rows with their distance from the head, since no version is known yet."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Waiting:
 
 
 def build_draft_row(draft: Draft) -> dict[str, Any]:
-    """Return what a draft says itself of its row; what is empty is left out."""
+    """Return the columns of a row that a draft determines; empty ones are left out."""
     row: dict[str, Any] = {
         "kind": draft.kind._value_,
         "created_at": to_microseconds(draft.created_at),

@@ -1,9 +1,9 @@
-"""The eraser of an SQLite file: takes content from its tables, its pages and its write-ahead log.
+"""The eraser of an SQLite file: removes content from its tables, its pages and its write-ahead log.
 
-`secure_delete` puts zeros where content was, but the write-ahead log still holds the pages as they were. So after an
-erasure the log is moved into the file and cut to nothing, on the writer's thread, before the caller is answered.
+`secure_delete` overwrites deleted content with zeros, but the write-ahead log still holds the old pages. So after an
+erasure the log is checkpointed into the file and truncated, on the writer's thread, before the caller gets an answer.
 
-Whether the file still holds anything of what was erased is looked for in its raw bytes (`traces`).
+`traces` searches the raw bytes of the file for remains of erased content.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class Eraser:
         self._file = file
         self._tables = tables
         self._clock = clock
-        #: Whether the write-ahead log may hold what was erased, and when to try again; only the writer's thread looks.
+        #: Whether the write-ahead log may hold erased content, and when to retry; used by the writer's thread only.
         self._stale = False
         self._again = 0.0
-        #: Whether the file is to be written anew after the next commit, and what prevented it the last time.
+        #: Whether to rewrite the file after the next commit, and the error that prevented it the last time.
         self._anew = False
         self._failed: apsw.Error | None = None
 
@@ -97,7 +97,7 @@ class Eraser:
         return True
 
     def committed(self, writer: apsw.Connection) -> None:
-        """Take what was erased out of the write-ahead log, and out of the pages if that was asked for."""
+        """Remove erased content from the write-ahead log, and from the pages if requested."""
         if self._anew:
             self._anew, self._stale, self._failed = False, True, None
             try:
@@ -140,9 +140,7 @@ class Eraser:
         if places and not self._file.read_only:
             try:
                 await self._write_anew()
-            except (
-                StorageError
-            ) as error:  # what was erased is erased, and its caller told where it still lies
+            except StorageError as error:  # the erasure holds; the caller learns where bytes remain
                 found.append(str(error))
             places = await self._file.read(lambda connection: self._traced(connection, traces), large=True)
         return [*found, *places]
@@ -198,7 +196,7 @@ class Eraser:
         return found
 
     def _values(self, connection: apsw.Connection, texts: Sequence[bytes]) -> list[str]:
-        """Return where the key-value memory of this tenant repeats what was erased."""
+        """Return where the key-value memory of this tenant repeats erased content."""
         return find_repeating_values(
             connection.execute(self._tables.sql["left_values"], (self._tables.tenant,)), texts
         )

@@ -108,7 +108,7 @@ class SQLiteStorage:
         await handles.release_handle(self)
 
     async def aclose(self) -> None:
-        """Finish what is queued and close the file."""
+        """Finish queued work and close the file."""
         await self._file.aclose()
 
     # ── contexts ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -231,9 +231,10 @@ class SQLiteStorage:
         return await self._eraser.find_messages(times, keys)
 
     async def rewrite(self, contexts: Sequence[str], texts: Sequence[bytes]) -> Rewriting:
-        """Write the whole file anew, without what is erased, and empty its write-ahead log.
+        """Rewrite the whole file without erased content, and empty its write-ahead log.
 
-        Takes room for one more copy. `StorageFullError` and `StorageError` name the file, which is then as it was.
+        Needs disk space for a copy. `StorageFullError` and `StorageError` name the file, which is then
+        unchanged.
         """
         del contexts, texts  # the whole file; it is searched by `residue`
         await self._eraser.rewrite()
@@ -251,7 +252,7 @@ class SQLiteStorage:
     async def derived(
         self, context: str, space: str, *, after: int = 0, at: int | None = None
     ) -> list[Derived]:
-        """Return the derived rows of one space by sequence number, whoever of a lineage stored them."""
+        """Return the derived rows of one space by sequence number, from every context of the lineage."""
         few = after > 0 and (await self.head(context)).derived - after <= INLINE_ROWS
         return await self._file.read(
             lambda reader: self._derived.read(reader, context, space, after=after, at=at), large=not few
@@ -290,7 +291,7 @@ class SQLiteStorage:
 
     async def claim(self, kinds: Sequence[str], *, lease: timedelta, limit: int = 1) -> list[Lease]:
         """Take due jobs, oldest first."""
-        # A worker that finds nothing takes no write lock and syncs no disk: idle ones disturb nobody.
+        # A worker that finds no job takes no write lock and syncs no disk, so idle workers cost little.
         some, ahead = await self._file.read(lambda reader: self._jobs.look(reader, kinds, limit))
         if not some:
             return []
@@ -323,7 +324,7 @@ class SQLiteStorage:
     async def migrate(
         self, *, partitions: int | None = None, progress: Callable[[Migration], None] | None = None
     ) -> list[Migration]:
-        """Open the file, which applies what is missing; return what was."""
+        """Open the file, which applies the missing migrations; return the applied ones."""
         return await self._file.migrate(partitions, progress)
 
     async def backup(

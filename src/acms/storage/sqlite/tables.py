@@ -169,7 +169,7 @@ class DerivedRows:
     def read(
         self, connection: apsw.Connection, context: str, space: str, *, after: int, at: int | None
     ) -> list[Derived]:
-        """Return the rows of one space by sequence number, whoever of a lineage stored them."""
+        """Return the rows of one space by sequence number, from every context of the lineage."""
         log = _, head, _ = self._tables.log(connection, context)
         runs = self._tables.runs(connection, log, at=at)
         found: list[Derived] = []
