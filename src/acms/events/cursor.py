@@ -37,7 +37,7 @@ class Cursor:
 
     @classmethod
     def read(cls, text: str | int) -> Self:
-        """Read a cursor, or a version alone; `ValidationError` for what is neither."""
+        """Parse a cursor, or a version alone; `ValidationError` for anything else."""
         found = _TEXT.fullmatch(str(text)) if not isinstance(text, bool) else None
         if found is None:
             raise ValidationError(

@@ -1,4 +1,4 @@
-"""Follows a log: its entries from a cursor on, how its jobs change, and what comes next."""
+"""Follows a log: its entries from a cursor on, the changes of its jobs, and later events as they happen."""
 
 from __future__ import annotations
 
