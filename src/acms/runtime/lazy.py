@@ -1,4 +1,4 @@
-"""Packages whose names are imported on first use (PEP 562), so that nobody pays for what they do not use."""
+"""Import the names of a package on first use (PEP 562), to avoid the cost of unused modules."""
 
 from __future__ import annotations
 

@@ -45,9 +45,10 @@ class _Portal:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run(self, work: Coroutine[Any, Any, R]) -> R:
-        """Run a coroutine to its end; interrupting the caller cancels it. Whatever the caller's thread does waits.
+        """Run a coroutine to its end; interrupting the caller cancels it. The caller's thread is blocked meanwhile.
 
-        An interrupted caller goes on once the coroutine has ended: what it held, such as a generator, is free again.
+        An interrupted caller continues once the coroutine has ended: resources it held, such as a generator, are free
+        again.
         """
         with _waiting_here():
             loop = self._running()
