@@ -96,7 +96,7 @@ def check_read(newest: int | None, limit: int | None) -> None:
 
 
 def collect_source_ids(op: Append) -> list[str]:
-    """Return the ids from which an append says that something of it was made."""
+    """Return the ids of the entries from which the drafts of an append are derived."""
     return [id for draft in op.drafts if draft.kind in _MADE for id in draft.sources]
 
 
@@ -130,7 +130,7 @@ def is_repeated_append(op: Append, known: Sequence[Entry | None]) -> bool:
 
 
 def draft_matches_entry(draft: Draft, entry: Entry) -> bool:
-    """Return whether a draft says what an entry says; when it was said may differ between two tries."""
+    """Return whether a draft equals a stored entry; their times may differ between two attempts."""
     return (
         draft.kind is entry.kind
         and draft.role is entry.role
@@ -187,7 +187,7 @@ def blank_entry(entry: Entry, to: State) -> Entry:
 
 
 def wrap_unexpected_error(error: Exception) -> ACMSError:
-    """Return the refusal of an operation that failed on what the caller gave."""
+    """Return the error for an operation that failed because of the caller's input."""
     bad_input = isinstance(error, UnicodeEncodeError | OverflowError)
     refused = (ValidationError if bad_input else StorageError)(f"{type(error).__name__}: {error}")
     refused.__cause__ = error

@@ -1,10 +1,10 @@
-"""Who uses a storage handle: it is closed when its last user leaves, and opened again by the next call.
+"""Track the users of a storage handle: its last user closes it, and the next call opens it again.
 
 A handle is used by every session made with it and by every `async with storage:` block. So a script that gives a fresh
 handle to one session needs no second `with`, and a service that opens one handle for all its sessions keeps it open.
 
-Several event loops, one after the other or in threads, may use a handle. What its sessions remember of it (write
-queues, indexes, embedders at work, the worker) each event loop has for itself, as two processes would.
+Several event loops, one after the other or in threads, may use a handle. Each event loop has its own session state
+(write queues, indexes, running embedders, the worker), as separate processes would.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STOPPING = 10.0
 
 @dataclass(slots=True)
 class Here:
-    """What the sessions on one handle have in common in one event loop."""
+    """State shared by the sessions on one handle in one event loop."""
 
     #: The retrieval indexes over it.
     indexes: Any = None
@@ -53,7 +53,7 @@ class Here:
     calls: set[Any] = field(default_factory=set)
 
     def tell(self, context: str) -> None:
-        """Say that something was appended to a log."""
+        """Notify the listeners of a log that an entry was appended."""
         for event in self.listening.get(context, ()):
             event.set()
 
@@ -66,7 +66,7 @@ class Here:
 
 
 class Shared:
-    """What the sessions on one handle have in common."""
+    """State shared by the sessions on one handle."""
 
     def __init__(self) -> None:
         self.users = 0
@@ -96,13 +96,13 @@ class Shared:
 
 
 def get_shared_state(storage: StorageBackend) -> Shared:
-    """Return what the sessions on a handle have in common; it lives on the handle and dies with it."""
+    """Return the state shared by the sessions on a handle; it is stored on the handle."""
     found: Shared | None = storage.__dict__.get("_acms_shared")
     return storage.__dict__.setdefault("_acms_shared", Shared()) if found is None else found
 
 
 def get_loop_state(storage: StorageBackend) -> Here:
-    """Return what they have in common in the running event loop."""
+    """Return the state shared by the sessions on a handle in the running event loop."""
     return get_shared_state(storage).loops.here()
 
 
@@ -157,7 +157,7 @@ async def release_handle(storage: StorageBackend) -> None:
 
 
 async def _stop_background(storage: StorageBackend, here: Here) -> None:
-    """End what an event loop does in the background of a handle that was closed while the loop stood still."""
+    """Stop an event loop's background work on a handle that was closed while the loop was blocked."""
     await here.stop()
     if get_shared_state(storage).users == 0:  # handing jobs back has opened it again
         await storage.aclose()

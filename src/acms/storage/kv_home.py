@@ -1,6 +1,6 @@
-"""Key-value memory: what its homes have in common, the home in memory, and `open_kv`.
+"""Key-value memory: the base class of its stores, the store in memory, and `open_kv`.
 
-A home keeps the JSON text of a value as it was written: no digit, no name and no order is lost on any of them.
+A store keeps the JSON text of a value unchanged: digits, names and their order are preserved in all of them.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def _entry_from_row(
 
 
 class InMemoryKV(KVHome):
-    """Key-value memory in this process: for tests, and for what need not survive.
+    """Key-value memory in this process, for tests and data that need not survive.
 
     Any thread and any event loop may use it.
     """

@@ -134,9 +134,9 @@ class Outbox:
         return replace(op, jobs=(*op.jobs, *jobs)) if jobs else op
 
     async def _payload(self, id: str, context: str, what: str = "") -> Mapping[str, Json] | None:
-        """Return what a job is told: where a log stood when its delivery began; None for a log of the service's own.
+        """Return the payload of a job: the log's version when its delivery began; None for a log of the service's own.
 
-        Only the first job of a log needs it, and only the first one that this process asks for has it.
+        Only the first job of a log needs the version, and only the first one requested by this process has it.
         """
         if (id + what, context) in self._known:
             return {"webhook": id}

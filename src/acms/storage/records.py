@@ -1,4 +1,4 @@
-"""Records beside a log: what every store refuses, keeps and reads back alike."""
+"""Records next to a log: the checks, storage format and parsing shared by every store."""
 
 from __future__ import annotations
 

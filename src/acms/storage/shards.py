@@ -125,7 +125,7 @@ class Shards:
             raise self._wrong(f"shards.{shard}", str(error), error.options) from error
 
     def _expanded(self, shard: str) -> str:
-        """Return the URL of a shard with what the environment says in it."""
+        """Return the URL of a shard with environment variables substituted."""
         written = self._shards[shard]
         whole = _VARIABLE.fullmatch(written) is not None
 
@@ -200,7 +200,7 @@ def _read_table(path: Path, written: Mapping[str, Any], table: str) -> dict[str,
 
 
 def _check_url(path: Path, shard: str, url: str) -> None:
-    """Refuse what cannot be a shard; whose data is meant is said by the tenant, not by the URL."""
+    """Refuse a URL that cannot be a shard; the tenant must not be part of it."""
     field = f"{path}: shards.{shard}"
     if url.partition("?")[0].endswith(".toml"):
         raise ConfigurationError(f"{field}: must name a store, not another file of shards")

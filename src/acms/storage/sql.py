@@ -217,7 +217,7 @@ def read_context(row: Sequence[Any]) -> Context:
 
 
 def seal_columns(id: str, values: Mapping[str, Any]) -> str:
-    """Return the column `settings` of a context that is to be inserted with these columns, with its seal."""
+    """Return the column `settings`, with its seal, of a context to be inserted with these columns."""
     settings = {name: value for name, value in load_mapping(values["settings"]).items() if name != SEAL}
     return _write_settings(
         Context(
@@ -246,7 +246,7 @@ def change_settings(row: Sequence[Any], changed: Context) -> str:
 
 
 def seal_fits(row: Sequence[Any]) -> bool:
-    """Return whether a context is as its seal says; true without one. The row has the columns of `context`."""
+    """Return whether a context matches its seal; true without one. The row has the columns of `context`."""
     seal = load_mapping(row[9]).get(SEAL)
     return seal is None or seal == compute_seal(read_context(row))
 

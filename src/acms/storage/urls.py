@@ -1,4 +1,4 @@
-"""What the URL of a store says: whose data, how durable, the rest for the driver; and how it is shown."""
+"""Parse the URL of a store: tenant, durability, the rest for the driver; and render it without its password."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DURABILITIES: dict[str, Durability] = {"disk": "disk", "quorum": "quorum", "rel
 
 
 class PostgresUrl(NamedTuple):
-    """What a `postgresql://` URL says."""
+    """The parsed form of a `postgresql://` URL."""
 
     #: For libpq, which reads it as it was written: several hosts, sockets, certificates.
     dsn: str

@@ -357,7 +357,7 @@ class ChromaVectors(WrapperStorage):
     async def _hits(
         self, vector: Sequence[float], records: Sequence[Record], namespace: str
     ) -> tuple[list[Hit], list[str]]:
-        """Score what Chroma found; without what the books say is gone, and with the contexts they say are hidden."""
+        """Score the records Chroma found; leave out entries that are gone, and return the contexts that are hidden."""
         scores: dict[str, float] = {}
         query = Search(namespace=namespace, space="", vector=tuple(vector))
         for (id, _), score in score_cosines(query, ((record.entry, 0, record.data) for record in records)):

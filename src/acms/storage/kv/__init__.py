@@ -118,7 +118,7 @@ async def change_entry(
 
 
 def _lock_for_key(store: KVMemory, key: str) -> asyncio.Lock:
-    """Return the lock of a store's key: callers of one process queue up instead of overtaking each other for ever."""
+    """Return the lock of a store's key: callers in one process queue instead of conflicting repeatedly."""
     loop = asyncio.get_running_loop()
     with _making:
         locks = _turns.setdefault(loop, WeakValueDictionary())

@@ -139,7 +139,7 @@ class Appender:
             self._running -= 1
 
     def _take(self) -> list[Group]:
-        """Take what goes into one statement."""
+        """Take the operations that go into one statement."""
         batch: list[Group] = []
         count = size = 0
         while self._ready and count < TOGETHER and size < MOST_BYTES:
@@ -259,7 +259,7 @@ class Appender:
     async def _advance(self, batch: Sequence[Group]) -> tuple[dict[int, Row], Durability]:
         """Send the operations of different contexts in one statement.
 
-        Returns the rows of those that were appended, and what their commit survives.
+        Returns the rows of the appended ones, and the durability of their commit.
         """
         (rows,), durability = await self._db.commit(build_append_statement(batch), again=False)
         return {row[0]: row for row in rows}, durability
@@ -302,7 +302,7 @@ class Appender:
     async def _despite(
         self, error: ACMSError, one: Waiting, lost: UnknownOutcomeError
     ) -> Receipt | ACMSError:
-        """Return what became of a try that was lost, when a later one is refused: perhaps because of it."""
+        """Return the outcome of a lost attempt after a later one was refused, perhaps because of it."""
         if isinstance(error, StorageBusyError | StorageUnavailableError):  # the server could not be asked
             return lost
         try:
@@ -438,7 +438,7 @@ class Appender:
         return append_rules.build_receipt(head, found, durability)
 
     def _receipt(self, one: Waiting, row: Row, durability: Durability) -> Receipt:
-        """Build the receipt from what the statement returned."""
+        """Build the receipt from the row that the statement returned."""
         context = one.op.context
         (
             _, version, messages, tokens, before, chain, last_version, last_nonce, rewrites, tail, lineage, derived,
@@ -458,7 +458,7 @@ class Appender:
 
 
 def _receipt_behind_head(one: Waiting, head: Head, durability: Durability) -> Receipt:
-    """Return what an operation becomes behind a head."""
+    """Return the receipt of an operation appended to a head."""
     op = one.op
     ids: list[str] = []
     positions: list[int | None] = []
@@ -495,7 +495,7 @@ def _receipt_behind_head(one: Waiting, head: Head, durability: Durability) -> Re
 
 
 def _parameters_for_keys(one: Waiting) -> dict[str, Any]:
-    """Return what to ask for the entries that have the keys of an operation."""
+    """Return the query parameters that find the entries with an operation's keys."""
     owners, upto = zip(*one.lineage, (one.op.context, VERSION_MASK), strict=True)
     return {"owners": list(owners), "upto": list(upto), "keys": one.keys}
 

@@ -296,7 +296,7 @@ def _last_message_id(row: Row) -> str | None:
 
 
 def _row_of_entry(entry: Entry) -> dict[str, Any]:
-    """Return an entry as it is written by `restore`."""
+    """Return an entry as the row that `restore` writes."""
     return {
         **build_draft_row(entry),
         "version": entry.version,

@@ -144,7 +144,7 @@ class Database:
     # ── transactions ────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def one(self, query: str, values: Mapping[str, Any]) -> list[Row]:
-        """Run one named query in a transaction of its own."""
+        """Run one named query in its own transaction."""
         (rows,) = await self.ask((query, values))
         return rows
 
@@ -162,7 +162,7 @@ class Database:
         return await self.pool.retry(work, again=again)
 
     async def commit(self, *named: Named, again: bool = True) -> tuple[list[list[Row]], Durability]:
-        """Run queries as `ask` does; return also what their commit survives. They must write for that."""
+        """Run queries as `ask` does; return also the durability of their commit, for which they must write."""
         await self.open()
 
         async def work(connection: Connection) -> tuple[list[list[Row]], Durability]:
@@ -203,7 +203,7 @@ class Database:
     async def _exchange(
         self, connection: Connection, named: Sequence[Named]
     ) -> tuple[psycopg.AsyncCursor[Any], list[list[Row]]]:
-        """Run queries in one transaction and one round trip; return what the preamble was told and the rows of each."""
+        """Run queries in one transaction and one round trip; return the cursor of the preamble and the rows of each."""
         async with connection.pipeline():
             told = await connection.execute(self._preamble, self._settings)
             cursors = [await self._execute(connection, query, values) for query, values in named]
@@ -221,7 +221,7 @@ class Database:
     async def log_state(
         self, context: str, *, deleted: bool = False, within: Connection | None = None
     ) -> LogState:
-        """Return where a log stands, read in a transaction of its own or inside of one."""
+        """Return the state of a log, read in its own transaction or within a given one."""
         values = {"context": context}
         rows = await (self.one("head", values) if within is None else self.rows(within, "head", values))
         return self.read_head(context, rows, deleted=deleted)
@@ -275,10 +275,10 @@ async def _fetch_rows(cursor: psycopg.AsyncCursor[Any]) -> list[Row]:
 
 
 async def _confirm_durability(connection: Connection, told: psycopg.AsyncCursor[Any]) -> Durability:
-    """Return what the commit that was just answered survives.
+    """Return the durability of the commit that was just answered.
 
-    Standbys that are no longer named while a commit waits for them release it without a word: they are looked at
-    once more.
+    Standbys removed from the configuration while a commit waits for them release it without notice, so the setting is
+    read once more.
     """
     row = await told.fetchone()
     assert row is not None

@@ -90,7 +90,7 @@ class Reader:
         return found
 
     async def get(self, ids: Sequence[str]) -> list[Entry | None]:
-        """Return entries by id, None for what does not exist."""
+        """Return entries by id, with None for ids that do not exist."""
         places = {
             place for id in ids if (place := parse_entry_id(id)) is not None and place[1] <= VERSION_MASK
         }
@@ -223,7 +223,7 @@ class DerivedRows:
         return found
 
     async def spaces(self, context: str) -> list[str]:
-        """Return the names of the spaces in which a context has derived rows of its own."""
+        """Return the names of the spaces in which a context has its own derived rows."""
         await self._db.log_state(context)
         return [space for (space,) in await self._db.one("spaces_of", {"context": context})]
 

@@ -1,4 +1,4 @@
-"""Taking content out of a PostgreSQL database: from its rows at once, from its files when they are written anew."""
+"""Erase content from a PostgreSQL database: from its rows at once, from its files when the tables are rewritten."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from acms.storage.traces import find_repeating_values
 
 
 class Eraser:
-    """Deletes the content of entries for ever."""
+    """Deletes the content of entries permanently."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -23,7 +23,7 @@ class Eraser:
     async def blank(
         self, context: str, versions: Sequence[int], *, to: State, audit: Mapping[str, Json]
     ) -> int:
-        """Delete the content of entries for ever, in every lineage."""
+        """Delete the content of entries permanently, in every lineage."""
         if to is State.LIVE:
             raise ValidationError("must be expired or erased", field="to")
         wanted = sorted(set(versions))

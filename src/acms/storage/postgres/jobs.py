@@ -30,7 +30,7 @@ AGAIN = 1.0
 
 
 class JobQueue:
-    """The job queue of a tenant; with `hints` it tells other processes when jobs were enqueued."""
+    """The job queue of a tenant; with `hints` it notifies other processes of enqueued jobs."""
 
     def __init__(self, db: Database, *, hints: bool) -> None:
         self._db = db
@@ -140,7 +140,7 @@ class JobQueue:
 
     @asynccontextmanager
     async def listen(self, wake: Callable[[], object]) -> AsyncGenerator[None]:
-        """Call `wake` when a handle opened with `hints=True` says that it enqueued jobs, inside the block."""
+        """Call `wake`, inside the block, when a handle opened with `hints=True` reports enqueued jobs."""
         await self._db.open()
         if self._db.pool.pooled:
             yield

@@ -71,7 +71,7 @@ def list_known_migrations() -> list[tuple[int, int, str, str]]:
 async def read_migration_status(connection: Connection) -> list[Migration]:
     """Return every migration this release knows, and whether it was applied.
 
-    `SchemaVersionError` when the database was migrated by a release that this one cannot work beside.
+    `SchemaVersionError` when the database was migrated by a release with which this one cannot share it.
     """
     row = await (await connection.execute(_FIND)).fetchone()
     applied: dict[int, tuple[int, str]] = {}
@@ -120,7 +120,7 @@ def _parse_version(written: str) -> tuple[int, ...]:
 
 
 async def _describe_missing_pgvector(connection: Connection) -> str | None:
-    """Return what the server lacks for vectors; refuse a pgvector that is in use and too old."""
+    """Return what the server lacks for vectors; raise if a pgvector that is in use is too old."""
     oldest = ".".join(map(str, OLDEST_VECTOR))
     row = await (await connection.execute(_VECTOR)).fetchone()
     installed, available = row or (None, None)

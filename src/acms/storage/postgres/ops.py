@@ -92,7 +92,7 @@ def build_draft_row(draft: Draft) -> dict[str, Any]:
 def _build_append_rows(
     op: Append, stamps: Sequence[Stamp]
 ) -> tuple[list[dict[str, Any]], int | None, str | None, str]:
-    """Return the rows of an append without their place, and what the head gets from them."""
+    """Return the rows of an append without their versions, and the values for the head."""
     rows: list[dict[str, Any]] = []
     position = total = 0
     last: int | None = None
@@ -112,7 +112,7 @@ def _build_append_rows(
 
 
 def _summarize_append(op: Append, last: int | None, nonce: str | None, prefix: str) -> dict[str, Any]:
-    """Return what the statement is told of an append as a whole."""
+    """Return the parameters of the statement for an append as a whole."""
     messages, tokens, rewrites = append_rules.count_drafts(op.drafts)
     expect = op.expect
     spans = [span for draft in op.drafts for span in draft.replaces]
@@ -160,7 +160,7 @@ class Group:
         return self.members[0].op.context
 
     def given(self, number: int) -> dict[str, Any]:
-        """Return what the statement is told of the group as a whole."""
+        """Return the parameters of the statement for the group as a whole."""
         if self.chain is None:
             return {"op": number, **self.members[0].given}
         found: dict[str, Any] = {"op": number, "context": self.context}

@@ -168,9 +168,9 @@ class Lane:
 class Pool:
     """At most `size` connections for each event loop of one process.
 
-    A statement that fails because the server or the connection went away, or because of another transaction, is tried
-    again for up to `patience` seconds where that is safe. A server that says nothing is waited for a little longer than
-    it may take for a statement, then the connection is closed; that is tried again once even when patience ended.
+    A statement that fails because of a lost server or connection, or because of another transaction, is retried for up
+    to `patience` seconds where that is safe. If the server does not answer within the statement timeout plus a margin,
+    the connection is closed; that is retried once even after `patience` has ended.
     """
 
     def __init__(
@@ -389,7 +389,7 @@ def _record_sync_warning(unconfirmed: list[str], notice: psycopg.errors.Diagnost
 
 
 def durability_of_commit(commit: str, standbys: str, fsync: str) -> Durability:
-    """Return what a commit survives on a server with these settings."""
+    """Return the durability of a commit on a server with these settings."""
     if commit == "off" or fsync == "off":
         return "relaxed"
     return "quorum" if standbys.strip() and commit != "local" else "disk"
@@ -440,7 +440,7 @@ _MEANINGS: Sequence[tuple[Sequence[str], type[ACMSError], Sequence[str]]] = (
 
 
 def translate_error(error: psycopg.Error, *, known: bool = True) -> ACMSError:
-    """Return what an error of the server means to a caller."""
+    """Return the ACMS error that corresponds to an error of the server."""
     state = error.sqlstate or ""
     first = _remove_credentials(str(error)).split("\n", 1)[0]
     text = f"{type(error).__name__}: {first}"

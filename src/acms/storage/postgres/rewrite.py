@@ -80,7 +80,7 @@ WHERE EXISTS (SELECT FROM acms.entries e WHERE position(p IN convert_to(concat_w
 
 
 class Rewriter:
-    """Writes anew what held erased content."""
+    """Rewrites the tables that held erased content."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -153,7 +153,7 @@ async def _run_query(connection: Connection, query: str, values: dict[str, Any])
 
 @contextmanager
 def _translate_table_errors(table: str) -> Generator[None]:
-    """Say which table could not be written anew, and that nothing is half done."""
+    """Raise an error that names the table that could not be rewritten; that table is unchanged."""
     try:
         yield
     except psycopg.Error as error:

@@ -1,4 +1,4 @@
-"""Searching a namespace of a PostgreSQL database: all of a small one, of a large one what its indexes name."""
+"""Search a namespace of a PostgreSQL database: a small one completely, a large one through its indexes."""
 
 from __future__ import annotations
 

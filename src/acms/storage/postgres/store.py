@@ -233,7 +233,7 @@ class PostgresStorage:
         return await self._appender.append(ops)
 
     def own_values(self) -> PostgresKV:
-        """Return what ACMS itself keeps about the tenant, over the connections of this handle."""
+        """Return ACMS's own data about the tenant, over the connections of this handle."""
         return self._own
 
     async def read(
@@ -255,13 +255,13 @@ class PostgresStorage:
         )
 
     async def get(self, ids: Sequence[str]) -> list[Entry | None]:
-        """Return entries by id, None for what does not exist."""
+        """Return entries by id, with None for ids that do not exist."""
         return await self._reader.get(ids)
 
     async def blank(
         self, context: str, versions: Sequence[int], *, to: State, audit: Mapping[str, Json]
     ) -> int:
-        """Delete the content of entries for ever, in every lineage."""
+        """Delete the content of entries permanently, in every lineage."""
         return await self._eraser.blank(context, versions, to=to, audit=audit)
 
     async def residue(self, ids: Sequence[str], texts: Sequence[bytes]) -> list[str]:
@@ -360,10 +360,10 @@ class PostgresStorage:
         return await self._jobs.jobs(query)
 
     def hints(self, wake: Callable[[], object]) -> AbstractAsyncContextManager[None]:
-        """Call `wake` when a handle opened with `hints=True` says that it enqueued jobs, inside the block.
+        """Call `wake`, inside the block, when a handle opened with `hints=True` reports enqueued jobs.
 
-        Only a hint: nothing is lost without it but the time until the next look. It takes a connection of its own,
-        and is not even tried through a pooler in transaction mode, which would hand it to others.
+        Hints are optional: without them, jobs only wait until the next poll. This takes a connection of its own, and is
+        not tried through a pooler in transaction mode, which would give the connection to others.
         """
         return self._jobs.listen(wake)
 

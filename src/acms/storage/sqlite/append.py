@@ -1,8 +1,8 @@
-"""The appender of an SQLite file: what can be computed before is computed on the event loop, its caches warm.
+"""The appender of an SQLite file: as much as possible is computed on the event loop, where the caches are warm.
 
-Behind the head that this handle left an append is a few known rows. Several such appends, each to another log, are
-written together: two statements for all of them, without a savepoint each. Whatever does not fit, or turns out not to
-be there any more, is written on its own.
+After the head that this handle wrote last, an append is a few known rows. Several such appends, each to another log,
+are written together: two statements for all of them, without a savepoint each. Appends that do not fit, or whose head
+has moved, are written on their own.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ HEADS = 4096
 
 
 class _Plan(NamedTuple):
-    """One append behind one head: the rows and what the head becomes."""
+    """One append after one head: its rows and the new head."""
 
     known: tuple[int, Head]
     head: Head
@@ -93,7 +93,7 @@ class Appender:
         self._inherited.clear()
 
     def prepare(self, op: Append) -> Function:
-        """Return an append for the writer; what cannot be written as JSON is refused there, alone."""
+        """Return an append for the writer; one that cannot be encoded as JSON fails there without affecting others."""
         try:
             return self._prepare(op)
         except Exception as error:
@@ -220,7 +220,7 @@ class Appender:
         return found
 
     def _write_all(self, writer: apsw.Connection, plans: Sequence[_Plan]) -> bool:
-        """Write plans for different logs; False when one of them could not be, and all are to be rolled back."""
+        """Write plans for different logs; return False if one cannot be written and all must be rolled back."""
         before = writer.total_changes()
         try:
             writer.executemany(self._sql["advance"], [plan.advance for plan in plans])

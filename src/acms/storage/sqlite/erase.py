@@ -59,7 +59,7 @@ class Eraser:
         to: State,
         audit: Mapping[str, Json],
     ) -> int:
-        """Delete the content of entries for ever, in every lineage."""
+        """Delete the content of entries permanently, in every lineage."""
         ref, head, lineage = self._tables.log(connection, context, deleted=True)
         changed: list[int] = []
         for owner, low, high in append_rules.split_segments(context, lineage, 1, head.version):
@@ -175,7 +175,7 @@ class Eraser:
             ) from self._failed
 
     async def _clean(self, *, anew: bool) -> None:
-        """Let the writer empty the write-ahead log, after writing the whole file anew if asked to."""
+        """Let the writer empty the write-ahead log, after rewriting the whole file if `anew` is set."""
 
         def work(_connection: apsw.Connection) -> None:
             self._stale, self._again, self._anew = True, 0.0, anew
@@ -202,7 +202,7 @@ class Eraser:
         )
 
     def _traced(self, connection: apsw.Connection, traces: Traces) -> list[str]:
-        """Return where texts were found that nothing in the file says any more."""
+        """Return where texts were found that no row of the file contains any more."""
         places: dict[bytes, str] = {}
         for file in (self._file.path, self._file.path.with_name(self._file.path.name + "-wal")):
             overlap, start = b"", 0
@@ -218,7 +218,7 @@ class Eraser:
         return list(places.values())
 
     def _stored_texts(self, connection: apsw.Connection) -> Iterator[bytes]:
-        """Yield what the file says, many rows at once."""
+        """Yield the texts of the file's rows, many rows at once."""
         waiting: list[bytes] = []
         size = 0
         for (said,) in connection.execute(self._tables.sql["said"]):

@@ -502,7 +502,7 @@ class SQLiteFile:
     # ── opening and closing ─────────────────────────────────────────────────────────────────────────────────────────
 
     async def open(self) -> Port:
-        """Return what this event loop has of the file, opening it on first use; refuse another process."""
+        """Return this event loop's port to the file, opened on first use; raise `HandleError` in another process."""
         state = self._state
         if state is not None and state.pid != os.getpid():
             raise HandleError(
@@ -774,7 +774,7 @@ class SQLiteFile:
         await self.read(lambda source: backup_database(source, Path(to), progress), large=True)
 
     async def integrity(self) -> list[str]:
-        """Return what SQLite finds wrong with the file; nothing when it is sound."""
+        """Return the problems that SQLite finds in the file; empty if there are none."""
         rows = await self.read(
             lambda connection: connection.execute("PRAGMA integrity_check").fetchall(), large=True
         )
@@ -782,7 +782,7 @@ class SQLiteFile:
 
 
 def _open_connection(file: str, flags: int) -> apsw.Connection:
-    """Open a file and plan each query once: built with sampled statistics SQLite plans joins anew for every value."""
+    """Open a file and plan each query once: built with sampled statistics, SQLite replans joins for every value."""
     connection = apsw.Connection(file, flags=flags)
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, True)
     connection.create_scalar_function("holds", _settings_contain, 2, deterministic=True)
