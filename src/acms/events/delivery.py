@@ -151,7 +151,7 @@ class Delivery:
                     await webhooks.keep(webhook.id, context.id, progress)
 
     async def _follow(self, task: _Task) -> Outcome:
-        """Tell how the jobs of a log changed, after the entries that they appended, until none of them goes on."""
+        """Report the job changes of a log, after the entries that the jobs appended, until no job continues."""
         storage, lease, webhooks, context, webhook, secret = task
         place = progress_key_of(lease.job)
         progress = await webhooks.progress(webhook.id, place)
@@ -183,7 +183,7 @@ class Delivery:
         return await self._look_again(storage, lease)
 
     async def _look_again(self, storage: StorageBackend, lease: Lease) -> Outcome:
-        """Return when jobs are looked at again; `Done` when none goes on."""
+        """Return when to look at the jobs again, or `Done` if none continues."""
         going = [job for job in await list_unfinished_jobs(storage, lease.job.context) if job.kind != WEBHOOK]
         if not going:
             return Done()
@@ -236,7 +236,7 @@ def _read_start_version(lease: Lease) -> int:
 
 
 def _identify_log(context: Context) -> dict[str, Json]:
-    """Return what says which log something happened to."""
+    """Return the fields that identify the log of an event."""
     return {
         "contextId": context.id,
         "sessionId": context.key or context.id,
@@ -255,7 +255,7 @@ async def _list_sibling_jobs(storage: StorageBackend, lease: Lease) -> list[Job]
 
 
 async def _find_start_cursor(storage: StorageBackend, lease: Lease) -> Cursor:
-    """Return the cursor behind all that jobs did before the first unfinished job that tells of them was asked for."""
+    """Return the cursor after all job changes that precede the first unfinished job reporting them."""
     context = lease.job.context
     asked = [
         lease.job,
