@@ -1,8 +1,8 @@
-"""Works off jobs: takes a lease, runs the handler, prolongs the lease meanwhile, and settles what came of it.
+"""Runs jobs: takes a lease, runs the handler, extends the lease meanwhile, and settles the outcome.
 
 The handler is called at least once and its effect on the log happens exactly once: it commits the effect and the end of
 the job in one append, `Append(..., finish=lease)`, which the store refuses when another attempt holds the job. Any
-number of workers may share a store, in one process or in many; `Background` is the one of this process for a handle.
+number of workers may share a store, in one process or in many; `Background` is this process's worker for a handle.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ PATIENT = frozenset({WEBHOOK})
 
 
 class _Lane:
-    """Kinds of jobs that share places in a worker, and what runs there."""
+    """Kinds of jobs that share slots in a worker, and the tasks running there."""
 
     def __init__(self, kinds: Collection[str]) -> None:
         self.kinds = list(kinds)
@@ -109,7 +109,7 @@ class Worker:
     async def run(self) -> None:
         """Work until `stop`; looks for jobs every `config.poll_seconds`, at once after `poke` or a hint of the store.
 
-        A store that is busy is asked again later. Any other error is raised, after what runs was handed back.
+        A busy store is asked again later. Any other error is raised, after the running jobs were handed back.
         """
         listening = self._storage.hints(self.poke) if isinstance(self._storage, HasHints) else nullcontext()
         async with listening:
@@ -124,20 +124,20 @@ class Worker:
         await self._work(retries=retries)
 
     def poke(self) -> None:
-        """Say that there may be work."""
+        """Look for work now."""
         self._wake.set()
 
     def stop(self, *, grace: float = GRACE) -> None:
-        """Begin no more jobs. What still runs after `grace` seconds is cancelled, and due at once for other workers.
+        """Begin no more jobs. Those running after `grace` seconds are cancelled, and due at once for other workers.
 
-        Said again, the grace period is the new one, counted from the first time.
+        Calling it again replaces the grace period, counted from the first call.
         """
         self._grace = grace
         self._wake.set()
 
     @property
     def stopping(self) -> bool:
-        """Whether it was told to stop."""
+        """Whether `stop` was called."""
         return self._grace is not None
 
     # ── the loop ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -183,7 +183,7 @@ class Worker:
         return [task for lane in self._lanes for task in lane.running]
 
     async def _begin(self) -> None:
-        """Begin as many due jobs as there is room for."""
+        """Begin as many due jobs as there are free slots."""
         now = self._clock()
         self._later = [when for when in self._later if when > now]
         for lane in self._lanes:
@@ -236,7 +236,7 @@ class Worker:
                 await self._wake.wait()
 
     async def _finish(self) -> None:
-        """Let what runs finish within the grace period."""
+        """Let the running jobs finish within the grace period."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         while self._running() and (left := began + (self._grace or 0) - loop.time()) > 0:
@@ -244,7 +244,7 @@ class Worker:
             await self._pause(left)
 
     async def _give_up(self) -> None:
-        """Cancel what still runs, and wait until it was handed back."""
+        """Cancel the jobs still running, and wait until they are handed back."""
         if running := self._running():
             self.stop(grace=0)
             for lane in self._lanes:
@@ -255,7 +255,7 @@ class Worker:
     # ── one attempt ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _attempt(self, lane: _Lane, lease: Lease) -> None:
-        """Run the handler of a job under its lease, and settle what came of it."""
+        """Run the handler of a job under its lease, and settle the outcome."""
         many = lease.attempt > self._config.max_attempts and lease.job.kind not in PATIENT
         if lease.silent and many:
             silent = f"attempt {lease.attempt - 1} ended without an answer: its worker died or was too slow"
@@ -282,7 +282,7 @@ class Worker:
             await self._settle(lease, self._again(lease, "CancelledError"))
 
     async def _call(self, lane: _Lane, lease: Lease) -> Outcome:
-        """Run the handler; return its outcome, or what its error means for the job."""
+        """Run the handler; return its outcome, or the outcome that corresponds to its error."""
         try:
             others = lane.handling - {asyncio.current_task()}
             if lease.silent and others:
@@ -343,7 +343,7 @@ class Worker:
         return found[0] if found else None
 
     async def _settle(self, lease: Lease, outcome: Outcome) -> None:
-        """Store what came of an attempt, and tell it."""
+        """Store the outcome of an attempt, and report it."""
         failures = 0
         while True:
             try:
@@ -405,7 +405,7 @@ def get_background_worker(
 
 
 class Asking(Protocol):
-    """A session whose jobs are done as it wants them."""
+    """A session that supplies the handlers for its own jobs."""
 
     @property
     def handlers(self) -> Mapping[str, Handler]:
@@ -413,7 +413,7 @@ class Asking(Protocol):
         ...
 
     def tell(self, event: Event) -> None:
-        """Hear what became of them."""
+        """Receive an event about its jobs."""
         ...
 
 
@@ -469,7 +469,7 @@ class Background:
         return task is not None and task.done() and not task.cancelled() and task.exception() is not None
 
     def poke(self) -> None:
-        """Say that there may be work, on the event loop of the handle."""
+        """Look for work now; call it on the event loop of the handle."""
         if not self.enabled:
             return
         loop = asyncio.get_running_loop()
