@@ -19,7 +19,7 @@ GRACE = 5.0
 
 @contextmanager
 def _waiting_here() -> Generator[None]:
-    """Say inside the block that the event loop of this thread stands still, if it has one."""
+    """Mark, inside the block, the event loop of this thread as blocked, if it has one."""
     loop = current_loop()
     if loop is not None:
         waiting.append(loop)
