@@ -1,1 +1,1 @@
-"""What happens to a log, told to others: a stream that whoever reads can resume, and webhooks."""
+"""Publish the events of a log: as a stream that a reader can resume, and to webhooks."""

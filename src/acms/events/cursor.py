@@ -1,7 +1,7 @@
-"""Where a reader of events stands: a version of the log, and which jobs it was told of.
+"""The position of a reader of events: a version of the log, and the job states it has received.
 
-Versions are gap-free, so one number says which entries were told. A job has no number for each of its changes: the
-cursor has the highest number of a job that was told, and how those stood that had not been done by then.
+Versions are gap-free, so one number covers all received entries. A job has no number for each of its changes: the
+cursor has the highest job number received, and the last received states of the jobs that were not done then.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Cursor:
 
     @classmethod
     def read(cls, text: str | int) -> Self:
-        """Read a cursor, or a version alone; `ValidationError` for what is neither."""
+        """Parse a cursor, or a version alone; `ValidationError` for anything else."""
         found = _TEXT.fullmatch(str(text)) if not isinstance(text, bool) else None
         if found is None:
             raise ValidationError(
@@ -64,7 +64,7 @@ class Cursor:
         return Cursor(version=version, job=self.job, unfinished=self.unfinished)
 
     def behind(self, job: Job) -> Cursor:
-        """Return the cursor once a job was told as it stands."""
+        """Return the cursor after a job's current state was sent."""
         number, known = int(job.id), dict(self.unfinished)
         known.pop(number, None)
         if job.state in _LETTERS:
@@ -73,11 +73,11 @@ class Cursor:
         return Cursor(version=self.version, job=max(self.job or 0, number), unfinished=newest)
 
     def upto(self, number: int) -> Cursor:
-        """Return the cursor once every job up to a number was told."""
+        """Return the cursor after every job up to a number was sent."""
         return Cursor(version=self.version, job=max(self.job or 0, number), unfinished=self.unfinished)
 
     def knows(self, job: Job) -> bool:
-        """Return whether a job was told as it stands, or is one that is not followed."""
+        """Return whether a job's current state was sent, or the job is not followed."""
         number = int(job.id)
         told = self.unfinished.get(number)
         return told == (job.state, job.attempt) or (told is None and number <= (self.job or 0))

@@ -1,12 +1,12 @@
-"""Delivers what was appended to a log to a webhook: at least once, in the order of the log, without text.
+"""Delivers the entries appended to a log to a webhook: at least once, in the order of the log, without text.
 
-A job stands for one log and one webhook. It sends entry after entry, keeps how far it came after each, and ends in an
-append that the store refuses when the log has grown meanwhile. So nothing is left out: whoever dies anywhere leaves the
-job behind, and the next attempt begins with the first entry of which was not kept that it was taken.
+One job serves one log and one webhook. It sends entry after entry, stores its progress after each, and ends with an
+append that the store refuses if the log has grown meanwhile. So no entry is skipped: a worker that dies leaves the job
+behind, and the next attempt begins with the first entry not recorded as accepted.
 
-Changes of jobs are told by jobs of their own. A job changes without an append too, so one that tells of others stays
-and looks again until none of them goes on. Each append that changes jobs brings a new one; the newest tells, and the
-others end when they see it, so that the last look comes after the last append.
+Separate jobs report changes of jobs. A job also changes without an append, so a reporting job stays and looks again
+until no job of the log continues. Each append that changes jobs brings a new reporting job; the newest one reports, and
+the others end when they see it, so that the last look comes after the last append.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Delivery:
             self._busy[id] -= 1
 
     async def _deliver(self, task: _Task) -> Outcome:
-        """Tell what was appended to a log behind what was told, until the log ends there."""
+        """Send the entries appended after the recorded progress, until the end of the log."""
         storage, lease, webhooks, context, webhook, secret = task
         progress = await webhooks.progress(webhook.id, context.id)
         if progress is None:  # kept before anything is sent: the job that follows this one does not know it
@@ -151,7 +151,7 @@ class Delivery:
                     await webhooks.keep(webhook.id, context.id, progress)
 
     async def _follow(self, task: _Task) -> Outcome:
-        """Tell how the jobs of a log changed, after the entries that they appended, until none of them goes on."""
+        """Report the job changes of a log, after the entries that the jobs appended, until no job continues."""
         storage, lease, webhooks, context, webhook, secret = task
         place = progress_key_of(lease.job)
         progress = await webhooks.progress(webhook.id, place)
@@ -183,7 +183,7 @@ class Delivery:
         return await self._look_again(storage, lease)
 
     async def _look_again(self, storage: StorageBackend, lease: Lease) -> Outcome:
-        """Return when jobs are looked at again; `Done` when none goes on."""
+        """Return when to look at the jobs again, or `Done` if none continues."""
         going = [job for job in await list_unfinished_jobs(storage, lease.job.context) if job.kind != WEBHOOK]
         if not going:
             return Done()
@@ -193,13 +193,13 @@ class Delivery:
         return Retry(error="it tells of jobs that go on", not_before=max(soon, min(due, now + REST)))
 
     def _entry(self, context: Context, entry: Entry, secret: str) -> tuple[bytes, dict[str, str]]:
-        """Return what is sent for an entry, and its header fields."""
+        """Return the body of the message for an entry, and its header fields."""
         about = {"role": entry.role, "version": entry.version, "position": entry.position}
         data = {**_identify_log(context), "id": entry.id, "kind": entry.kind, **about}
         return self._message(entry.id, f"{entry.kind}.appended", entry.created_at, data, secret)
 
     def _job(self, context: Context, job: Job, secret: str) -> tuple[bytes, dict[str, str]]:
-        """Return what is sent for a job as it stands, and its header fields."""
+        """Return the body of the message for a job in its current state, and its header fields."""
         data = {
             **_identify_log(context),
             "id": job.id,
@@ -213,7 +213,7 @@ class Delivery:
     def _message(
         self, id: str, type: str, when: datetime, data: Mapping[str, Json], secret: str
     ) -> tuple[bytes, dict[str, str]]:
-        """Return what is sent, and its header fields."""
+        """Return the body of a message, and its header fields."""
         told = {"type": type, "timestamp": format_instant(when), "data": data}
         content = json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode()
         return content, sign_request(secret, id, int(self._clock().timestamp()), content)
@@ -236,7 +236,7 @@ def _read_start_version(lease: Lease) -> int:
 
 
 def _identify_log(context: Context) -> dict[str, Json]:
-    """Return what says which log something happened to."""
+    """Return the fields that identify the log of an event."""
     return {
         "contextId": context.id,
         "sessionId": context.key or context.id,
@@ -255,7 +255,7 @@ async def _list_sibling_jobs(storage: StorageBackend, lease: Lease) -> list[Job]
 
 
 async def _find_start_cursor(storage: StorageBackend, lease: Lease) -> Cursor:
-    """Return the cursor behind all that jobs did before the first unfinished job that tells of them was asked for."""
+    """Return the cursor after all job changes that precede the first unfinished job reporting them."""
     context = lease.job.context
     asked = [
         lease.job,

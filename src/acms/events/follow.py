@@ -1,4 +1,4 @@
-"""Follows a log: its entries from a cursor on, how its jobs change, and what comes next."""
+"""Follows a log: its entries from a cursor on, the changes of its jobs, and later events as they happen."""
 
 from __future__ import annotations
 
@@ -64,18 +64,18 @@ async def changed_jobs(storage: StorageBackend, context: str, cursor: Cursor) ->
 
 
 async def list_unfinished_jobs(storage: StorageBackend, context: str) -> list[Job]:
-    """Return the newest jobs of a log that are neither done nor given up."""
+    """Return the newest jobs of a log that are neither done nor failed for good."""
     query = JobQuery(context=context, states=UNFINISHED, limit=PAGE)
     return list((await storage.jobs(query)).items)
 
 
 class Followed:
-    """The events of one log behind a cursor.
+    """The events of one log after a cursor.
 
-    Whatever process appended, each entry is told once, in the order of versions, as the stage of privacy lets it leave
-    and as it is when it is read: one that was erased comes without its text. A job is told as it stands when that is
-    looked at, after the entries that it appended; states it went through meanwhile are not. Jobs that deliver webhooks
-    are not told.
+    Each entry is yielded once, in the order of versions, regardless of the process that appended it. It is processed by
+    the privacy stage and yielded in its current state: an erased one comes without its text. A job is yielded in its
+    state at the time of the check, after the entries that it appended; intermediate states are skipped. Jobs that
+    deliver webhooks are left out.
     """
 
     def __init__(
@@ -101,9 +101,9 @@ class Followed:
         self._limit = 1
 
     async def events(self, *, follow: bool = True) -> AsyncGenerator[LogEvent | None]:
-        """Yield what happened since the cursor, and what happens.
+        """Yield the events since the cursor, then new ones as they happen.
 
-        None says that everything was told so far: once at first, and then every `HEARTBEAT` seconds without an event.
+        Yields None when it has caught up: once at first, and then every `HEARTBEAT` seconds without an event.
         With `follow=False` it ends where the log does. `SessionNotFoundError` once the log is deleted.
         """
         with handles.listen_for_appends(self._handle, self._context) as heard:
@@ -130,7 +130,7 @@ class Followed:
                     pause = min(LOOKS[1], pause * 1.5)
 
     async def _news(self) -> AsyncGenerator[LogEvent]:
-        """Yield what happened since the cursor."""
+        """Yield the events since the cursor."""
         # Jobs are looked at first: what a job that is done appended is then there to be told before it.
         jobs, highest = await changed_jobs(self._storage, self._context, self.cursor)
         head = await self._storage.head(self._context)

@@ -74,8 +74,8 @@ class Webhooks:
     ) -> tuple[Webhook, str]:
         """Add a webhook; return it and its secret, which is not shown again.
 
-        It is told of what is appended from two seconds later on. Without `private` the address must be https, and
-        every address that its name resolves to public, at each delivery.
+        It receives entries appended from two seconds later on. Without `private`, the address must be https, and every
+        address that its name resolves to must be public, at each delivery.
         """
         kinds = set(events)
         if unknown := sorted(kinds - set(KINDS)):
@@ -110,15 +110,15 @@ class Webhooks:
         return sorted([_parse_webhook(id, row) for id, row in rows.items()], key=lambda one: one.created_at)
 
     async def find(self, id: str) -> tuple[Webhook, str] | None:
-        """Return a webhook and its secret, for whoever delivers; None when there is none."""
+        """Return a webhook and its secret, for delivery, or None if there is none."""
         row = _read_rows(await self._kv.get(WEBHOOKS)).get(id)
         return None if row is None else (_parse_webhook(id, row), row["secret"])
 
     async def remove(self, id: str) -> None:
-        """Remove a webhook and its secret; what was not delivered to it by now is not.
+        """Remove a webhook and its secret; entries not delivered to it by now are never delivered.
 
-        On SQLite the secret is gone from the file and its write-ahead log when this returns, unless the log says
-        otherwise, as a reader keeps them. `NotFoundError` when there is no such webhook.
+        On SQLite the secret is gone from the file and its write-ahead log when this returns. If readers keep them, a
+        warning is logged. `NotFoundError` if there is no such webhook.
         """
         found = await self.find(id)
         if found is None:
@@ -142,10 +142,10 @@ class Webhooks:
             log_event(logging.WARNING, "webhook_secret_left", places=left)
 
     async def replay(self, id: str) -> list[Job]:
-        """Try again what was given up, with as many attempts as at first; return the jobs.
+        """Retry the deliveries that were given up, each with a new full set of attempts; return the jobs.
 
-        Each goes on with the first entry that was not taken: the order of a log holds. `NotFoundError` when there is no
-        such webhook.
+        Each continues with the first entry that was not accepted, so the order of the log holds. `NotFoundError` if
+        there is no such webhook.
         """
         await self._known(id)
         found: list[Job] = []
@@ -174,7 +174,7 @@ class Webhooks:
     # ── how far ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def progress(self, id: str, place: str) -> Progress | None:
-        """Return how far a log was delivered, or its jobs, see `place_of`; None when that has not begun."""
+        """Return how far a log or its jobs (see `progress_key_of`) were delivered, or None before the first one."""
         entry = await self._kv.get(_build_progress_key(id, place))
         return None if entry is None else decode_noun(Progress, entry.data, wire=False)
 
@@ -192,12 +192,12 @@ def _unknown_webhook_error(id: str) -> NotFoundError:
 
 
 def delivers_job_changes(job: Job) -> bool:
-    """Return whether a job that delivers tells changes of jobs, not entries."""
+    """Return whether a delivery job reports changes of jobs instead of entries."""
     return job.payload.get("follows") == JOB
 
 
 def progress_key_of(job: Job) -> str:
-    """Return what the progress of a job that delivers is kept under: the log, or the jobs of the log."""
+    """Return the key under which a delivery job stores its progress: the log, or the jobs of the log."""
     return f"{job.context}/{JOB}" if delivers_job_changes(job) else job.context
 
 
@@ -214,7 +214,7 @@ def _build_progress_key(id: str, place: str) -> str:
 
 
 def _validate_url(url: str, private: bool) -> str:
-    """Return the address of a webhook; what is wrong with it is said without it, as there may be a password in it."""
+    """Return the address of a webhook; errors do not repeat the address, as it may contain a password."""
     text = validation.validate_text(url, "url", limit=URL_CHARS)
     try:
         found = urlsplit(text)

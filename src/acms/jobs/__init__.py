@@ -1,4 +1,4 @@
-"""Jobs: leases, workers, background work of a session, and what an operator does with them."""
+"""Jobs: leases, workers, background work of a session, and the operations of an operator."""
 
 from __future__ import annotations
 

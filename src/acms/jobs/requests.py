@@ -1,6 +1,6 @@
-"""Which jobs are asked for: their kinds, their names, the drafts that ride on an append; and what an operator asks.
+"""Requests for jobs: their kinds, their names, the drafts enqueued with an append; and the requests of an operator.
 
-Apart from the work itself, because every append imports this.
+Separate from the work itself, because every append imports this.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PRIVACY = "privacy"
 
 
 class CompactionRequest(NamedTuple):
-    """How an append asks for a compaction when the log in force has grown too long."""
+    """How an append requests a compaction when the active log has grown too long."""
 
     namespace: str
     #: The service's level of the policy.
@@ -116,7 +116,7 @@ def privacy_of(job: Job, worker: Privacy | None, least: Privacy | None) -> Priva
 
 
 def satisfies_request(job: Job, mode: Privacy | None) -> bool:
-    """Return whether a job is done as whoever asks for it again now wants it: by force, and as strictly."""
+    """Return whether a job satisfies a new request for a forced run at least as strict as `mode`."""
     asked = privacy_of(job, None, None)
     return bool(job.payload.get("force")) and stricter_mode(asked, mode) is asked
 
@@ -181,7 +181,7 @@ async def withdraw_job(storage: StorageBackend, found: Job, reason: str) -> bool
 
 
 async def _settle_job(storage: StorageBackend, found: Job, outcome: Retry | Failed) -> Job:
-    """Settle a job as it was listed; an append of nothing has it told to webhooks that no longer followed it."""
+    """Settle a job as it was listed; an empty append reports it to webhooks that no longer followed it."""
     settled = await storage.settle(_lease_of_job(found), outcome)
     if settled.kind != WEBHOOK:
         await storage.append([Append(context=settled.context, drafts=())])

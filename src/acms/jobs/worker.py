@@ -1,8 +1,8 @@
-"""Works off jobs: takes a lease, runs the handler, prolongs the lease meanwhile, and settles what came of it.
+"""Runs jobs: takes a lease, runs the handler, extends the lease meanwhile, and settles the outcome.
 
 The handler is called at least once and its effect on the log happens exactly once: it commits the effect and the end of
 the job in one append, `Append(..., finish=lease)`, which the store refuses when another attempt holds the job. Any
-number of workers may share a store, in one process or in many; `Background` is the one of this process for a handle.
+number of workers may share a store, in one process or in many; `Background` is this process's worker for a handle.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ MARGIN = 0.01
 
 
 PATIENT = frozenset({WEBHOOK})
-"""Kinds that are put off so often by what is not theirs that many attempts say nothing of what they do to a worker."""
+"""Kinds often put off for outside reasons, so that many attempts do not show that a job harms its worker."""
 
 
 class _Lane:
-    """Kinds of jobs that share places in a worker, and what runs there."""
+    """Kinds of jobs that share slots in a worker, and the tasks running there."""
 
     def __init__(self, kinds: Collection[str]) -> None:
         self.kinds = list(kinds)
         self.running: set[asyncio.Task[None]] = set()
-        #: The handlers' own tasks: only they are cancelled, never the settling of what came of them.
+        #: The handlers' own tasks: only they are cancelled, never the settling of their outcomes.
         self.handling: set[asyncio.Task[Outcome]] = set()
-        #: The attempt after one that fell silent. It runs alone: if it kills its worker, then nobody else's with it.
+        #: The attempt after one that fell silent. It runs alone: if it kills its worker, no other job dies with it.
         self.suspect: asyncio.Task[None] | None = None
 
     def is_full(self, concurrency: int) -> bool:
@@ -101,7 +101,7 @@ class Worker:
         self._wake = asyncio.Event()
         #: Seconds of grace, once it was told to stop.
         self._grace: float | None = None
-        #: When what was put off here is due again.
+        #: When the jobs put off here are due again.
         self._later: list[datetime] = []
         #: After `drain(retries=True)`: seconds until a job that another worker holds or has put off may be due here.
         self.again: float | None = None
@@ -109,35 +109,35 @@ class Worker:
     async def run(self) -> None:
         """Work until `stop`; looks for jobs every `config.poll_seconds`, at once after `poke` or a hint of the store.
 
-        A store that is busy is asked again later. Any other error is raised, after what runs was handed back.
+        A busy store is asked again later. Any other error is raised, after the running jobs were handed back.
         """
         listening = self._storage.hints(self.poke) if isinstance(self._storage, HasHints) else nullcontext()
         async with listening:
             await self._work(forever=True)
 
     async def drain(self, *, retries: bool = False) -> None:
-        """Work off everything that is due or becomes due meanwhile, and return when nothing is, or on `stop`.
+        """Run all jobs that are due or become due meanwhile; return when none is due, or on `stop`.
 
-        With `retries` also what was put off here is waited for and tried again, and `again` says when to look for what
-        others hold or have put off: a worker that was killed tells nobody.
+        With `retries`, jobs that this worker put off are also waited for and tried again, and `again` says when to look
+        for jobs that others hold or have put off: a worker that was killed does not report them.
         """
         await self._work(retries=retries)
 
     def poke(self) -> None:
-        """Say that there may be work."""
+        """Look for work now."""
         self._wake.set()
 
     def stop(self, *, grace: float = GRACE) -> None:
-        """Begin no more jobs. What still runs after `grace` seconds is cancelled, and due at once for other workers.
+        """Begin no more jobs. Those running after `grace` seconds are cancelled, and due at once for other workers.
 
-        Said again, the grace period is the new one, counted from the first time.
+        Calling it again replaces the grace period, counted from the first call.
         """
         self._grace = grace
         self._wake.set()
 
     @property
     def stopping(self) -> bool:
-        """Whether it was told to stop."""
+        """Whether `stop` was called."""
         return self._grace is not None
 
     # ── the loop ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -183,7 +183,7 @@ class Worker:
         return [task for lane in self._lanes for task in lane.running]
 
     async def _begin(self) -> None:
-        """Begin as many due jobs as there is room for."""
+        """Begin as many due jobs as there are free slots."""
         now = self._clock()
         self._later = [when for when in self._later if when > now]
         for lane in self._lanes:
@@ -213,7 +213,7 @@ class Worker:
         return min(max(0.001, (min(self._later) - self._clock()).total_seconds()), LONGEST)
 
     async def _due_next(self) -> float | None:
-        """Return the seconds until a job that somebody holds or has put off may be due; None without one."""
+        """Return the seconds until a job that any worker holds or has put off may be due, or None if there is none."""
         page = await self._storage.jobs(JobQuery(states=UNFINISHED, limit=PAGE))
         waits = [self._due_in(job) for job in page.items if job.kind in self._handlers]
         if page.next_after is not None:  # an older one may be due sooner
@@ -223,8 +223,8 @@ class Worker:
     def _due_in(self, job: Job) -> float:
         """Return the seconds until a job that could not be claimed may be due.
 
-        The store may go by another clock: nobody waits longer than the job was held or put off for, and one that is
-        due by the clock here is looked for as often as a worker with nothing to do looks.
+        The store may use another clock: the wait is never longer than the job was held or put off for, and a job that
+        is due by the local clock is looked for every `poll_seconds`.
         """
         due = job.lease_until or job.not_before
         left = min(due - self._clock(), due - job.updated_at).total_seconds()
@@ -236,7 +236,7 @@ class Worker:
                 await self._wake.wait()
 
     async def _finish(self) -> None:
-        """Let what runs finish within the grace period."""
+        """Let the running jobs finish within the grace period."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         while self._running() and (left := began + (self._grace or 0) - loop.time()) > 0:
@@ -244,7 +244,7 @@ class Worker:
             await self._pause(left)
 
     async def _give_up(self) -> None:
-        """Cancel what still runs, and wait until it was handed back."""
+        """Cancel the jobs still running, and wait until they are handed back."""
         if running := self._running():
             self.stop(grace=0)
             for lane in self._lanes:
@@ -255,7 +255,7 @@ class Worker:
     # ── one attempt ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _attempt(self, lane: _Lane, lease: Lease) -> None:
-        """Run the handler of a job under its lease, and settle what came of it."""
+        """Run the handler of a job under its lease, and settle the outcome."""
         many = lease.attempt > self._config.max_attempts and lease.job.kind not in PATIENT
         if lease.silent and many:
             silent = f"attempt {lease.attempt - 1} ended without an answer: its worker died or was too slow"
@@ -282,7 +282,7 @@ class Worker:
             await self._settle(lease, self._again(lease, "CancelledError"))
 
     async def _call(self, lane: _Lane, lease: Lease) -> Outcome:
-        """Run the handler; return its outcome, or what its error means for the job."""
+        """Run the handler; return its outcome, or the outcome that corresponds to its error."""
         try:
             others = lane.handling - {asyncio.current_task()}
             if lease.silent and others:
@@ -343,7 +343,7 @@ class Worker:
         return found[0] if found else None
 
     async def _settle(self, lease: Lease, outcome: Outcome) -> None:
-        """Store what came of an attempt, and tell it."""
+        """Store the outcome of an attempt, and report it."""
         failures = 0
         while True:
             try:
@@ -391,9 +391,9 @@ def get_background_worker(
     retry: RetryConfig,
     on_event: Callable[[Event], Any] | None = None,
 ) -> Background:
-    """Return the worker of a handle, made by the first who asks; it works once one of them allows it.
+    """Return the background worker of a handle, created on the first call; it runs once any caller enables it.
 
-    `storage` is the handle, or what stands in front of it.
+    `storage` is the handle, or the store in front of it.
     """
     here = handles.get_loop_state(handle)
     found: Background | None = here.background
@@ -405,7 +405,7 @@ def get_background_worker(
 
 
 class Asking(Protocol):
-    """A session whose jobs are done as it wants them."""
+    """A session that supplies the handlers for its own jobs."""
 
     @property
     def handlers(self) -> Mapping[str, Handler]:
@@ -413,16 +413,16 @@ class Asking(Protocol):
         ...
 
     def tell(self, event: Event) -> None:
-        """Hear what became of them."""
+        """Receive an event about its jobs."""
         ...
 
 
 class Background:
-    """Works off the jobs that the sessions of one storage handle ask for, a few at a time.
+    """Runs the jobs that the sessions of one storage handle request, a few at a time.
 
-    Nothing is polled: it begins with the first `poke` and ends when nothing is due and nothing was put off. When others
-    hold or have put off what it could do, it begins again as soon as that is due: they may have been killed. It is
-    stopped before the handle is closed by its last user, and may begin again afterwards.
+    It does not poll: it begins with the first `poke` and ends when no job is due and none was put off. If others hold
+    or have put off jobs that it could run, it begins again as soon as those are due: the others may have been killed.
+    It is stopped before the last user closes the handle, and may begin again afterwards.
     """
 
     def __init__(
@@ -459,7 +459,7 @@ class Background:
         self._handlers.setdefault(kind, run)
 
     def serves(self, job: Job) -> bool:
-        """Return whether it will run a job once nobody else holds it."""
+        """Return whether it will run a job once no other worker holds it."""
         return self.enabled and not self.failed and job.kind in self._handlers
 
     @property
@@ -469,7 +469,7 @@ class Background:
         return task is not None and task.done() and not task.cancelled() and task.exception() is not None
 
     def poke(self) -> None:
-        """Say that there may be work, on the event loop of the handle."""
+        """Look for work now; call it on the event loop of the handle."""
         if not self.enabled:
             return
         loop = asyncio.get_running_loop()
@@ -509,15 +509,15 @@ class Background:
         return task is not None and not task.done() and task.get_loop() is loop
 
     async def settled(self) -> None:
-        """Wait until nothing is due and nothing was put off; returns at once when nobody asked for anything."""
+        """Wait until no job is due and none is put off; return at once if there were no requests."""
         task = self._task
         if task is not None and self._runs(asyncio.get_running_loop()):
             await asyncio.wait([task])
 
     async def stop(self, *, grace: float = GRACE) -> None:
-        """Begin no more jobs and wait for what runs; after `grace` seconds it is handed back to be done by others.
+        """Begin no more jobs and wait for the running ones; after `grace` seconds hand them back to other workers.
 
-        A reflector is not waited for: what it was asked for is handed back at once.
+        Calls of reflectors are not waited for: they are cancelled, and their jobs handed back at once.
         """
         self._silence()
         task = self._task
@@ -529,7 +529,7 @@ class Background:
 
 
 def _poke_worker(found: weakref.ref[Background]) -> None:
-    """Poke a worker whose handle somebody still has: a timer keeps no store open."""
+    """Poke a worker whose handle is still referenced: a timer must not keep a store open."""
     one = found()
     if one is not None:
         one.poke()

@@ -1,4 +1,4 @@
-"""Packages whose names are imported on first use (PEP 562), so that nobody pays for what they do not use."""
+"""Import the names of a package on first use (PEP 562), to avoid the cost of unused modules."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 def lazy_attributes(
     package: str, homes: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` of a package; `homes` says in which module each late name lives."""
+    """Return `__getattr__` and `__dir__` of a package; `homes` maps each lazy name to its module."""
 
     def find(name: str) -> Any:
         if name in homes:

@@ -19,7 +19,7 @@ GRACE = 5.0
 
 @contextmanager
 def _waiting_here() -> Generator[None]:
-    """Say inside the block that the event loop of this thread stands still, if it has one."""
+    """Mark, inside the block, the event loop of this thread as blocked, if it has one."""
     loop = current_loop()
     if loop is not None:
         waiting.append(loop)
@@ -45,9 +45,10 @@ class _Portal:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run(self, work: Coroutine[Any, Any, R]) -> R:
-        """Run a coroutine to its end; interrupting the caller cancels it. Whatever the caller's thread does waits.
+        """Run a coroutine to its end; interrupting the caller cancels it. The caller's thread is blocked meanwhile.
 
-        An interrupted caller goes on once the coroutine has ended: what it held, such as a generator, is free again.
+        An interrupted caller continues once the coroutine has ended: resources it held, such as a generator, are free
+        again.
         """
         with _waiting_here():
             loop = self._running()

@@ -27,8 +27,8 @@ _busy = threading.local()
 async def in_thread(work: Callable[[], T]) -> T:
     """Run a function in a daemon thread of its own, with the caller's context variables.
 
-    The default executor of the loop is not used: others who fill it up would delay a reply. When the caller is
-    cancelled the function runs on to its end, and nobody gets its result.
+    The default executor of the loop is not used: other work that fills it would delay a reply. When the caller is
+    cancelled, the function still runs to its end and its result is discarded.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
@@ -45,7 +45,7 @@ async def in_thread(work: Callable[[], T]) -> T:
             end = partial(done.set_result, context.run(work))
         except BaseException as error:
             end = partial(done.set_exception, error)
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed: no caller waits any more
             loop.call_soon_threadsafe(settle, end)
 
     threading.Thread(target=run, name="acms-work", daemon=True).start()
@@ -89,7 +89,7 @@ def pause_if_busy() -> None:
 
 
 class Building(asyncio.Lock):
-    """Who builds; held until what runs in a thread has ended, also when nobody waits for it any more."""
+    """A lock for builders, held until the work in a thread has ended, even if its caller has stopped waiting."""
 
     _running: asyncio.Future[None] | None = None
 

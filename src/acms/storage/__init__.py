@@ -1,4 +1,4 @@
-"""Stores: `open_storage(url)`, the wrappers that stand in front of one, and the shards of many tenants."""
+"""Stores: `open_storage(url)`, the wrappers around a store, and the shards of many tenants."""
 
 from __future__ import annotations
 

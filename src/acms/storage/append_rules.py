@@ -1,6 +1,6 @@
-"""Decisions every store makes alike: is an append a repeat, does its expectation hold, what is the new head.
+"""Rules shared by every store: detect repeated appends, check an append's preconditions, compute the new head.
 
-And what a read asks for, handed on whole from the method of a store down to its rows.
+Also holds `Read`, the arguments of a read, which each store passes unchanged from its method down to its rows.
 """
 
 from __future__ import annotations
@@ -96,12 +96,12 @@ def check_read(newest: int | None, limit: int | None) -> None:
 
 
 def collect_source_ids(op: Append) -> list[str]:
-    """Return the ids from which an append says that something of it was made."""
+    """Return the ids of the entries from which the drafts of an append are derived."""
     return [id for draft in op.drafts if draft.kind in _MADE for id in draft.sources]
 
 
 def refuse_erased_sources(entries: Iterable[Entry | None]) -> None:
-    """Raise when something was made from an entry that is erased: it would bring back what is gone."""
+    """Raise `GoneError` if any source entry is erased: an entry derived from it would restore erased content."""
     for entry in entries:
         if entry is not None and entry.state is State.ERASED:
             raise GoneError(f"{entry.id} was erased, and so is what was made from it")
@@ -130,7 +130,7 @@ def is_repeated_append(op: Append, known: Sequence[Entry | None]) -> bool:
 
 
 def draft_matches_entry(draft: Draft, entry: Entry) -> bool:
-    """Return whether a draft says what an entry says; when it was said may differ between two tries."""
+    """Return whether a draft equals a stored entry; their times may differ between two attempts."""
     return (
         draft.kind is entry.kind
         and draft.role is entry.role
@@ -138,7 +138,7 @@ def draft_matches_entry(draft: Draft, entry: Entry) -> bool:
         and draft.parts == entry.parts
         and dict(draft.data) == dict(entry.data)
         and dict(draft.metadata) == dict(entry.metadata)
-        # Of what was made from others these follow from its sources as they are by then.
+        # Derived entries take these from the current state of their sources.
         and (draft.kind is not Kind.MESSAGE or (draft.privacy, draft.origin) == (entry.privacy, entry.origin))
     )
 
@@ -176,18 +176,18 @@ def count_drafts(drafts: Sequence[Draft]) -> tuple[int, int, int]:
 
 
 def freeze_value(value: Any) -> Any:
-    """Return a value of the caller as a store in memory keeps it: a mapping as a copy that nobody can write to."""
+    """Return a caller's value as the memory store keeps it: a mapping becomes a read-only copy."""
     return MappingProxyType(dict(value)) if isinstance(value, Mapping) else value
 
 
 def blank_entry(entry: Entry, to: State) -> Entry:
-    """Return what is left of an entry that expires or is erased."""
+    """Return an expired or erased entry without its content."""
     left = replace(entry, content="", parts=(), data=EMPTY, metadata=EMPTY, salt=None, state=to)
     return replace(left, key=None, actor=None) if to is State.ERASED else left
 
 
 def wrap_unexpected_error(error: Exception) -> ACMSError:
-    """Return the refusal of an operation that failed on what the caller gave."""
+    """Return the error for an operation that failed because of the caller's input."""
     bad_input = isinstance(error, UnicodeEncodeError | OverflowError)
     refused = (ValidationError if bad_input else StorageError)(f"{type(error).__name__}: {error}")
     refused.__cause__ = error
@@ -219,7 +219,7 @@ def lease_lost_error(lease: Lease) -> LeaseLostError:
 
 
 def job_missing_error(id: object) -> GoneError:
-    """Return the refusal of a lease on a job nobody knows."""
+    """Return the error for a lease on a job that does not exist."""
     return GoneError(f"job {id} does not exist")
 
 
@@ -260,16 +260,16 @@ def lineage_of_fork(
 
 
 def settings_of_fork(settings: Mapping[str, Json], draft: ContextDraft) -> dict[str, Json]:
-    """Return the settings of a fork: what it takes over from its parent's, and its own."""
+    """Return the settings of a fork: the inherited settings of its parent, overridden by its own."""
     return {**{name: settings[name] for name in draft.inherit if name in settings}, **draft.settings}
 
 
 async def whole_appends(
     context: Context, head: Head, entries: AsyncIterator[Entry]
 ) -> AsyncIterator[list[Entry]]:
-    """Yield what a restored log lacks behind a head, about a thousand entries at a time, no append divided.
+    """Yield the entries a restored log lacks after its head, in batches of about 1,000, without splitting an append.
 
-    `CorruptRecordError` for entries of another log, `ConflictError` when what is stored is not this one.
+    Raises `CorruptRecordError` for entries of another log and `ConflictError` if the store holds a different log.
     """
     batch: list[Entry] = []
     start = 1 if context.fork is None else context.fork + 1

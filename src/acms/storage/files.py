@@ -1,7 +1,7 @@
-"""Files and folders that hold what was said: only their owner may read them, from their first byte.
+"""Create files and folders that hold conversations, readable by their owner only from the first byte.
 
-The mode is given as they are made. To make them by the habits of the process and to narrow them afterwards would let
-others in meanwhile, and the umask belongs to the host. What is there already keeps the mode its owner gave it.
+The mode is set at creation. Creating them with the process defaults and restricting them afterwards would leave them
+readable in between, and the umask belongs to the host. Existing files and folders keep the mode their owner set.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import os
 import threading
 from pathlib import Path
 
-#: POSIX: who closes a file gives up every lock this process has on it. Nobody opens a file here that is being made.
+#: POSIX: closing a file releases every lock this process holds on it. So no file is opened here during its creation.
 _making = threading.Lock()
 
 
 def create_file(path: str | os.PathLike[str]) -> bool:
-    """Make an empty file, or leave alone what is there; return whether it was made.
+    """Create an empty file unless it exists; return whether it was created.
 
     SQLite gives its journal, WAL and shared memory the mode of the database they belong to.
     """
@@ -29,7 +29,7 @@ def create_file(path: str | os.PathLike[str]) -> bool:
 
 
 def create_folder(path: str | os.PathLike[str]) -> None:
-    """Make a folder with those above it that are missing, or leave alone what is there."""
+    """Create a folder and its missing parents; leave existing ones unchanged."""
     place = Path(path)
     for folder in (*reversed(place.parents), place):
         folder.mkdir(0o700, exist_ok=True)

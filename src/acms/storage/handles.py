@@ -1,10 +1,10 @@
-"""Who uses a storage handle: it is closed when its last user leaves, and opened again by the next call.
+"""Track the users of a storage handle: its last user closes it, and the next call opens it again.
 
 A handle is used by every session made with it and by every `async with storage:` block. So a script that gives a fresh
 handle to one session needs no second `with`, and a service that opens one handle for all its sessions keeps it open.
 
-Several event loops, one after the other or in threads, may use a handle. What its sessions remember of it (write
-queues, indexes, embedders at work, the worker) each event loop has for itself, as two processes would.
+Several event loops, one after the other or in threads, may use a handle. Each event loop has its own session state
+(write queues, indexes, running embedders, the worker), as separate processes would.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STOPPING = 10.0
 
 @dataclass(slots=True)
 class Here:
-    """What the sessions on one handle have in common in one event loop."""
+    """State shared by the sessions on one handle in one event loop."""
 
     #: The retrieval indexes over it.
     indexes: Any = None
@@ -43,22 +43,22 @@ class Here:
     background: Any = None
     #: When something was last appended by a session, on the monotonic clock.
     appended: float = -1e9
-    #: Logs that are reflected on here and will be looked at again: nobody need be woken for them.
+    #: Logs being reflected on here that will be checked again: no wake-up is needed for them.
     reflecting: set[str] = field(default_factory=set)
-    #: How many wait for what is done in the background: then it need not keep out of anybody's way.
+    #: Number of callers waiting for background work: while there are any, it need not yield to other work.
     waiting: int = 0
-    #: Who waits for something to be appended to a log by a session here, by the log.
+    #: Events to set when a session here appends to a log, by log.
     listening: dict[str, set[asyncio.Event]] = field(default_factory=dict)
     #: Calls of reflectors under way: they end when the handle is closed.
     calls: set[Any] = field(default_factory=set)
 
     def tell(self, context: str) -> None:
-        """Say that something was appended to a log."""
+        """Notify the listeners of a log that an entry was appended."""
         for event in self.listening.get(context, ()):
             event.set()
 
     async def stop(self) -> None:
-        """End what is done in the background."""
+        """Stop the background worker and the embedders."""
         if self.background is not None:
             await self.background.stop()
         for embedding in list(self.embeddings.values()):
@@ -66,7 +66,7 @@ class Here:
 
 
 class Shared:
-    """What the sessions on one handle have in common."""
+    """State shared by the sessions on one handle."""
 
     def __init__(self) -> None:
         self.users = 0
@@ -96,19 +96,19 @@ class Shared:
 
 
 def get_shared_state(storage: StorageBackend) -> Shared:
-    """Return what the sessions on a handle have in common; it lives on the handle and dies with it."""
+    """Return the state shared by the sessions on a handle; it is stored on the handle."""
     found: Shared | None = storage.__dict__.get("_acms_shared")
     return storage.__dict__.setdefault("_acms_shared", Shared()) if found is None else found
 
 
 def get_loop_state(storage: StorageBackend) -> Here:
-    """Return what they have in common in the running event loop."""
+    """Return the state shared by the sessions on a handle in the running event loop."""
     return get_shared_state(storage).loops.here()
 
 
 @contextmanager
 def register_waiter(storage: StorageBackend) -> Generator[None]:
-    """Say inside the block that somebody waits for what is done in the background."""
+    """Register, inside the block, a caller that waits for background work."""
     state = get_loop_state(storage)
     state.waiting += 1
     try:
@@ -119,7 +119,7 @@ def register_waiter(storage: StorageBackend) -> Generator[None]:
 
 @contextmanager
 def listen_for_appends(storage: StorageBackend, context: str) -> Generator[asyncio.Event]:
-    """Return what is set inside the block when a session here appended to a log; other processes are not heard."""
+    """Yield an event that is set when a session on this handle appends to a log; other processes do not set it."""
     listening, event = get_loop_state(storage).listening, asyncio.Event()
     listening.setdefault(context, set()).add(event)
     try:
@@ -146,7 +146,7 @@ async def release_handle(storage: StorageBackend) -> None:
         await get_loop_state(storage).stop()
     running = asyncio.get_running_loop()
     for loop, other in state.loops.all() if state.users == 0 else ():
-        if loop is not running and loop.is_running():  # what stands still neither ends nor does any harm
+        if loop is not running and loop.is_running():  # a loop that is not running has nothing to stop
             if loop in loops.waiting:  # for this to end
                 asyncio.run_coroutine_threadsafe(_stop_background(storage, other), loop)
                 continue
@@ -157,7 +157,7 @@ async def release_handle(storage: StorageBackend) -> None:
 
 
 async def _stop_background(storage: StorageBackend, here: Here) -> None:
-    """End what an event loop does in the background of a handle that was closed while the loop stood still."""
+    """Stop an event loop's background work on a handle that was closed while the loop was blocked."""
     await here.stop()
-    if get_shared_state(storage).users == 0:  # what was handed back has opened it again
+    if get_shared_state(storage).users == 0:  # handing jobs back has opened it again
         await storage.aclose()

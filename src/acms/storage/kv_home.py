@@ -1,6 +1,6 @@
-"""Key-value memory: what its homes have in common, the home in memory, and `open_kv`.
+"""Key-value memory: the base class of its stores, the store in memory, and `open_kv`.
 
-A home keeps the JSON text of a value as it was written: no digit, no name and no order is lost on any of them.
+A store keeps the JSON text of a value unchanged: digits, names and their order are preserved in all of them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class KVHome(ABC):
         await self.aclose()
 
     async def get(self, key: str) -> KVEntry | None:
-        """Return what is stored under a key; None when nothing is."""
+        """Return the entry stored under a key, or None if there is none."""
         row = await self._get(validation.validate_key(key))
         return None if row is None else _entry_from_row(key, *row)
 
@@ -163,7 +163,7 @@ def _entry_from_row(
 
 
 class InMemoryKV(KVHome):
-    """Key-value memory in this process: for tests, and for what need not survive.
+    """Key-value memory in this process, for tests and data that need not survive.
 
     Any thread and any event loop may use it.
     """
@@ -203,4 +203,4 @@ class InMemoryKV(KVHome):
             return [(key, *self._rows[key]) for key in keys]
 
     async def aclose(self) -> None:
-        """Do nothing: what is stored stays as long as the object."""
+        """Do nothing: stored values live as long as the object."""

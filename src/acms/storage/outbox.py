@@ -1,9 +1,9 @@
-"""The outbox: what is appended asks, in the same commit, for its delivery to the webhooks of the tenant.
+"""The outbox: an append requests, in the same commit, its delivery to the webhooks of the tenant.
 
-The request is a job that rides on the append, one for each webhook and log: whoever appends, in whatever process,
-leaves it behind or appends nothing. An append that changes jobs asks for another one, which tells how they go on. Which
-webhooks there are lies in the tenant's own values and is believed for two seconds: a tenant without any pays one read
-in that time.
+The request is a job enqueued with the append, one for each webhook and log. The append and its job are committed
+together or not at all, in every process. An append that changes jobs requests another job, which reports their
+progress. The tenant's own values list the webhooks. The list is cached for two seconds, so a tenant without webhooks
+pays one read in that time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Appender: TypeAlias = Callable[[Sequence[Append]], Awaitable[list[Receipt | ACMS
 
 
 def own_name(tenant: str) -> str:
-    """Return the name under which a store keeps what is ACMS's own about a tenant."""
+    """Return the name under which a store keeps ACMS's own data about a tenant."""
     name = f"@{tenant}"
     return name if len(name) <= NAME_CHARS else f"@{sha256(tenant.encode()).hexdigest()}"
 
@@ -53,19 +53,19 @@ class Outbox:
         self._kv = kv
         self._elapsed = elapsed
         self._until = -1.0
-        #: What each webhook is told of.
+        #: The kinds that each webhook subscribes to.
         self._wanted: Mapping[str, frozenset[str]] | None = None
         self._known: set[tuple[str, str]] = set()
-        #: Who reads the list: the others wait for what comes of it, also when it fails.
+        #: Held while the list is read: other appends wait for the result, including a failure.
         self._looking: PerLoop[asyncio.Lock] = PerLoop(asyncio.Lock)
         self._looks = 0
-        #: Why it is not known which webhooks there are.
+        #: Why the list of webhooks could not be read.
         self._unknown: ACMSError | None = None
-        #: Appends that read the list first: whoever closes the store waits for them.
+        #: Appends that read the list first: closing the store waits for them.
         self._waiting: PerLoop[set[asyncio.Future[None]]] = PerLoop(set)
 
     async def append(self, ops: Sequence[Append], append: Appender) -> list[Receipt | ACMSError]:
-        """Append, and ask for what is to be delivered in the same commit."""
+        """Append, and request the webhook deliveries in the same commit."""
         if self._elapsed() < self._until:
             return await self._append(ops, append)
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -120,7 +120,7 @@ class Outbox:
         """Return an append with the jobs that deliver it."""
         kinds = {draft.kind.value for draft in op.drafts}
         own = op.finish is not None and op.finish.job.kind == WEBHOOK
-        # One that appends nothing is made for this: a job was settled that nobody follows any more.
+        # An append without entries exists for this purpose: a job was settled that no job follows any more.
         changes = not own and bool(op.jobs or op.finish or (not op.drafts and op.tail is None))
         jobs: list[JobDraft] = []
         for id, wanted in (self._wanted or {}).items():
@@ -134,9 +134,9 @@ class Outbox:
         return replace(op, jobs=(*op.jobs, *jobs)) if jobs else op
 
     async def _payload(self, id: str, context: str, what: str = "") -> Mapping[str, Json] | None:
-        """Return what a job is told: where a log stood when its delivery began; None for a log of the service's own.
+        """Return the payload of a job: the log's version when its delivery began; None for a log of the service's own.
 
-        Only the first job of a log needs it, and only the first one that this process asks for has it.
+        Only the first job of a log needs the version, and only the first one requested by this process has it.
         """
         if (id + what, context) in self._known:
             return {"webhook": id}

@@ -1,4 +1,4 @@
-"""Records beside a log: what every store refuses, keeps and reads back alike."""
+"""Records next to a log: the checks, storage format and parsing shared by every store."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def serialize_record_data(data: Mapping[str, Json], rev: int) -> str:
 
 
 def revision_conflict_error(name: str, rev: int) -> ConflictError:
-    """Return the refusal of what is put over a revision that is no longer there."""
+    """Return the error for a write that expects a revision the record is no longer at."""
     return ConflictError(f"the record {name!r} is not at revision {rev}", options=("read it again",))
 
 

@@ -25,11 +25,11 @@ Places = Mapping[tuple[str, int], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What is known of all entries of a namespace when only some of them are ranked."""
+    """Statistics over all entries of a namespace, used when only some of them are ranked."""
 
-    #: How many there are; those that are ranked when 0.
+    #: Number of entries; 0 means the number of ranked ones.
     total: int = 0
-    #: In how many of them a term stands.
+    #: Number of entries that contain a term, by term.
     having: Mapping[int, int] = field(default_factory=dict[int, int])
 
 
@@ -121,7 +121,7 @@ def score_cosines(
     norm = sqrt(sum(value * value for value in query.vector))
     if not norm:
         return
-    import numpy as np  # asked for by whoever has vectors
+    import numpy as np  # needed only with vectors
 
     said = _NAMED.search(query.space)
     kinds = {np.dtype(kind).itemsize * len(query.vector): kind for kind in ("<f2", "<f4")}
@@ -132,7 +132,7 @@ def score_cosines(
     held: list[Any] = []
 
     def compared() -> Iterator[tuple[tuple[str, int], float]]:
-        with np.errstate(all="ignore"):  # what is no number is near to nothing
+        with np.errstate(all="ignore"):  # NaN matches nothing
             block = np.array(held, np.float64)
             norms = np.sqrt((block * block).sum(axis=1)) * norm
             scores = (block * asked).sum(axis=1) / np.where(norms > 0, norms, 1.0)

@@ -1,4 +1,4 @@
-"""The sessions of a store: what they are called, and a page of them, by one function for every store."""
+"""The sessions of a store: their description, and a page of them, by one function for every store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TIMES = ("after", "before")
 def build_session_settings(
     name: str | None, labels: Sequence[str] | None, metadata: Mapping[str, Json] | None
 ) -> dict[str, Json]:
-    """Return the settings that say what a session is: those that are given; None takes an empty one away."""
+    """Return the settings that describe a session, from the given values; None removes an empty one."""
     found: dict[str, Json] = {}
     if name is not None:
         found[NAME] = validate_session_title(name) or None
@@ -32,7 +32,7 @@ def build_session_settings(
 
 
 def build_context_info(context: Context, head: Head) -> ContextInfo:
-    """Return what a session is and where its log stands."""
+    """Return the description of a session and the state of its log."""
     return ContextInfo(
         id=context.id,
         key=context.key,
@@ -84,7 +84,7 @@ def _info_from_row(row: Sequence[Any]) -> ContextInfo:
 
 
 def _subtract_erased(settings: Mapping[str, Json], messages: int, tokens: int) -> dict[str, int]:
-    """Return the counters of a session: what its head counts, less what was erased."""
+    """Return the counters of a session: those of its head, minus the erased messages and tokens."""
     erased = read_setting(settings, ERASED, {})
     return {
         "message_count": messages - erased.get("messages", 0),
@@ -93,9 +93,9 @@ def _subtract_erased(settings: Mapping[str, Json], messages: int, tokens: int) -
 
 
 async def count_erased(storage: StorageBackend, context: str) -> None:
-    """Note in the settings of a context how many of its messages were erased, inherited ones too.
+    """Count in the settings of a context how many of its messages were erased, inherited ones too.
 
-    The head goes on counting them: positions and the hash chain depend on it. A list of sessions reads settings anyway.
+    The head keeps counting them: positions and the hash chain depend on it. A list of sessions reads settings anyway.
     """
     found = await storage.read(context, kinds=(Kind.MESSAGE,), deleted=True)
     erased = [entry for entry in found if entry.state is State.ERASED]
@@ -106,7 +106,7 @@ async def count_erased(storage: StorageBackend, context: str) -> None:
 
 
 def _read_description(settings: Mapping[str, Json]) -> dict[str, Any]:
-    """Return what settings say a session is called and listed by; `verify` reports what is damaged."""
+    """Return the name, labels and metadata of a session from its settings; `verify` reports damaged ones."""
     return {
         NAME: read_setting(settings, NAME),
         LABELS: tuple(read_setting(settings, LABELS, ())),
@@ -172,7 +172,7 @@ async def _read_head(storage: StorageBackend, context: str) -> Head | None:
 
 
 def parse_session_filter(where: Mapping[str, Any] | None) -> Mapping[str, Json]:
-    """Return what the settings of a session must hold to be listed."""
+    """Return the settings that a listed session must have."""
     if where is None:
         return EMPTY
     if not isinstance(where, Mapping):
@@ -196,7 +196,7 @@ def parse_session_filter(where: Mapping[str, Any] | None) -> Mapping[str, Json]:
 
 
 def json_contains(value: Json, wanted: Json) -> bool:
-    """Return whether a JSON value holds all of another one, as `@>` of PostgreSQL says it of jsonb."""
+    """Return whether a JSON value contains another one, as `@>` of PostgreSQL defines it for jsonb."""
     if isinstance(wanted, Mapping):
         return isinstance(value, Mapping) and all(
             key in value and json_contains(value[key], one) for key, one in wanted.items()

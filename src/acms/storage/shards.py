@@ -67,7 +67,7 @@ class Shards:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        """Close what was opened."""
+        """Close all opened handles."""
         await self.aclose()
 
     def tenants(self) -> dict[str, str]:
@@ -105,11 +105,11 @@ class Shards:
         return found
 
     def open(self, tenant: str) -> Handle:
-        """Return a handle of its own on a tenant's data, which whoever asked for it closes."""
+        """Return a new handle on a tenant's data; the caller closes it."""
         return self.at(self.shard(tenant), tenant)
 
     def at(self, shard: str, tenant: str = "default") -> Handle:
-        """Return a handle of its own on a shard by its name, whoever's data lies there: to look after the schema."""
+        """Return a new handle on a shard by its name, regardless of whose data it holds, for schema maintenance."""
         if shard not in self._shards:
             raise NotFoundError(f"there is no shard {shard!r}", options=tuple(self.names()[:20]))
         url = self._expanded(shard)
@@ -125,7 +125,7 @@ class Shards:
             raise self._wrong(f"shards.{shard}", str(error), error.options) from error
 
     def _expanded(self, shard: str) -> str:
-        """Return the URL of a shard with what the environment says in it."""
+        """Return the URL of a shard with environment variables substituted."""
         written = self._shards[shard]
         whole = _VARIABLE.fullmatch(written) is not None
 
@@ -200,7 +200,7 @@ def _read_table(path: Path, written: Mapping[str, Any], table: str) -> dict[str,
 
 
 def _check_url(path: Path, shard: str, url: str) -> None:
-    """Refuse what cannot be a shard; whose data is meant is said by the tenant, not by the URL."""
+    """Refuse a URL that cannot be a shard; the tenant must not be part of it."""
     field = f"{path}: shards.{shard}"
     if url.partition("?")[0].endswith(".toml"):
         raise ConfigurationError(f"{field}: must name a store, not another file of shards")

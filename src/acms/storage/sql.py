@@ -39,7 +39,7 @@ from acms.model import (
 )
 
 _NONSENSE = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError, OverflowError)
-"""What reading a row that nobody of ours wrote may raise."""
+"""Errors that reading a row not written by ACMS may raise."""
 
 SEAL = "@seal"
 """Name under which the seal of a context lies among its settings in a row; nothing else sees it there."""
@@ -217,7 +217,7 @@ def read_context(row: Sequence[Any]) -> Context:
 
 
 def seal_columns(id: str, values: Mapping[str, Any]) -> str:
-    """Return the column `settings` of a context that is to be inserted with these columns, with its seal."""
+    """Return the column `settings`, with its seal, of a context to be inserted with these columns."""
     settings = {name: value for name, value in load_mapping(values["settings"]).items() if name != SEAL}
     return _write_settings(
         Context(
@@ -238,15 +238,15 @@ def seal_columns(id: str, values: Mapping[str, Any]) -> str:
 
 
 def change_settings(row: Sequence[Any], changed: Context) -> str:
-    """Return the column `settings` of a context that is to be as `changed`, given its row.
+    """Return the column `settings` of a context that is to become `changed`, given its current row.
 
-    A seal that does not fit the row stays as it is: a change of settings must not hide what was done to the row before.
+    If the seal does not match the row it is kept unchanged: a settings change must not hide earlier changes to the row.
     """
     return _write_settings(changed, None if seal_fits(row) else load_mapping(row[9])[SEAL])
 
 
 def seal_fits(row: Sequence[Any]) -> bool:
-    """Return whether a context is as its seal says; true without one. The row has the columns of `context`."""
+    """Return whether a context matches its seal; true without one. The row has the columns of `context`."""
     seal = load_mapping(row[9]).get(SEAL)
     return seal is None or seal == compute_seal(read_context(row))
 

@@ -1,8 +1,8 @@
-"""Texts that are looked for in raw bytes: of a database file, or of the files of a server.
+"""Search for texts in raw bytes: of a database file, or of the files of a server.
 
-A long text lies in pieces on the pages of a file, so it is looked for in pieces, all at once: the first eight bytes of
-each are a number, and a table says of every eight bytes of the file whether they could be one. What a database keeps
-compressed is not seen.
+A long text is split across the pages of a file, so it is searched for in pieces, all at once: the first eight bytes of
+each are a number, and a table tells for every eight bytes of the file whether they could be one. Compressed database
+content is not searched.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _MIX = 0x9E3779B97F4A7C15
 
 
 class Traces:
-    """Texts that are looked for, as UTF-8 and as they stand in JSON."""
+    """Texts to search for, in UTF-8 and in their JSON form."""
 
-    #: Bytes of the longest piece: what is read in chunks must overlap by one less.
+    #: Bytes of the longest piece: chunks must overlap by one byte less.
     longest = PIECE
 
     def __init__(self, texts: Iterable[bytes]) -> None:
@@ -68,7 +68,7 @@ class Traces:
 
 
 def iter_text_forms(text: bytes) -> Iterator[bytes]:
-    """Yield a text as it stands by itself and as it stands in JSON."""
+    """Yield a text in its plain form and in its JSON form."""
     yield text
     escaped = json.dumps(text.decode(errors="ignore"), ensure_ascii=False)[1:-1].encode()
     if escaped != text:

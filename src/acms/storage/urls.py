@@ -1,4 +1,4 @@
-"""What the URL of a store says: whose data, how durable, the rest for the driver; and how it is shown."""
+"""Parse the URL of a store: tenant, durability, the rest for the driver; and render it without its password."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DURABILITIES: dict[str, Durability] = {"disk": "disk", "quorum": "quorum", "rel
 
 
 class PostgresUrl(NamedTuple):
-    """What a `postgresql://` URL says."""
+    """The parsed form of a `postgresql://` URL."""
 
     #: For libpq, which reads it as it was written: several hosts, sockets, certificates.
     dsn: str
@@ -40,7 +40,7 @@ _DRIVER = re.compile(r"(sqlite|postgresql|postgres)\+\w+(://.*)", re.DOTALL)
 
 
 def refuse_mistakes(url: str, forms: tuple[str, ...]) -> None:
-    """Raise `ConfigurationError` for what is often given in place of a URL, with what was probably meant first."""
+    """Raise `ConfigurationError` for common mistakes in a store URL, with the probably intended URL first."""
     shown = without_password(url)
     said, meant = f"{shown!r} is no URL of a store", ""
     if ":memory:" in url:
@@ -133,4 +133,4 @@ _POSTGRES: Mapping[str, tuple[Callable[[str], Any], str, str]] = {
         "what passes by itself is tried again for 30 seconds",
     ),
 }
-"""What a URL may say besides the tenant: how it is read, what it must be, what holds without it."""
+"""The options of a URL besides the tenant: parser, requirement, default."""

@@ -1,9 +1,9 @@
-"""A store in front of another one: keeps the same promise, passes the same suite.
+"""Stores that wrap another store. They keep the same contract and pass the same test suite.
 
-`WrapperStorage` hands everything on, `CachedStorage` remembers entries, `FaultyStorage` fails on purpose. Entries are
-immutable, so a cache of them can only be short, never stale: every read first asks the store for the head row, and an
-entry is served from memory when the context's epoch, which rises with every erasure anywhere in its fork tree, is the
-one it was read under (rule 2.1). What is missing is read in runs.
+`WrapperStorage` delegates every call, `CachedStorage` caches entries, `FaultyStorage` fails on purpose. Entries are
+immutable, so a cache of them can be incomplete but never stale: every read first asks the store for the head row. An
+entry is served from memory if the context's epoch, which rises with every erasure anywhere in its fork tree, is the
+one it was read under (rule 2.1). Missing entries are read in runs.
 """
 
 from __future__ import annotations
@@ -143,15 +143,15 @@ class _Line:
     rewrites: int = 0
     #: What the first of them put out of force, with and without what can still be found.
     covers: dict[bool, Cover] = field(default_factory=dict)
-    #: True once it was evicted: whoever still walks it no longer counts its bytes.
+    #: True once it was evicted: readers still iterating over it no longer count its bytes.
     dropped: bool = False
 
 
 class CachedStorage(WrapperStorage):
-    """Keeps recently read entries in memory, the least recently used contexts go first.
+    """Caches recently read entries in memory and evicts the least recently used contexts first.
 
-    What was kept for `ttl_seconds` is read again; None keeps it until there is no room, and `max_entries` None counts
-    bytes alone.
+    Entries cached for `ttl_seconds` are read again; None keeps them until they are evicted. With `max_entries` None,
+    only `max_bytes` limits the cache.
     """
 
     def __init__(
@@ -213,7 +213,7 @@ class CachedStorage(WrapperStorage):
         return await self._walk(context, line, read, first, last)
 
     async def cover(self, context: str, head: Head, version: int, *, searchable: bool) -> Cover:
-        """Return what is out of force at a version; what came since the last time is added to what is remembered."""
+        """Return which entries are superseded at a version; newer entries extend the cached result."""
         line = self._line(context, head)
         known = await self._replacing(context, head, line)
         size = bisect_right(known, version, key=_version)

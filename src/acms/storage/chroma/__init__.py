@@ -1,1 +1,1 @@
-"""Vectors in Chroma, beside another store."""
+"""Vectors in Chroma, next to another store."""

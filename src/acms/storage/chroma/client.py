@@ -1,4 +1,4 @@
-"""A client of Chroma behind a time limit: what blocks runs in threads, what fails is not tried again for a while."""
+"""A client of Chroma with a time limit: blocking calls run in threads; after a failure none is tried for a while."""
 
 from __future__ import annotations
 
@@ -70,16 +70,16 @@ class Chroma:
         self._collections: dict[str, Any] = {}
 
     def name(self, space: str, dimension: int) -> str:
-        """Return the name of the collection of a space, whose own name may hold what a collection's may not."""
+        """Return the collection name of a space: a hash, as space names may hold characters Chroma does not allow."""
         digest = blake2b(space.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
         return f"{self._prefix}{digest}-{dimension}"
 
     async def names(self) -> list[str]:
-        """Return the names of all collections of ours."""
+        """Return the names of all collections with this prefix."""
         return await self._ask(self._names)
 
     async def work(self, collection: str, call: Callable[[Any], T]) -> T | None:
-        """Return what a call on a collection returns; None where there is no such collection."""
+        """Run a call on a collection and return its result, or None if there is no such collection."""
         return await self._ask(partial(self._in, collection, call, None))
 
     async def write(self, space: str, dimension: int, **rows: Any) -> None:
@@ -120,9 +120,9 @@ class Chroma:
     async def _thread(
         self, work: Callable[[], T], seconds: float, *, late: Callable[[T], None] | None = None
     ) -> T:
-        """Run a call in a thread that nobody waits for in the end: one that hangs keeps no process from leaving.
+        """Run a call in a daemon thread, so that a call that hangs does not keep the process from exiting.
 
-        `late` is given a result that came too late.
+        `late` receives a result that arrives after the timeout.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
@@ -169,7 +169,7 @@ class Chroma:
         if known is not None:
             try:
                 return call(known)
-            except NotFoundError:  # Chroma was emptied: what is remembered of it is no longer true
+            except NotFoundError:  # Chroma was emptied: the cached collection is gone
                 self._collections.pop(collection, None)
         try:
             if space is None:
@@ -289,7 +289,7 @@ def _build_records(metadatas: Sequence[Mapping[str, Any]], embeddings: Any, half
 
 
 def _pack_half_floats(embeddings: Any) -> list[bytes]:
-    """Return vectors as 16-bit floats: Chroma changes the last bits of 32, far below what 16 tell apart."""
+    """Return vectors as 16-bit floats: Chroma changes only the last bits of 32-bit ones, below 16-bit precision."""
     return [row.tobytes() for row in np.asarray(embeddings, np.float32).astype("<f2")]
 
 

@@ -1,12 +1,12 @@
-"""A home for vectors in Chroma, in front of any store that keeps the books. Needs the extra `chroma`.
+"""A vector store in Chroma, in front of any store that keeps the other data. Needs the extra `chroma`.
 
-A vector row is kept twice: the store inside has its version, part, place in the text and number, with a mark of 21
-bytes instead of the vector; Chroma has the vector under (tenant, context that owns the entry, version, part). The mark
-is a checksum, so what Chroma lost, or has of another day, is not taken for what was written: such a row is not returned
-and counts as missing, until it is written again. Everything in Chroma can be made again from the log (decision 0024).
+A vector row is kept twice. The inner store has its version, part, offset in the text and number, with a mark of 21
+bytes instead of the vector. Chroma has the vector under (tenant, context that owns the entry, version, part). The mark
+is a checksum, so a vector that Chroma lost, or holds in an outdated version, is detected: such a row is not returned
+and counts as missing until it is written again. Everything in Chroma can be rebuilt from the log (decision 0024).
 
-A call that Chroma does not answer in time fails, and so do all others for the next seconds without being tried: a
-search falls back on words, and what is written in the background is dropped and found missing later.
+A call that Chroma does not answer in time fails, and all other calls fail without being tried for the next seconds: a
+search falls back on words, and vectors written in the background are dropped and found missing later.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class _Vector(NamedTuple):
 
 @dataclass(slots=True)
 class _Outgoing:
-    """What is on its way to Chroma in one event loop, and who brings it."""
+    """Rows queued for Chroma in one event loop, and the task that sends them."""
 
     queue: deque[tuple[str, Sequence[Derived]]] = field(default_factory=deque)
     pump: asyncio.Task[None] | None = None
@@ -108,9 +108,9 @@ class ChromaVectors(WrapperStorage):
     # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def put_derived(self, context: str, rows: Sequence[Derived], *, wait: bool = True) -> int:
-        """Store rows; vectors nobody waits for are written in the background, in order, or dropped with a warning.
+        """Store rows; without `wait`, vectors are written in the background, in order, or dropped with a warning.
 
-        Waiting, `VectorsUnavailableError` says that nothing was stored.
+        With `wait`, `VectorsUnavailableError` means that nothing was stored.
         """
         if not wait:
             cards_only = all(row.space == index_record.SPACE for row in rows)
@@ -357,7 +357,7 @@ class ChromaVectors(WrapperStorage):
     async def _hits(
         self, vector: Sequence[float], records: Sequence[Record], namespace: str
     ) -> tuple[list[Hit], list[str]]:
-        """Score what Chroma found; without what the books say is gone, and with the contexts they say are hidden."""
+        """Score the records Chroma found; leave out entries that are gone, and return the contexts that are hidden."""
         scores: dict[str, float] = {}
         query = Search(namespace=namespace, space="", vector=tuple(vector))
         for (id, _), score in score_cosines(query, ((record.entry, 0, record.data) for record in records)):
@@ -463,7 +463,7 @@ class ChromaVectors(WrapperStorage):
     # ── the books ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _context(self, id: str) -> Context:
-        """Return a context; what is used of it never changes."""
+        """Return a context from the cache; the fields used here never change."""
         found = self._contexts.get(id)
         if found is None:
             if len(self._contexts) >= KNOWN:

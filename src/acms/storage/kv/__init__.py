@@ -63,10 +63,10 @@ _making = threading.Lock()
 
 
 async def update_entry(store: KVMemory, key: str, change: Callable[[KVEntry | None], Json]) -> KVEntry:
-    """Change a value by what it is now, so that no other writer's change is lost; return it as stored.
+    """Change a value based on its current data without losing other writers' changes; return the stored entry.
 
-    `change` gets the entry (None when there is none) and returns the new data; the metadata stays. It is called again
-    when another process was first, so it must do nothing else. `ConflictError` when others were first a hundred times.
+    `change` gets the entry (None if there is none) and returns the new data; the metadata stays. It is called again
+    when another process was first, so it must have no side effects. `ConflictError` after a hundred lost races.
 
     On a store that cannot compare and set, only changes made by this function in one event loop are safe.
     """
@@ -80,7 +80,7 @@ async def update_entry(store: KVMemory, key: str, change: Callable[[KVEntry | No
 
 
 async def list_entries(store: ListingKV, prefix: str = "") -> AsyncIterator[KVEntry]:
-    """Yield every entry whose key begins with a prefix, by key; what is set meanwhile may be missing."""
+    """Yield every entry whose key begins with a prefix, by key; entries set during the iteration may be missing."""
     after: str | None = None
     while True:
         page = await store.list(prefix, after=after, limit=validation.PAGE)
@@ -118,7 +118,7 @@ async def change_entry(
 
 
 def _lock_for_key(store: KVMemory, key: str) -> asyncio.Lock:
-    """Return the lock of a store's key: callers of one process queue up instead of overtaking each other for ever."""
+    """Return the lock of a store's key: callers in one process queue instead of conflicting repeatedly."""
     loop = asyncio.get_running_loop()
     with _making:
         locks = _turns.setdefault(loop, WeakValueDictionary())
@@ -201,7 +201,7 @@ def _open_sqlite(rest: str) -> KVHome | None:
 
 
 def _split_options(rest: str, *names: str) -> tuple[str, dict[str, str]]:
-    """Take options of ours out of a URL; what is left goes to the driver, letter by letter."""
+    """Remove the named options from a URL; the rest goes to the driver unchanged."""
     where, _, query = rest.partition("?")
     found: dict[str, str] = {}
     left: list[str] = []

@@ -55,7 +55,7 @@ return {created, updated}
 """
 """Answers created_at and updated_at, or nothing when the key is not as expected.
 
-A call whose answer was lost may be sent again: what it finds of itself is as expected.
+A call whose answer was lost may be sent again: its own earlier result counts as expected.
 """
 
 
@@ -63,8 +63,8 @@ class RedisKV(KVHome):
     """Key-value memory on a Redis server (extra `redis`).
 
     The key `profile` is the hash `acms:kv:profile`; `prefix` keeps applications, and tenants, apart. With
-    `ttl_seconds` a value goes that long after it was last set. How much survives a crash of the server is the server's
-    choice (`appendonly`), and so is what it evicts when its memory is full.
+    `ttl_seconds`, a value expires that long after it was last set. The configuration of the server decides how much
+    survives a crash (`appendonly`) and which keys are evicted when its memory is full.
 
     A call takes at most `timeout_seconds`. When the connection is lost, `get`, `set` and `compare_and_set` are tried
     once more.
@@ -93,7 +93,7 @@ class RedisKV(KVHome):
         self._pid = 0
         #: A client and its script for each event loop, to which its sockets belong.
         self._clients: PerLoop[tuple[Redis, Any]] = PerLoop(self._client)
-        self._connect()  # says at once what is wrong with the URL; nothing is connected before the first call
+        self._connect()  # reports a bad URL at once; nothing is connected before the first call
 
     def __repr__(self) -> str:
         place = urlsplit(self._url)
@@ -227,7 +227,7 @@ _KINDS: Mapping[str, tuple[type[StorageError], str]] = {
     "ReadOnlyError": (StorageReadOnlyError, "name a server that takes writes"),
     "WRONGTYPE": (CorruptRecordError, "delete it and set it again"),
 }
-"""What the driver calls an answer that refuses, or the first word of one it has no name for → what it is here."""
+"""Driver's name of an error answer, or the first word of an unnamed one → the error raised here and its remedy."""
 
 
 class _Asking:

@@ -1,4 +1,4 @@
-"""The reference store: plain Python, nothing survives the process. What it does is what every store must do."""
+"""The reference store: plain Python, lost when the process ends. Its behavior defines that of every store."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ class MemoryStorage:
         self._jobs = JobQueue(clock)
         self._own = InMemoryKV(clock=clock, entropy=entropy)
         self._outbox = Outbox(self, self._own)
-        #: Held by whoever reads or writes: several event loops run in several threads.
+        #: Held during reads and writes: several event loops run in several threads.
         self.lock = threading.RLock()
         #: One record per erasure or expiry.
         self.audit: list[Mapping[str, Json]] = []
@@ -238,11 +238,11 @@ class MemoryStorage:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        """Leave the block; what is stored stays."""
+        """Leave the block; the stored data stays."""
         await handles.release_handle(self)
 
     async def aclose(self) -> None:
-        """Do nothing: what is stored stays as long as the object."""
+        """Do nothing: the stored data lives as long as the object."""
 
     # ── contexts ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -416,7 +416,7 @@ class MemoryStorage:
         return await self._outbox.append(ops, self._append_all)
 
     def own_values(self) -> InMemoryKV:
-        """Return what ACMS itself keeps about the tenant."""
+        """Return ACMS's own data about the tenant."""
         return self._own
 
     @_with_lock
@@ -488,7 +488,7 @@ class MemoryStorage:
         )
 
     def _keyed(self, found: Log, key: str) -> Entry | None:
-        """Return what a log has under a key: its own entry, else the newest that it inherits."""
+        """Return the entry under a key: the log's own, else the newest inherited one."""
         for one, _, last in reversed(self._runs(found, 1, found.head.version)):
             version = one.keys.get(key, last + 1)
             if version <= last:
@@ -529,7 +529,7 @@ class MemoryStorage:
 
     @_with_lock
     async def get(self, ids: Sequence[str]) -> list[Entry | None]:
-        """Return entries by id, None for what does not exist."""
+        """Return entries by id, with None for ids that do not exist."""
         return [self._get(id) for id in ids]
 
     # ── erasing ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -538,7 +538,7 @@ class MemoryStorage:
     async def blank(
         self, context: str, versions: Sequence[int], *, to: State, audit: Mapping[str, Json]
     ) -> int:
-        """Delete the content of entries for ever, in every lineage."""
+        """Delete the content of entries permanently, in every lineage."""
         if to is State.LIVE:
             raise ValidationError("must be expired or erased", field="to")
         found = self._log(context, deleted=True)
@@ -570,7 +570,7 @@ class MemoryStorage:
         return len(changed)
 
     def _forget(self, one: Log, gone: Sequence[Entry], tree: set[str]) -> None:
-        """Delete what lies beside erased entries of one owner."""
+        """Delete the keys, derived rows and job payloads of erased entries of one owner."""
         for entry in gone:
             one.keys.pop(entry.key or "", None)
         versions = {entry.version for entry in gone}
@@ -579,7 +579,7 @@ class MemoryStorage:
 
     @_with_lock
     async def residue(self, ids: Sequence[str], texts: Sequence[bytes]) -> list[str]:
-        """Return what is still held of erased entries beside the log; there are no bytes to be searched for texts."""
+        """Return the remains of erased entries outside the log; there are no bytes to search for texts."""
         found: list[str] = []
         places = {place for id in ids if (place := parse_entry_id(id)) is not None and place[0] in self._logs}
         for owner in sorted({owner for owner, _ in places}):
@@ -625,7 +625,7 @@ class MemoryStorage:
     async def derived(
         self, context: str, space: str, *, after: int = 0, at: int | None = None
     ) -> list[Derived]:
-        """Return the derived rows of one space by sequence number, whoever of a lineage stored them."""
+        """Return the derived rows of one space by sequence number, from every context of the lineage."""
         found = self._log(context)
         last = found.head.version if at is None else min(at, found.head.version)
         rows = [
@@ -638,7 +638,7 @@ class MemoryStorage:
 
     @_with_lock
     async def spaces(self, context: str) -> list[str]:
-        """Return the names of the spaces in which a context has derived rows of its own."""
+        """Return the names of the spaces in which a context has its own derived rows."""
         return sorted({space for space, _, _ in self._log(context).derived})
 
     @_with_lock

@@ -1,9 +1,9 @@
-"""Appending on PostgreSQL: what many tasks append at once goes in one statement, each operation atomic on its own.
+"""Appending on PostgreSQL: concurrent appends share one statement, and each operation stays atomic.
 
-A few lanes take what is waiting and send it together: one round trip, one flush of the server's log. Operations on one
-context go together when this handle left its head and they fit behind it; the statement then names the chain it was
-computed for. Those that are refused give no row back and leave their neighbours alone; when the statement itself fails,
-its operations are sent one by one.
+A few lanes take the waiting operations and send them together: one round trip, one flush of the server's log.
+Operations on one context share a statement if this handle wrote its head last and they fit after it; the statement then
+names the chain it was computed for. A refused operation returns no row and does not affect the others. When the
+statement itself fails, its operations are sent one by one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MOST_BYTES = 4 << 20
 HEADS = 4096
 """Heads a handle remembers."""
 UNCOMMITTED: Durability = "relaxed"
-"""What is said of an append before its commit says more."""
+"""Durability reported for an append before its commit confirms more."""
 TRIES = 8
 """How often an operation is sent again when the log moves between its refusal and asking why."""
 
@@ -139,7 +139,7 @@ class Appender:
             self._running -= 1
 
     def _take(self) -> list[Group]:
-        """Take what goes into one statement."""
+        """Take the operations that go into one statement."""
         batch: list[Group] = []
         count = size = 0
         while self._ready and count < TOGETHER and size < MOST_BYTES:
@@ -193,7 +193,7 @@ class Appender:
             del self._waiting[context]
 
     async def close(self) -> None:
-        """Finish what is under way."""
+        """Wait for the appends and job notifications under way."""
         while self._tasks or self._jobs.telling:
             await asyncio.gather(*self._tasks, *self._jobs.telling)
 
@@ -259,13 +259,13 @@ class Appender:
     async def _advance(self, batch: Sequence[Group]) -> tuple[dict[int, Row], Durability]:
         """Send the operations of different contexts in one statement.
 
-        Returns the rows of those that were appended, and what their commit survives.
+        Returns the rows of the appended ones, and the durability of their commit.
         """
         (rows,), durability = await self._db.commit(build_append_statement(batch), again=False)
         return {row[0]: row for row in rows}, durability
 
     async def _alone(self, one: Waiting, *, lost: UnknownOutcomeError | None = None) -> Receipt | ACMSError:
-        """Append one operation; say why when it is refused, and find out what became of it when nobody answered."""
+        """Append one operation; return the error if refused, and look up the outcome if the answer was lost."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._db.pool.patience
         refused = False
@@ -302,8 +302,8 @@ class Appender:
     async def _despite(
         self, error: ACMSError, one: Waiting, lost: UnknownOutcomeError
     ) -> Receipt | ACMSError:
-        """Return what became of a try that was lost, when a later one is refused: perhaps because of it."""
-        if isinstance(error, StorageBusyError | StorageUnavailableError):  # nobody could look
+        """Return the outcome of a lost attempt after a later one was refused, perhaps because of it."""
+        if isinstance(error, StorageBusyError | StorageUnavailableError):  # the server could not be asked
             return lost
         try:
             return await self._written(one) or error
@@ -329,7 +329,7 @@ class Appender:
             if one.cited:
                 try:
                     await self._check_cited(one.cited, connection)
-                except GoneError:  # what was expected comes first: whoever made it decides again
+                except GoneError:  # check the expectation first: its caller decides again
                     append_rules.check_append(
                         op, (await self._db.log_state(op.context, within=connection)).head
                     )
@@ -348,7 +348,7 @@ class Appender:
         return replace(receipt, durability=durability)
 
     async def _check_cited(self, ids: Sequence[str], connection: Connection) -> None:
-        """Refuse what was made from an erased entry; the entries stay as they are until the commit."""
+        """Refuse an entry derived from an erased entry; the cited entries stay locked until the commit."""
         places = [
             place for id in ids if (place := parse_entry_id(id)) is not None and place[1] <= VERSION_MASK
         ]
@@ -388,10 +388,10 @@ class Appender:
             return ValidationError("the log is full", field="drafts")
         return None
 
-    # That something can be read does not say what it survives: its commit may still wait for a standby, or have been
-    # broken off while it did. So what is found is acknowledged by a commit of its own. The lock is what that commit
-    # writes; a transaction that writes nothing waits for nobody. The log of the server is in order: whoever has this
-    # commit has what was found, too.
+    # A readable row is not necessarily durable: its commit may still wait for a standby, or may have been aborted
+    # while waiting. So a found row is acknowledged by a commit of its own. That commit writes the lock, since a
+    # transaction that writes nothing does not wait for standbys. The log of the server is in order: a standby that has
+    # this commit has the found row, too.
 
     async def _repeated(self, one: Waiting) -> Receipt | None:
         """Return the receipt of a repetition, as durable as a commit made now; None when it is not one any more."""
@@ -408,7 +408,7 @@ class Appender:
         )
 
     async def _written(self, one: Waiting) -> Receipt | None:
-        """Return the receipt of an operation that was written although nobody heard of it."""
+        """Return the receipt of an operation that was committed although its answer was lost."""
         op = one.op
         place = {"context": op.context}
         try:
@@ -438,7 +438,7 @@ class Appender:
         return append_rules.build_receipt(head, found, durability)
 
     def _receipt(self, one: Waiting, row: Row, durability: Durability) -> Receipt:
-        """Build the receipt from what the statement returned."""
+        """Build the receipt from the row that the statement returned."""
         context = one.op.context
         (
             _, version, messages, tokens, before, chain, last_version, last_nonce, rewrites, tail, lineage, derived,
@@ -458,7 +458,7 @@ class Appender:
 
 
 def _receipt_behind_head(one: Waiting, head: Head, durability: Durability) -> Receipt:
-    """Return what an operation becomes behind a head."""
+    """Return the receipt of an operation appended to a head."""
     op = one.op
     ids: list[str] = []
     positions: list[int | None] = []
@@ -495,7 +495,7 @@ def _receipt_behind_head(one: Waiting, head: Head, durability: Durability) -> Re
 
 
 def _parameters_for_keys(one: Waiting) -> dict[str, Any]:
-    """Return what to ask for the entries that have the keys of an operation."""
+    """Return the query parameters that find the entries with an operation's keys."""
     owners, upto = zip(*one.lineage, (one.op.context, VERSION_MASK), strict=True)
     return {"owners": list(owners), "upto": list(upto), "keys": one.keys}
 

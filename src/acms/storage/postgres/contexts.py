@@ -54,7 +54,7 @@ class Contexts:
             rows = await self._db.one("insert_context", values)
             if not rows and key is not None:
                 rows = await self._db.one("context_by_key", {"namespace": namespace, "key": key})
-            if not rows:  # its own try, of which nobody heard
+            if not rows:  # an own earlier attempt whose answer was lost
                 rows = await self._db.one("context_by_id", {"context": id})
             if rows:
                 return read_context(rows[0])
@@ -194,7 +194,7 @@ class Contexts:
                 return read_context(found[0])
             now = read_context((await self._db.rows(connection, "context_by_id", {"context": context}))[0])
             written = (now.settings_rev, now.settings, now.deleted_at) == (rev + 1, merged, deleted_at)
-            if tried and written:  # by a try of whose commit nobody heard
+            if tried and written:  # by an attempt whose commit was not confirmed
                 return now
             # Another writer was first, even where it wrote the same: of two deletions only one succeeds.
             raise ConflictError(f"the settings are at revision {now.settings_rev}, not {rev}")
@@ -241,7 +241,7 @@ class Contexts:
             log = await self._db.log_state(context, deleted=True, within=connection)
             head = log.head
             new = [entry for entry in entries if entry.version > head.version]
-            if not new:  # a try of which nobody heard
+            if not new:  # an earlier attempt whose answer was lost
                 return
             begun: list[Entry] = []
             chain, last = head.chain, head.version
@@ -296,7 +296,7 @@ def _last_message_id(row: Row) -> str | None:
 
 
 def _row_of_entry(entry: Entry) -> dict[str, Any]:
-    """Return an entry as it is written by `restore`."""
+    """Return an entry as the row that `restore` writes."""
     return {
         **build_draft_row(entry),
         "version": entry.version,

@@ -47,7 +47,7 @@ _COMMIT: Mapping[Durability, str] = {"relaxed": "off", "disk": "local", "quorum"
 
 
 class LogState(NamedTuple):
-    """Where a log stands and what it inherits."""
+    """The head of a log and its inherited lineage."""
 
     head: Head
     lineage: Lineage
@@ -77,9 +77,9 @@ class Database:
         self.pool = pool
         self.tenant = validate_name(tenant, "tenant")
         self.clock, self.entropy = clock, entropy
-        #: What was asked for; None for what the server gives.
+        #: The requested durability; None uses the server's.
         self.wanted: Durability | None = durability
-        #: What an acknowledged append survives: read from the server when the handle is opened.
+        #: Durability of an acknowledged append: read from the server when the handle is opened.
         self.durability: Durability = durability or "disk"
         self.lineages: dict[str, Lineage] = {}
         self._sql = load_queries(dialect)
@@ -144,14 +144,14 @@ class Database:
     # ── transactions ────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def one(self, query: str, values: Mapping[str, Any]) -> list[Row]:
-        """Run one named query in a transaction of its own."""
+        """Run one named query in its own transaction."""
         (rows,) = await self.ask((query, values))
         return rows
 
     async def ask(self, *named: Named, again: bool = True) -> list[list[Row]]:
         """Run named queries in one transaction and one round trip; return the rows of each.
 
-        Each sees what was committed before it. With `again` a lost connection is no reason to fail; without it the
+        Each query sees the data committed before it. With `again`, a lost connection is retried; without it, the
         outcome of a write may be unknown.
         """
         await self.open()
@@ -162,7 +162,7 @@ class Database:
         return await self.pool.retry(work, again=again)
 
     async def commit(self, *named: Named, again: bool = True) -> tuple[list[list[Row]], Durability]:
-        """Run queries as `ask` does; return also what their commit survives. They must write for that."""
+        """Run queries as `ask` does; return also the durability of their commit, for which they must write."""
         await self.open()
 
         async def work(connection: Connection) -> tuple[list[list[Row]], Durability]:
@@ -174,9 +174,9 @@ class Database:
     async def within(
         self, work: Callable[[Connection], Awaitable[T]], *, again: bool = True
     ) -> tuple[T, Durability]:
-        """Run `work` in one transaction, again where the server or another transaction got in the way.
+        """Run `work` in one transaction; retry it if the server or another transaction interferes.
 
-        Returns also what its commit survives. What it raises rolls it back.
+        Returns the result and the durability of the commit. An exception in `work` rolls the transaction back.
         """
         await self.open()
 
@@ -203,7 +203,7 @@ class Database:
     async def _exchange(
         self, connection: Connection, named: Sequence[Named]
     ) -> tuple[psycopg.AsyncCursor[Any], list[list[Row]]]:
-        """Run queries in one transaction and one round trip; return what the preamble was told and the rows of each."""
+        """Run queries in one transaction and one round trip; return the cursor of the preamble and the rows of each."""
         async with connection.pipeline():
             told = await connection.execute(self._preamble, self._settings)
             cursors = [await self._execute(connection, query, values) for query, values in named]
@@ -221,7 +221,7 @@ class Database:
     async def log_state(
         self, context: str, *, deleted: bool = False, within: Connection | None = None
     ) -> LogState:
-        """Return where a log stands, read in a transaction of its own or inside of one."""
+        """Return the state of a log, read in its own transaction or within a given one."""
         values = {"context": context}
         rows = await (self.one("head", values) if within is None else self.rows(within, "head", values))
         return self.read_head(context, rows, deleted=deleted)
@@ -275,10 +275,10 @@ async def _fetch_rows(cursor: psycopg.AsyncCursor[Any]) -> list[Row]:
 
 
 async def _confirm_durability(connection: Connection, told: psycopg.AsyncCursor[Any]) -> Durability:
-    """Return what the commit that was just answered survives.
+    """Return the durability of the commit that was just answered.
 
-    Standbys that are no longer named while a commit waits for them release it without a word: they are looked at
-    once more.
+    Standbys removed from the configuration while a commit waits for them release it without notice, so the setting is
+    read once more.
     """
     row = await told.fetchone()
     assert row is not None
@@ -295,6 +295,6 @@ async def _confirm_durability(connection: Connection, told: psycopg.AsyncCursor[
 
 
 def _retrieve_exception(task: asyncio.Task[None]) -> None:
-    """Take note of how it ended: whoever waited may be gone."""
+    """Retrieve the exception of a task: its waiter may be gone."""
     if not task.cancelled():
         task.exception()

@@ -1,8 +1,9 @@
-"""The entries of a PostgreSQL store, read by range, by id or as a feed, and what is derived from them.
+"""Read the entries of a PostgreSQL store by range, by id or as a feed, and the rows derived from them.
 
-The log is its own outbox: a feed has everything that was appended, in an order in which nothing can turn up late.
-Reading behind the highest number seen misses what a slower transaction commits afterwards under a lower one (a third of
-all events in a measurement with 16 writers). So a window of the feed ends where the oldest running transaction began.
+The log is its own outbox: a feed returns every appended entry, in an order in which no entry can turn up late.
+Reading after the highest number seen would miss entries that a slower transaction commits later under a lower number (a
+third of all events in a measurement with 16 writers). So a window of the feed ends where the oldest running transaction
+began.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from acms.storage.sql import ENDLESS, VERSION_MASK, read_derived, read_entry
 COVERAGE = 4096
 """Versions looked through at once for those without a derived row."""
 RIDE_SECONDS = 0.02
-"""How long derived rows that nobody waits for are gathered."""
+"""Seconds for which derived rows without a waiting caller are gathered."""
 
 
 @dataclass(slots=True)
 class Range:
-    """What is read of a log: the arguments of `StorageBackend.read`."""
+    """The arguments of `StorageBackend.read`."""
 
     at: int | None
     after: int
@@ -51,7 +52,7 @@ class Reader:
         """Read entries, ascending; inherited ones too."""
         append_rules.check_read(wanted.newest, wanted.limit)
         lineage = self._db.lineages.get(context)
-        known = lineage is not None  # then where the log stands can be asked for with what is read of it
+        known = lineage is not None  # then one round trip reads both the head and the entries
         if lineage is None:
             lineage = (await self._db.log_state(context, deleted=wanted.deleted)).lineage
         last = ENDLESS if wanted.at is None else min(wanted.at, ENDLESS)
@@ -89,7 +90,7 @@ class Reader:
         return found
 
     async def get(self, ids: Sequence[str]) -> list[Entry | None]:
-        """Return entries by id, None for what does not exist."""
+        """Return entries by id, with None for ids that do not exist."""
         places = {
             place for id in ids if (place := parse_entry_id(id)) is not None and place[1] <= VERSION_MASK
         }
@@ -169,7 +170,7 @@ class DerivedRows:
         return int(counted[0][0])
 
     async def _bring(self, hurry: asyncio.Event) -> None:
-        """Store what was gathered; what fails is missing, and computed again."""
+        """Store the gathered rows; rows that fail count as missing and are computed again."""
         with suppress(TimeoutError):
             await asyncio.wait_for(hurry.wait(), RIDE_SECONDS)
         while self._riding:
@@ -181,14 +182,14 @@ class DerivedRows:
                 log_event(logging.WARNING, "derived_rows_lost", error=type(error).__name__, rows=len(rows))
 
     async def arrived(self) -> None:
-        """Let what rides arrive first: whoever waits for a row asks next which ones are missing."""
+        """Wait until gathered rows are stored: a caller that waits for a row asks next which ones are missing."""
         ride = self._ride
         if ride is not None and not ride.done():
             self._hurry.set()
             await asyncio.shield(ride)
 
     async def read(self, context: str, space: str, *, after: int, at: int | None) -> list[Derived]:
-        """Return the derived rows of one space by sequence number, whoever of a lineage stored them."""
+        """Return the derived rows of one space by sequence number, from every context of the lineage."""
         lineage = self._db.lineages.get(context)
         if lineage is None:
             lineage = (await self._db.log_state(context)).lineage
@@ -222,7 +223,7 @@ class DerivedRows:
         return found
 
     async def spaces(self, context: str) -> list[str]:
-        """Return the names of the spaces in which a context has derived rows of its own."""
+        """Return the names of the spaces in which a context has its own derived rows."""
         await self._db.log_state(context)
         return [space for (space,) in await self._db.one("spaces_of", {"context": context})]
 

@@ -1,4 +1,4 @@
-"""Taking content out of a PostgreSQL database: from its rows at once, from its files when they are written anew."""
+"""Erase content from a PostgreSQL database: from its rows at once, from its files when the tables are rewritten."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from acms.storage.traces import find_repeating_values
 
 
 class Eraser:
-    """Deletes the content of entries for ever."""
+    """Deletes the content of entries permanently."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -23,12 +23,14 @@ class Eraser:
     async def blank(
         self, context: str, versions: Sequence[int], *, to: State, audit: Mapping[str, Json]
     ) -> int:
-        """Delete the content of entries for ever, in every lineage."""
+        """Delete the content of entries permanently, in every lineage."""
         if to is State.LIVE:
             raise ValidationError("must be expired or erased", field="to")
         wanted = sorted(set(versions))
         detail = dump(dict(audit)) if audit else None
-        tried: set[int] = set()  # what a try blanked of whose commit nobody heard: the next one finds it done
+        tried: set[int] = (
+            set()
+        )  # blanked by an attempt whose commit was not confirmed: the next one finds it done
 
         async def work(connection: Connection) -> int:
             await self._db.rows(connection, "lock_root", {"context": context})
@@ -64,7 +66,7 @@ class Eraser:
         return (await self._db.within(work))[0]
 
     async def residue(self, ids: Sequence[str], texts: Sequence[bytes]) -> list[str]:
-        """Return what is still held of erased entries beside the log: keys, derived rows, values that repeat a text."""
+        """Return the remains of erased entries outside the log: keys, derived rows, and values that repeat a text."""
         owned: dict[str, list[int]] = {}
         for place in {place for id in ids if (place := parse_entry_id(id)) is not None}:
             owned.setdefault(place[0], []).append(place[1])

@@ -30,21 +30,21 @@ AGAIN = 1.0
 
 
 class JobQueue:
-    """The job queue of a tenant; with `hints` it tells other processes when jobs were enqueued."""
+    """The job queue of a tenant; with `hints` it notifies other processes of enqueued jobs."""
 
     def __init__(self, db: Database, *, hints: bool) -> None:
         self._db = db
         self.hints = hints
         #: Gathers jobs until others are told.
         self._gathering: asyncio.Task[None] | None = None
-        #: What is to be finished before the handle is closed.
+        #: Notifications to finish before the handle is closed.
         self.telling: set[asyncio.Task[None]] = set()
 
     async def claim(self, kinds: Sequence[str], *, lease: timedelta, limit: int = 1) -> list[Lease]:
         """Take due jobs, oldest first; workers that claim at once take different ones."""
         span = lease // _MICROSECOND
         values = {"kinds": list(kinds), "lease": span, "limit": limit, "differ": DIFFER}
-        # A claim that nobody heard of runs out with its lease: asking again is safe.
+        # A claim whose answer was lost expires with its lease, so asking again is safe.
         rows = await self._db.one("claim_job", values)
         found: list[Lease] = []
         for *columns, before in rows:
@@ -85,7 +85,7 @@ class JobQueue:
         now = await self._job(number)
         unheard = as_seen and job.state is not JobState.DONE
         if unheard and (now.attempt, now.state, now.error) == (lease.attempt, state, error):
-            return now  # written by a try of which nobody heard
+            return now  # written by an attempt whose answer was lost
         raise await self._lost(lease)
 
     async def finish(self, connection: Connection, lease: Lease) -> None:
@@ -140,7 +140,7 @@ class JobQueue:
 
     @asynccontextmanager
     async def listen(self, wake: Callable[[], object]) -> AsyncGenerator[None]:
-        """Call `wake` when a handle opened with `hints=True` says that it enqueued jobs, inside the block."""
+        """Call `wake`, inside the block, when a handle opened with `hints=True` reports enqueued jobs."""
         await self._db.open()
         if self._db.pool.pooled:
             yield

@@ -41,7 +41,7 @@ class PostgresKV(KVHome):
         except ImportError as missing:
             raise MissingExtraError("postgres", missing.name or "psycopg") from missing
         size = validate_integer(connections, "connections", least=1)
-        # Less than the time for a call: what is wrong is said by whoever gives up first.
+        # Less than the time for a call: the side that gives up first reports the error.
         pool = Pool.of(dsn, size=size, patience=0.8 * timeout_seconds, statement_seconds=timeout_seconds)
         self._db = Database(pool, tenant, dialect="kv_postgres", statement_seconds=timeout_seconds)
         self.tenant = self._db.tenant

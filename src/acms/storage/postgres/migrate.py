@@ -1,4 +1,4 @@
-"""The schema of a PostgreSQL database: what it is at, and bringing it up to what this release knows."""
+"""The schema of a PostgreSQL database: read its version and migrate it to the one this release needs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from acms.storage.postgres.pool import ROLE, Connection, Pool, translate_error
 from acms.storage.sql import load_migrations
 
 OLDEST_VECTOR = (0, 8, 2)
-"""The oldest pgvector that is safe: an index build of an older one can leak what it reads (CVE-2026-3172)."""
+"""The oldest safe pgvector: an index build of an older one can leak the data it reads (CVE-2026-3172)."""
 
 MAKING = 60.0
 """Seconds the server may take for a statement while a handle that finds no schema makes it."""
 SEARCH_ROLE = "acms_search"
 """The role of the one function that looks into the index of words, which row-level security would keep closed."""
 ROLES = (ROLE, SEARCH_ROLE)
-"""Roles of the server that the schema grants to; whoever migrates is a member of all, others of the first only."""
+"""Server roles that the schema grants to; the migrating user is a member of all, other users of the first only."""
 PARTITIONS = 16
 MOST_PARTITIONS = 1024
 
@@ -38,7 +38,7 @@ SELECT current_user, current_setting('is_superuser') = 'on',
        (SELECT pg_get_userbyid(n.nspowner) FROM pg_namespace n WHERE n.nspname = 'acms'),
        (SELECT pg_has_role(n.nspowner, 'USAGE') FROM pg_namespace n WHERE n.nspname = 'acms')
 """
-# Since PostgreSQL 16 whoever made a role administers it, which is not to say that he may take it on.
+# Since PostgreSQL 16 the creator of a role administers it, but may not necessarily SET ROLE to it.
 _MAY_BE = """
 SELECT pg_has_role(r.oid, CASE WHEN current_setting('server_version_num')::int >= 160000 THEN 'SET' ELSE 'MEMBER' END)
 FROM pg_roles r WHERE r.rolname = %s
@@ -53,8 +53,8 @@ _MADE = (
     psycopg.errors.DuplicateTable,
     psycopg.errors.DuplicateSchema,
 )
-"""What it means that another migrator made it in this moment."""
-# Its size, since row-level security hides the rows: a migration that was interrupted is taken up by whoever comes next.
+"""Errors that mean another migrator created the object at the same moment."""
+# By size, since row-level security hides the rows: the next migrator continues an interrupted migration.
 _UNUSED = "SELECT pg_relation_size('acms.contexts') = 0"
 _FIND = "SELECT to_regclass('acms.migrations') IS NOT NULL"
 
@@ -71,7 +71,7 @@ def list_known_migrations() -> list[tuple[int, int, str, str]]:
 async def read_migration_status(connection: Connection) -> list[Migration]:
     """Return every migration this release knows, and whether it was applied.
 
-    `SchemaVersionError` when the database was migrated by a release that this one cannot work beside.
+    `SchemaVersionError` when the database was migrated by a release with which this one cannot share it.
     """
     row = await (await connection.execute(_FIND)).fetchone()
     applied: dict[int, tuple[int, str]] = {}
@@ -120,7 +120,7 @@ def _parse_version(written: str) -> tuple[int, ...]:
 
 
 async def _describe_missing_pgvector(connection: Connection) -> str | None:
-    """Return what the server lacks for vectors; refuse a pgvector that is in use and too old."""
+    """Return what the server lacks for vectors; raise if a pgvector that is in use is too old."""
     oldest = ".".join(map(str, OLDEST_VECTOR))
     row = await (await connection.execute(_VECTOR)).fetchone()
     installed, available = row or (None, None)
@@ -140,9 +140,9 @@ async def _describe_missing_pgvector(connection: Connection) -> str | None:
 
 
 async def plan_migrations(pool: Pool, *, partitions: int | None = None) -> list[Migration]:
-    """Return every migration with the whole of what it takes to run it by hand, and those of a newer release.
+    """Return every migration with the complete script to run it by hand, and the applied ones of a newer release.
 
-    `ConfigurationError` for a number of partitions when there are some already.
+    Raises `ConfigurationError` for a number of partitions if the database has partitions already.
     """
 
     async def work(connection: Connection) -> list[Migration]:
@@ -178,13 +178,13 @@ async def apply_migrations(
     progress: Callable[[Migration], None] | None = None,
     limit: float = math.inf,
 ) -> list[Migration]:
-    """Apply what is missing, each migration in a transaction of its own; return those that were applied.
+    """Apply the missing migrations, each in its own transaction; return the applied ones.
 
-    What the server lacks something for is left out, and with `vectors=False` all that wants pgvector.
+    Skips migrations that need something the server lacks and, with `vectors=False`, all that need pgvector.
 
-    One migrator at a time: a second one waits and finds the work done. It may be killed at any statement and started
-    again. A statement may take `limit` seconds. Needs the right to create a schema and roles where they are not there
-    yet; later, to own the schema.
+    One migrator runs at a time: a second one waits and finds the work done. It may be killed at any statement and
+    started again. A statement may take `limit` seconds. Needs the right to create the schema and roles if they do not
+    exist; later, to own the schema.
     """
     _check_partitions(partitions, ())
     done: list[Migration] = []
@@ -250,7 +250,7 @@ async def _list_missing_statements(connection: Connection) -> list[str]:
         if may is None:
             found.append(f"CREATE ROLE {role} NOLOGIN NOINHERIT")
         if not superuser and (may is None or not may[0]):
-            # Whoever inherits from the role of the search sees, outside of our transactions, what it sees: all tenants.
+            # A user that inherits from the search role sees what it sees outside of our transactions: all tenants.
             alone = role == SEARCH_ROLE and connection.info.server_version >= 160000
             found.append(f"GRANT {role} TO {quoted}" + (" WITH INHERIT FALSE, SET TRUE" if alone else ""))
     if owner is None:
@@ -285,7 +285,7 @@ async def _prepare_database(connection: Connection) -> None:
 
 
 def _build_script(step: Migration, partitions: int) -> str:
-    """Return what is done inside the transaction of one migration."""
+    """Return the statements that run inside the transaction of one migration."""
     script = step.script.rstrip().removesuffix(";").replace(":partitions", str(partitions))
     made = str(partitions) if ":partitions" in step.script else "NULL"
     return (

@@ -1,4 +1,4 @@
-"""What is sent for an append: rows as JSON, each with its distance from the head, since no version is known yet."""
+"""Build the parameters of an append: JSON rows with their distance from the head, since no version is known yet."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Waiting:
 
 
 def build_draft_row(draft: Draft) -> dict[str, Any]:
-    """Return what a draft says itself of its row; what is empty is left out."""
+    """Return the columns of a row that a draft determines; empty ones are left out."""
     row: dict[str, Any] = {
         "kind": draft.kind._value_,
         "created_at": to_microseconds(draft.created_at),
@@ -92,7 +92,7 @@ def build_draft_row(draft: Draft) -> dict[str, Any]:
 def _build_append_rows(
     op: Append, stamps: Sequence[Stamp]
 ) -> tuple[list[dict[str, Any]], int | None, str | None, str]:
-    """Return the rows of an append without their place, and what the head gets from them."""
+    """Return the rows of an append without their versions, and the values for the head."""
     rows: list[dict[str, Any]] = []
     position = total = 0
     last: int | None = None
@@ -112,7 +112,7 @@ def _build_append_rows(
 
 
 def _summarize_append(op: Append, last: int | None, nonce: str | None, prefix: str) -> dict[str, Any]:
-    """Return what the statement is told of an append as a whole."""
+    """Return the parameters of the statement for an append as a whole."""
     messages, tokens, rewrites = append_rules.count_drafts(op.drafts)
     expect = op.expect
     spans = [span for draft in op.drafts for span in draft.replaces]
@@ -160,7 +160,7 @@ class Group:
         return self.members[0].op.context
 
     def given(self, number: int) -> dict[str, Any]:
-        """Return what the statement is told of the group as a whole."""
+        """Return the parameters of the statement for the group as a whole."""
         if self.chain is None:
             return {"op": number, **self.members[0].given}
         found: dict[str, Any] = {"op": number, "context": self.context}

@@ -97,7 +97,7 @@ class UnconfirmedError(psycopg.OperationalError):
 
 
 class Link(psycopg.AsyncConnection[Any]):
-    """A connection that is given up when an answer takes too long or nobody waits for it any more.
+    """A connection that is closed when an answer takes too long or its caller stops waiting.
 
     psycopg would ask the server to cancel, and wait up to ten seconds for a server that hangs.
     """
@@ -131,7 +131,7 @@ class Link(psycopg.AsyncConnection[Any]):
 
     def _give_up(self, gen: PQGen[T]) -> None:
         self.pgconn.finish()
-        with suppress(psycopg.Error):  # what it would put in order is gone
+        with suppress(psycopg.Error):  # the connection it would clean up is gone
             gen.close()
 
 
@@ -142,7 +142,7 @@ class Lane:
         self.idle: list[Link] = []
         self.all: set[Link] = set()
         self.free = asyncio.Semaphore(size)
-        #: Whoever comes back finds no place in it any more.
+        #: True once returned connections are closed instead of kept.
         self.closed = False
 
     def close(self) -> None:
@@ -153,12 +153,12 @@ class Lane:
             connection.pgconn.finish()
 
     def drop(self) -> None:
-        """Close the connections that nobody uses; those in use are closed when they come back."""
+        """Close the idle connections; those in use are closed when they are returned."""
         self.closed = True
         self.close_idle()
 
     def close_idle(self) -> None:
-        """Close the connections that nobody uses."""
+        """Close the idle connections."""
         idle, self.idle = self.idle, []
         for connection in idle:
             self.all.discard(connection)
@@ -168,9 +168,9 @@ class Lane:
 class Pool:
     """At most `size` connections for each event loop of one process.
 
-    A statement that fails because the server or the connection went away, or because of another transaction, is tried
-    again for up to `patience` seconds where that is safe. A server that says nothing is waited for a little longer than
-    it may take for a statement, then the connection is closed; that is tried again once even when patience ended.
+    A statement that fails because of a lost server or connection, or because of another transaction, is retried for up
+    to `patience` seconds where that is safe. If the server does not answer within the statement timeout plus a margin,
+    the connection is closed; that is retried once even after `patience` has ended.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class Pool:
         self._several = any("," in str(given.get(key) or "") for key in ("host", "hostaddr", "port"))
         primary = {"target_session_attrs": "read-write"} if self._several else {}
         self._conninfo = make_conninfo("", **{**_CONNECT, **primary, **given})
-        #: Where it leads, without what is secret.
+        #: Host and database, without secrets.
         self.name = f"{given.get('host') or 'localhost'}/{given.get('dbname') or ''}"
         self.size = size
         self.patience = patience
@@ -203,9 +203,9 @@ class Pool:
         self.durability: Durability = "disk"
         #: Whether a pooler stands between.
         self.pooled = False
-        #: Whether the vectors of what is searched are indexed: known when a handle was opened.
+        #: Whether the searched vectors are indexed: known once a handle was opened.
         self.vectors = False
-        #: What the last migration lacked for them, if that was only found out by trying.
+        #: What the last migration lacked for them, if only the attempt revealed it.
         self.lacks_vectors: str | None = None
         #: Handles that use it.
         self.users: set[object] = set()
@@ -302,7 +302,7 @@ class Pool:
         return connection
 
     async def dedicated(self) -> Link:
-        """Return a connection that is not of the pool; whoever asked closes it."""
+        """Return a connection outside the pool; the caller closes it."""
         connection = await Link.connect(self._conninfo, autocommit=True)
         connection.limit = self.limit
         connection.unconfirmed = []
@@ -311,7 +311,7 @@ class Pool:
         return connection
 
     async def close(self) -> None:
-        """Close every connection, of other event loops those that nobody uses; a later call opens new ones."""
+        """Close every connection, in other running event loops only the idle ones; a later call opens new ones."""
         if self._pid != os.getpid():
             return
         own = self._lanes.pop()
@@ -389,7 +389,7 @@ def _record_sync_warning(unconfirmed: list[str], notice: psycopg.errors.Diagnost
 
 
 def durability_of_commit(commit: str, standbys: str, fsync: str) -> Durability:
-    """Return what a commit survives on a server with these settings."""
+    """Return the durability of a commit on a server with these settings."""
     if commit == "off" or fsync == "off":
         return "relaxed"
     return "quorum" if standbys.strip() and commit != "local" else "disk"
@@ -400,7 +400,7 @@ def _classify_error(error: psycopg.Error, reached: bool) -> tuple[bool, bool]:
     state = error.sqlstate
     if state is None and not reached and _is_permanent_refusal(error):
         return False, True
-    if state is None:  # of the connection: refused, cut, or timed out; or what is not even sent
+    if state is None:  # of the connection: refused, cut, or timed out; or the query was never sent
         connection = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
         return connection, not (connection and reached)
     if state in _AGAIN:
@@ -440,7 +440,7 @@ _MEANINGS: Sequence[tuple[Sequence[str], type[ACMSError], Sequence[str]]] = (
 
 
 def translate_error(error: psycopg.Error, *, known: bool = True) -> ACMSError:
-    """Return what an error of the server means to a caller."""
+    """Return the ACMS error that corresponds to an error of the server."""
     state = error.sqlstate or ""
     first = _remove_credentials(str(error)).split("\n", 1)[0]
     text = f"{type(error).__name__}: {first}"

@@ -1,4 +1,4 @@
-"""The records beside the logs of a PostgreSQL database."""
+"""The records stored next to the logs of a PostgreSQL database."""
 
 from __future__ import annotations
 

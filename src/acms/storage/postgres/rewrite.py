@@ -1,7 +1,7 @@
-"""Writing the tables of a PostgreSQL database anew, so that nothing of what was erased is left in the server's files.
+"""Rewrite the tables of a PostgreSQL database so that no erased content is left in the server's files.
 
-An erased row stays as an old version in the file of its table, in its indexes, in the sampled values that plans are
-made from, and in the write-ahead log. A vacuum frees its place and leaves its bytes; a rewrite copies what is live.
+An erased row remains as an old version in the file of its table, in its indexes, in the sampled values used for query
+plans, and in the write-ahead log. A vacuum frees the space but leaves the bytes; a rewrite copies only live rows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CHUNK = 4 << 20
 SEGMENT = 1 << 30
 """Bytes of a file of a table; a larger table has several."""
 LOOK = 0.05
-"""Seconds between two looks at who still sees what was erased."""
+"""Seconds between checks for transactions that still see erased rows."""
 STATISTICS = "pg_catalog.pg_statistic"
 
 _ELSEWHERE = (
@@ -50,7 +50,7 @@ WHERE c.relnamespace = 'acms'::regnamespace AND c.relkind = 'r'
        OR c.relname IN (SELECT name || '_' || n FROM homes, unnest(ARRAY['entries', 'derived', 'records']) AS name))
 ORDER BY c.relname
 """
-# Old versions are kept for whoever began before rows were blanked: a session, a standby that reports back, a slot.
+# Old versions are kept for readers that began before the blanking: a session, a standby that reports back, a slot.
 _OLDER = """
 SELECT format('the session %%s %%s', pid, application_name) FROM pg_stat_activity
 WHERE pid <> pg_backend_pid() AND (datname = current_database() OR datname IS NULL)
@@ -80,7 +80,7 @@ WHERE EXISTS (SELECT FROM acms.entries e WHERE position(p IN convert_to(concat_w
 
 
 class Rewriter:
-    """Writes anew what held erased content."""
+    """Rewrites the tables that held erased content."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -116,7 +116,7 @@ class Rewriter:
 
     @asynccontextmanager
     async def _alone(self) -> AsyncGenerator[Connection]:
-        """Borrow a connection that is nobody else's, with as much time for a statement as the server gives the user."""
+        """Open a dedicated connection, whose statements may take as long as the server allows the user."""
         if self._db.pool.pooled:
             raise ConfigurationError(
                 "tables are not written anew through a pooler", options=("connect to the server directly",)
@@ -132,7 +132,7 @@ class Rewriter:
             connection.pgconn.finish()
 
     async def _wait_for_others(self, connection: Connection) -> None:
-        """Wait until nobody can see what was blanked before this call."""
+        """Wait until no transaction can see the rows as they were before this call blanked them."""
         ((mark,),) = await _run_query(connection, "SELECT pg_current_xact_id()::xid::text", {})
         deadline = asyncio.get_running_loop().time() + self._db.pool.patience
         while older := await _run_query(connection, _OLDER, {"mark": mark}):
@@ -153,7 +153,7 @@ async def _run_query(connection: Connection, query: str, values: dict[str, Any])
 
 @contextmanager
 def _translate_table_errors(table: str) -> Generator[None]:
-    """Say which table could not be written anew, and that nothing is half done."""
+    """Raise an error that names the table that could not be rewritten; that table is unchanged."""
     try:
         yield
     except psycopg.Error as error:
@@ -180,10 +180,10 @@ async def _check_rights(connection: Connection, tables: Sequence[str]) -> tuple[
 
 
 async def _empty_wal(connection: Connection) -> None:
-    """Have the server write over every segment of its log that holds what was written until now.
+    """Have the server overwrite every segment of its log that holds data written until now.
 
-    A checkpoint gives old segments new names and leaves what is in them, so all that have a name are gone through, and
-    those that got one meanwhile a second time. A segment that is switched away from is filled with zeros.
+    A checkpoint renames old segments and leaves their content, so every named segment is switched through, and those
+    renamed meanwhile a second time. The server fills a segment with zeros when it switches away from it.
     """
     for _ in range(2):
         await connection.execute("CHECKPOINT")

@@ -1,4 +1,4 @@
-"""Searching a namespace of a PostgreSQL database: all of a small one, of a large one what its indexes name."""
+"""Search a namespace of a PostgreSQL database: a small one completely, a large one through its indexes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Searcher:
         return await asyncio.to_thread(search.rank_hits, query, rows, vectors[0] if vectors else ())
 
     async def _some(self, query: Search, count: int) -> list[Hit]:
-        """Compare what has the rarest of the words, and what lies nearest to the vector."""
+        """Rank the entries with the rarest query words and those nearest to the query vector."""
         limit = max(CANDIDATES, 5 * query.limit)
         base = {"namespace": query.namespace, "limit": limit}
         words = _select_search_words(query.terms)

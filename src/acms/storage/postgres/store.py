@@ -155,7 +155,7 @@ class PostgresStorage:
         await handles.release_handle(self)
 
     async def aclose(self) -> None:
-        """Finish what is under way and let go of the connections; the last handle closes them."""
+        """Finish pending work and release the connections; the last handle closes them."""
         await self._derived.arrived()
         await self._outbox.settled()
         await self._appender.close()
@@ -171,7 +171,7 @@ class PostgresStorage:
     async def migrate(
         self, *, partitions: int | None = None, progress: Callable[[Migration], None] | None = None
     ) -> list[Migration]:
-        """Apply what is missing; return what was."""
+        """Apply the missing migrations; return the applied ones."""
         if partitions is None:
             return await apply_migrations(self._db.pool, progress=progress)
         await plan_migrations(
@@ -233,7 +233,7 @@ class PostgresStorage:
         return await self._appender.append(ops)
 
     def own_values(self) -> PostgresKV:
-        """Return what ACMS itself keeps about the tenant, over the connections of this handle."""
+        """Return ACMS's own data about the tenant, over the connections of this handle."""
         return self._own
 
     async def read(
@@ -255,19 +255,19 @@ class PostgresStorage:
         )
 
     async def get(self, ids: Sequence[str]) -> list[Entry | None]:
-        """Return entries by id, None for what does not exist."""
+        """Return entries by id, with None for ids that do not exist."""
         return await self._reader.get(ids)
 
     async def blank(
         self, context: str, versions: Sequence[int], *, to: State, audit: Mapping[str, Json]
     ) -> int:
-        """Delete the content of entries for ever, in every lineage."""
+        """Delete the content of entries permanently, in every lineage."""
         return await self._eraser.blank(context, versions, to=to, audit=audit)
 
     async def residue(self, ids: Sequence[str], texts: Sequence[bytes]) -> list[str]:
-        """Return what is still held of erased entries beside the log: keys, derived rows, values that repeat a text.
+        """Return the remains of erased entries outside the log: keys, derived rows, and values that repeat a text.
 
-        That is of rows. The files of the server keep old versions of them until `rewrite`, which also searches bytes.
+        This covers rows only. The server's files keep old versions of them until `rewrite`, which also searches bytes.
         """
         return await self._eraser.residue(ids, texts)
 
@@ -280,12 +280,13 @@ class PostgresStorage:
     )
 
     async def rewrite(self, contexts: Sequence[str], texts: Sequence[bytes]) -> Rewriting:
-        """Write the tables anew that held the content of some contexts: no old version of a row is left in their files.
+        """Rewrite the tables that held the content of some contexts, so that their files keep no old versions of rows.
 
-        Table by table, each under a lock that makes readers and writers wait, with room for one more copy of it. Waits
-        until nobody sees the old versions any more, for as long as this handle has patience. As a superuser it empties
-        the write-ahead log and searches every byte of both for the texts; what another one cannot do is in `unreached`.
-        `StorageError` names the table that could not be written anew, which is as it was; repeating goes on.
+        Rewrites table by table, each under a lock that makes readers and writers wait, and needs disk space for one
+        more copy. Waits until no transaction sees the old versions any more, at most as long as this handle's patience.
+        As a superuser it empties the write-ahead log and searches every byte of both for the texts; `unreached` lists
+        the steps other users cannot do. `StorageError` names a table that could not be rewritten and is unchanged;
+        repeat to continue.
         """
         return await Rewriter(self._db).rewrite(contexts, texts)
 
@@ -315,7 +316,7 @@ class PostgresStorage:
     async def derived(
         self, context: str, space: str, *, after: int = 0, at: int | None = None
     ) -> list[Derived]:
-        """Return the derived rows of one space by sequence number, whoever of a lineage stored them."""
+        """Return the derived rows of one space by sequence number, from every context of the lineage."""
         return await self._derived.read(context, space, after=after, at=at)
 
     async def missing(
@@ -359,10 +360,10 @@ class PostgresStorage:
         return await self._jobs.jobs(query)
 
     def hints(self, wake: Callable[[], object]) -> AbstractAsyncContextManager[None]:
-        """Call `wake` when a handle opened with `hints=True` says that it enqueued jobs, inside the block.
+        """Call `wake`, inside the block, when a handle opened with `hints=True` reports enqueued jobs.
 
-        Only a hint: nothing is lost without it but the time until the next look. It takes a connection of its own,
-        and is not even tried through a pooler in transaction mode, which would hand it to others.
+        Hints are optional: without them, jobs only wait until the next poll. This takes a connection of its own, and is
+        not tried through a pooler in transaction mode, which would give the connection to others.
         """
         return self._jobs.listen(wake)
 

@@ -1,8 +1,8 @@
-"""The appender of an SQLite file: what can be computed before is computed on the event loop, its caches warm.
+"""The appender of an SQLite file: as much as possible is computed on the event loop, where the caches are warm.
 
-Behind the head that this handle left an append is a few known rows. Several such appends, each to another log, are
-written together: two statements for all of them, without a savepoint each. Whatever does not fit, or turns out not to
-be there any more, is written on its own.
+After the head that this handle wrote last, an append is a few known rows. Several such appends, each to another log,
+are written together: two statements for all of them, without a savepoint each. Appends that do not fit, or whose head
+has moved, are written on their own.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ HEADS = 4096
 
 
 class _Plan(NamedTuple):
-    """One append behind one head: the rows and what the head becomes."""
+    """One append after one head: its rows and the new head."""
 
     known: tuple[int, Head]
     head: Head
@@ -49,7 +49,7 @@ class _Plan(NamedTuple):
 
 
 class _Prepared:
-    """An append for the writer, and what it needs besides its place."""
+    """An append for the writer, with everything it needs except its version."""
 
     __slots__ = ("appender", "cited", "columns", "keys", "op", "plan", "simple", "stamps", "tail")
 
@@ -84,23 +84,23 @@ class Appender:
         self._entropy = entropy
         #: Context → (ref, head) as this writer left it; only the writer thread changes it.
         self._heads: dict[str, tuple[int, Head]] = {}
-        #: Context → what it inherits, as the query `inherited` is told of it, oldest first: it never changes.
+        #: Context → its inherited segments as parameters of the query `inherited`, oldest first; they never change.
         self._inherited: dict[str, list[tuple[int, int, str]]] = {}
 
     def forget(self) -> None:
-        """Forget what was remembered: what was written was undone."""
+        """Clear the caches after a rollback."""
         self._heads.clear()
         self._inherited.clear()
 
     def prepare(self, op: Append) -> Function:
-        """Return an append for the writer; what cannot be written as JSON is refused there, alone."""
+        """Return an append for the writer; one that cannot be encoded as JSON fails there without affecting others."""
         try:
             return self._prepare(op)
         except Exception as error:
             return partial(_raise_error, append_rules.wrap_unexpected_error(error))
 
     def _prepare(self, op: Append) -> _Prepared:
-        """Do what can be done on the caller's side, where the caches are warm and nobody holds a transaction."""
+        """Do the work that needs no transaction on the caller's thread, where the caches are warm."""
         prepared = _Prepared(self, op)
         for draft in op.drafts:
             created_at = to_microseconds(draft.created_at)
@@ -220,7 +220,7 @@ class Appender:
         return found
 
     def _write_all(self, writer: apsw.Connection, plans: Sequence[_Plan]) -> bool:
-        """Write plans for different logs; False when one of them could not be, and all are to be rolled back."""
+        """Write plans for different logs; return False if one cannot be written and all must be rolled back."""
         before = writer.total_changes()
         try:
             writer.executemany(self._sql["advance"], [plan.advance for plan in plans])
@@ -236,7 +236,7 @@ class Appender:
         return True
 
     def write(self, connection: apsw.Connection, prepared: _Prepared) -> Receipt:
-        """Append from the head this writer left, if nobody wrote since; else from the head as it is now."""
+        """Append to the cached head if no other writer has moved it; otherwise append to the current head."""
         op = prepared.op
         known = self._heads.get(op.context) if op.tail is not None else None
         if known is not None:
@@ -311,7 +311,7 @@ class Appender:
         return plan
 
     def _write_rows(self, connection: apsw.Connection, op: Append, prepared: _Prepared, plan: _Plan) -> None:
-        """Write what stands behind a head that has been advanced: entries, their keys, jobs."""
+        """Write the rows of an advanced head: entries, their keys, jobs."""
         if len(plan.rows) == 1:
             connection.execute(self._sql["insert_entry"], plan.rows[0])
         else:

@@ -22,7 +22,7 @@ from acms.storage.sqlite.tables import Row, Tables
 
 
 class Contexts:
-    """The contexts of a tenant: what the writer, or a reader, does with them on its connection."""
+    """The contexts of a tenant: operations that a writer, or a reader, runs on its connection."""
 
     def __init__(self, tables: Tables, *, clock: Callable[[], datetime], entropy: Entropy) -> None:
         self._tables = tables

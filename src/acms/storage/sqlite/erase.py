@@ -1,9 +1,9 @@
-"""The eraser of an SQLite file: takes content from its tables, its pages and its write-ahead log.
+"""The eraser of an SQLite file: removes content from its tables, its pages and its write-ahead log.
 
-`secure_delete` puts zeros where content was, but the write-ahead log still holds the pages as they were. So after an
-erasure the log is moved into the file and cut to nothing, on the writer's thread, before the caller is answered.
+`secure_delete` overwrites deleted content with zeros, but the write-ahead log still holds the old pages. So after an
+erasure the log is checkpointed into the file and truncated, on the writer's thread, before the caller gets an answer.
 
-Whether the file still holds anything of what was erased is looked for in its raw bytes (`traces`).
+`traces` searches the raw bytes of the file for remains of erased content.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class Eraser:
         self._file = file
         self._tables = tables
         self._clock = clock
-        #: Whether the write-ahead log may hold what was erased, and when to try again; only the writer's thread looks.
+        #: Whether the write-ahead log may hold erased content, and when to retry; used by the writer's thread only.
         self._stale = False
         self._again = 0.0
-        #: Whether the file is to be written anew after the next commit, and what prevented it the last time.
+        #: Whether to rewrite the file after the next commit, and the error that prevented it the last time.
         self._anew = False
         self._failed: apsw.Error | None = None
 
@@ -59,7 +59,7 @@ class Eraser:
         to: State,
         audit: Mapping[str, Json],
     ) -> int:
-        """Delete the content of entries for ever, in every lineage."""
+        """Delete the content of entries permanently, in every lineage."""
         ref, head, lineage = self._tables.log(connection, context, deleted=True)
         changed: list[int] = []
         for owner, low, high in append_rules.split_segments(context, lineage, 1, head.version):
@@ -97,7 +97,7 @@ class Eraser:
         return True
 
     def committed(self, writer: apsw.Connection) -> None:
-        """Take what was erased out of the write-ahead log, and out of the pages if that was asked for."""
+        """Remove erased content from the write-ahead log, and from the pages if requested."""
         if self._anew:
             self._anew, self._stale, self._failed = False, True, None
             try:
@@ -140,9 +140,7 @@ class Eraser:
         if places and not self._file.read_only:
             try:
                 await self._write_anew()
-            except (
-                StorageError
-            ) as error:  # what was erased is erased, and its caller told where it still lies
+            except StorageError as error:  # the erasure holds; the caller learns where bytes remain
                 found.append(str(error))
             places = await self._file.read(lambda connection: self._traced(connection, traces), large=True)
         return [*found, *places]
@@ -177,7 +175,7 @@ class Eraser:
             ) from self._failed
 
     async def _clean(self, *, anew: bool) -> None:
-        """Let the writer empty the write-ahead log, after writing the whole file anew if asked to."""
+        """Let the writer empty the write-ahead log, after rewriting the whole file if `anew` is set."""
 
         def work(_connection: apsw.Connection) -> None:
             self._stale, self._again, self._anew = True, 0.0, anew
@@ -198,13 +196,13 @@ class Eraser:
         return found
 
     def _values(self, connection: apsw.Connection, texts: Sequence[bytes]) -> list[str]:
-        """Return where the key-value memory of this tenant repeats what was erased."""
+        """Return where the key-value memory of this tenant repeats erased content."""
         return find_repeating_values(
             connection.execute(self._tables.sql["left_values"], (self._tables.tenant,)), texts
         )
 
     def _traced(self, connection: apsw.Connection, traces: Traces) -> list[str]:
-        """Return where texts were found that nothing in the file says any more."""
+        """Return where texts were found that no row of the file contains any more."""
         places: dict[bytes, str] = {}
         for file in (self._file.path, self._file.path.with_name(self._file.path.name + "-wal")):
             overlap, start = b"", 0
@@ -220,7 +218,7 @@ class Eraser:
         return list(places.values())
 
     def _stored_texts(self, connection: apsw.Connection) -> Iterator[bytes]:
-        """Yield what the file says, many rows at once."""
+        """Yield the texts of the file's rows, many rows at once."""
         waiting: list[bytes] = []
         size = 0
         for (said,) in connection.execute(self._tables.sql["said"]):

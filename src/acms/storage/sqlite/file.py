@@ -56,7 +56,7 @@ _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 GROUP = 1024
 """Functions one transaction may hold."""
 DEFER_SECONDS = 0.05
-"""How long work that nobody waits for may wait for another commit."""
+"""Seconds that work without a waiting caller may wait for another commit."""
 
 
 class translated:
@@ -73,7 +73,7 @@ class translated:
     def __exit__(self, _type: object, error: BaseException | None, _trace: object) -> None:
         if error is None:
             return
-        if isinstance(error, UnicodeDecodeError):  # bytes that are no text, in a row somebody else wrote
+        if isinstance(error, UnicodeDecodeError):  # bytes that are no text, in a row not written by ACMS
             raise CorruptRecordError(f"{self.path}: {error}", options=("acms verify",)) from error
         if isinstance(
             error, UnicodeEncodeError | OverflowError
@@ -110,11 +110,11 @@ def _empty_results(*_: object) -> Sequence[Any]:
 
 @dataclass(slots=True)
 class Steps:
-    """What is done around the functions of a commit, on the writer's thread."""
+    """Hooks around the functions of a commit, called on the writer's thread."""
 
-    #: Run some of the functions from a place on at once and return their results, in order; none if none can be.
+    #: Run a batch of the functions from an index on and return their results in order; none if none can be batched.
     together: Callable[[apsw.Connection, Sequence[Function], int], Sequence[Any]] = _empty_results
-    #: Forget what was remembered of a transaction: it was rolled back, in part or whole.
+    #: Clear the caches after a transaction was rolled back, in part or whole.
     undone: Callable[[], object] = _empty_results
     #: Do what must not be done inside a transaction, before the callers are answered.
     committed: Callable[[apsw.Connection], object] = _empty_results
@@ -141,7 +141,7 @@ class Answer(asyncio.Future[list[Any]]):
         if self.done():
             return
         waiter, self._waiter = self._waiter, None
-        # Whoever was removed meanwhile is not called; removed here, so that it is not called a second time.
+        # A waiter that was removed meanwhile is not called. Remove it here to avoid a second call.
         waits = waiter is not None and self.remove_done_callback(waiter[0]) > 0
         self.set_result(result)
         if waiter is not None and waits:
@@ -149,7 +149,7 @@ class Answer(asyncio.Future[list[Any]]):
 
 
 class StoppedError(Exception):
-    """The file was closed by another event loop while a call waited; what it asked for was not written."""
+    """Another event loop closed the file while a call waited; the call wrote nothing."""
 
 
 class Work:
@@ -159,7 +159,7 @@ class Work:
 
     def __init__(self, functions: Sequence[Function], port: Port | None = None) -> None:
         self.functions = functions
-        #: Where its answer goes; None when nobody waits for it.
+        #: Receives the answer; None if no caller waits for it.
         self.port = port
         #: Who waits for it; only the event loop's thread touches it.
         self.future: Answer | None = None
@@ -180,11 +180,11 @@ class Port:
         self.closed = False
         #: One large read at a time.
         self._lock = asyncio.Lock()
-        #: What is posted while many callers are resumed: the writer gets it when all of them had their turn.
+        #: Work posted while many callers are resumed: the writer gets it when all of them had their turn.
         self._held: list[Work] | None = None
-        #: When the writer is given at the latest what nobody waits for.
+        #: Deadline for giving the writer the work without a waiting caller.
         self._timer: asyncio.TimerHandle | None = None
-        #: What is committed and not answered yet.
+        #: Committed work that is not answered yet.
         self._answered: deque[Sequence[Work]] = deque()
         #: File descriptor by which the writer wakes the event loop; None where there is no such thing.
         self._event = self._open_event()
@@ -223,7 +223,7 @@ class Port:
             self._timer = self._loop.call_later(DEFER_SECONDS, queue.put, Work(()))
 
     def stop(self, queue: WriteQueue) -> None:
-        """Hand over what is held before the writer ends."""
+        """Hand held work to the writer before the writer ends."""
         if self._timer is not None:
             self._timer.cancel()
         self._release(queue)
@@ -270,19 +270,19 @@ class Port:
         return event
 
     def _answer(self) -> None:
-        """Answer whoever waits for what is committed."""
+        """Answer the callers whose work is committed."""
         while self._answered:
             self._answer_all(self._answered.popleft())
         if self._event is not None:
-            os.eventfd_read(self._event)  # not before: nobody waits for this
-            while self._answered:  # what was committed meanwhile has set it before
+            os.eventfd_read(self._event)  # not before the answers: no caller waits for this
+            while self._answered:  # committed meanwhile: its signal was read above
                 self._answer_all(self._answered.popleft())
 
     def _answer_all(self, works: Sequence[Work]) -> None:
         if len(works) == 1 and works[0].future is not None:
             works[0].future.answer(works[0].done)
             return
-        for work in works:  # many: whoever runs first must not keep the others waiting
+        for work in works:  # many: the first to run must not keep the others waiting
             if work.future is not None and not work.future.done():
                 work.future.set_result(work.done)
         # Most of them post again when they are resumed. A writer that woke up for the first would commit it alone, and
@@ -313,7 +313,7 @@ class WriteQueue:
         self._errors = errors
         self._steps = steps
         self._queue: SimpleQueue[Work | None] = SimpleQueue()
-        #: Functions that nobody waits for.
+        #: Functions without a waiting caller.
         self.deferred: deque[Function] = deque()
         self._stopped = False
         self._guard = threading.Lock()
@@ -328,7 +328,7 @@ class WriteQueue:
             return not self._stopped
 
     def stop(self) -> None:
-        """Let the writer end when it has done what was posted."""
+        """Let the writer end after it has processed the posted work."""
         with self._guard:
             self._stopped = True
             self._queue.put(None)
@@ -343,7 +343,7 @@ class WriteQueue:
             while work is not None:
                 works.append(work)
                 size += len(work.functions)
-                if size >= GROUP or queue.empty():  # nobody else takes from it
+                if size >= GROUP or queue.empty():  # this thread is the only consumer
                     break
                 work = queue.get()
             else:
@@ -396,7 +396,7 @@ class WriteQueue:
         return None
 
     def _attempt(self, writer: apsw.Connection, function: Function, alone: bool) -> Any:
-        """Run one function so that a refusal undoes only what it did itself."""
+        """Run one function so that a refusal rolls back only its own changes."""
         if not alone:
             writer.execute("SAVEPOINT op")
         try:
@@ -483,7 +483,7 @@ class SQLiteFile:
         self.read_only = read_only
         #: Milliseconds that a statement waits for another process.
         self.busy = int(busy_seconds * 1000)
-        #: What is done around the functions of a commit; set before the file is opened.
+        #: Hooks around the functions of a commit; set before the file is opened.
         self.steps = Steps()
         self._clock = clock
         self._state: _Opened | None = None
@@ -502,7 +502,7 @@ class SQLiteFile:
     # ── opening and closing ─────────────────────────────────────────────────────────────────────────────────────────
 
     async def open(self) -> Port:
-        """Return what this event loop has of the file, opening it on first use; refuse another process."""
+        """Return this event loop's port to the file, opened on first use; raise `HandleError` in another process."""
         state = self._state
         if state is not None and state.pid != os.getpid():
             raise HandleError(
@@ -586,7 +586,7 @@ class SQLiteFile:
                 self._use_wal(writer)
                 writer.pragma("synchronous", "full" if self.durability == "disk" else "normal")
                 writer.pragma("trusted_schema", False)
-                writer.pragma("secure_delete", True)  # zeros over what is deleted, not only a free place
+                writer.pragma("secure_delete", True)  # overwrite deleted content with zeros
                 schema.migrate_file(writer, self._clock, self._applied)
                 return writer, self._connect_reader(), self._connect_reader()
             except BaseException:
@@ -671,7 +671,7 @@ class SQLiteFile:
     async def migrate(
         self, partitions: int | None, progress: Callable[[Migration], None] | None
     ) -> list[Migration]:
-        """Open the file, which applies what is missing; return what was."""
+        """Open the file, which applies the missing migrations; return the applied ones."""
         missing = {step.version: step for step in await self.migrations(partitions) if not step.applied}
         if missing and self.read_only:
             raise StorageReadOnlyError(f"{self.path} was opened read-only", options=("leave ?mode=ro out",))
@@ -690,7 +690,7 @@ class SQLiteFile:
         return done
 
     async def aclose(self) -> None:
-        """Finish what is queued and close the file, for every event loop."""
+        """Finish queued work and close the file, for every event loop."""
         if self._opening.get() is not None:
             with suppress(ACMSError):
                 await self.open()
@@ -754,7 +754,7 @@ class SQLiteFile:
         return result
 
     async def defer(self, function: Function) -> None:
-        """Run a function in the next commit, or soon; nobody waits for it."""
+        """Run a function in the next commit, or soon, without waiting for it."""
         port, queue = await self._writing()
         port.defer(queue, function)
 
@@ -774,7 +774,7 @@ class SQLiteFile:
         await self.read(lambda source: backup_database(source, Path(to), progress), large=True)
 
     async def integrity(self) -> list[str]:
-        """Return what SQLite finds wrong with the file; nothing when it is sound."""
+        """Return the problems that SQLite finds in the file; empty if there are none."""
         rows = await self.read(
             lambda connection: connection.execute("PRAGMA integrity_check").fetchall(), large=True
         )
@@ -782,7 +782,7 @@ class SQLiteFile:
 
 
 def _open_connection(file: str, flags: int) -> apsw.Connection:
-    """Open a file and plan each query once: built with sampled statistics SQLite plans joins anew for every value."""
+    """Open a file and plan each query once: built with sampled statistics, SQLite replans joins for every value."""
     connection = apsw.Connection(file, flags=flags)
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, True)
     connection.create_scalar_function("holds", _settings_contain, 2, deterministic=True)
@@ -793,6 +793,6 @@ _parsed = lru_cache(16)(json.loads)
 
 
 def _settings_contain(*given: Any) -> bool:
-    """Return whether the settings of a context hold all of what is wanted."""
+    """Return whether the settings of a context contain all wanted values."""
     settings, wanted = given
     return settings is not None and json_contains(json.loads(settings), _parsed(wanted))

@@ -19,7 +19,7 @@ CLOCKS_DIFFER = append_rules.CLOCKS_DIFFER // timedelta(microseconds=1)
 
 
 class JobQueue:
-    """The jobs of a tenant: what the writer, or a reader, does with them on its connection."""
+    """The jobs of a tenant: operations that a writer, or a reader, runs on its connection."""
 
     def __init__(self, tables: Tables, clock: Callable[[], datetime]) -> None:
         self._tables = tables
@@ -28,7 +28,7 @@ class JobQueue:
         self._looked = -CLOCKS_DIFFER
 
     def enqueue(self, connection: apsw.Connection, op: Append) -> None:
-        """Do what an append does to jobs: end the one it finishes, add new ones."""
+        """Apply the job changes of an append: end the one it finishes, add new ones."""
         now, tenant = to_microseconds(self._clock()), self._tables.tenant
         if op.finish is not None:  # first: a job may enqueue its successor under its own name
             number = append_rules.job_number(op.finish.job.id)

@@ -18,9 +18,9 @@ from acms.storage.sqlite.tables import Tables
 class SQLiteKV(KVHome):
     """Key-value memory in one SQLite file, safe for many handles and processes.
 
-    The file may be that of a log store: it has the same schema, and the two take turns as two processes do. What was
-    set is on the disk when the call returns; calls that wait together share a commit. Values of one `tenant` are
-    invisible to others. `durability` and `read_only` are those of `SQLiteStorage`.
+    The file may be that of a log store: it has the same schema, and the two take turns like two processes. A value is
+    on the disk when the call that set it returns; concurrent calls share a commit. Values of one `tenant` are invisible
+    to others. `durability` and `read_only` are those of `SQLiteStorage`.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class SQLiteKV(KVHome):
 
     @classmethod
     def over(cls, file: SQLiteFile, tenant: str, clock: Clock, entropy: Entropy) -> SQLiteKV:
-        """Return the values of a tenant in a file that somebody else opens and closes."""
+        """Return the values of a tenant in a file that the caller opens and closes."""
         made = cls.__new__(cls)
         made._file, made._clock, made._entropy = file, clock, entropy
         made.path, made.durability, made.read_only = file.path, file.durability, file.read_only
@@ -82,7 +82,7 @@ class SQLiteKV(KVHome):
         return await self._file.read(lambda reader: self._tables.rows(reader, "list", values), large=True)
 
     async def aclose(self) -> None:
-        """Finish what is queued and close the file; idempotent. A later call opens it again."""
+        """Finish queued work and close the file; idempotent. A later call opens it again."""
         if self._owns:
             await self._file.aclose()
 
@@ -93,5 +93,5 @@ class SQLiteKV(KVHome):
     async def migrate(
         self, *, partitions: int | None = None, progress: Callable[[Migration], None] | None = None
     ) -> list[Migration]:
-        """Open the file, which applies what is missing; return what was."""
+        """Open the file, which applies the missing migrations; return the applied ones."""
         return await self._file.migrate(partitions, progress)

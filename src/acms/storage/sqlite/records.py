@@ -1,4 +1,4 @@
-"""The records beside the logs of an SQLite file."""
+"""The records stored next to the logs of an SQLite file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from acms.storage.sqlite.tables import Tables
 
 
 class Records:
-    """The records of a tenant: what the writer, or a reader, does with them on its connection."""
+    """The records of a tenant: operations that a writer, or a reader, runs on its connection."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables

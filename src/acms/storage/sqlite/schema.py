@@ -1,4 +1,4 @@
-"""The schema of an SQLite file: is it a file of ours, what is it at, and bringing it up to what this release knows."""
+"""The schema of an SQLite file: recognize ACMS files, read their version and migrate them to this release's."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def check_schema(connection: apsw.Connection, path: Path, *, read_only: bool = F
 def migrate_file(
     writer: apsw.Connection, clock: Callable[[], datetime], told: Callable[[int], None] | None
 ) -> None:
-    """Apply what is missing, each step in its own transaction; another process may win the race."""
+    """Apply the missing migrations, each in its own transaction; another process may apply one first."""
     known = load_migrations("sqlite")
     if writer.pragma("user_version") == len(known):
         return
@@ -122,7 +122,7 @@ def migrate_file(
 
 
 def _build_script(version: int, checksum: str, script: str, now: str) -> str:
-    """Return what is done inside the transaction of one step."""
+    """Return the statements that run inside the transaction of one migration."""
     return (
         f"{script.rstrip()}\n\nINSERT INTO migrations VALUES ({version}, '{checksum}', {now});\n"
         f"PRAGMA application_id = {APPLICATION_ID};\nPRAGMA user_version = {version};\n"
@@ -153,7 +153,7 @@ def _read_applied_steps(path: Path) -> Mapping[int, str]:
     if not path.exists():
         return {}
     wal = path.with_name(path.name + "-wal")
-    # Nobody has it open when there is no WAL, and then nothing may be put beside it.
+    # Without a WAL no process has the file open, and then no file may be created next to it.
     alone = not (wal.exists() and wal.stat().st_size)
     uri = f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if alone else ''}"
     connection = apsw.Connection(uri, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)

@@ -108,7 +108,7 @@ class SQLiteStorage:
         await handles.release_handle(self)
 
     async def aclose(self) -> None:
-        """Finish what is queued and close the file."""
+        """Finish queued work and close the file."""
         await self._file.aclose()
 
     # ── contexts ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -171,7 +171,7 @@ class SQLiteStorage:
         return await self._file.write_all([self._appender.prepare(op) for op in ops])
 
     def own_values(self) -> SQLiteKV:
-        """Return what ACMS itself keeps about the tenant, in the same file."""
+        """Return ACMS's own data about the tenant, in the same file."""
         return self._own
 
     async def read(
@@ -198,7 +198,7 @@ class SQLiteStorage:
         return await self._file.read(work, large=not asked.at_most(INLINE_ROWS))
 
     async def get(self, ids: Sequence[str]) -> list[Entry | None]:
-        """Return entries by id, None for what does not exist."""
+        """Return entries by id, with None for ids that do not exist."""
         return await self._file.read(
             lambda reader: self._tables.found(reader, ids), large=len(ids) > INLINE_ROWS
         )
@@ -206,7 +206,7 @@ class SQLiteStorage:
     async def blank(
         self, context: str, versions: Sequence[int], *, to: State, audit: Mapping[str, Json]
     ) -> int:
-        """Delete the content of entries for ever, in every lineage."""
+        """Delete the content of entries permanently, in every lineage."""
         if to is State.LIVE:
             raise ValidationError("must be expired or erased", field="to")
         return await self._file.write(
@@ -218,11 +218,11 @@ class SQLiteStorage:
     searches_bytes = True
 
     async def residue(self, ids: Sequence[str], texts: Sequence[bytes]) -> list[str]:
-        """Return what the file still holds of erased entries, in words without their content.
+        """Return the remains of erased entries in the file, in words without their content.
 
-        Keys and derived rows of the ids, values that repeat a text; and the texts, in every byte of the file and its
-        write-ahead log. A text that something else still says, of whatever tenant, is no residue; one of less than
-        eight bytes is not looked for. When one is found the file is written anew, once, and searched again.
+        Checks the keys and derived rows of the ids, values that repeat a text, and every byte of the file and its
+        write-ahead log for the texts. A text that another row still contains, of any tenant, is no residue; one of less
+        than eight bytes is not searched for. When one is found, the file is rewritten once and searched again.
         """
         return await self._eraser.residue(ids, texts)
 
@@ -231,9 +231,10 @@ class SQLiteStorage:
         return await self._eraser.find_messages(times, keys)
 
     async def rewrite(self, contexts: Sequence[str], texts: Sequence[bytes]) -> Rewriting:
-        """Write the whole file anew, without what is erased, and empty its write-ahead log.
+        """Rewrite the whole file without erased content, and empty its write-ahead log.
 
-        Takes room for one more copy. `StorageFullError` and `StorageError` name the file, which is then as it was.
+        Needs disk space for a copy. `StorageFullError` and `StorageError` name the file, which is then
+        unchanged.
         """
         del contexts, texts  # the whole file; it is searched by `residue`
         await self._eraser.rewrite()
@@ -251,7 +252,7 @@ class SQLiteStorage:
     async def derived(
         self, context: str, space: str, *, after: int = 0, at: int | None = None
     ) -> list[Derived]:
-        """Return the derived rows of one space by sequence number, whoever of a lineage stored them."""
+        """Return the derived rows of one space by sequence number, from every context of the lineage."""
         few = after > 0 and (await self.head(context)).derived - after <= INLINE_ROWS
         return await self._file.read(
             lambda reader: self._derived.read(reader, context, space, after=after, at=at), large=not few
@@ -267,7 +268,7 @@ class SQLiteStorage:
         )
 
     async def spaces(self, context: str) -> list[str]:
-        """Return the names of the spaces in which a context has derived rows of its own."""
+        """Return the names of the spaces in which a context has its own derived rows."""
         return await self._file.read(lambda reader: self._derived.spaces(reader, context))
 
     async def search(self, query: Search) -> list[Hit]:
@@ -290,7 +291,7 @@ class SQLiteStorage:
 
     async def claim(self, kinds: Sequence[str], *, lease: timedelta, limit: int = 1) -> list[Lease]:
         """Take due jobs, oldest first."""
-        # A worker that finds nothing takes no write lock and syncs no disk: idle ones disturb nobody.
+        # A worker that finds no job takes no write lock and syncs no disk, so idle workers cost little.
         some, ahead = await self._file.read(lambda reader: self._jobs.look(reader, kinds, limit))
         if not some:
             return []
@@ -323,7 +324,7 @@ class SQLiteStorage:
     async def migrate(
         self, *, partitions: int | None = None, progress: Callable[[Migration], None] | None = None
     ) -> list[Migration]:
-        """Open the file, which applies what is missing; return what was."""
+        """Open the file, which applies the missing migrations; return the applied ones."""
         return await self._file.migrate(partitions, progress)
 
     async def backup(
@@ -333,7 +334,7 @@ class SQLiteStorage:
         await self._file.backup(to, progress)
 
     async def integrity(self) -> list[str]:
-        """Return what SQLite finds wrong with the file; nothing when it is sound."""
+        """Return the problems that SQLite finds in the file; empty if there are none."""
         return await self._file.integrity()
 
 

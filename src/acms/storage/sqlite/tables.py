@@ -98,7 +98,7 @@ class Tables:
         return found
 
     def found(self, connection: apsw.Connection, ids: Sequence[str]) -> list[Entry | None]:
-        """Return entries by id, None for what does not exist."""
+        """Return entries by id, with None for ids that do not exist."""
         places = self.places(connection, ids)
         owners = {ref: owner for owner, ref, _ in places.values()}
         rows = [ref << VERSION_BITS | version for _, ref, version in places.values()]
@@ -142,7 +142,7 @@ COVERAGE = 1024
 
 
 class DerivedRows:
-    """The derived rows of a tenant: what the writer, or a reader, does with them on its connection."""
+    """The derived rows of a tenant: operations that a writer, or a reader, runs on its connection."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
@@ -169,7 +169,7 @@ class DerivedRows:
     def read(
         self, connection: apsw.Connection, context: str, space: str, *, after: int, at: int | None
     ) -> list[Derived]:
-        """Return the rows of one space by sequence number, whoever of a lineage stored them."""
+        """Return the rows of one space by sequence number, from every context of the lineage."""
         log = _, head, _ = self._tables.log(connection, context)
         runs = self._tables.runs(connection, log, at=at)
         found: list[Derived] = []
@@ -200,7 +200,7 @@ class DerivedRows:
         return found
 
     def spaces(self, connection: apsw.Connection, context: str) -> list[str]:
-        """Return the names of the spaces in which a context has rows of its own."""
+        """Return the names of the spaces in which a context has its own rows."""
         ref, _, _ = self._tables.log(connection, context)
         return [space for (space,) in self._tables.rows(connection, "spaces_of", (ref,))]
 
