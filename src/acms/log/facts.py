@@ -49,9 +49,9 @@ _DRAFT = tuple(field.name for field in fields(Draft))
 
 
 def normalize_address(subject: str, attribute: str) -> Address:
-    """Return what two facts have in common that are about the same: case, articles, plurals and punctuation aside.
+    """Return the address shared by facts about the same thing: case, articles, plurals and punctuation are ignored.
 
-    What is part of a name stays, as in C++ and node -1; so does the "s" of a subject of one short word, as in Mars.
+    Signs that are part of a name stay, as in C++ and node -1; so does the "s" of a one-word, short subject like Mars.
     """
     return _normalize_label(subject, name=True), _normalize_label(attribute)
 
@@ -104,7 +104,7 @@ class Succession:
     """The facts of a log at a version: which are in force, and what retired the others."""
 
     def __init__(self, entries: Iterable[Entry], cover: Cover) -> None:
-        """Take every fact up to a version, and what is out of force there."""
+        """Take every fact up to a version, and the cover at that version."""
         self.entries = sorted((one for one in entries if one.kind is Kind.FACT), key=lambda one: one.version)
         self._cover = cover
         known = {entry.version: entry for entry in self.entries}
@@ -267,9 +267,9 @@ def as_fact(
     replaces: tuple[str, ...] = (),
     originals: Mapping[str, str] = {},
 ) -> Fact:
-    """Return an entry as the fact it is; `replaces` are the ids of all it stands in for, directly or not.
+    """Convert an entry to a `Fact`; `replaces` are the ids of all facts it supersedes, directly or indirectly.
 
-    `originals` are the ids of what was adopted from elsewhere, and of what the log has in their place.
+    `originals` maps the ids of entries adopted from elsewhere to the ids of their copies in this log.
     """
     data = entry.data
     confidence = data.get("confidence", 1.0)
@@ -290,7 +290,9 @@ def as_fact(
         valid_to=_parse_time(data.get("valid_to")),
         stated_at=_stated_at(entry),
         trust=trust.trust_of_entry(entry),
-        sources=tuple(id for id in entry.sources if not id.startswith("f_")),  # a fork cites what it adopted
+        sources=tuple(
+            id for id in entry.sources if not id.startswith("f_")
+        ),  # a fork cites the facts it adopted
         replaces=replaces,
         depends_on=tuple(originals.get(id, id) for id in data.get("depends_on", ()) if isinstance(id, str)),
         context=entry.context,
@@ -358,10 +360,10 @@ def are_rivals(one: Entry, other: Entry) -> bool:
 def find_revoked_facts(
     entries: Sequence[Entry], cover: Cover, gone: frozenset[str], *, whole: bool = False
 ) -> list[Entry]:
-    """Return the facts to be retired when some messages are: those in force that were made from them.
+    """Return the active facts to retire along with some messages: the facts that were made from them.
 
-    What these stood in for comes back, unless it was made from the same messages or another fact fills its address.
-    With `whole` only what was made from nothing else goes.
+    The facts these superseded become active again, unless they were made from the same messages or another fact fills
+    their address. With `whole`, only facts that were made from no other messages are retired.
     """
 
     def goes(entry: Entry) -> bool:

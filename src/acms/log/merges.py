@@ -38,7 +38,7 @@ class Merges:
     """The merges of a log up to a version."""
 
     def __init__(self, retractions: Iterable[Entry], cover: Cover) -> None:
-        """Take every retraction up to the version, and what is out of force there."""
+        """Take every retraction up to a version, and the cover at that version."""
         undoing = {
             id
             for one in cover.retiring
@@ -63,7 +63,7 @@ class Merges:
         return found
 
     def origin(self, entry: Entry) -> Origin:
-        """Return where an entry was written first: what a merge has copied names it, and so does what was adopted."""
+        """Return where an entry was first written; a copied or adopted entry names its original."""
         named: str | None = None
         if entry.kind is Kind.RETRACTION:
             named = entry.data.get(MERGED)
@@ -86,7 +86,7 @@ MergeStrategy: TypeAlias = Literal["refuse", "ours", "theirs"]
 class MergeConflict:
     """One thing that both sides changed since they last knew of each other, and not to the same."""
 
-    #: What they disagree about: a message, a tool group, a fact, or what was said under a caller's key.
+    #: Subject of the conflict: a message, a tool group, a fact, or the message under a caller's key.
     kind: Literal["message", "tool_group", "fact", "key"]
     #: What each side did, as git says it; where one deleted, its side is empty.
     type: Literal["modify/modify", "modify/delete", "add/add"]
@@ -135,7 +135,7 @@ class Merged:
         return bool(self.appended or self.changed or self.retracted or self.conflicts)
 
     def __str__(self) -> str:
-        """Show it as a difference: what comes, what changes, what goes, and the conflicts."""
+        """Format the merge as a diff: appended, changed and retracted entries, then the conflicts."""
         lines = [f"--- {self.ours}", f"+++ {self.theirs}"]
         if not self:
             lines.append(

@@ -1,9 +1,9 @@
-"""Calls of the tools that a provider defines itself, their results, and what its other items say.
+"""Calls of provider-defined tools, their results, and the texts of a provider's other items.
 
 A log holds a native call as a `ToolCall` and a native result as a `ToolResult`, so both are paired, counted, searched
-and compacted like every other. A `Raw` part of the vendor `AS_GIVEN` behind it holds the rest of the item, and
-`write_call` and `write_result` make the item again for the provider it came from. An item that is call and result in
-one stays a `Raw` part of its vendor; `item_text` is what it says.
+and compacted like every other. A `Raw` part of the vendor `AS_GIVEN` after it holds the rest of the item, and
+`write_call` and `write_result` rebuild the item for the provider it came from. An item that is both call and result
+stays a `Raw` part of its vendor; `item_text` returns its text.
 
 Items of the Responses API as of the package openai 3.54 (`response_input_item.py`).
 """
@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 from acms.model import Json, Media, Part, Raw, ToolCall, ToolResult
 
 AS_GIVEN = "as-given"
-"""Vendor of a `Raw` part that holds what was given beside a part, such as annotations."""
+"""Vendor of a `Raw` part that holds additional fields of a part, such as annotations."""
 RESPONSES = "openai-responses"
 AGENTS = "openai"
 """Vendor of the items of the OpenAI Agents SDK, which stand beside the parts that were read from them."""
 VENDORS = frozenset((RESPONSES, AGENTS, "openai-chat", "anthropic", "gemini"))
-"""Vendors of items that say something; what other adapters keep says again what stands beside it."""
+"""Vendors whose items have content of their own; items kept by other adapters repeat the parts beside them."""
 
 NO_RESULT = "no result: interrupted"
 """Stands for the result of a tool call that has none: providers refuse a call without a result."""
@@ -35,7 +35,7 @@ class CallForm(NamedTuple):
 
     #: The type of the item that holds its result.
     output: str
-    #: The field that holds what is asked for; "" for everything but the ids and the status.
+    #: The field that holds the request; "" for all fields but the ids and the status.
     payload: str = ""
     #: The name of the tool; "" where the item says it.
     name: str = ""
@@ -241,9 +241,9 @@ def write_call(call: ToolCall, rest: Mapping[str, Json]) -> dict[str, Json] | No
 def write_result(
     result: ToolResult, media: Sequence[Media], called: str, rest: Mapping[str, Json]
 ) -> dict[str, Json] | None:
-    """Make the item that answers a native call; None where nothing that answers it can be made of the result.
+    """Build the item that answers a native call, or None if the result cannot answer it.
 
-    `rest` is what is left of the item that it came as, empty for a stand-in.
+    `rest` holds the other fields of the original item; it is empty for a stand-in.
     """
     form = form_of_call(called)
     if form is None:

@@ -38,7 +38,7 @@ class CompactionPolicy:
     budget: int | None = None
     #: Share of the tokens in force that stays verbatim beside the newest messages, in [0, 1].
     keep: float = 0.0
-    #: Tokens a summary may have; a fifth of what it stands for when None.
+    #: Maximum tokens of a summary; None: a fifth of the tokens it replaces.
     summary_tokens: int | None = None
     #: Tokens of the smallest prompt that shows a summary: its shortest text has a tenth of them at most.
     smallest_prompt: int = 4_000
@@ -164,7 +164,7 @@ async def set_hold(storage: StorageBackend, namespace: str, held: bool) -> None:
 
 
 async def set_private(storage: StorageBackend, context: str, private: bool) -> Context:
-    """Keep what is said in a session from being found from the others of its namespace, or allow it again."""
+    """Hide the messages of a session from the other sessions of its namespace, or share them again."""
     if not isinstance(private, bool):
         raise ValidationError(f"must be true or false, was {private!r}", field=PRIVATE)
     return await update_settings(storage, context, _fixed_decider({PRIVATE: True if private else None}))
@@ -199,10 +199,10 @@ def _fixed_decider(change: Mapping[str, Json]) -> Decide:
 
 
 async def update_settings(storage: StorageBackend, context: str, decide: Decide) -> Context:
-    """Change settings by what they are; decides again when somebody else was first."""
+    """Change settings based on their current values; decide again after a concurrent change."""
     while True:
         found = await storage.context(context)
-        change = decide(found.settings)  # outside: what it refuses is not decided again
+        change = decide(found.settings)  # outside the try: its own errors are not retried
         try:
             return await storage.settings(found.id, change, rev=found.settings_rev)
         except ConflictError:

@@ -1,4 +1,4 @@
-"""Reads of a log: what is in force at a version, how much it takes, one entry, the profile of a namespace."""
+"""Reads of a log: the active entries at a version, their size, one entry, the profile of a namespace."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def version_of(head: Head, at: int | None) -> int:
 
 @runtime_checkable
 class HasCovers(Protocol):
-    """A store that remembers what is out of force."""
+    """A store that caches covers."""
 
     async def cover(self, context: str, head: Head, version: int, *, searchable: bool) -> Cover:
-        """Return what is out of force at a version."""
+        """Return the cover at a version."""
         ...
 
 
 async def cover_at(
     storage: StorageBackend, context: str, head: Head, version: int, *, searchable: bool = False
 ) -> Cover:
-    """Return what is out of force at a version, or with `searchable` what cannot be found; nobody may change it."""
+    """Return the cover at a version, for reading or with `searchable` for searching; callers must not modify it."""
     if not head.rewrites:
         return Cover(())
     if isinstance(storage, HasCovers):
@@ -150,10 +150,10 @@ async def read_active_sequence(
 async def messages_behind(
     storage: StorageBackend, context: str, head: Head, entries: Sequence[Entry]
 ) -> tuple[Entry, ...]:
-    """Return entries with the messages that each earlier summary among them stands for in its place.
+    """Return entries with each earlier summary among them expanded to the messages it replaced.
 
-    They are read as they are now: edits count, and what was retracted since is left out. A summary whose messages have
-    lost their content, by retention, is all there is of them and stays.
+    The messages are returned in their current form: edits apply, and retracted messages are left out. A summary whose
+    messages have lost their content by retention stays in their place.
     """
     if all(entry.kind is not Kind.SUMMARY for entry in entries):
         return tuple(entries)
@@ -205,7 +205,7 @@ async def count_active(
 
 
 async def count_messages(storage: StorageBackend, context: str, head: Head, version: int) -> tuple[int, int]:
-    """Count the messages up to a version, and their tokens, without what was erased."""
+    """Count the messages up to a version, and their tokens, without erased ones."""
     messages, tokens = await _message_counts(storage, context, version)
     if head.epoch:
         for entry in await storage.read(context, at=version, kinds=(Kind.MESSAGE,)):
@@ -216,7 +216,7 @@ async def count_messages(storage: StorageBackend, context: str, head: Head, vers
 
 
 def _merge_close_spans(spans: Iterable[Span]) -> list[Span]:
-    """Return ascending spans, those that lie close together as one: it costs less to read what is between them."""
+    """Merge ascending spans that lie close together: reading the entries between them is cheaper than a second read."""
     found: list[Span] = []
     for first, last in spans:
         if found and last - found[-1][0] < LONG_RUN:

@@ -1,7 +1,7 @@
-"""Trust: how far a text is believed, which is never more than the least believed of what it was made from.
+"""Trust: how far a text is believed, which is never more than its least trusted source.
 
-A message is trusted as its origin says. What ACMS made, a fact or a summary, notes the lowest class of what it was made
-from in its data. Pure, and the only place that knows the order (decision 0073).
+The trust of a message is its origin. A derived entry, a fact or a summary, stores the lowest class of its sources in
+its data. Pure, and the only module that knows the order (decision 0073).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from acms.model import Draft, Entry, Kind, Origin, Role
 
 TRUST = "trust"
-"""Name of the class in the data of what was derived."""
+"""Key of the class in the data of a derived entry."""
 
 RANK = {
     origin: rank
@@ -28,7 +28,7 @@ OF_ROLE = {
     Role.ASSISTANT: Origin.ASSISTANT,
     Role.TOOL: Origin.TOOL,
 }
-"""The class of what is said in a role, where its caller names none."""
+"""The class of a message by its role, unless the caller gives one."""
 
 LEADING = (Role.SYSTEM, Role.DEVELOPER)
 """Roles that instruct: no summary stands for what they say at the start of a log."""
@@ -45,7 +45,7 @@ def is_protected_origin(origin: Origin) -> bool:
 
 
 def trust_of_entry(entry: Draft) -> Origin:
-    """Return the class of an entry; `external` of what was derived before this was noted."""
+    """Return the class of an entry; `external` for derived entries written before the class was stored."""
     if entry.kind is Kind.MESSAGE:
         return entry.origin
     noted = entry.data.get(TRUST)
