@@ -153,3 +153,9 @@ def test_a_hold_and_a_retention_belong_to_the_namespace() -> None:
     assert [one["session"] for one in call("sessions")["sessions"]] == ["user_123"]
     run("policy", "set", "user_123", "--for-namespace", "--no-hold")
     assert policy_levels.HOLD not in asyncio.run(read())
+    run("policy", "set", "user_123", "--for-namespace", "--retention", "0.5")
+    assert asyncio.run(read())[policy_levels.RETENTION] == 1, "half a second is not at once"
+    assert (
+        "must be a number of seconds"
+        in run("policy", "set", "user_123", "--for-namespace", "--retention", "inf", code=1).stderr
+    )

@@ -811,6 +811,8 @@ async def test_what_cannot_be_read_of_an_answer_is_passed_over_and_told(
         ({"fact_id": 7}, "fact_id is a int"),
         ({"valid_from": "2026-03-01"}, "valid_from is no time with a time zone"),
         ({"valid_to": datetime(2026, 3, 1)}, "valid_to is no time with a time zone"),
+        ({"names": None}, "names is no list of texts"),
+        ({"depends_on": "f1"}, "depends_on is no list of texts"),
     ],
 )
 def test_a_proposal_that_cannot_be_read_says_why(given: dict[str, Any], why: str) -> None:

@@ -58,6 +58,7 @@ PLANTED = [
     ("email", "at ", "bob[at]example[dot]com", " or so"),
     ("phone", "call ", "+49 30 901820", " now"),
     ("phone", "(", "(212) 555-0142", ")"),
+    ("phone", "(", "(030) 1234567", ""),
     ("phone", "phone: ", "4155550199", ""),
     ("phone", "Tel. ", "0171/1234567", ""),
     ("iban", "pay to ", iban("DE", "370400440532013000"), " today"),

@@ -137,6 +137,15 @@ async def test_what_other_servers_add_goes_back_to_them_alone() -> None:
         assert other == {"role": "assistant", "content": "x"}
 
 
+@pytest.mark.parametrize("role", ["user", "system"])
+async def test_reasoning_of_a_message_that_is_not_an_answer_is_left_out(role: str) -> None:
+    blocks = [{"type": "thinking", "thinking": "hm", "signature": "S"}]
+    async with new_session() as session:
+        await session.ingest({"role": role, "content": "q", "thinking_blocks": blocks})
+        await session.ingest({"role": role, "content": "r", "reasoning_content": "hm"})
+        assert [item.content for item in await session.window(budget=100)] == ["q", "r"]
+
+
 async def test_a_thought_signature_in_the_chat_format_goes_back_in_either_format() -> None:
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     signed = {**call, "extra_content": {"google": {"thought_signature": "SIG"}}}

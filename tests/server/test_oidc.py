@@ -242,6 +242,15 @@ async def test_keys_are_read_once_and_again_for_one_that_is_not_known(home: Page
     await tokens.aclose()
 
 
+async def test_keys_without_an_id_are_all_tried(home: Pages) -> None:
+    first, second = Signer(None), Signer(None)
+    home.publish(first.published, second.published)
+    tokens = tokens_of(home)
+    for signer in (first, second):
+        assert (await tokens.find(signer.token(home.issuer))).tenant == "acme"
+    await tokens.aclose()
+
+
 async def test_a_silent_provider_delays_no_token_whose_key_is_known(home: Pages) -> None:
     seconds, old, new = [1000.0], Signer("1"), Signer("2")
     home.publish(old.published)

@@ -347,6 +347,7 @@ async def test_a_url_names_a_store(tmp_path, monkeypatch):
         "redis://host:6379/0?ttl_seconds=soon",
         "redis://host:6379/0?prefix=%00",
         "mysql://ana:secret@host/db?password=secret",
+        "redis2://:pa/secret@host:6379/0",
     ],
 )
 def test_a_url_that_names_no_store_is_refused_without_its_password(url):

@@ -421,6 +421,10 @@ def _find_type_error(one: Any) -> str | None:
         isinstance(version, int) and not isinstance(version, bool) for version in one.sources
     ):
         return "sources are not versions"
+    for name in ("names", "depends_on"):
+        value = getattr(one, name)
+        if not isinstance(value, tuple | list) or not all(isinstance(text, str) for text in value):
+            return f"{name} is no list of texts"
     return None
 
 

@@ -182,6 +182,8 @@ def _read_role_message(message: Mapping[str, Any], place: Place, unknown: Sequen
 
 def _read_reasoning(message: Mapping[str, Any], place: Place) -> list[Part]:
     """Return what a model thought, in the first of the fields that servers of the chat format have for it."""
+    if message["role"] != "assistant":
+        return []
     for block in _only_mappings(message.get("thinking_blocks")):
         if isinstance(block.get("thinking"), str):
             return [
@@ -203,7 +205,7 @@ def _read_reasoning(message: Mapping[str, Any], place: Place) -> list[Part]:
     for name in ("reasoning_content", "reasoning"):
         if not found and isinstance(message.get(name), str) and message[name]:
             found.append(Reasoning(place.at(name).text(message[name])))
-    return found if message["role"] == "assistant" else []
+    return found
 
 
 def _only_mappings(value: object) -> list[Mapping[str, Any]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
+from math import ceil, isfinite
 from typing import Any, TypeAlias, cast
 
 from acms.errors import ConflictError, SessionNotFoundError, ValidationError
@@ -153,8 +154,17 @@ async def change_namespace(
 async def set_retention(storage: StorageBackend, namespace: str, seconds: float | None) -> None:
     """Set after how many seconds content that a summary stands for is deleted; None leaves it to the service."""
     context = await _namespace_context(storage, namespace)
-    checked = None if seconds is None else validation.validate_integer(int(seconds), RETENTION)
+    checked = None if seconds is None else _parse_seconds(seconds)
     await update_settings(storage, context.id, _fixed_decider({RETENTION: checked}))
+
+
+def _parse_seconds(seconds: float) -> int:
+    """Return whole seconds, rounded up: half a second must not mean at once."""
+    if isinstance(seconds, float):
+        if not isfinite(seconds):
+            raise ValidationError(f"must be a number of seconds, was {seconds}", field=RETENTION)
+        seconds = ceil(seconds)
+    return validation.validate_integer(seconds, RETENTION)
 
 
 async def set_hold(storage: StorageBackend, namespace: str, held: bool) -> None:

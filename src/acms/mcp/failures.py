@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from math import ceil
 
 import pydantic
 from mcp_types import CallToolResult, TextContent
@@ -75,7 +76,7 @@ def _select_options(error: ACMSError) -> list[str]:
     if isinstance(error, ValidationError) and error.field == "scope" and error.options:
         return list(_NAMESPACE)
     if isinstance(error, RateLimitError):
-        return [f"call again after {max(1, round(error.retry_after + 0.5))} seconds"]
+        return [f"call again after {max(1, ceil(error.retry_after))} seconds"]
     if error.code in _OPTIONS:
         return list(_OPTIONS[error.code])
     return [one for one in error.options if not problem_details.CODE.search(one) and "/api/" not in one]

@@ -140,8 +140,10 @@ def find_phone_numbers(text: str, work: Work) -> Iterator[Found]:
         stop = start + len(number)
         if number.count(")") > number.count("("):
             number = number.rstrip(")")
-        elif number[:2] == "((" or (number[:1] == "(" and number.find(")") == len(number) - 1):
+        elif number[:1] == "(" and number.find(")") == len(number) - 1:
             start, number = start + 1, number[1:-1]
+        elif number[:2] == "((":
+            start, number = start + 1, number[1:].removesuffix(")")
         before, after = text[start - 1 : start], text[stop : stop + 2]
         joined = _joins_word(before) or before in ("_", "+") or after[:1].isalnum() or after[:1] in ("_", "@")
         if joined or number[:2] in ("+ ", "+.") or (after[:1] in tuple(".,:-/") and after[1:].isdigit()):

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Mapping
+from math import ceil
 from secrets import token_hex
 from time import perf_counter
 from typing import Any
@@ -193,7 +194,7 @@ def _build_problem_response(error: ACMSError, exchange: Exchange) -> Response:
         raise error
     headers: dict[str, str] = {}
     if isinstance(error, RateLimitError):
-        headers["Retry-After"] = str(max(1, round(error.retry_after + 0.5)))
+        headers["Retry-After"] = str(max(1, ceil(error.retry_after)))
     elif status == 503:
         headers["Retry-After"] = "1"
     if isinstance(error, AuthenticationError):

@@ -329,8 +329,8 @@ def _select_signature_keys(document: Mapping[str, Any]) -> dict[str, Mapping[str
     kinds = frozenset(ALGORITHMS.values())
     listed = [one for one in document["keys"] if isinstance(one, dict)]
     return {
-        str(one.get("kid", "")): one
-        for one in listed
+        str(one.get("kid") or f"#{place}"): one  # without an id each is tried
+        for place, one in enumerate(listed)
         if one.get("kty") in kinds and one.get("use", "sig") == "sig"
     }
 

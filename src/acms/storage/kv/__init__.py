@@ -176,10 +176,10 @@ def open_kv(url: str | Path) -> KVHome:
             )
     except (ValidationError, ValueError) as error:
         raise ConfigurationError(
-            f"{_without_password(url)} does not name a key-value memory: {error}"
+            f"{urls.without_password(url)!r} does not name a key-value memory: {error}"
         ) from error
     raise ConfigurationError(
-        f"{_without_password(url)} does not name a key-value memory",
+        f"{urls.without_password(url)!r} does not name a key-value memory",
         options=_FORMS,
     )
 
@@ -212,10 +212,3 @@ def _split_options(rest: str, *names: str) -> tuple[str, dict[str, str]]:
         else:
             left.append(item)
     return (f"{where}?{'&'.join(left)}" if left else where), found
-
-
-def _without_password(url: str) -> str:
-    """Return a URL without the password that may be in it."""
-    scheme, slashes, rest = url.partition("://")
-    host, slash, path = rest.partition("/")
-    return repr(f"{scheme}{slashes}{host.rpartition('@')[2]}{slash}{path.partition('?')[0]}")
