@@ -30,7 +30,7 @@ _NOT_KEPT = "the bytes of media are not kept, only their hash: give ACMSConfig(m
 
 
 def check_list(messages: object, most: int) -> Sequence[Mapping[str, Any]]:
-    """Return a list of mappings of at most so many; `ValidationError` for what is none."""
+    """Return a list of at most `most` mappings; raise `ValidationError` for any other value."""
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
         raise ValidationError(f"must be a list, not {type(messages).__name__}", field="messages")
     if len(messages) > most:
@@ -55,7 +55,7 @@ def is_empty_turn(turn: Turn) -> bool:
 
 
 def fill_empty_turn(turn: Turn) -> Turn:
-    """Return a message that says nothing with what it came as in a part, so that it can be stored."""
+    """Return an empty message with its original content in a part, so that it can be stored."""
     if not is_empty_turn(turn):
         return turn
     return {
@@ -74,10 +74,10 @@ def read_message(
     strict: bool,
     listed: bool = True,
 ) -> tuple[T, tuple[str, ...]]:
-    """Read a message as it is stored, and say what had to be repaired.
+    """Parse a message for storage; return it with notes on its repairs.
 
-    `check` makes something of what was read, or raises. A message that no repair helps is stored as its JSON when it
-    is one of a list, which it must not stop; alone it is an error, as everything that is wrong is when `strict`.
+    `check` converts the parsed turns, or raises. In a list, a message that cannot be repaired is stored as its JSON, so
+    that it does not block the list; alone it is an error, as is every invalid value when `strict`.
     """
     notes: dict[str, None] = {}
     foreign.check_privacy_field(message, field)

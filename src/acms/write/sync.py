@@ -59,7 +59,7 @@ class Sync:
         self._notes: dict[str, None] = {}
 
     async def run(self, messages: Sequence[Mapping[str, Any]]) -> Done:
-        """Read the list, decide, and append; again from the start when somebody else wrote between."""
+        """Read the list, decide, and append; start again after a concurrent write."""
         shared = self._shared
         if not shared.config.strict:
             messages, renamed = rename_repeated_calls(messages)
@@ -175,7 +175,7 @@ class Sync:
     # ── the list ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _items(self, messages: Sequence[Mapping[str, Any]]) -> list[tuple[Item, ...]]:
-        """Return what each message of a list is in a log; what was read the last time need not be read again."""
+        """Return the items of each message of a list; messages of the previous list are not parsed again."""
         known_before = self._shared.listed
         read: dict[bytes, tuple[Item, ...]] = {}
         found: list[tuple[Item, ...]] = []
