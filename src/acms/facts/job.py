@@ -61,7 +61,7 @@ from acms.write.retirement import Rewrite, follow_private, propagate_to_profile
 BUSY = 0.25
 """Seconds after an append of this process for which the event loop is left to more of them."""
 SHARE = 9
-"""While it is busy a reflection rests for so many times what it worked."""
+"""While it is busy, a reflection rests for this multiple of the time it worked."""
 LONGEST_REST = 0.1
 
 
@@ -74,17 +74,17 @@ class Pace:
 
     @property
     def busy(self) -> bool:
-        """Whether messages are arriving in this process, and nobody waits for the work."""
+        """Whether messages are arriving in this process, and no caller waits for the work."""
         here = self.here
         return here is not None and not here.waiting and monotonic() - here.appended < BUSY
 
     def enter(self, context: str) -> None:
-        """Say that a log will be looked at again before the work ends: nobody need wake a worker for it."""
+        """Record that a log will be read again before the work ends: no worker needs to be woken for it."""
         if self.here is not None:
             self.here.reflecting.add(context)
 
     def leave(self, context: str) -> None:
-        """Say that what is asked for from now on may not be seen."""
+        """Record that requests from now on may be missed."""
         if self.here is not None:
             self.here.reflecting.discard(context)
 
@@ -140,7 +140,7 @@ class _Work:
 
 @dataclass(frozen=True, slots=True)
 class _Log:
-    """What is known of a log: where it stands, what is out of force, and the facts in force."""
+    """The state of a log: its head, its cover, and its active facts."""
 
     context: str
     head: Head
@@ -152,7 +152,7 @@ class _Log:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A stretch, what the reflector was given of it, and what it said."""
+    """A stretch, the input of the reflector for it, and its answer."""
 
     stretch: Stretch
     turns: tuple[Turn, ...]
@@ -164,7 +164,7 @@ class _Asked:
 
 
 class _Overtaken(Exception):
-    """What was read has changed or was reflected on by somebody else: look again."""
+    """The messages read have changed, or another process reflected on them: read again."""
 
 
 def make_reflection_handler(
@@ -265,7 +265,7 @@ async def _read_log_state(work: _Work, context: str, head: Head) -> _Log:
 
 
 async def _find_next_stretch(work: _Work, before: Reached, head: Head) -> tuple[Stretch | None, _Log]:
-    """Return what is to be read next, and what is known of the log at that point."""
+    """Return the next stretch to read, and the state of the log at that point."""
     storage, context, config = work.storage, work.context.id, work.config.reflection
     turns = config.max_turns
     if reflection_kind(work.reflector) == REFLECT:
@@ -369,7 +369,7 @@ def _most_facts(work: _Work, found: Stretch) -> int:
 
 
 async def _await_until_closed(here: handles.Here | None, call: Awaitable[object]) -> object:
-    """Await a call that ends when the storage handle is closed: nobody who closes a session waits for a model."""
+    """Await a call that is ended when the storage handle closes: closing a session never waits for a model."""
     if here is None:
         return await call
     task = asyncio.ensure_future(call)
@@ -465,7 +465,7 @@ async def _append_own(
     read: Sequence[Entry],
     marks: Sequence[Draft],
 ) -> tuple[_Log, Consolidated, Receipt]:
-    """Append facts to the session's own log, as often as it takes; the marks of what was read come with the last."""
+    """Append facts to the session's own log, retrying on conflicts; the last append includes the marks."""
     while True:
         plan = await _consolidate_proposals(
             work, asked, state, proposals, read, f"reflect:{asked.stretch.key}"
@@ -482,7 +482,7 @@ async def _append_own(
                 raise _Overtaken
             return state, plan, result
         if isinstance(result, IdempotencyMismatchError | GoneError):
-            raise _Overtaken from result  # somebody else has reflected on it; or a source was erased
+            raise _Overtaken from result  # another process reflected on it, or a source was erased
         if type(result) is not ConflictError:
             raise result
         head = await work.storage.head(state.context)
@@ -521,9 +521,9 @@ async def _check_stretch_current(work: _Work, found: Stretch, before: Head) -> N
 
 
 async def _check_profile(work: _Work, found: Stretch, before: Head) -> None:
-    """Take back from the profile what was made of messages that went, or became private, while it was said there.
+    """Remove from the profile the facts made from messages that were removed, or became private, meanwhile.
 
-    Whoever saw to that looked at the profile before it was there, or looks at it after this.
+    The removal itself updated the profile before these facts were in it, or will do so after this check.
     """
     context = await work.storage.context(before.context)
     if context.settings.get(PRIVATE):
@@ -543,7 +543,7 @@ async def _check_profile(work: _Work, found: Stretch, before: Head) -> None:
 
 
 async def _read_profile(work: _Work, *, create: bool = False) -> _Log | None:
-    """Return what is known of the log of the namespace's facts; None while there is none."""
+    """Return the state of the namespace's fact log, or None if it does not exist."""
     storage, namespace = work.storage, work.context.namespace
     found = await profile_of(storage, namespace)
     if found is None:

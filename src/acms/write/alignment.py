@@ -309,8 +309,8 @@ def _longest_common_subsequence(candidates: Sequence[Sequence[int]], live: Seque
 def _match_by_call_ids(items: Sequence[Item], rows: Sequence[Row], matched: list[int | None]) -> set[int]:
     """Match calls and results whose text changed, by the ids of their calls; return which.
 
-    Providers may reuse an id. So the search stays next to matched messages: first after the message before them, or after
-    a result's call, then before the message after them; and it never passes another user turn.
+    Providers may reuse an id. So the search stays next to matched messages: first after the message before them, or
+    after a result's call, then before the message after them; and it never passes another user turn.
     """
     taken = {place for place in matched if place is not None}
     found: set[int] = set()
