@@ -1,4 +1,4 @@
-"""Adoption: a fork is given the facts that its parent distilled later from what both have in common."""
+"""Adoption: a fork receives the facts that its parent later distilled from their common entries."""
 
 from __future__ import annotations
 

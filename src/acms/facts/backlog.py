@@ -75,7 +75,7 @@ class Limits:
 
     #: An episode with fewer messages waits for the next one.
     least: int
-    #: Messages and tokens of one call, unless what must be read together has more.
+    #: Messages and tokens of one call, unless an indivisible stretch has more.
     turns: int
     tokens: int
 
@@ -91,7 +91,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """What one call of a reflector reads."""
+    """The input of one reflector call."""
 
     #: Edits of episodes that were reflected on before.
     edits: tuple[Entry, ...]
@@ -326,7 +326,7 @@ def draft_extended_mark(found: Stretch, now: datetime) -> Draft:
     )
 
 
-# ── what a reflector answered ───────────────────────────────────────────────────────────────────────────────────────
+# ── answers of a reflector ──────────────────────────────────────────────────────────────────────────────────────────
 
 _CHOICES: Mapping[str, Collection[object]] = {
     "action": get_args(Action),
@@ -397,7 +397,7 @@ def _from_fact(fact: Fact, versions: Mapping[str, int]) -> Any:
 
 
 def _find_type_error(one: Any) -> str | None:
-    """Return what cannot be read of a proposal; None when it all can."""
+    """Return the type error of a proposal, or None if it can be read."""
     if not isinstance(one, Proposal):
         return f"is a {type(one).__name__}"
     for name, choices in _CHOICES.items():

@@ -170,7 +170,7 @@ async def _append_changes(
         for decision in plan.decisions:
             if decision.draft is None:
                 raise ValidationError(f"{decision.outcome}: {decision.reason}", field="value")
-        # Of two who fill an address at once the second looks again: so it takes the place of the first.
+        # Of two concurrent statements for one address the second reads again, so it replaces the first.
         op = Append(context=context, drafts=plan.drafts, expect=Expect(version=head.version))
         (result,) = await storage.append([op])
         if type(result) is ConflictError and (await storage.head(context)).version != head.version:

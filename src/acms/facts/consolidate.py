@@ -74,10 +74,10 @@ class Said:
     def demoted(
         self, ends: Sequence[Fact], instead: Proposal | None, sources: Sequence[Entry]
     ) -> dict[str, list[Span]]:
-        """Return the messages that say what some facts said, each with the spans of it that are still good.
+        """Return the messages that state some facts, each with the spans of it that are still valid.
 
-        `instead` takes their place and was made from `sources`, which are good; None when they end. A message all of
-        which is still good is not among them.
+        `instead` replaces the facts and was made from `sources`, which stay valid; None when they end. A message that
+        is wholly valid is not included.
         """
         bad: dict[str, set[int]] = {}
         entries: dict[str, Entry] = {}
@@ -206,7 +206,7 @@ class Rules:
 class Consolidated:
     """The drafts to append, and the reasons."""
 
-    #: New facts first, then what ends others; each with a key, so that a repeated append changes nothing.
+    #: New facts first, then retractions; each with a key, so that a repeated append changes nothing.
     drafts: tuple[Draft, ...]
     #: One for each proposal, in order.
     decisions: tuple[Decision, ...]
@@ -257,7 +257,7 @@ class _Book:
     by_id: Mapping[str, Fact]
     at: Mapping[Address, Sequence[Fact]]
     now: datetime
-    #: Who says it by hand; None where a reflector does.
+    #: Class of the caller who states facts by hand; None for a reflector.
     by: Origin | None = None
     decisions: dict[int, Decision] = field(default_factory=dict)
     changes: list[_Change] = field(default_factory=list)
@@ -536,7 +536,7 @@ def _find_rival(change: _Change, earlier: Sequence[_Change]) -> _Change | None:
 def _find_duplicate(
     change: _Change, there: Sequence[Fact], known: Sequence[Fact], earlier: Sequence[_Change]
 ) -> tuple[str, str | None] | None:
-    """Return why a proposal says nothing new, and what says it already; None when it does say something."""
+    """Return why a proposal is a duplicate, and of which fact or proposal; None if it is not."""
     said = change.proposal
     if said.action == "remove":
         return None
@@ -587,9 +587,9 @@ def _is_same_statement(said: Proposal, other: Fact | Proposal, *, exactly: bool 
 
 
 def _drop_overridden(changes: Sequence[_Change], book: _Book) -> list[_Change]:
-    """Leave out a change whose fact, or address of cardinality one, a later one takes.
+    """Drop a change if a later one takes its fact, or its address of cardinality one.
 
-    A fact that is told to go, and whose place another one takes, is replaced whichever came first.
+    A fact that one proposal removes and another replaces is replaced, in either order.
     """
     kept: list[_Change] = []
     named: dict[str, _Change] = {}
@@ -638,7 +638,7 @@ def _decide_keeps(changes: Sequence[_Change], book: _Book) -> None:
 
 
 def _limit_additions(changes: Sequence[_Change], most: int, book: _Book) -> list[_Change]:
-    """Leave out what one answer adds beyond a number: what tools and pages say first, then the last."""
+    """Drop the facts that one answer adds beyond a limit: those of tools and pages first, then the last ones."""
     adding = [change for change in changes if change.proposal.action != "remove" and not change.ends]
     adding.sort(key=lambda change: not trust.is_protected_origin(change.trust))
     beyond = sorted(change.index for change in adding[most:])
@@ -737,7 +737,7 @@ def _strictest_privacy(sources: Iterable[Entry]) -> Privacy:
 
 
 def _spans_of_facts(facts: Iterable[Fact], *, chain: bool) -> tuple[Span, ...]:
-    """Return where facts lie; with all they stand in for, when none of these shall come back."""
+    """Return the spans of facts, with all facts they supersede if none of these may become active again."""
     versions: set[int] = set()
     for fact in facts:
         versions.add(fact.version)

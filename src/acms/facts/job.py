@@ -1,8 +1,8 @@
-"""Reflection: closed episodes are distilled into facts by a job, in order, and never on the way of a message.
+"""Reflection: a job distills closed episodes into facts, in order, and never while a message is being stored.
 
-A reflector proposes, rules decide (`acms.facts.consolidate`), one append says it: the facts, what they retire, and a
-mark for each episode that was read. Where something was rewritten meanwhile the same answer is consolidated again; a
-model is asked twice about a stretch only when a message it read is no longer in force, or when the process was killed.
+A reflector proposes, rules decide (`acms.facts.consolidate`), one append writes: the facts, the facts they retire, and
+a mark for each episode that was read. After a concurrent rewrite the same answer is consolidated again; a model is
+asked twice about a stretch only when a message it read is no longer active, or when the process was killed.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ LONGEST_REST = 0.1
 
 
 class Pace:
-    """Leaves the event loop to those who write: works in slices, and rests between them while messages arrive."""
+    """Leaves the event loop to writers: works in slices, and rests between them while messages arrive."""
 
     def __init__(self, here: Here | None) -> None:
         self.here = here
@@ -112,12 +112,12 @@ LONG = 100_000
 """Letters of which an extract is made in a thread."""
 
 
-# ── what a worker does ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── the worker ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What reflecting on one log needs."""
+    """The state needed to reflect on one log."""
 
     storage: StorageBackend
     context: Context
@@ -127,7 +127,7 @@ class _Work:
     seeded: bool
     name: str
     config: ACMSConfig
-    #: What may leave towards the reflector.
+    #: Redaction of content sent to the reflector.
     stage: Stage
     lease: Lease
     pace: Pace
@@ -175,10 +175,10 @@ def make_reflection_handler(
     handle: StorageBackend | None = None,
     modes: Mapping[str, Privacy] | None = None,
 ) -> Handler:
-    """Return what works off reflections; `counters` are those that are not known by name.
+    """Return the job handler for reflections; `counters` are those that are not known by name.
 
-    With the `handle` that the sessions of this process write to it keeps out of their way, and its calls end when the
-    handle is closed. `modes` are the least privacy modes in which jobs are done, by log; without, it is that of
+    With the `handle` that the sessions of this process write to it yields to their writes, and its calls end when the
+    handle is closed. `modes` are the least privacy modes in which jobs are done, by log; the default is that of
     `config`.
     """
     seeded = backlog.has_seed_signature(reflector)
@@ -254,7 +254,7 @@ async def _read_progress(storage: StorageBackend, context: str) -> Reached:
 async def _read_log_state(work: _Work, context: str, head: Head) -> _Log:
     storage = work.storage
     replacing = await storage.read(context, at=head.version, replacing=True) if head.rewrites else []
-    # What a compaction stands for is read as it was said.
+    # The messages behind a compaction are read in their original wording.
     cover = Cover(replacing, searchable=True)
     entries = await storage.read(context, at=head.version, kinds=(Kind.FACT,))
     facts = [fact for fact in known_facts.collect_facts(entries, cover, replacing) if fact.retired is None]
@@ -293,7 +293,7 @@ async def _find_next_stretch(work: _Work, before: Reached, head: Head) -> tuple[
 
 
 async def _reflect_on_stretch(work: _Work, found: Stretch, state: _Log) -> None:
-    """Ask about one stretch, and append what the rules make of the answer."""
+    """Ask about one stretch, and append the facts that the rules accept from the answer."""
     began = monotonic()
     profile = None if work.context.namespace == UNNAMED else await _read_profile(work)
     known = (*state.facts, *(profile.facts if profile is not None else ()))
@@ -332,9 +332,9 @@ async def _ask_reflector(
     turns: tuple[Turn, ...],
     shown: tuple[Fact, ...],
 ) -> Reflection:
-    """Return what can be read of a reflector's answer; `ProviderError` when it failed.
+    """Return the readable part of a reflector's answer; raise `ProviderError` when it failed.
 
-    How long it may take is for the reflector to say: nothing else ends a call that answers.
+    The reflector limits how long it may take: no other timeout ends a call that answers.
     """
     reflector: Any = work.reflector
     if work.seeded:
@@ -425,7 +425,7 @@ async def _write_answer(
     state: _Log,
     profile: _Log | None,
 ) -> None:
-    """Append what the rules make of an answer, the facts of the namespace first, unless it has only its own."""
+    """Append the accepted facts, those of the namespace first; a private or unshared session has only its own."""
     proposals = asked.answer.proposals
     private = (await work.storage.context(work.context.id)).settings.get(PRIVATE)
     if private or work.context.namespace == UNNAMED:
@@ -493,7 +493,7 @@ async def _append_own(
 
 
 async def _append_with_retry(work: _Work, op: Append) -> Receipt | ACMSError:
-    """Append, and try again when the store is busy: what a model has answered must not be asked for again."""
+    """Append, and retry when the store is busy: a model is not asked twice for the same answer."""
     retry = work.config.retry
     attempt = 0
     while True:
@@ -559,7 +559,7 @@ async def _read_profile(work: _Work, *, create: bool = False) -> _Log | None:
 async def _append_profile(
     work: _Work, asked: _Asked, proposals: Sequence[Proposal], read: Sequence[Entry]
 ) -> list[Decision]:
-    """Append facts of scope namespace to the profile, as often as it takes; return what became of each proposal."""
+    """Append facts of scope namespace to the profile, retrying on conflicts; return the outcome of each proposal."""
     proposals = [replace(one, scope="namespace") for one in proposals]
     key = f"reflect:{work.context.id}:{asked.stretch.key}"
     while True:
@@ -585,7 +585,7 @@ async def _append_profile(
 async def _consolidate_proposals(
     work: _Work, asked: _Asked, state: _Log, proposals: Sequence[Proposal], read: Sequence[Entry], key: str
 ) -> Consolidated:
-    """Let the rules decide about proposals, and read what they ask for."""
+    """Apply the rules to proposals, and read the messages they request."""
     config = work.config.reflection
     limits = Rules(
         min_confidence=config.min_confidence,

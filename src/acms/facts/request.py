@@ -1,6 +1,6 @@
-"""What a session asks of facts: which a log knows at a version, a reflection now, an end to wait for.
+"""Requests of a session about facts: the facts at a version, a reflection now, waiting for its end.
 
-Nothing waits for a model that is gone.
+No job waits for a model that is gone.
 """
 
 from __future__ import annotations

@@ -259,7 +259,7 @@ def digest_draft(draft: Draft, nonce: str, salt: bytes) -> bytes:
 
 
 class Stamp(NamedTuple):
-    """What a draft gets before its place is known: the random end of its id, its salt and its digest."""
+    """The parts of a draft known before its placement: the random end of its id, its salt and its digest."""
 
     nonce: str
     salt: bytes

@@ -41,7 +41,7 @@ WINDOW = "response.compaction"
 FIELDS = frozenset(
     "role content markers actor_id metadata tool_calls tool_call_id parts created_at privacy origin key".split()
 )
-"""What `ingest` takes of a message."""
+"""Fields of a message that `ingest` accepts."""
 
 _OPENAI = frozenset(("name", "refusal", "audio", "function_call", "annotations"))
 _ANSWER = frozenset(
@@ -54,7 +54,7 @@ _ENVELOPE = ("audio", "annotations", "phase", "model", "stop_reason", "stop_sequ
              "container")  # fmt: skip
 _NOTHING: tuple[Json, ...] = (None, "", [], {})
 REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks")
-"""Fields in which servers of the chat format say what a model thought."""
+"""Fields in which servers of the chat format return reasoning."""
 _MARKS = frozenset(("cache_control", "prompt_cache_breakpoint"))
 _CHAT = frozenset(("image_url", "input_audio", "file"))
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
@@ -181,7 +181,7 @@ def _read_role_message(message: Mapping[str, Any], place: Place, unknown: Sequen
 
 
 def _read_reasoning(message: Mapping[str, Any], place: Place) -> list[Part]:
-    """Return what a model thought, in the first of the fields that servers of the chat format have for it."""
+    """Return the reasoning of a model, from the first field for it that servers of the chat format have."""
     if message["role"] != "assistant":
         return []
     for block in _only_mappings(message.get("thinking_blocks")):
@@ -303,7 +303,7 @@ def _make_tool_answer(turn: Turn, parts: Sequence[Part], call_id: Json, place: P
 
 
 def _guess_vendor(message: Mapping[str, Any]) -> str:
-    """Return whose message it is, as far as that can be told: unknown parts are kept under this name."""
+    """Guess the vendor of a message: unknown parts are kept under this name."""
     content = message.get("content")
     given = content if isinstance(content, list | tuple) else ()
     kinds = [one["type"] for one in given if isinstance(one, Mapping) and isinstance(one.get("type"), str)]
@@ -352,7 +352,7 @@ def _read_part(one: object, place: Place) -> list[Part]:
 
 
 def _surplus_parts(one: Mapping[str, Any], *held: str) -> list[Part]:
-    """Return what a part says besides the fields that are held; nothing when it is null, empty, or a mark."""
+    """Return the fields of a part that are not held; none for values that are null or empty, and for cache marks."""
     rest = {
         name: value
         for name, value in one.items()
@@ -457,7 +457,7 @@ def _read_media_block(one: Mapping[str, Any], place: Place) -> list[Part] | None
 
 
 def _read_compaction(one: Mapping[str, Any], place: Place) -> list[Part]:
-    """Keep a compaction as it is sent back: what an SDK adds as null is refused."""
+    """Keep a compaction in the form in which it is sent back: fields an SDK adds as null would be refused."""
     said = {name: value for name, value in one.items() if name not in _MARKS and value is not None}
     return [_make_raw_part({**said, "content": one.get("content")}, place)]
 
@@ -552,7 +552,7 @@ def _read_compacted_window(message: Mapping[str, Any], place: Place) -> Turn:
 
 
 def _surplus_of(item: Mapping[str, Any], *held: str) -> list[Part]:
-    """Return what an item says besides a call or its output, its id and how far it came."""
+    """Return the fields of an item besides a call or its output, its id and its status."""
     return _surplus_parts(item, "call_id", "id", "status", *held, *FIELDS)
 
 

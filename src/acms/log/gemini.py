@@ -30,7 +30,7 @@ _TEXT = frozenset(("text", "thought", SIGNATURE))
 
 
 def other_fields(one: Mapping[str, Any]) -> dict[str, Json]:
-    """Return the fields of a part that no part of a log holds; those within a call or a file stand under its name."""
+    """Return the fields of a part that no part of a log holds; those of a call or a file are nested under its name."""
     found: dict[str, Json] = {}
     for name, value in one.items():
         camel = _to_camel_case(name)

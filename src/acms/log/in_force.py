@@ -22,7 +22,7 @@ from acms.log.trust import LEADING, is_instruction
 from acms.model import Entry, Kind, Part, Role, Span, State, ToolCall, ToolResult
 
 LONG_RUN = 64
-"""Versions out of force beside each other that are worth skipping when a log is read."""
+"""Adjacent inactive versions that are worth skipping when a log is read."""
 ENDED = ("removed", "archived")
 """Reasons of retractions that end a fact without making it untrue that it took the place of others."""
 
@@ -79,7 +79,7 @@ class Cover:
         self._by: list[int] = []
         #: Edits and summaries in force, newest first, which are read at the first version they replace.
         self.shown: list[Entry] = []
-        #: Facts and retractions with effect, newest first: what retires facts.
+        #: Facts and retractions with effect, newest first: they retire facts.
         self.retiring: list[Entry] = []
         #: Summaries in force that only a provider can read, newest first: for everybody else they hide nothing.
         self.sealed: list[Entry] = []
@@ -203,7 +203,7 @@ class Cover:
         return summary.state is State.ERASED
 
     def by(self, version: int) -> int | None:
-        """Return the version of the entry that put this one out of force; None when it is in force."""
+        """Return the version of the entry that made this one inactive, or None if it is active."""
         index = bisect_right(self._first, version) - 1
         return self._by[index] if index >= 0 and version <= self._last[index] else None
 
@@ -220,11 +220,11 @@ class Cover:
         return [one for one in self.after(entry.version) if one.kind is Kind.MESSAGE and said in one.replaces]
 
     def __bool__(self) -> bool:
-        """Whether anything is out of force."""
+        """Whether any version is inactive."""
         return bool(self._first)
 
     def spans(self) -> list[Span]:
-        """Return the versions out of force as disjoint ascending spans."""
+        """Return the inactive versions as disjoint ascending spans."""
         return list(zip(self._first, self._last, strict=True))
 
     def changes(self, summary: Entry) -> list[tuple[int, int, int]]:
@@ -233,11 +233,11 @@ class Cover:
         return [one for one in found if one[2] > summary.version]
 
     def outdates(self, summary: Entry) -> bool:
-        """Return whether something of what a summary stands for was put out of force after it."""
+        """Return whether an entry that a summary replaced has been replaced or retracted after it."""
         return bool(self.changes(summary))
 
     def stretches(self, last: int) -> list[Span]:
-        """Return the stretches of versions up to one that have to be read: long runs out of force are left out."""
+        """Return the stretches of versions up to one that have to be read: long inactive runs are left out."""
         found: list[Span] = []
         start = 1
         for first, end in _join_spans(self.spans()):
@@ -304,7 +304,7 @@ def _newest_first_key(entry: Entry) -> int:
 
 
 def _keeps_replaced(entry: Entry) -> bool:
-    """Whether what a fact replaced stays out of force when an entry puts that fact out of force."""
+    """Whether the entries that a fact replaced stay inactive when an entry makes that fact inactive."""
     return entry.kind is Kind.FACT or (entry.kind is Kind.RETRACTION and entry.data.get("reason") in ENDED)
 
 
@@ -360,9 +360,9 @@ def effective_sequence(entries: Sequence[Entry], cover: Cover, *, after: int = 0
 def _answers_to_summarised(
     found: Sequence[Entry], entries: Sequence[Entry], cover: Cover, after: int
 ) -> set[int]:
-    """Return the versions of answers in force to calls that a summary stands for.
+    """Return the versions of active answers to calls that a summary replaced.
 
-    A call that was not read lies in a long run out of force, of a summary unless a retraction has put one there.
+    A call that was not read lies in a long inactive run, made by a summary unless a retraction has put one there.
     """
     summaries = [entry.version for entry in cover.shown if entry.kind is Kind.SUMMARY]
     called = {entry.group for entry in found if entry.group is not None and _has_tool_calls(entry)}
@@ -407,7 +407,7 @@ E = TypeVar("E", Entry, Doc)
 
 
 class Unit(NamedTuple, Generic[E]):
-    """Entries that are shown together or not at all, in the order they are read; or what the index knows of them."""
+    """Entries that are shown together or not at all, in the order they are read, or their documents from the index."""
 
     entries: tuple[E, ...]
     #: False for a tool group some of whose calls have no answer yet.
@@ -543,12 +543,12 @@ def preview_text(content: str, length: int = 100) -> str:
 
 
 class Demotion(NamedTuple):
-    """What became of one message."""
+    """The reason why one message is outdated, and the parts of it that are still valid."""
 
     #: The entry that replaced or ended its content, in words, and the version of that entry.
     by: str
     version: int
-    #: Characters of its content that are still good; none: nothing of it.
+    #: Characters of its content that are still valid; empty if none are.
     spans: tuple[Span, ...]
 
 
@@ -614,7 +614,7 @@ NONE = Stale({})
 
 
 def find_demotions(cover: Cover) -> Stale:
-    """Return what the entries with effect demote: undoing one of them restores everything."""
+    """Return the demotions of the entries with effect: undoing one of them restores everything."""
     found: dict[str, tuple[int, tuple[Span, ...]]] = {}
     for entry in cover.retiring:  # the newest first
         for id, spans in entry.data.get("demotes", ()):
@@ -625,6 +625,6 @@ def find_demotions(cover: Cover) -> Stale:
 
 
 def _intersect_spans(left: Sequence[Span], right: Sequence[Span]) -> tuple[Span, ...]:
-    """Return what lies in both of two ascending lists of spans."""
+    """Return the intersection of two ascending lists of spans."""
     cut = [(max(a, c), min(b, d)) for a, b in left for c, d in right]
     return tuple(sorted((start, end) for start, end in cut if start < end))

@@ -51,7 +51,7 @@ class Row:
     first: str
     key: str | None
     role: Role | None
-    #: Of the newest edit: its id, digests of its wording, of all that it holds, and of the metadata; who spoke.
+    #: Of the newest edit: its id, digests of its wording, its whole body and its metadata; its actor.
     id: str
     wording: bytes
     body: bytes
@@ -66,7 +66,7 @@ class Row:
     answers: tuple[str, ...]
     group: str | None
     tokens: int
-    #: False once it was retracted; True also when a summary stands for it.
+    #: False once it was retracted; True also when a summary replaced it.
     live: bool = True
     #: False once its content is gone.
     legible: bool = True

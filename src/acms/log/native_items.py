@@ -25,13 +25,13 @@ VENDORS = frozenset((RESPONSES, AGENTS, "openai-chat", "anthropic", "gemini"))
 """Vendors whose items have content of their own; items kept by other adapters repeat the parts beside them."""
 
 NO_RESULT = "no result: interrupted"
-"""Stands for the result of a tool call that has none: providers refuse a call without a result."""
+"""Placeholder for a missing result of a tool call: providers refuse a call without a result."""
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
 class CallForm(NamedTuple):
-    """How a native call is written, and what answers it."""
+    """The form of a native call and of its result."""
 
     #: The type of the item that holds its result.
     output: str
@@ -322,7 +322,7 @@ def _parse_tools(text: str) -> list[Json]:
     return found if isinstance(found, list) else []
 
 
-# ── what other items say ────────────────────────────────────────────────────────────────────────────────────────────
+# ── texts of other items ────────────────────────────────────────────────────────────────────────────────────────────
 
 _SILENT = frozenset(
     (
@@ -335,7 +335,7 @@ _SILENT = frozenset(
         "item_reference",
     )
 )
-"""Items that say nothing by themselves: reasoning, and what refers to or stands for others."""
+"""Items without text of their own: reasoning, and items that refer to or replace others."""
 _UNSAID = frozenset(
     (
         "type",
@@ -359,7 +359,7 @@ _UNSAID = frozenset(
 
 
 def item_text(part: Raw) -> str:
-    """Return what a provider's own item says, headed by its type; "" when it says nothing that can be read."""
+    """Return the text of a provider's own item, headed by its type, or "" if it has no readable text."""
     if part.vendor not in VENDORS:
         return ""
     try:
@@ -380,7 +380,7 @@ def is_understood(item: Mapping[str, Json]) -> bool:
 
 
 def item_text_of(item: Mapping[str, Json]) -> str:
-    """Return what an item of a provider says: every string in it but ids, signatures and encrypted content."""
+    """Return the text of a provider's item: every string in it but ids, signatures and encrypted content."""
     kind = item.get("type")
     if kind in _SILENT:
         return ""

@@ -84,7 +84,7 @@ def merge_policy(old: Mapping[str, Json], change: Mapping[str, Any]) -> dict[str
 
 
 def layer_policies(service: CompactionPolicy, *stored: Mapping[str, Json]) -> ResolvedPolicy:
-    """Return the policy in force from that of the service and what the namespace and the context say."""
+    """Return the effective policy: that of the service, overridden by the namespace and the context."""
     levels = dict.fromkeys(FIELDS, LEVELS[0])
     policy = service
     for level, one in zip(LEVELS[1:], stored, strict=True):
@@ -123,7 +123,7 @@ HOLD = "legal_hold"
 PRIVATE = "private"
 
 Decide: TypeAlias = Callable[[Mapping[str, Json]], Mapping[str, Json]]
-"""Says what to change in settings, given what they are."""
+"""Returns the changes to make to some settings, given the current ones."""
 
 
 async def resolve_policy(
@@ -152,7 +152,7 @@ async def change_namespace(
 
 
 async def set_retention(storage: StorageBackend, namespace: str, seconds: float | None) -> None:
-    """Set after how many seconds content that a summary stands for is deleted; None leaves it to the service."""
+    """Set after how many seconds the content behind summaries is deleted; None uses the default of the service."""
     context = await _namespace_context(storage, namespace)
     checked = None if seconds is None else _parse_seconds(seconds)
     await update_settings(storage, context.id, _fixed_decider({RETENTION: checked}))
@@ -181,7 +181,7 @@ async def set_private(storage: StorageBackend, context: str, private: bool) -> C
 
 
 async def namespace_settings(storage: StorageBackend, namespace: str) -> Mapping[str, Json]:
-    """Return what a namespace says: its policy, retention and hold; nothing when it was never told."""
+    """Return the settings of a namespace: its policy, retention and hold; empty if none were ever set."""
     try:
         return (await storage.context(NAMESPACE, namespace=namespace)).settings
     except SessionNotFoundError:

@@ -137,9 +137,9 @@ def id_in_copy(id: str, copy: str, runs: Sequence[Run]) -> str:
 
 
 def copy_batch(batch: Sequence[Entry], head: bytes, copy: str, runs: Sequence[Run]) -> Iterator[Entry]:
-    """Yield the entries of one append as a copy has them, behind the chain value `head`.
+    """Yield the entries of one append as a copy has them, after the chain value `head`.
 
-    What they cite of the copied log they cite of the copy. Of a tombstone only the digest is left, so it is kept.
+    References to the copied log become references to the copy. Of a tombstone only the digest is left, so it is kept.
     """
     written: list[Entry] = []
     for entry in batch:

@@ -52,10 +52,9 @@ async def cover_at(
 async def valid_times_at(
     storage: StorageBackend, context: str, head: Head, version: int
 ) -> dict[int, Period]:
-    """Return the facts in force at a version, by version, and when each of them is so.
+    """Return the active facts at a version, by version, and when each of them is true.
 
-    Beside them the messages that say nothing but what ends, with the last end, and the messages and summaries that are
-    in doubt.
+    Also the messages whose known facts all end, with the last end, and the messages and summaries in doubt.
     """
     made = await storage.read(context, at=version, kinds=(Kind.FACT,))
     cover = await cover_at(storage, context, head, version, searchable=True)
@@ -72,7 +71,7 @@ async def valid_times_at(
 async def _fact_times(
     storage: StorageBackend, context: str, version: int, found: Sequence[Fact]
 ) -> dict[int, Period]:
-    """Return what all facts of a log at a version tell: of those in force, of messages and of summaries."""
+    """Return the periods from all facts of a log at a version: for active facts, messages and summaries."""
     times = valid_times(found)
     if not any(fact.retired for fact in found) and all(period.end is None for period in times.values()):
         return times
@@ -103,7 +102,7 @@ def _message_ends(
 async def read_stretches(
     storage: StorageBackend, context: str, cover: Cover, version: int, *, after: int = 0
 ) -> list[Entry]:
-    """Read the messages and summaries of a log above a version, without the long runs that are out of force."""
+    """Read the messages and summaries of a log above a version, without the long inactive runs."""
     found: list[Entry] = []
     for first, last in cover.stretches(version):
         if last > after:
@@ -185,7 +184,7 @@ async def count_active(
     storage: StorageBackend, context: str, head: Head, version: int, cover: Cover
 ) -> tuple[int, int]:
     """Count the messages in force at a version, and the tokens of these and of the summaries in force."""
-    if head.epoch:  # something lost its content somewhere in the tree: only the entries say what
+    if head.epoch:  # an entry in the tree lost its content: only the entries show which
         sequence = effective_sequence(await read_stretches(storage, context, cover, version), cover)
         messages = sum(1 for entry in sequence if entry.kind is Kind.MESSAGE)
         return messages, sum(entry.tokens for entry in sequence)
@@ -197,7 +196,7 @@ async def count_active(
                     messages -= 1
                     tokens -= entry.tokens
             continue
-        for end, sign in ((last, -1), (first - 1, 1)):  # what lies between need not be read
+        for end, sign in ((last, -1), (first - 1, 1)):  # entries in between need not be read
             more_messages, more_tokens = await _message_counts(storage, context, end)
             messages += sign * more_messages
             tokens += sign * more_tokens

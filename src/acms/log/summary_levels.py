@@ -51,7 +51,7 @@ def choose_level(entry: Entry, tokens: int) -> Level:
 
 
 def at_level(entry: Entry, level: Level) -> Entry:
-    """Return a summary as it is shown with one of its texts."""
+    """Return a summary with one of its texts as its content."""
     if level.content == entry.content:
         return entry
     return replace(entry, content=level.content, tokens=level.tokens)

@@ -31,7 +31,7 @@ OF_ROLE = {
 """The class of a message by its role, unless the caller gives one."""
 
 LEADING = (Role.SYSTEM, Role.DEVELOPER)
-"""Roles that instruct: no summary stands for what they say at the start of a log."""
+"""Roles that instruct: no summary replaces their messages at the start of a log."""
 
 
 def lowest_trust(classes: Iterable[Origin], *, default: Origin = Origin.EXTERNAL) -> Origin:
@@ -40,7 +40,7 @@ def lowest_trust(classes: Iterable[Origin], *, default: Origin = Origin.EXTERNAL
 
 
 def is_protected_origin(origin: Origin) -> bool:
-    """Whether what a class says ends by nothing that tools or pages say: the application, the user, the assistant."""
+    """Whether tools and pages cannot end statements of a class: the application, the user, the assistant."""
     return RANK[origin] >= RANK[Origin.ASSISTANT]
 
 

@@ -188,7 +188,7 @@ def validity_periods(facts: Sequence[Fact], rivals: Iterable[tuple[str, str]]) -
         older = [id for id in dict.fromkeys((*fact.replaces, *before.get(fact.id, ()))) if id in found]
         said, own = stated_at(fact), stated_validity(fact)
         again = [id for id in older if id in fact.replaces and by_id[id].value == fact.value]
-        if own.start is None and older and not own.over(said):  # what says the same again means the same time
+        if own.start is None and older and not own.over(said):  # a restatement has the same period
             own = own._replace(start=found[again[0]].start if again else said)
         for id in older:
             if id in again:

@@ -40,7 +40,7 @@ RECALL = 2
 
 
 class Prices(NamedTuple):
-    """What input tokens cost beside one that is not cached."""
+    """Prices of input tokens relative to an uncached one."""
 
     #: Read from the cache, and written to it.
     read: float = 0.1
@@ -84,7 +84,7 @@ def find_start(befores: Sequence[int], costs: Sequence[int], room: int, length: 
     """
     if not costs:
         return 0
-    # Sums from the end: what the atom at -n and all after it take.
+    # Sums from the end: the cost of the atom at -n and all after it.
     taken = list(accumulate(reversed(costs)))
     first = len(costs) - bisect_right(taken, room)
     newest = len(costs) - 1
@@ -157,4 +157,4 @@ def best_slack(turn: float, room: float, prices: Prices, value: float = 1.0) -> 
     return min(1.0, sqrt(2 * (prices.write - prices.read) * turn / ((value - prices.read) * room)))
 
 
-# ── what two prompts share ──────────────────────────────────────────────────────────────────────────────────────────
+# ── the shared part of two prompts ──────────────────────────────────────────────────────────────────────────────────

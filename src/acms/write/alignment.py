@@ -290,7 +290,7 @@ def _longest_common_subsequence(candidates: Sequence[Sequence[int]], live: Seque
         return key, chain
 
     for at in range(len(candidates) - 1, -1, -1):
-        for order in candidates[at]:  # ascending: what this one makes is not continued by itself
+        for order in candidates[at]:  # ascending: a chain made here is not extended by its own item
             key, chain = after(size - 1 - order)
             key = (key // size + size + 1 + live[order]) * size + order  # length, how many are live, place
             spot = size - order
@@ -375,9 +375,9 @@ def _match_interrupted_answers(
     *,
     renamed: bool,
 ) -> set[int]:
-    """Match answers that were interrupted with what they were going to say, right behind the one before; return them.
+    """Match interrupted answers with their full text, directly after the previous match; return them.
 
-    Something follows them in the list. A list that ends with such a beginning may be an older one.
+    Another message must follow in the list: a list that ends with such a beginning may be an older one.
     """
     taken = {place for place in matched if place is not None}
     found: set[int] = set()
@@ -398,9 +398,9 @@ def _match_interrupted_answers(
 def _match_erased(
     items: Sequence[Item], rows: Sequence[Row], matched: list[int | None], tokens: Callable[[Item], int]
 ) -> None:
-    """Match what lies between two matches, or before the first, with messages that lost their content.
+    """Match messages between two matches, or before the first, with messages that lost their content.
 
-    By role; under a key by size too, for a key that is not known is a sign of something new.
+    By role; under a key also by size, because an unknown key indicates a new message.
     """
     taken = {place for place in matched if place is not None}
     blank = [place for place, row in enumerate(rows) if not row.legible and place not in taken]
@@ -462,7 +462,7 @@ def changes_groups(items: Sequence[Item], rows: Sequence[Row], found: Aligned) -
 def pair_calls_with_results(
     items: Sequence[Item], rows: Sequence[Row], found: Aligned, fresh: Callable[[], str]
 ) -> dict[int, str | None]:
-    """Pair the calls and results of what an alignment edits and retracts; `fresh` names a new group.
+    """Pair the calls and results of the messages an alignment edits and retracts; `fresh` names a new group.
 
     A message of the list that joins another group must be written again, and becomes one of the replaced.
     """

@@ -1,4 +1,4 @@
-"""The door of a log: what providers and servers return is stored, repaired where it has to be, with notes of that."""
+"""Intake of a log: messages of providers and servers are stored, repaired if needed, with notes on the repairs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def check_list(messages: object, most: int) -> Sequence[Mapping[str, Any]]:
     if len(messages) > most:
         raise ValidationError(f"has {len(messages)} messages, the limit is {most}", field="messages")
     for n, message in enumerate(messages):
-        if not isinstance(message, dict | Mapping):  # the first is told at once
+        if not isinstance(message, dict | Mapping):  # report the first one
             raise ValidationError(f"must be a mapping, not {type(message).__name__}", field=f"messages[{n}]")
     return messages
 
@@ -112,9 +112,9 @@ def read_message(
 
 
 def read_repaired(message: Mapping[str, Any]) -> tuple[Turn, tuple[str, ...]]:
-    """Return the role and the parts that a message is stored with, and notes of what had to be repaired.
+    """Return the role and the parts that a message is stored with, and notes on its repairs.
 
-    Adapters compare them with what a log holds.
+    Adapters compare them with the content of a log.
     """
     (unique,), renamed = repair.rename_repeated_calls([message])
     turn, notes = read_message(unique, "", None, _join_turns, strict=False)
@@ -159,9 +159,9 @@ def read_drafts(
     *,
     listed: bool = False,
 ) -> tuple[list[Draft], tuple[str, ...]]:
-    """Check one message, ours or a provider's, at the border; a provider's may be several of ours.
+    """Check one message, ours or a provider's, at the public boundary; a provider's may become several of ours.
 
-    `more` is said of each of them besides. Returned are also notes of what had to be repaired.
+    `more` is added to each of them. Also returns notes on the repairs.
     """
     called = next((name for name in ("key", "idempotency_key", "id") if message.get(name) is not None), "key")
     prefix = f"{field}." if field else ""

@@ -152,7 +152,7 @@ def _still_pending(tail: Tail, role: Role | None, open_calls: Mapping[str, str])
 def tail_of(newest: Sequence[Entry], replacing: Sequence[Entry], older: Mapping[str, str] = EMPTY) -> Tail:
     """Rebuild the tail from the newest entries of a log, ascending: at least the whole last episode.
 
-    `replacing` are the entries since the first of these that put something out of force. Of the open calls that are
+    `replacing` are the entries since the first of these that replace or retract others. Of the open calls that are
     known already, `older` ones wait on; others count as abandoned.
     """
     read = read_as(Cover(replacing, searchable=True))
@@ -176,7 +176,7 @@ def tail_of(newest: Sequence[Entry], replacing: Sequence[Entry], older: Mapping[
         tail = Tail(
             episode=entry.episode,
             turns=tail.turns + 1 if entry.episode == tail.episode else 1,
-            last=max(tail.last, at) if entry.sources else at,  # what a merge brings was said at any time
+            last=max(tail.last, at) if entry.sources else at,  # merged entries may be from any time
             closed=entry.closes,
             pending=pending,
             calls=dict(list(calls.items())[-_OPEN_CALLS:]),

@@ -67,7 +67,7 @@ POLICY_SECONDS = 5.0
 
 @dataclass(slots=True)
 class AppendRequest:
-    """What one caller wants appended."""
+    """The append request of one caller."""
 
     drafts: Sequence[Draft]
     rules: EpisodeBoundaryConfig
@@ -119,7 +119,7 @@ class Delivered(NamedTuple):
 
 @dataclass(slots=True)
 class _Placed:
-    """The drafts of a batch in their places, and what follows from these."""
+    """The placed drafts of a batch, and the effects of their placement."""
 
     #: The end of the log behind them.
     tail: Tail
@@ -146,16 +146,16 @@ class WriteQueue:
         self._task: asyncio.Task[None] | None = None
         #: True while an append is running: new requests are queued.
         self._busy = False
-        #: Who waits for that to end.
+        #: Tasks that wait for that to end.
         self._idlers: list[asyncio.Future[None]] = []
         #: The policy in force, and when it is asked for again.
         self._policy: CompactionPolicy | None = None
         self._policy_until = 0.0
-        #: (rewrites, epoch) of a head, and how many tokens its log has out of force, those of summaries taken off.
+        #: (rewrites, epoch) of a head, and the inactive tokens of its log, less those of summaries.
         self._hidden = (-1, -1, 0)
 
     async def post(self, request: AppendRequest) -> Delivered | None:
-        """Append what a request holds; None when there was no open episode to close."""
+        """Append a request; return None when there was no open episode to close."""
         if self._busy:
             request.answer = asyncio.get_running_loop().create_future()
             self._waiting.append(request)
@@ -223,7 +223,7 @@ class WriteQueue:
                 request.answer.set_result(one)
 
     def _take(self) -> list[AppendRequest]:
-        """Take what can share one append: plain messages without a key twice; other requests go alone."""
+        """Take the requests that can share one append: plain messages with distinct keys; other requests go alone."""
         taken: list[AppendRequest] = []
         keys: set[str] = set()
         size = 0
@@ -282,7 +282,7 @@ class WriteQueue:
                 if not error.retryable or attempt >= retry.max_attempts or (unknown and not keyed):
                     if (
                         lost is not None and error.retryable
-                    ):  # that this try wrote nothing says nothing of that one
+                    ):  # this failed retry does not prove that the lost attempt failed
                         raise lost from error
                     raise
                 self._head = None
@@ -381,7 +381,7 @@ class WriteQueue:
     async def _jobs(
         self, watch: CompactionRequest | None, head: Head, placed: _Placed
     ) -> tuple[JobDraft, ...]:
-        """Return the jobs an append asks for; the tail remembers at what size a compaction was asked for."""
+        """Return the jobs an append requests; the tail remembers the size of the log at the last compaction request."""
         jobs: tuple[JobDraft, ...] = ()
         if watch is not None and (self._policy is None or self._policy.budget or self._asks_again()):
             jobs = await self._asks(watch, head, placed.tail, placed.drafts)
@@ -448,7 +448,7 @@ class WriteQueue:
     async def _outdates(
         self, policy: CompactionPolicy, head: Head, placed: Sequence[Sequence[Draft]]
     ) -> bool:
-        """Whether something goes that a summary in force stands for, and appends ask for compactions."""
+        """Whether a message behind an active summary is replaced or retracted, and appends request compactions."""
         rewrites = (Kind.MESSAGE, Kind.RETRACTION)
         gone = [span for drafts in placed for one in drafts if one.kind in rewrites for span in one.replaces]
         if not gone or not policy.enabled or not policy.budget:
@@ -493,7 +493,7 @@ class WriteQueue:
         return found if known is None else replace(known, calls=found.calls, pending=found.pending)
 
     async def _closing(self, draft: Draft, tail: Tail) -> Draft:
-        """Fill in what a manual close covers."""
+        """Fill in the span that a manual close covers."""
         size = max(16, 2 * tail.turns)
         while True:
             entries = await self._storage.read(self.context, kinds=(Kind.MESSAGE,), newest=size)
@@ -547,7 +547,7 @@ def receipts_of(
     drafts: Sequence[Draft],
     versions: Sequence[int] | None,
 ) -> list[MessageReceipt]:
-    """Return what each message became; without `versions` they follow the first of the append."""
+    """Return the receipt of each message; without `versions` they follow the first of the append."""
     receipt, start = delivered.receipt, delivered.start
     found: list[MessageReceipt] = []
     for offset, draft in enumerate(drafts, start):
@@ -570,7 +570,7 @@ def receipts_of(
 
 
 class Writer:
-    """Appends to one session's log and tells the indexes and the embedder."""
+    """Appends to one session's log and notifies the indexes and the embedder."""
 
     def __init__(self, shared: SharedSession) -> None:
         self._shared = shared
@@ -578,7 +578,7 @@ class Writer:
         self._queues: PerLoop[WriteQueue] = PerLoop()
 
     def post(self, context: str, request: AppendRequest) -> Coroutine[Any, Any, Delivered | None]:
-        """Append what a request holds; None when there was no open episode to close."""
+        """Append a request; return None when there was no open episode to close."""
         queue = self._queues.get()
         if queue is None or queue.context != context:
             queue = write_queue(self._shared.handle, context, os.urandom)
@@ -607,7 +607,7 @@ class Writer:
         return indexes.due or shared.embedding is not None
 
     async def index(self, context: str, delivered: Delivered) -> Embedded:
-        """Let the index store what waits, and the embedder know of new messages; neither is waited for."""
+        """Pass new entries to the index and new messages to the embedder, without waiting for either."""
         shared, receipt = self._shared, delivered.receipt
         if shared.indexes.due:
             await shared.indexes.flush(everything=False)

@@ -26,7 +26,7 @@ class Rewrite:
     """A rewrite of a log with all its effects on facts: the drafts to append, and the changes for the profile."""
 
     drafts: tuple[Draft, ...]
-    #: Ids of the messages that go out of force.
+    #: Ids of the messages that are retracted or replaced.
     gone: frozenset[str]
     #: Id of the rewrite that is taken back.
     undone: str | None = None
@@ -44,12 +44,12 @@ async def plan_rewrite(
     gone: Iterable[Entry] = (),
     undone: Entry | None = None,
 ) -> Rewrite:
-    """Return what a draft that puts entries out of force does to facts, decided at a version.
+    """Return the effects on facts of a draft that replaces or retracts entries, decided at a version.
 
-    Facts that were made from the messages `gone` are retired in an entry of their own behind the draft. The rewrite
-    `undone` is taken back with the retirements it caused. `ConflictError` when a fact would come back to an address of
-    cardinality one that another one fills. `cover` is that of what can be found: what a summary stands for comes and
-    goes with its facts as if it were said.
+    Facts that were made from the messages `gone` are retired in an entry of their own after the draft. The rewrite
+    `undone` is undone together with the retirements it caused. `ConflictError` when a fact would become active again
+    at an address of cardinality one that another one fills. `cover` is the searchable one: summarized messages are
+    retired and restored with their facts as if no summary had replaced them.
     """
     if undone is not None:
         caused = [one for one in cover.batch(undone) if _is_revocation(one) and cover.by(one.version) is None]
@@ -143,9 +143,9 @@ async def propagate_to_profile(storage: StorageBackend, namespace: str, done: Re
 async def forget_in_profile(
     storage: StorageBackend, namespace: str, context: str, upto: int, by: str
 ) -> None:
-    """Let the profile of a namespace follow a session that was cleared up to a version: `by` is the id of that entry.
+    """Update the profile of a namespace after a session was cleared up to a version; `by` is the id of that entry.
 
-    Retires the profile's facts that were made from messages of this session alone; what another one said too stands.
+    Retires the profile's facts made from messages of this session alone; facts with other sources stay.
     """
     known = await find_profile(storage, namespace)
     if known is None or known.id == context:
@@ -248,6 +248,6 @@ def _with_revocation(
 def spans_with_predecessors(
     targets: Sequence[Entry], made: Iterable[Entry], cover: Cover
 ) -> tuple[Span, ...]:
-    """Return the places of facts that are retracted and of all they stand in for."""
+    """Return the spans of facts that are retracted and of all facts they supersede."""
     found = rules.Succession(made, cover)
     return rules.single_spans([one for target in targets for one in (target, *found.chain(target))])

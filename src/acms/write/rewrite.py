@@ -1,6 +1,6 @@
-"""The verbs that put something out of force.
+"""The operations that replace or retract entries.
 
-An edit and a retraction are entries like any other: history keeps what they replace, and retracting one undoes it.
+An edit and a retraction are entries like any other: history keeps the replaced entries, and retracting one undoes it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DETECTED = (Origin.USER, Origin.ASSISTANT)
 async def retract_by_id(
     shared: SharedSession, writer: Writer, id: str, *, reason: str, alone: bool = False
 ) -> int:
-    """Put an entry out of force, a tool group whole; return the version of the retraction."""
+    """Retract an entry, or its whole tool group; return the version of the retraction."""
     reason = validation.validate_name(reason, "reason")
     while True:
         context, target, cover, head = await _find_target(shared, id)
@@ -201,7 +201,7 @@ def superseded_error(version: int, by: int) -> ConflictError:
 async def refuse_expired(
     storage: StorageBackend, context: str, entries: Sequence[Entry], cover: Cover
 ) -> None:
-    """Raise `ExpiredError` when something that some entries put out of force has lost its content."""
+    """Raise `ExpiredError` when an entry that some entries replaced or retracted has lost its content."""
     for entry in entries:
         for first, last in entry.replaces:
             for old in await storage.read(context, at=last, after=first - 1, kinds=SHOWN):
@@ -251,7 +251,7 @@ async def _append_rewrite(
 
 
 async def retract_all(shared: SharedSession, writer: Writer, *, reason: str) -> int:
-    """Put everything said so far out of force; return the version of the retraction, 0 for an empty session."""
+    """Retract all messages so far; return the version of the retraction, 0 for an empty session."""
     reason = validation.validate_name(reason, "reason")
     while True:
         context = await shared.find()
@@ -339,7 +339,7 @@ async def replace_message(
 
 
 async def _find_target(shared: SharedSession, id: str) -> tuple[str, Entry, Cover, Head]:
-    """Return an entry and what can be found beside it: what a summary stands for can be corrected, and must end too."""
+    """Return an entry and the searchable entries beside it: summarized messages can be corrected, and must end too."""
     context = await shared.find()
     target = await shared.entry(context, None, id)
     assert context is not None
