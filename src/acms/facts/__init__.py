@@ -1,1 +1,1 @@
-"""Facts: proposals from closed episodes are consolidated into what is known; profiles of namespaces."""
+"""Facts: proposals from closed episodes are consolidated with the known facts; profiles of namespaces."""

@@ -1,4 +1,4 @@
-"""Adoption: a fork is given the facts that its parent distilled later from what both have in common."""
+"""Adoption: a fork receives the facts that its parent later distilled from their common entries."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def is_inherited(id: str, runs: Iterable[tuple[str, int, int]]) -> bool:
 
 
 def filter_adoptable(late: Iterable[Entry], runs: Sequence[tuple[str, int, int]], fork: int) -> list[Entry]:
-    """Keep what may have been made from inherited entries alone; other facts a fact cites are not looked at.
+    """Keep the entries that may derive from inherited entries alone; other facts a fact cites are not checked.
 
-    Facts, retractions that say that one is no longer so, and marks of what was reflected on.
+    Facts, retractions that end a fact, and marks of episodes that were reflected on.
     """
     return [
         entry
@@ -53,9 +53,9 @@ def filter_adoptable(late: Iterable[Entry], runs: Sequence[tuple[str, int, int]]
 def filter_grounded(
     found: Iterable[Entry], known: Mapping[str, Entry | None], runs: Sequence[tuple[str, int, int]]
 ) -> list[Entry]:
-    """Keep what was made from inherited entries alone, directly or through facts like them.
+    """Keep the entries that derive from inherited entries alone, directly or through facts that do.
 
-    `known` has every entry they cite, directly or not; None for what does not exist. What was erased grounds nothing.
+    `known` has every entry they cite, directly or not; None if it does not exist. An erased entry supports nothing.
     """
     bad = {id for id, entry in known.items() if entry is None or entry.state is State.ERASED}
     outside = [entry for id, entry in known.items() if entry is not None and not is_inherited(id, runs)]
@@ -70,11 +70,11 @@ def filter_grounded(
 def filter_active(
     found: Sequence[Entry], facts: Sequence[Entry], replacing: Sequence[Entry], fork: int
 ) -> list[Entry]:
-    """Keep what would be in force if the log knew only what the fork knows.
+    """Keep the entries that would be active if the log held only the entries known to the fork.
 
-    `found` is grounded, `facts` are all late ones, `replacing` all entries that put others out of force. What was
-    learned or taken away later for a reason that the fork does not have is passed over. A fact takes along what those
-    replaced that it stands in for.
+    `found` derives from inherited entries, `facts` are all late ones, `replacing` all entries that replace others.
+    Later additions and removals for a reason that the fork does not have are ignored. A fact also replaces the entries
+    that its predecessors replaced.
     """
     ids = {entry.id for entry in found}
     cover = Cover(
@@ -102,10 +102,10 @@ def filter_active(
 def draft_adoptions(
     found: Iterable[Entry], own: Sequence[Entry], cover: Cover, fork: int, open_: int
 ) -> list[Draft]:
-    """Return facts, and marks of episodes that ended before one, as the fork appends them, citing the originals.
+    """Return facts, and marks of episodes before `open_`, as the fork appends them, citing the originals.
 
-    `own` are the fork's own entries and `cover` what is out of force in it. What was adopted before is left out, and so
-    is what the fork has decided otherwise: it replaced the same entries, or filled the same address.
+    `own` are the fork's own entries and `cover` is its cover. Entries adopted before are left out, and so are those the
+    fork has decided differently: it replaced the same entries, or filled the same address.
     """
     cited = {id for entry in own for id in entry.sources}
     filled = {address_of(one) for one in own if one.kind is Kind.FACT and cover.by(one.version) is None}
@@ -160,8 +160,8 @@ async def enqueue_adoption(storage: StorageBackend, parent: str, child: Context)
 async def handle_adopt_job(storage: StorageBackend, lease: Lease) -> Done | Failed | None:
     """Append the late facts of its parent to a fork: the handler of "adopt" jobs.
 
-    Copies what was said with the sources, and cites the original. Doing it again adds nothing. Cancelled when the fork
-    or its parent was deleted.
+    Copies the facts with their sources, and cites the original. Repeating it adds nothing. Cancelled when the fork or
+    its parent was deleted.
     """
     try:
         done = await adopt_late(storage, lease.job.context, lease)

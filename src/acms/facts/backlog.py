@@ -1,7 +1,7 @@
-"""Reflect: which closed episodes are read next, what a reflector is shown of them, and what is kept of each.
+"""Reflect: which closed episodes are read next, what input a reflector gets, and which parts of its answer are kept.
 
-Pure and blind to who reflects. The newest *mark*, a summary that replaces nothing, says how far a log was reflected on;
-what is too short waits for the next episode, and the mark with it, so nothing has to be remembered between processes.
+Pure and independent of the reflector. The newest *mark*, a summary that replaces nothing, records how far a log was
+reflected on. An episode that is too short waits for the next one, as does the mark, so no other state is needed.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ def find_progress(newest: Iterable[Entry]) -> Reached:
     # An adopted mark may come after one of a later episode.
     mark = max(marks, key=lambda entry: (entry.episode, entry.version))
     assert mark.covers is not None
-    # What was erased has lost its data; its place and what it covers stay.
+    # An erased mark has lost its data; its episode and `covers` stay.
     return Reached(mark.episode, mark.covers[1], int(mark.data.get("upto", mark.covers[1])), mark)
 
 
-# ── what is read next ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── the next episodes ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ class Limits:
 
     #: An episode with fewer messages waits for the next one.
     least: int
-    #: Messages and tokens of one call, unless what must be read together has more.
+    #: Messages and tokens of one call, unless an indivisible stretch has more.
     turns: int
     tokens: int
 
@@ -91,7 +91,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """What one call of a reflector reads."""
+    """The input of one reflector call."""
 
     #: Edits of episodes that were reflected on before.
     edits: tuple[Entry, ...]
@@ -108,7 +108,7 @@ class Stretch:
 
     @property
     def key(self) -> str:
-        """What it is called in keys: the same episodes, the same name."""
+        """The identifier of the stretch in keys: the same episodes give the same one."""
         if not self.parts:
             return f"{self.before.episode}:{self.upto}"
         return f"{self.parts[0].episode.ordinal}-{self.parts[-1].episode.ordinal}"
@@ -125,7 +125,7 @@ def next_stretch(
     *,
     force: bool,
 ) -> Stretch | None:
-    """Return what is to be read next; None when nothing of these entries is.
+    """Return the next stretch to read, or None if none of these entries is due.
 
     `entries` are messages and manual closes after the last episode that was reflected on, `edits` those written since.
     With `force` nothing is too short, and edits alone are enough.
@@ -183,7 +183,7 @@ def is_stretch_current(found: Stretch, cover: Cover, current: Iterable[Entry | N
 
 
 def superseded_ids_by_version(found: Stretch, cover: Cover) -> dict[int, frozenset[str]]:
-    """Return the ids of what was read and is out of force, by the version that put it there."""
+    """Return the ids of the stretch's inactive entries, by the version that replaced or retracted them."""
     by: dict[int, set[str]] = {}
     for entry in found.entries:
         version = cover.by(entry.version)
@@ -278,7 +278,7 @@ def seed_episode(parts: Sequence[Part], context: Context) -> SeedEpisode:
     return SeedEpisode(**values, session_id=context.key or context.id, metadata=EMPTY)
 
 
-# ── what is kept of it ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── marks and answers ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def summary_tokens(tokens: int) -> int:
@@ -326,7 +326,7 @@ def draft_extended_mark(found: Stretch, now: datetime) -> Draft:
     )
 
 
-# ── what a reflector answered ───────────────────────────────────────────────────────────────────────────────────────
+# ── answers of a reflector ──────────────────────────────────────────────────────────────────────────────────────────
 
 _CHOICES: Mapping[str, Collection[object]] = {
     "action": get_args(Action),
@@ -339,9 +339,9 @@ MOST = 1_000
 
 
 def parse_answer(answer: object, versions: Mapping[str, int]) -> Reflection:
-    """Return an answer with what can be read of it; `versions` of what was read, by id, for facts that cite ids.
+    """Parse an answer of a reflector as far as possible; `versions` maps the ids that facts may cite to versions.
 
-    A list of proposals or facts is an answer too. What has a wrong type is passed over, and told in words.
+    A list of proposals or facts is an answer too. Values of a wrong type are skipped, and reported in words.
     """
     unreadable: list[str] = []
     rejected: tuple[Decision, ...] = ()
@@ -397,7 +397,7 @@ def _from_fact(fact: Fact, versions: Mapping[str, int]) -> Any:
 
 
 def _find_type_error(one: Any) -> str | None:
-    """Return what cannot be read of a proposal; None when it all can."""
+    """Return the type error of a proposal, or None if it can be read."""
     if not isinstance(one, Proposal):
         return f"is a {type(one).__name__}"
     for name, choices in _CHOICES.items():

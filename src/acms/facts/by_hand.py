@@ -1,6 +1,6 @@
-"""Facts by hand: what a caller states or withdraws, by the rules that a reflector's proposals follow.
+"""Facts by hand: a caller states or withdraws facts, by the rules that a reflector's proposals follow.
 
-Nothing is asked of a model, and nothing is stored in part. What is said again unchanged changes nothing.
+No model is called, and nothing is stored in part. Restating an unchanged fact changes nothing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def build_proposal(
     cardinality: Cardinality,
     scope: Scope,
 ) -> Proposal:
-    """Check what is stated at the border."""
+    """Validate a stated fact at the public boundary and return it as a proposal."""
     subject, attribute, value = [
         _redact_text(shared, _check_text(said, field)) for field, said in texts.items()
     ]
@@ -117,7 +117,7 @@ async def store_fact(
 
 
 async def withdraw_facts(shared: SharedSession, subject: str, attribute: str, scope: Scope) -> list[Fact]:
-    """Withdraw what is known at an address and return it; nothing when nothing was."""
+    """Withdraw the known facts at an address and return them; an empty list if there are none."""
     subject, attribute = _check_text(subject, "subject"), _check_text(attribute, "attribute")
     _check_address(subject, attribute)
     _check_scope(scope, shared.namespace)
@@ -153,7 +153,7 @@ def parse_valid_time(value: datetime | date | str, field: str) -> datetime:
 async def _append_changes(
     shared: SharedSession, context: str, choose: _Choose, read: Sequence[Entry]
 ) -> tuple[str, ...]:
-    """Append what the rules make of what is chosen of the facts in force, as often as it takes; return the ids."""
+    """Consolidate and append the proposals chosen from the active facts, retrying on conflicts; return the ids."""
     storage = shared.storage
     while True:
         head = await storage.head(context)
@@ -164,13 +164,13 @@ async def _append_changes(
         proposals = choose(known)
         if not proposals:
             return ()
-        # Two who say the same at once append once; whoever says it again later appends anew.
+        # Two concurrent identical statements append once; a later one appends again.
         key = f"state:{head.rewrites}-{made[-1].version if made else 0}"
         plan = await _consolidate_proposals(shared, proposals, known, read, key)
         for decision in plan.decisions:
             if decision.draft is None:
                 raise ValidationError(f"{decision.outcome}: {decision.reason}", field="value")
-        # Of two who fill an address at once the second looks again: so it takes the place of the first.
+        # Of two concurrent statements for one address the second reads again, so it replaces the first.
         op = Append(context=context, drafts=plan.drafts, expect=Expect(version=head.version))
         (result,) = await storage.append([op])
         if type(result) is ConflictError and (await storage.head(context)).version != head.version:

@@ -1,12 +1,11 @@
-"""Consolidate: what becomes of the facts a reflector proposes (rule 1.16, decision 26).
+"""Consolidate: decide about the facts a reflector proposes (rule 1.16, decision 26).
 
-Pure: the same proposals about the same facts give the same drafts. Addresses and ids decide what takes the place of
-what, never likeness. What is retired takes along the sentences that said it: they are *demoted*, and recall leaves them
-out.
+Pure: the same proposals about the same facts give the same drafts. Addresses and ids decide which fact replaces which,
+never similarity. When a fact is retired, the sentences that state it are *demoted* too, and recall leaves them out.
 
-Only the sources of a fact that is retired are searched for such sentences, and never what the new one was made from: a
-message that contradicts an old fact is not out of date because it names it. In a source a value is looked for by its
-words, and those that count are compared letter by letter: numbers, dates, ids.
+Only the sources of a retired fact are searched for such sentences, and never the sources of the new one: a message that
+contradicts an old fact is not outdated because it names it. In a source a value is found by its words, and the
+significant ones are compared letter by letter: numbers, dates, ids.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ def mentions_value(sentence: Sequence[str], value: Sequence[str]) -> bool:
 
 
 class Said:
-    """Finds what was said of facts that are being retired."""
+    """Finds the messages that state facts which are being retired."""
 
     def __init__(self, known: Sequence[Fact], around: Mapping[str, Sequence[Entry]]) -> None:
         self._known = known
@@ -75,10 +74,10 @@ class Said:
     def demoted(
         self, ends: Sequence[Fact], instead: Proposal | None, sources: Sequence[Entry]
     ) -> dict[str, list[Span]]:
-        """Return the messages that say what some facts said, each with the spans of it that are still good.
+        """Return the messages that state some facts, each with the spans of it that are still valid.
 
-        `instead` takes their place and was made from `sources`, which are good; None when they end. A message all of
-        which is still good is not among them.
+        `instead` replaces the facts and was made from `sources`, which stay valid; None when they end. A message that
+        is wholly valid is not included.
         """
         bad: dict[str, set[int]] = {}
         entries: dict[str, Entry] = {}
@@ -167,7 +166,7 @@ def _folded_terms(text: str) -> set[int]:
 
 
 def _remaining_spans(content: str, bad: set[int]) -> list[Span]:
-    """Return what is left of a text without some of its sentences."""
+    """Return the spans of a text without some of its sentences."""
     found: list[Span] = []
     for number, (start, end) in enumerate(find_sentence_spans(content)):
         if number in bad:
@@ -180,7 +179,7 @@ def _remaining_spans(content: str, bad: set[int]) -> list[Span]:
 
 
 FEW = 3
-"""Sources of a fact, at most, whose sentences are looked at for what it follows from: more are all that was read."""
+"""Maximum sources of a fact whose sentences are searched for premises: a longer list cites everything read."""
 NAMES = 12
 """Names that are noted beside a fact, at most."""
 ROUNDS = 8
@@ -205,9 +204,9 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consolidated:
-    """What is to be appended, and why."""
+    """The drafts to append, and the reasons."""
 
-    #: New facts first, then what ends others; each with a key, so that a repeated append changes nothing.
+    #: New facts first, then retractions; each with a key, so that a repeated append changes nothing.
     drafts: tuple[Draft, ...]
     #: One for each proposal, in order.
     decisions: tuple[Decision, ...]
@@ -250,7 +249,7 @@ class _Change:
 
 @dataclass(slots=True)
 class _Book:
-    """What was decided so far."""
+    """The decisions made so far."""
 
     proposals: Sequence[Proposal]
     #: The facts in force, by their ids and those they replace, and by address.
@@ -258,7 +257,7 @@ class _Book:
     by_id: Mapping[str, Fact]
     at: Mapping[Address, Sequence[Fact]]
     now: datetime
-    #: Who says it by hand; None where a reflector does.
+    #: Class of the caller who states facts by hand; None for a reflector.
     by: Origin | None = None
     decisions: dict[int, Decision] = field(default_factory=dict)
     changes: list[_Change] = field(default_factory=list)
@@ -287,11 +286,11 @@ class _Book:
 
 
 def split_rounds(proposals: Sequence[Proposal], known: Sequence[Fact]) -> list[list[int]]:
-    """Divide an answer so that no part says two things about one fact or one address of cardinality one.
+    """Divide an answer so that no part makes two statements about one fact or one address of cardinality one.
 
-    What was said first and corrected later in the same answer is stored and then retired, like any correction: each
-    part is consolidated and appended on its own, in order. So is what was said and is no longer so. Returns the places
-    of the proposals of each part.
+    A value that is corrected later in the same answer is stored and then retired, like any correction: each part is
+    consolidated and appended on its own, in order. The same holds for a value that is removed later in the answer.
+    Returns the indices of the proposals of each part.
     """
     one = {normalize_address(fact.subject, fact.attribute) for fact in known if fact.cardinality == "one"}
     sound = [not find_fault(said) for said in proposals]
@@ -331,12 +330,12 @@ def consolidate_proposals(
     key: str,
     by: Origin | None = None,
 ) -> Generator[Around, Mapping[str, Sequence[Entry]], Consolidated]:
-    """Decide about proposals, in order, and return what to append.
+    """Decide about proposals, in order, and return the drafts to append.
 
-    `known` are the facts in force of one log, `read` the messages that the reflector read. Asks at most once for
-    messages around others, when something is retired; ids without an answer are passed over. `key` begins the keys of
-    all drafts: the same for the same answer of a reflector. `by` says them by hand: they are trusted as much as that,
-    whatever they cite, and whoever calls has looked for what says the same.
+    `known` are the active facts of one log, `read` the messages that the reflector read. Asks at most once for messages
+    around others, when a fact is retired; ids without an answer are skipped. `key` begins the keys of all drafts: the
+    same for the same answer of a reflector. `by` is the class of a caller who states the facts by hand: they have that
+    trust, whatever they cite, and the caller has already checked for duplicates.
     """
     book = _Book.about(proposals, known, now, by)
     for index, proposal in enumerate(proposals):
@@ -399,7 +398,7 @@ def _judge_proposal(
 
 
 def _record_change(change: _Change, book: _Book) -> None:
-    """Note a change unless it says nothing new, or ends what is protected from it."""
+    """Record a change unless it is a duplicate or would end a fact that is protected from it."""
     safe = next((fact for fact in change.ends if _is_protected(fact.trust, change.trust)), None)
     rival = _find_rival(change, book.changes)
     same = (
@@ -471,9 +470,9 @@ def _build_change(
 def _find_sources(
     proposal: Proposal, named: Fact | None, read: Sequence[Entry], facts: Sequence[Fact]
 ) -> tuple[tuple[Entry, ...], list[Origin]]:
-    """Return what a proposal was made from, what it cites or all that was read, and the classes of facts it repeats.
+    """Return the sources of a proposal, cited ones or all that was read, and the classes of facts it repeats.
 
-    A model can be told what to cite: where nothing cited says it, what is less believed and does is a source too.
+    The text read can dictate citations: if no cited message states the fact, less trusted ones that do are added.
     """
     cited = tuple(entry for entry in read if entry.version in proposal.sources)
     about = named if named is not None and not proposal.content else proposal
@@ -502,7 +501,7 @@ def stated_period(said: Proposal | Fact) -> Period:
 
 
 def _complete_update(proposal: Proposal, named: Fact) -> Proposal:
-    """Return an update with what it leaves out taken from the fact it names."""
+    """Return an update with its missing fields taken from the fact it names."""
     if not proposal.attribute:
         cardinality = proposal.cardinality or named.cardinality
         proposal = replace(
@@ -519,7 +518,7 @@ def _describe_missing(proposal: Proposal) -> str:
 
 
 def _is_protected(said: Origin, by: Origin) -> bool:
-    """Whether what was said is protected: what tools and pages say ends nothing that people said (decision 26)."""
+    """Whether a statement is protected: tools and pages cannot end statements made by people (decision 26)."""
     return trust.is_protected_origin(said) and not trust.is_protected_origin(by)
 
 
@@ -537,7 +536,7 @@ def _find_rival(change: _Change, earlier: Sequence[_Change]) -> _Change | None:
 def _find_duplicate(
     change: _Change, there: Sequence[Fact], known: Sequence[Fact], earlier: Sequence[_Change]
 ) -> tuple[str, str | None] | None:
-    """Return why a proposal says nothing new, and what says it already; None when it does say something."""
+    """Return why a proposal is a duplicate, and of which fact or proposal; None if it is not."""
     said = change.proposal
     if said.action == "remove":
         return None
@@ -556,7 +555,7 @@ def _find_duplicate(
             change.note = "it was in doubt, and is said again"
             return None
         if trust.RANK[change.trust] > trust.RANK[fact.trust] and _is_protected(change.trust, fact.trust):
-            change.named = (*change.named, fact)  # now somebody says it who is to be believed
+            change.named = (*change.named, fact)  # a more trusted source now confirms it
             change.note = f"{change.trust.value} confirms what {fact.trust.value} said"
             return None
         return "it is known already", fact.id
@@ -588,9 +587,9 @@ def _is_same_statement(said: Proposal, other: Fact | Proposal, *, exactly: bool 
 
 
 def _drop_overridden(changes: Sequence[_Change], book: _Book) -> list[_Change]:
-    """Leave out a change whose fact, or address of cardinality one, a later one takes.
+    """Drop a change if a later one takes its fact, or its address of cardinality one.
 
-    A fact that is told to go, and whose place another one takes, is replaced whichever came first.
+    A fact that one proposal removes and another replaces is replaced, in either order.
     """
     kept: list[_Change] = []
     named: dict[str, _Change] = {}
@@ -639,7 +638,7 @@ def _decide_keeps(changes: Sequence[_Change], book: _Book) -> None:
 
 
 def _limit_additions(changes: Sequence[_Change], most: int, book: _Book) -> list[_Change]:
-    """Leave out what one answer adds beyond a number: what tools and pages say first, then the last."""
+    """Drop the facts that one answer adds beyond a limit: those of tools and pages first, then the last ones."""
     adding = [change for change in changes if change.proposal.action != "remove" and not change.ends]
     adding.sort(key=lambda change: not trust.is_protected_origin(change.trust))
     beyond = sorted(change.index for change in adding[most:])
@@ -661,7 +660,7 @@ def _build_drafts(
     count: Callable[[str], int],
     key: str,
 ) -> list[Draft]:
-    """Return new facts, then retractions of what is no longer so."""
+    """Return new facts, then retractions of facts that ended."""
     drafts: list[Draft] = []
     told = Said(known, around)
     for change in sorted(changes, key=lambda one: one.proposal.action == "remove"):
@@ -722,7 +721,7 @@ def _build_fact_data(change: _Change) -> dict[str, Json]:
 
 
 def _collect_names(change: _Change) -> list[Json]:
-    """Return the names in the sentences that say a fact and not in the fact itself: what it follows from is there."""
+    """Return the names in the sentences that state a fact but not in the fact itself: they point to its premises."""
     proposal = change.proposal
     found: dict[str, None] = {}
     for entry in change.sources if len(change.sources) <= FEW else ():
@@ -738,7 +737,7 @@ def _strictest_privacy(sources: Iterable[Entry]) -> Privacy:
 
 
 def _spans_of_facts(facts: Iterable[Fact], *, chain: bool) -> tuple[Span, ...]:
-    """Return where facts lie; with all they stand in for, when none of these shall come back."""
+    """Return the spans of facts, with all facts they supersede if none of these may become active again."""
     versions: set[int] = set()
     for fact in facts:
         versions.add(fact.version)
@@ -756,7 +755,7 @@ def _draft_key(key: str, change: _Change, ends: Sequence[Fact]) -> str:
 def _archive_excess(
     changes: Sequence[_Change], known: Sequence[Fact], most: int, *, now: datetime, key: str
 ) -> list[Draft]:
-    """Return the retraction of what is too much: what tools and pages said first, the least sure, the oldest."""
+    """Return the retraction of surplus facts: those of tools and pages first, then the least confident, the oldest."""
     ended = {fact.id for change in changes for fact in change.ends}
     left = [fact for fact in known if fact.id not in ended]
     added = sum(1 for change in changes if change.proposal.action != "remove")

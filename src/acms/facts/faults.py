@@ -1,4 +1,4 @@
-"""What is wrong with a proposal by itself, whatever a model wrote into it."""
+"""Faults of a proposal on its own, whatever values a model wrote into it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _ACTIONS = ("add", "update", "remove", "keep")
 
 
 def find_fault(proposal: Proposal) -> str:
-    """Return what is wrong with a proposal by itself, whatever a model wrote into it; "" when nothing is."""
-    # A reflector is somebody else's code: its types are only a promise.
+    """Return the fault of a proposal on its own, whatever values a model wrote into it, or "" if it has none."""
+    # A reflector is third-party code: its types are not guaranteed.
     given: Any = proposal
     try:
         if given.action not in _ACTIONS:

@@ -1,8 +1,8 @@
-"""Reflection: closed episodes are distilled into facts by a job, in order, and never on the way of a message.
+"""Reflection: a job distills closed episodes into facts, in order, and never while a message is being stored.
 
-A reflector proposes, rules decide (`acms.facts.consolidate`), one append says it: the facts, what they retire, and a
-mark for each episode that was read. Where something was rewritten meanwhile the same answer is consolidated again; a
-model is asked twice about a stretch only when a message it read is no longer in force, or when the process was killed.
+A reflector proposes, rules decide (`acms.facts.consolidate`), one append writes: the facts, the facts they retire, and
+a mark for each episode that was read. After a concurrent rewrite the same answer is consolidated again; a model is
+asked twice about a stretch only when a message it read is no longer active, or when the process was killed.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ from acms.write.retirement import Rewrite, follow_private, propagate_to_profile
 BUSY = 0.25
 """Seconds after an append of this process for which the event loop is left to more of them."""
 SHARE = 9
-"""While it is busy a reflection rests for so many times what it worked."""
+"""While it is busy, a reflection rests for this multiple of the time it worked."""
 LONGEST_REST = 0.1
 
 
 class Pace:
-    """Leaves the event loop to those who write: works in slices, and rests between them while messages arrive."""
+    """Leaves the event loop to writers: works in slices, and rests between them while messages arrive."""
 
     def __init__(self, here: Here | None) -> None:
         self.here = here
@@ -74,17 +74,17 @@ class Pace:
 
     @property
     def busy(self) -> bool:
-        """Whether messages are arriving in this process, and nobody waits for the work."""
+        """Whether messages are arriving in this process, and no caller waits for the work."""
         here = self.here
         return here is not None and not here.waiting and monotonic() - here.appended < BUSY
 
     def enter(self, context: str) -> None:
-        """Say that a log will be looked at again before the work ends: nobody need wake a worker for it."""
+        """Record that a log will be read again before the work ends: no worker needs to be woken for it."""
         if self.here is not None:
             self.here.reflecting.add(context)
 
     def leave(self, context: str) -> None:
-        """Say that what is asked for from now on may not be seen."""
+        """Record that requests from now on may be missed."""
         if self.here is not None:
             self.here.reflecting.discard(context)
 
@@ -112,12 +112,12 @@ LONG = 100_000
 """Letters of which an extract is made in a thread."""
 
 
-# ── what a worker does ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── the worker ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What reflecting on one log needs."""
+    """The state needed to reflect on one log."""
 
     storage: StorageBackend
     context: Context
@@ -127,7 +127,7 @@ class _Work:
     seeded: bool
     name: str
     config: ACMSConfig
-    #: What may leave towards the reflector.
+    #: Redaction of content sent to the reflector.
     stage: Stage
     lease: Lease
     pace: Pace
@@ -140,7 +140,7 @@ class _Work:
 
 @dataclass(frozen=True, slots=True)
 class _Log:
-    """What is known of a log: where it stands, what is out of force, and the facts in force."""
+    """The state of a log: its head, its cover, and its active facts."""
 
     context: str
     head: Head
@@ -152,7 +152,7 @@ class _Log:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A stretch, what the reflector was given of it, and what it said."""
+    """A stretch, the input of the reflector for it, and its answer."""
 
     stretch: Stretch
     turns: tuple[Turn, ...]
@@ -164,7 +164,7 @@ class _Asked:
 
 
 class _Overtaken(Exception):
-    """What was read has changed or was reflected on by somebody else: look again."""
+    """The messages read have changed, or another process reflected on them: read again."""
 
 
 def make_reflection_handler(
@@ -175,10 +175,10 @@ def make_reflection_handler(
     handle: StorageBackend | None = None,
     modes: Mapping[str, Privacy] | None = None,
 ) -> Handler:
-    """Return what works off reflections; `counters` are those that are not known by name.
+    """Return the job handler for reflections; `counters` are those that are not known by name.
 
-    With the `handle` that the sessions of this process write to it keeps out of their way, and its calls end when the
-    handle is closed. `modes` are the least privacy modes in which jobs are done, by log; without, it is that of
+    With the `handle` that the sessions of this process write to it yields to their writes, and its calls end when the
+    handle is closed. `modes` are the least privacy modes in which jobs are done, by log; the default is that of
     `config`.
     """
     seeded = backlog.has_seed_signature(reflector)
@@ -254,7 +254,7 @@ async def _read_progress(storage: StorageBackend, context: str) -> Reached:
 async def _read_log_state(work: _Work, context: str, head: Head) -> _Log:
     storage = work.storage
     replacing = await storage.read(context, at=head.version, replacing=True) if head.rewrites else []
-    # What a compaction stands for is read as it was said.
+    # The messages behind a compaction are read in their original wording.
     cover = Cover(replacing, searchable=True)
     entries = await storage.read(context, at=head.version, kinds=(Kind.FACT,))
     facts = [fact for fact in known_facts.collect_facts(entries, cover, replacing) if fact.retired is None]
@@ -265,7 +265,7 @@ async def _read_log_state(work: _Work, context: str, head: Head) -> _Log:
 
 
 async def _find_next_stretch(work: _Work, before: Reached, head: Head) -> tuple[Stretch | None, _Log]:
-    """Return what is to be read next, and what is known of the log at that point."""
+    """Return the next stretch to read, and the state of the log at that point."""
     storage, context, config = work.storage, work.context.id, work.config.reflection
     turns = config.max_turns
     if reflection_kind(work.reflector) == REFLECT:
@@ -293,7 +293,7 @@ async def _find_next_stretch(work: _Work, before: Reached, head: Head) -> tuple[
 
 
 async def _reflect_on_stretch(work: _Work, found: Stretch, state: _Log) -> None:
-    """Ask about one stretch, and append what the rules make of the answer."""
+    """Ask about one stretch, and append the facts that the rules accept from the answer."""
     began = monotonic()
     profile = None if work.context.namespace == UNNAMED else await _read_profile(work)
     known = (*state.facts, *(profile.facts if profile is not None else ()))
@@ -332,9 +332,9 @@ async def _ask_reflector(
     turns: tuple[Turn, ...],
     shown: tuple[Fact, ...],
 ) -> Reflection:
-    """Return what can be read of a reflector's answer; `ProviderError` when it failed.
+    """Return the readable part of a reflector's answer; raise `ProviderError` when it failed.
 
-    How long it may take is for the reflector to say: nothing else ends a call that answers.
+    The reflector limits how long it may take: no other timeout ends a call that answers.
     """
     reflector: Any = work.reflector
     if work.seeded:
@@ -369,7 +369,7 @@ def _most_facts(work: _Work, found: Stretch) -> int:
 
 
 async def _await_until_closed(here: handles.Here | None, call: Awaitable[object]) -> object:
-    """Await a call that ends when the storage handle is closed: nobody who closes a session waits for a model."""
+    """Await a call that is ended when the storage handle closes: closing a session never waits for a model."""
     if here is None:
         return await call
     task = asyncio.ensure_future(call)
@@ -425,7 +425,7 @@ async def _write_answer(
     state: _Log,
     profile: _Log | None,
 ) -> None:
-    """Append what the rules make of an answer, the facts of the namespace first, unless it has only its own."""
+    """Append the accepted facts, those of the namespace first; a private or unshared session has only its own."""
     proposals = asked.answer.proposals
     private = (await work.storage.context(work.context.id)).settings.get(PRIVATE)
     if private or work.context.namespace == UNNAMED:
@@ -465,7 +465,7 @@ async def _append_own(
     read: Sequence[Entry],
     marks: Sequence[Draft],
 ) -> tuple[_Log, Consolidated, Receipt]:
-    """Append facts to the session's own log, as often as it takes; the marks of what was read come with the last."""
+    """Append facts to the session's own log, retrying on conflicts; the last append includes the marks."""
     while True:
         plan = await _consolidate_proposals(
             work, asked, state, proposals, read, f"reflect:{asked.stretch.key}"
@@ -482,7 +482,7 @@ async def _append_own(
                 raise _Overtaken
             return state, plan, result
         if isinstance(result, IdempotencyMismatchError | GoneError):
-            raise _Overtaken from result  # somebody else has reflected on it; or a source was erased
+            raise _Overtaken from result  # another process reflected on it, or a source was erased
         if type(result) is not ConflictError:
             raise result
         head = await work.storage.head(state.context)
@@ -493,7 +493,7 @@ async def _append_own(
 
 
 async def _append_with_retry(work: _Work, op: Append) -> Receipt | ACMSError:
-    """Append, and try again when the store is busy: what a model has answered must not be asked for again."""
+    """Append, and retry when the store is busy: a model is not asked twice for the same answer."""
     retry = work.config.retry
     attempt = 0
     while True:
@@ -521,9 +521,9 @@ async def _check_stretch_current(work: _Work, found: Stretch, before: Head) -> N
 
 
 async def _check_profile(work: _Work, found: Stretch, before: Head) -> None:
-    """Take back from the profile what was made of messages that went, or became private, while it was said there.
+    """Remove from the profile the facts made from messages that were removed, or became private, meanwhile.
 
-    Whoever saw to that looked at the profile before it was there, or looks at it after this.
+    The removal itself updated the profile before these facts were in it, or will do so after this check.
     """
     context = await work.storage.context(before.context)
     if context.settings.get(PRIVATE):
@@ -543,7 +543,7 @@ async def _check_profile(work: _Work, found: Stretch, before: Head) -> None:
 
 
 async def _read_profile(work: _Work, *, create: bool = False) -> _Log | None:
-    """Return what is known of the log of the namespace's facts; None while there is none."""
+    """Return the state of the namespace's fact log, or None if it does not exist."""
     storage, namespace = work.storage, work.context.namespace
     found = await profile_of(storage, namespace)
     if found is None:
@@ -559,7 +559,7 @@ async def _read_profile(work: _Work, *, create: bool = False) -> _Log | None:
 async def _append_profile(
     work: _Work, asked: _Asked, proposals: Sequence[Proposal], read: Sequence[Entry]
 ) -> list[Decision]:
-    """Append facts of scope namespace to the profile, as often as it takes; return what became of each proposal."""
+    """Append facts of scope namespace to the profile, retrying on conflicts; return the outcome of each proposal."""
     proposals = [replace(one, scope="namespace") for one in proposals]
     key = f"reflect:{work.context.id}:{asked.stretch.key}"
     while True:
@@ -585,7 +585,7 @@ async def _append_profile(
 async def _consolidate_proposals(
     work: _Work, asked: _Asked, state: _Log, proposals: Sequence[Proposal], read: Sequence[Entry], key: str
 ) -> Consolidated:
-    """Let the rules decide about proposals, and read what they ask for."""
+    """Apply the rules to proposals, and read the messages they request."""
     config = work.config.reflection
     limits = Rules(
         min_confidence=config.min_confidence,

@@ -1,6 +1,6 @@
-"""What a session asks of facts: which a log knows at a version, a reflection now, an end to wait for.
+"""Requests of a session about facts: the facts at a version, a reflection now, waiting for its end.
 
-Nothing waits for a model that is gone.
+No job waits for a model that is gone.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ async def read_facts(
     valid_at: datetime | None = None,
     stage: Stage = OPEN,
 ) -> list[Fact]:
-    """Return the facts in force at a version as they may leave, oldest first; with `history` the retired ones too.
+    """Return the active facts at a version, redacted for output, oldest first; with `history` the retired ones too.
 
-    `subject` and `attribute` match as addresses do: case, articles, plurals and punctuation aside. `as_of` reads what
-    was known at a time; with `valid_at` it is what was so at a moment, retired or not, as far as that was known.
+    `subject` and `attribute` match as addresses do: case, articles, plurals and punctuation are ignored. `as_of` reads
+    the facts known at a time; `valid_at` returns the facts true at a moment, retired or not, as far as known then.
     """
     head = await storage.head(context)
     version = read.version_of(head, at)
@@ -69,7 +69,7 @@ async def read_facts(
 
 
 async def _version_at(storage: StorageBackend, context: str, version: int, moment: datetime) -> int:
-    """Return the version before the first change of what is known that was written after a moment."""
+    """Return the version before the first fact or retraction that was written after a moment."""
     kinds = (Kind.FACT, Kind.RETRACTION)
     changes = await storage.read(context, at=version, kinds=kinds)
     return next((one.version - 1 for one in changes if one.created_at > moment), version)
@@ -87,7 +87,7 @@ POLL = 0.02
 
 
 async def request_reflection(shared: SharedSession, context: str) -> Job:
-    """Enqueue a reflection on everything closed, also on what is short, and return its job."""
+    """Enqueue a reflection on everything closed, including short episodes, and return its job."""
     storage = shared.storage
     kind = requests.REFLECT if shared.reflector is None else requests.reflection_kind(shared.reflector)
     mode = shared.config.privacy.mode
@@ -107,16 +107,16 @@ async def request_reflection(shared: SharedSession, context: str) -> Job:
         mode = requests.privacy_of(found, mode, mode)
         if found.state is JobState.READY:
             await requests.withdraw_job(storage, found, requests.WITHDRAWN)
-        else:  # what it leaves is asked for again
+        else:  # enqueue the rest after the running job
             while await _newest_reflection(storage, context, (JobState.RUNNING,)) is not None:
                 await asyncio.sleep(POLL)
 
 
 async def catch_up(shared: SharedSession, context: str) -> None:
-    """See to it that a reflection another process asked for and did not finish is worked off.
+    """Resume a reflection that another process requested and did not finish.
 
-    One that waits for a reflector of another name is asked of this session's: nothing waits for a model that is gone.
-    Whoever only reads is not disturbed by a store that refuses.
+    One queued for a reflector of another name is requested from this session's: no job waits for a model that is gone.
+    A store that refuses the write does not fail a caller that only reads.
     """
     try:
         await _take_over(shared, context)
@@ -126,7 +126,7 @@ async def catch_up(shared: SharedSession, context: str) -> None:
 
 async def _take_over(shared: SharedSession, context: str) -> None:
     storage = shared.storage
-    # Of a job that was withdrawn and asked for again the newer one is found; alone it says that nobody came to that.
+    # The newer job is found if one was withdrawn and enqueued again; a withdrawn one alone was never replaced.
     found = await requests.find_latest_job(storage, context, requests.reflection_name(context))
     if found is None:
         return

@@ -1,1 +1,1 @@
-"""The log: entries, what is in force, the hash chain, validation and policy."""
+"""The log: entries, the active entries at a version, the hash chain, validation and policy."""

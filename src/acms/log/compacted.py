@@ -1,7 +1,7 @@
-"""Compactions that a provider made, and hands out as an item that stands for what came before it in the conversation.
+"""Compactions made by a provider, returned as an item that replaces the earlier part of the conversation.
 
-One of Anthropic says in words what it stands for; one of OpenAI is encrypted, and only OpenAI reads it. One that failed
-says nothing and stands for nothing.
+An Anthropic compaction holds its summary as text. An OpenAI compaction is encrypted, and only OpenAI can read it. A
+failed compaction has no content and replaces nothing.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from acms.model import Json, Part, Raw
 __all__ = ["REDACTED", "compaction_text", "parse_raw_json"]
 
 REDACTED = "redacted-"
-"""Before the vendor of a compaction of which something was taken out: its signature no longer holds."""
+"""Prefix of the vendor of a compaction with redactions: its signature is no longer valid."""
 
 
 def parse_raw_json(raw: Raw) -> Json:
-    """Return what a vendor's item holds; None when that is no JSON."""
+    """Return the parsed JSON of a vendor's item, or None if it is not JSON."""
     try:
         return json.loads(raw.json)
     except (ValueError, RecursionError):
@@ -25,7 +25,7 @@ def parse_raw_json(raw: Raw) -> Json:
 
 
 def compaction_text(part: Part) -> str | None:
-    """Return the text of a provider's compaction, "" of one that only the provider reads; None for every other part."""
+    """Return the text of a provider's compaction, "" if it is encrypted, or None for any other part."""
     if not isinstance(part, Raw) or '"compaction"' not in part.json:
         return None
     match part.vendor.removeprefix(REDACTED), parse_raw_json(part):

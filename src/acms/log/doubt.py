@@ -1,10 +1,10 @@
-"""Doubt: facts that rest on what is no longer so, though nobody said that they are not.
+"""Doubt: active facts whose premises are no longer active.
 
-A fact rests on an earlier one when its reflector says so (`depends_on`), or when it says the name that the earlier one
-brought up: "since we chose Python, we use SQLAlchemy" rests on "the backend is in Python". Names are what is written
-with capitals or digits; a value without any counts as a whole. Once the earlier one is replaced, ended or taken back,
-what rests on it is in doubt, and what rests on that; it stays in force until somebody says otherwise. What is stated
-again afterwards rests on nothing that had gone before.
+A fact rests on an earlier one when its reflector says so (`depends_on`), or when it contains a name that the earlier
+one introduced: "since we chose Python, we use SQLAlchemy" rests on "the backend is in Python". Names are words with
+capitals or digits; a value without any counts as a whole. Once the premise is replaced, ended or taken back, the facts
+that rest on it are in doubt, and so are the facts that rest on those. They stay active until they are replaced or
+ended. A fact that is stated again later does not rest on premises retired before then.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from acms.log.in_force import Cover
 from acms.model import Entry, Kind, Span
 
 VALUE = 6
-"""Words of a value, at most: what is longer is a statement."""
+"""Maximum words of a value; longer text is a statement."""
 
 _WORD = re.compile(r"[^\W_]+(?:[.'’/+-][^\W_]+)*")
 _NAME = re.compile(r"[A-ZÀ-Þ]|[^\W_]\d|\d[^\W_]")
@@ -29,27 +29,27 @@ _LETTER = re.compile(r"[^\W\d_]")
 
 
 class _Statement(NamedTuple):
-    """What a fact says: its words, folded, and the names that it may have brought up."""
+    """The parsed text of a fact: its words, folded, and the names that it may introduce."""
 
     words: frozenset[str]
     names: frozenset[str]
-    #: The first word of a statement, which has its capital for another reason: a name where others say it as one.
+    #: The first word of a statement, capitalized by position: a name only if other facts use it as one.
     first: frozenset[str]
-    #: Its value, folded, where it has no name; "" when that says too little.
+    #: Its value, folded, if it has no name; "" if the value is not distinctive.
     whole: str
     #: All of it, folded, between spaces.
     text: str
 
 
 MENTIONS = "mentions"
-"""Names in the data of a fact, those of the sentence it was made from."""
+"""Key in the data of a fact: the names in the sentence it was made from."""
 
 
 def annotate_doubts(facts: Sequence[Fact], mentions: Mapping[str, Iterable[str]] = {}) -> list[Fact]:
-    """Return facts with what they rest on, and why some of those in force are in doubt.
+    """Return facts with their premises, and the active ones with the reason of their doubt, if any.
 
-    `facts` are all that a log ever held at a version, oldest first, each with what retired it; `mentions` are names
-    that stood in the sentence a fact was made from, by the id of the fact.
+    `facts` are all that a log ever held at a version, oldest first, each with the entry that retired it; `mentions` are
+    the names in the sentence that a fact was made from, by the id of the fact.
     """
     said = {fact.id: _parse_statement(fact, mentions.get(fact.id, ())) for fact in facts}
     names = frozenset[str]().union(*(own.names for own in said.values()), *mentions.values())
@@ -65,7 +65,7 @@ def annotate_doubts(facts: Sequence[Fact], mentions: Mapping[str, Iterable[str]]
 
 
 def sentence_names(sentence: str, content: str) -> list[str]:
-    """Return the names in a sentence that what was made from it does not say, in order."""
+    """Return the names in a sentence that are missing from the fact made from it, sorted."""
     return sorted(_extract_names(sentence)[0] - set(_fold_text(content).split()))
 
 
@@ -80,13 +80,13 @@ def _parse_statement(fact: Fact, mentions: Iterable[str] = ()) -> _Statement:
 
 
 def _short_value(fact: Fact) -> str:
-    """Return the value of a fact; "" where a statement stands in its place."""
+    """Return the value of a fact, or "" if the value is a whole statement."""
     short = len(fact.value.split()) <= VALUE and _fold_text(fact.value) != _fold_text(fact.content)
     return fact.value if short else ""
 
 
 def _extract_names(text: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the names in a statement, folded, and its first word where only its place may make it one."""
+    """Return the names in a statement, folded, and its first word if only its position may capitalize it."""
     found = _WORD.findall(unicodedata.normalize("NFKC", text))
     named = [word for word in found if len(word) > 1 and _NAME.search(word) and _LETTER.search(word)]
     first = {_fold_text(found[0])} if found and found[0].istitle() and found[0] in named else set[str]()
@@ -99,9 +99,9 @@ def _fold_text(text: str) -> str:
 
 
 class _Brought:
-    """Which facts brought a name up: the first one that says it, and those that took its place and say it too.
+    """The facts that introduced each name: the first to contain it, and successors of that fact that contain it too.
 
-    What says a name that was known already rests on it, and brings nothing up.
+    A fact with an already known name rests on that name and does not introduce it.
     """
 
     def __init__(self, facts: Sequence[Fact], said: Mapping[str, _Statement]) -> None:
@@ -119,14 +119,14 @@ class _Brought:
             known.update(own.text.split())
         self._place = {key: place for place, key in enumerate(self._whole)}
         self._longest = max((len(key.split()) for key in self._whole), default=0)
-        #: Values in a script that may put no spaces, by how they begin.
+        #: Values in a script that may omit spaces, by their first characters.
         self._unspaced: dict[str, list[str]] = {}
         for key in self._whole:
             if not key.isascii():
                 self._unspaced.setdefault(key[:2], []).append(key)
 
     def of(self, own: _Statement) -> list[Fact]:
-        """Return the facts whose names something says."""
+        """Return the facts that introduced the names in a statement."""
         found = [fact for key in sorted(own.words & self._names.keys()) for fact in self._names[key]]
         said, words = set[str](), own.text.split()
         for start in range(len(words)):
@@ -140,7 +140,7 @@ class _Brought:
 
 
 def _find_premises(fact: Fact, by_id: Mapping[str, Fact], named: Iterable[Fact]) -> tuple[str, ...]:
-    """Return the ids of the facts that one rests on, as they stood when it was said."""
+    """Return the ids of the premises of a fact that were active when it was stated."""
     near = [
         other.id
         for other in named
@@ -164,7 +164,7 @@ def _find_doubt(
     by_id: Mapping[str, Fact],
     said: Mapping[str, _Statement],
 ) -> Doubt | None:
-    """Return why a fact is in doubt: the first thing that it rests on, directly or not, and that has gone."""
+    """Return why a fact is in doubt: its first premise, direct or indirect, that is no longer active."""
     for id in rests:
         premise = found[id]
         gone = premise.retired
@@ -177,7 +177,7 @@ def _find_doubt(
 
 
 def _successor_supports(fact: Fact, premise: Fact, heir: Fact | None, said: Mapping[str, _Statement]) -> bool:
-    """Whether what took the place of a premise still says what a fact takes from it."""
+    """Whether the successor of a premise still supports a fact that rests on the premise."""
     if heir is None:
         return False
     value = _short_value(heir)
@@ -190,7 +190,7 @@ def _successor_supports(fact: Fact, premise: Fact, heir: Fact | None, said: Mapp
 
 
 class Doubted(NamedTuple):
-    """What a reader is told of something in doubt, and the versions of the messages that brought the doubt up."""
+    """The label of an entry in doubt, and the versions of the messages that raised the doubt."""
 
     label: str
     news: tuple[int, ...] = ()
@@ -199,11 +199,11 @@ class Doubted(NamedTuple):
 def doubt_labels(
     facts: Sequence[Fact], summaries: Iterable[Entry], owners: Collection[str]
 ) -> dict[int, Doubted]:
-    """Return what a reader has to be told of facts, messages and summaries of a log that are in doubt, by version.
+    """Return the labels of the facts, messages and summaries of a log that are in doubt, by version.
 
-    Of messages those that alone said such a fact; of summaries those that stand for what said it, or for what said the
-    premise, but not for what brought the doubt up, and repeat its names. `owners` are the contexts whose entries the
-    log reads.
+    A message is labelled if it is the only source of a doubted fact. A summary is labelled if it replaces a source of
+    the fact or of its premise, does not replace the messages that raised the doubt, and repeats the names. `owners` are
+    the contexts whose entries the log reads.
     """
     found: dict[int, Doubted] = {}
     spots: list[tuple[int, frozenset[str], Doubted]] = []
@@ -236,10 +236,10 @@ def doubt_labels(
 
 
 def outdated_summary_labels(cover: Cover) -> dict[int, str]:
-    """Return what a reader has to be told of summaries that stand for something retracted or edited since, by version.
+    """Return the labels of summaries whose messages were retracted or edited since, by version.
 
-    `cover` is that of what can still be found: also a summary that a later one stands for is told of, because a prompt
-    may go on showing it for a while.
+    `cover` is the searchable one: a summary that a later one replaced is labelled too, because a prompt may go on
+    showing it for a while.
     """
     summaries = [entry for entry in cover.replacing if entry.kind is Kind.SUMMARY]
     by_version = {entry.version: entry for entry in cover.replacing} if summaries else {}
@@ -260,5 +260,5 @@ def _is_within_spans(version: int, spans: Iterable[Span]) -> bool:
 
 
 def versions_of_ids(ids: Iterable[str], owners: Collection[str]) -> tuple[int, ...]:
-    """Return the versions of those of some entries that a log reads."""
+    """Return the versions of the entries among `ids` that a log reads."""
     return tuple([place[1] for place in map(parse_entry_id, ids) if place is not None and place[0] in owners])

@@ -211,8 +211,8 @@ def canonical_bytes(draft: Draft, nonce: str, created_at: int | None = None) -> 
     """Write everything immutable about a draft as UTF-8: the bytes that are hashed.
 
     Eighteen fields joined by NUL, which no text may contain: kind, nonce, microseconds, role, content, parts, data,
-    metadata, actor, origin, privacy, markers, episode, closes, group, covers, replaces, sources. What is absent or
-    empty is an empty field; structured fields are JSON with sorted keys. `created_at` are the microseconds, when known.
+    metadata, actor, origin, privacy, markers, episode, closes, group, covers, replaces, sources. An absent or empty
+    value is an empty field; structured fields are JSON with sorted keys. `created_at` is in microseconds, when known.
     """
     if draft.role is not None and not (
         draft.parts
@@ -259,7 +259,7 @@ def digest_draft(draft: Draft, nonce: str, salt: bytes) -> bytes:
 
 
 class Stamp(NamedTuple):
-    """What a draft gets before its place is known: the random end of its id, its salt and its digest."""
+    """The parts of a draft known before its placement: the random end of its id, its salt and its digest."""
 
     nonce: str
     salt: bytes
@@ -294,9 +294,9 @@ def seal_drafts(
 
 
 def verify_chain(entries: Iterable[Entry], *, head: bytes, version: int) -> Iterator[tuple[int, str]]:
-    """Yield (version, what is wrong) for entries that follow `version`, whose chain value was `head`.
+    """Yield (version, problem) for each invalid entry after `version`, whose chain value was `head`.
 
-    Reads ascending entries of one owner. Blanked entries have no salt: their digest stands for them.
+    `entries` are the entries of one owner, ascending. A blanked entry has no salt, so its stored digest is used.
     """
     prefix = sha256()
     batch = 0

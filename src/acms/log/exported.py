@@ -105,7 +105,7 @@ def _check_hashes(entry: Entry) -> None:
 
 
 def _check_message(entry: Entry) -> None:
-    """Check what an entry says, and that a message has a role and nothing else has one."""
+    """Check the content of an entry, and that a message has a role and no other entry has one."""
     validation.validate_text(entry.content, "content", limit=CONTENT_BYTES)
     message = entry.kind is Kind.MESSAGE
     if message != (entry.role is not None):
@@ -229,4 +229,4 @@ _DATA: Mapping[str, Callable[[Json, str], None]] = {
     summary_levels.LEVELS: _check_levels,
     trust.TRUST: _make_enum_check(Origin),
 }
-"""How what ACMS itself writes into the data of an entry is read; other names are plain JSON."""
+"""Parsers for the names that ACMS itself writes into the data of an entry; other names are plain JSON."""

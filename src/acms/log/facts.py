@@ -1,7 +1,7 @@
-"""Facts as the log has them: which are in force, what retired the others, and what a change would bring back.
+"""Facts of a log: which are active, what retired the others, and which ones a change would reactivate.
 
-A fact goes out of force when a newer one stands in for it or a retraction names it. Facts that stand in for one another
-form a chain: while its newest link has effect, none of the older ones comes back (decision 26).
+A fact is retired when a newer one supersedes it or a retraction names it. Facts that supersede one another form a
+chain: while its newest link has effect, none of the older ones becomes active again (decision 26).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SAID = "said"
 Address = tuple[str, str]
 """Subject and attribute, normalised."""
 
-#: A letter or digit and what follows it, with the signs that make another name of it: -1, +2, .NET, C++, C#.
+#: A letter or digit and its continuation, with the signs that distinguish names: -1, +2, .NET, C++, C#.
 _NAME = re.compile(
     r"(?:(?<![\w.-])[-.](?=\d)|(?<![\w.])\.(?=[^\W\d_])|\+(?=\d))?"
     r"[^\W_](?:[^\W_]|[^\x00-\x7f])*"
@@ -49,15 +49,15 @@ _DRAFT = tuple(field.name for field in fields(Draft))
 
 
 def normalize_address(subject: str, attribute: str) -> Address:
-    """Return what two facts have in common that are about the same: case, articles, plurals and punctuation aside.
+    """Return the address shared by facts about the same thing: case, articles, plurals and punctuation are ignored.
 
-    What is part of a name stays, as in C++ and node -1; so does the "s" of a subject of one short word, as in Mars.
+    Signs that are part of a name stay, as in C++ and node -1; so does the "s" of a one-word, short subject like Mars.
     """
     return _normalize_label(subject, name=True), _normalize_label(attribute)
 
 
 def has_address(where: Address) -> bool:
-    """Whether facts meet there: an attribute says about what, a subject alone does not."""
+    """Whether facts can share the address: an attribute is required, a subject alone is too broad."""
     return bool(where[1])
 
 
@@ -97,18 +97,18 @@ def _text_field(entry: Entry, name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-# ── who stands in for whom ──────────────────────────────────────────────────────────────────────────────────────────
+# ── which fact supersedes which ─────────────────────────────────────────────────────────────────────────────────────
 
 
 class Succession:
-    """The facts of a log at a version: which are in force, and what retired the others."""
+    """The facts of a log at a version: which are active, and what retired the others."""
 
     def __init__(self, entries: Iterable[Entry], cover: Cover) -> None:
-        """Take every fact up to a version, and what is out of force there."""
+        """Take every fact up to a version, and the cover at that version."""
         self.entries = sorted((one for one in entries if one.kind is Kind.FACT), key=lambda one: one.version)
         self._cover = cover
         known = {entry.version: entry for entry in self.entries}
-        #: Version of a fact → the fact with effect that stands in for it.
+        #: Version of a fact → the fact with effect that supersedes it.
         self._heirs: dict[int, Entry] = {}
         for heir in cover.retiring:
             if heir.kind is Kind.FACT:
@@ -123,9 +123,9 @@ class Succession:
                 self._ended.setdefault(heir.version, []).append(entry)
 
     def _net(self) -> None:
-        """See to it that the newest fact at an address of cardinality one counts alone, whatever wrote the others.
+        """Keep only the newest fact active at an address of cardinality one, whatever wrote the others.
 
-        Those that are so at another time stand beside it.
+        Facts that are true at another time stay active too.
         """
         uncovered = [entry for entry in self.entries if self.uncovered(entry)]
         at: dict[Address, list[Entry]] = {}
@@ -146,11 +146,11 @@ class Succession:
         self.in_force = [entry for entry in uncovered if entry.version not in self._outshone]
 
     def uncovered(self, entry: Entry) -> bool:
-        """Whether a fact has its content and no entry puts it out of force."""
+        """Whether a fact has its content and no entry has replaced or retracted it."""
         return entry.state is State.LIVE and self._cover.by(entry.version) is None
 
     def chain(self, entry: Entry) -> list[Entry]:
-        """Return the facts that a fact stands in for, directly or not, newest first."""
+        """Return the facts that a fact supersedes, directly or indirectly, newest first."""
         found: dict[int, Entry] = {}
         waiting = self.before(entry)
         while waiting:
@@ -161,7 +161,7 @@ class Succession:
         return [found[version] for version in sorted(found, reverse=True)]
 
     def before(self, entry: Entry) -> list[Entry]:
-        """Return the facts that a fact stands in for directly."""
+        """Return the facts that a fact supersedes directly."""
         found = list(self._ended.get(entry.version, ()))
         if entry.replaces and entry.version not in self._effect:  # it stood in for them once
             inside = _versions_in_spans(entry.replaces, {one.version: one for one in self.entries})
@@ -187,7 +187,7 @@ def _make_retired(reason: str, by: Entry) -> Retired:
 
 
 def _stated_at(entry: Entry) -> datetime:
-    """Return when what an entry was made from was said."""
+    """Return when the source of an entry was stated."""
     return _parse_time(entry.data.get(SAID)) or entry.created_at
 
 
@@ -215,9 +215,9 @@ def active_facts(entries: Iterable[Entry], cover: Cover) -> list[Entry]:
 
 
 def collect_facts(entries: Iterable[Entry], cover: Cover, replacing: Iterable[Entry]) -> list[Fact]:
-    """Return every fact that has its content, oldest first, each with what retired it.
+    """Return every fact that has its content, oldest first, each with the entry that retired it.
 
-    `replacing` are the entries that put others out of force.
+    `replacing` are the entries that replace or retract others.
     """
     found = Succession(entries, cover)
     by_version = {entry.version: entry for entry in replacing}
@@ -267,9 +267,9 @@ def as_fact(
     replaces: tuple[str, ...] = (),
     originals: Mapping[str, str] = {},
 ) -> Fact:
-    """Return an entry as the fact it is; `replaces` are the ids of all it stands in for, directly or not.
+    """Convert an entry to a `Fact`; `replaces` are the ids of all facts it supersedes, directly or indirectly.
 
-    `originals` are the ids of what was adopted from elsewhere, and of what the log has in their place.
+    `originals` maps the ids of entries adopted from elsewhere to the ids of their copies in this log.
     """
     data = entry.data
     confidence = data.get("confidence", 1.0)
@@ -290,7 +290,9 @@ def as_fact(
         valid_to=_parse_time(data.get("valid_to")),
         stated_at=_stated_at(entry),
         trust=trust.trust_of_entry(entry),
-        sources=tuple(id for id in entry.sources if not id.startswith("f_")),  # a fork cites what it adopted
+        sources=tuple(
+            id for id in entry.sources if not id.startswith("f_")
+        ),  # a fork cites the facts it adopted
         replaces=replaces,
         depends_on=tuple(originals.get(id, id) for id in data.get("depends_on", ()) if isinstance(id, str)),
         context=entry.context,
@@ -307,7 +309,7 @@ def _parse_time(value: Any) -> datetime | None:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-# ── what a change of the log does to facts ──────────────────────────────────────────────────────────────────────────
+# ── effects of a log change on facts ────────────────────────────────────────────────────────────────────────────────
 
 
 def single_spans(entries: Iterable[Entry]) -> tuple[Span, ...]:
@@ -358,10 +360,10 @@ def are_rivals(one: Entry, other: Entry) -> bool:
 def find_revoked_facts(
     entries: Sequence[Entry], cover: Cover, gone: frozenset[str], *, whole: bool = False
 ) -> list[Entry]:
-    """Return the facts to be retired when some messages are: those in force that were made from them.
+    """Return the active facts to retire along with some messages: the facts that were made from them.
 
-    What these stood in for comes back, unless it was made from the same messages or another fact fills its address.
-    With `whole` only what was made from nothing else goes.
+    The facts these superseded become active again, unless they were made from the same messages or another fact fills
+    their address. With `whole`, only facts that were made from no other messages are retired.
     """
 
     def goes(entry: Entry) -> bool:

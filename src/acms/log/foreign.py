@@ -1,10 +1,10 @@
-"""Messages as model providers write them, read as messages of a log.
+"""Parse the messages of model providers into messages of a log.
 
-Chat Completions (`content` as text, parts or None, `tool_calls`, the roles tool and function), items of Responses, and
-messages of Anthropic (text or blocks). What a part holds becomes one; what says more is kept beside it, word for word,
-in a `Raw` part of the vendor `AS_GIVEN`, which no codec sends; an unknown part is a `Raw` of its vendor. Marks of a
-prompt cache belong to a request, not to what was said, and are left out. Bytes are never stored: whoever hands in a
-`Keep` gets them and says under what reference they are kept; without one they are refused.
+Supports Chat Completions (`content` as text, parts or None, `tool_calls`, the roles tool and function), items of
+Responses, and messages of Anthropic (text or blocks). Each known part becomes a part of the log; its other fields are
+kept beside it, verbatim, in a `Raw` part of the vendor `AS_GIVEN`, which no codec sends. An unknown part is a `Raw` of
+its vendor. Marks of a prompt cache belong to a request, not to the message, and are dropped. Bytes are never stored:
+a `Keep` passed by the caller receives them and returns their reference; without one they are refused.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ __all__ = [
 ]
 
 MISSPELT = 0.8
-"""Likeness to "privacy" from which a field that nobody knows is a slip and no field of a provider's."""
+"""Minimum similarity to "privacy" at which an unknown field is a misspelling and not a field of a provider."""
 Turn: TypeAlias = dict[str, Any]
 """The keyword arguments of one `ingest`, its idempotency key under "key"."""
 
 WINDOW = "response.compaction"
-"""What OpenAI calls a conversation that was compacted on demand: messages of the user, and what stands for the rest."""
+"""OpenAI's name for a conversation compacted on demand: user messages, and an item that replaces the rest."""
 
 FIELDS = frozenset(
     "role content markers actor_id metadata tool_calls tool_call_id parts created_at privacy origin key".split()
 )
-"""What `ingest` takes of a message."""
+"""Fields of a message that `ingest` accepts."""
 
 _OPENAI = frozenset(("name", "refusal", "audio", "function_call", "annotations"))
 _ANSWER = frozenset(
@@ -54,14 +54,14 @@ _ENVELOPE = ("audio", "annotations", "phase", "model", "stop_reason", "stop_sequ
              "container")  # fmt: skip
 _NOTHING: tuple[Json, ...] = (None, "", [], {})
 REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks")
-"""Fields in which servers of the chat format say what a model thought."""
+"""Fields in which servers of the chat format return reasoning."""
 _MARKS = frozenset(("cache_control", "prompt_cache_breakpoint"))
 _CHAT = frozenset(("image_url", "input_audio", "file"))
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
 def encode_strict_json(value: Json) -> str:
-    """Write a JSON value; `ValidationError` for what is none."""
+    """Encode a JSON value; raise `ValidationError` if it is not JSON."""
     try:
         return _encode(value)
     except (TypeError, ValueError, RecursionError) as error:
@@ -71,19 +71,19 @@ def encode_strict_json(value: Json) -> str:
 def parse_provider_message(
     message: Mapping[str, Any], field: str = "", *, keep: Keep | None = None, strict: bool = False
 ) -> list[Turn]:
-    """Read one message of a provider, or one of ours, as the messages it is in a log.
+    """Parse a message of a provider, or one of ACMS, into messages of a log.
 
-    A field that is not known is kept for the provider that it came from; when `strict` it is an error.
+    An unknown field is kept for the provider that it came from; with `strict` it is an error.
 
-    They are more than one where a message of the user holds several results of tools. `field` is its name in errors.
-    What is a message of ours already comes back as it is.
+    The result has several messages if a user message holds several tool results. `field` is the name in errors. An
+    ACMS message is returned unchanged.
     """
     found = None if message.get("type", "message") == "message" else message["type"]
     place = Place(field, keep)
     if message.get("object") == WINDOW:
         given = {name: value for name, value in message.items() if name not in ("created_at", "metadata")}
         turn = _read_compacted_window(message, place._replace(vendor=RESPONSES))
-        if not given.get("id"):  # known by what it ends with
+        if not given.get("id"):  # identified by its last item
             given["id"] = message["output"][-1].get("id")
         return [_copy_ingest_fields(turn, given)]
     if (
@@ -121,16 +121,16 @@ def _adapter_parts(item: Mapping[str, Any]) -> Sequence[Raw]:
 
 
 def check_privacy_field(message: Mapping[str, Any], field: str) -> None:
-    """Refuse a field that is nearly called "privacy": what it is to protect would be stored in the open."""
+    """Refuse a field name that resembles "privacy": the misspelled setting would leave content unprotected."""
     if unknown := [name for name in message if isinstance(name, str) and name not in KNOWN]:
-        from difflib import get_close_matches  # few messages have fields that nobody knows
+        from difflib import get_close_matches  # few messages have unknown fields
 
         for name in get_close_matches("privacy", unknown, n=1, cutoff=MISSPELT):
             raise ValidationError(f"unknown field {name!r}, did you mean 'privacy'?", field=f"{field}.{name}")
 
 
 def _copy_ingest_fields(turn: Turn, message: Mapping[str, Any]) -> Turn:
-    """Give a message what `ingest` takes besides what it says; the id a provider gave it is its key."""
+    """Copy the other arguments of `ingest` from a message to a turn; the id given by a provider becomes its key."""
     for name in _OURS if "role" not in message else (*_OURS, "metadata"):
         if message.get(name) is not None:
             turn.setdefault(name, message[name])
@@ -181,7 +181,7 @@ def _read_role_message(message: Mapping[str, Any], place: Place, unknown: Sequen
 
 
 def _read_reasoning(message: Mapping[str, Any], place: Place) -> list[Part]:
-    """Return what a model thought, in the first of the fields that servers of the chat format have for it."""
+    """Return the reasoning of a model, from the first field for it that servers of the chat format have."""
     if message["role"] != "assistant":
         return []
     for block in _only_mappings(message.get("thinking_blocks")):
@@ -271,7 +271,7 @@ def _read_calls(message: Mapping[str, Any], place: Place) -> Iterator[Part]:
 
 
 def _number_keys(turns: list[Turn], message: Mapping[str, Any]) -> list[Turn]:
-    """Give the messages that one became what was given for it; those behind the first have the key with a number."""
+    """Copy the fields of a message to the turns made from it; keys after the first get a number as suffix."""
     found = [_copy_ingest_fields(turn, message) for turn in turns]
     for index, turn in enumerate(found[1:], 1):
         if "key" in turn:
@@ -303,7 +303,7 @@ def _make_tool_answer(turn: Turn, parts: Sequence[Part], call_id: Json, place: P
 
 
 def _guess_vendor(message: Mapping[str, Any]) -> str:
-    """Return whose message it is, as far as that can be told: unknown parts are kept under this name."""
+    """Guess the vendor of a message: unknown parts are kept under this name."""
     content = message.get("content")
     given = content if isinstance(content, list | tuple) else ()
     kinds = [one["type"] for one in given if isinstance(one, Mapping) and isinstance(one.get("type"), str)]
@@ -340,7 +340,7 @@ def _read_tool_call(call: object, place: Place) -> Iterator[Part]:
 
 
 def _read_part(one: object, place: Place) -> list[Part]:
-    """Read one part of a content: what it says, and what it says besides."""
+    """Parse one part of a content into its text or media, and its other fields."""
     if isinstance(one, str):
         return [Text(place.text(one))]
     if not isinstance(one, Mapping) or not isinstance(one.get("type"), str):
@@ -352,7 +352,7 @@ def _read_part(one: object, place: Place) -> list[Part]:
 
 
 def _surplus_parts(one: Mapping[str, Any], *held: str) -> list[Part]:
-    """Return what a part says besides the fields that are held; nothing when it is null, empty, or a mark."""
+    """Return the fields of a part that are not held; none for values that are null or empty, and for cache marks."""
     rest = {
         name: value
         for name, value in one.items()
@@ -457,7 +457,7 @@ def _read_media_block(one: Mapping[str, Any], place: Place) -> list[Part] | None
 
 
 def _read_compaction(one: Mapping[str, Any], place: Place) -> list[Part]:
-    """Keep a compaction as it is sent back: what an SDK adds as null is refused."""
+    """Keep a compaction in the form in which it is sent back: fields an SDK adds as null would be refused."""
     said = {name: value for name, value in one.items() if name not in _MARKS and value is not None}
     return [_make_raw_part({**said, "content": one.get("content")}, place)]
 
@@ -552,7 +552,7 @@ def _read_compacted_window(message: Mapping[str, Any], place: Place) -> Turn:
 
 
 def _surplus_of(item: Mapping[str, Any], *held: str) -> list[Part]:
-    """Return what an item says besides a call or its output, its id and how far it came."""
+    """Return the fields of an item besides a call or its output, its id and its status."""
     return _surplus_parts(item, "call_id", "id", "status", *held, *FIELDS)
 
 

@@ -19,7 +19,7 @@ SIGNATURE = "thoughtSignature"
 """What a `Raw` part of Gemini holds: opaque, and for the part behind it unless it has an empty text with it."""
 
 FIELDS = "gemini-fields"
-"""Type of what is kept behind a part: the fields that it does not hold."""
+"""Type of the item kept after a part, with the fields that the part does not hold."""
 _HELD = {
     "functionCall": frozenset(("id", "name", "args")),
     "functionResponse": frozenset(("id", "name", "response")),
@@ -30,7 +30,7 @@ _TEXT = frozenset(("text", "thought", SIGNATURE))
 
 
 def other_fields(one: Mapping[str, Any]) -> dict[str, Json]:
-    """Return the fields of a part that no part of a log holds; those within a call or a file stand under its name."""
+    """Return the fields of a part that no part of a log holds; those of a call or a file are nested under its name."""
     found: dict[str, Json] = {}
     for name, value in one.items():
         camel = _to_camel_case(name)
@@ -48,7 +48,7 @@ _NOTHING: tuple[Json, ...] = (None, "", [], {})
 def read_content_parts(
     message: Mapping[str, Any], place: Place, dump: Any
 ) -> tuple[list[list[Part]], list[Part]]:
-    """Return the answers to calls that a content holds, each with what stands behind it, and its other parts."""
+    """Return the function responses of a content, each with its other fields, and the remaining parts."""
     answers: list[list[Part]] = []
     parts: list[Part] = []
     seen = Counter[str]()

@@ -1,9 +1,9 @@
-"""What is in force at a version, in which order it is read, and which messages say what is no longer so.
+"""Which entries are active at a version, in which order they are read, and which messages are outdated.
 
 Everything here is a pure function of the entries up to a version, so time travel, edits, retractions and compaction
-are one mechanism. The *effective sequence* is the messages and summaries in force, each at its place: a message at its
-version, a summary or an edit at the first version it replaces (rule 1.5). An *atomic group* is what no output may
-split: one message, or a tool call with all its answers (rule 1.18). A message is *demoted* by the entry that retired a
+are one mechanism. The *effective sequence* is the active messages and summaries, each at its position: a message at its
+version, a summary or an edit at the first version it replaces (rule 1.5). An *atomic group* is never split in an
+output: one message, or a tool call with all its answers (rule 1.18). A message is *demoted* by the entry that retired a
 fact made from it.
 """
 
@@ -22,7 +22,7 @@ from acms.log.trust import LEADING, is_instruction
 from acms.model import Entry, Kind, Part, Role, Span, State, ToolCall, ToolResult
 
 LONG_RUN = 64
-"""Versions out of force beside each other that are worth skipping when a log is read."""
+"""Adjacent inactive versions that are worth skipping when a log is read."""
 ENDED = ("removed", "archived")
 """Reasons of retractions that end a fact without making it untrue that it took the place of others."""
 
@@ -31,7 +31,7 @@ _version = attrgetter("version")
 UNDO = "undo"
 """Reason of the retraction of a rewrite."""
 GONE = "gone"
-"""Reason of the retraction of what a list that is synced no longer has: it counts as never said."""
+"""Reason of the retraction of messages that a synced list no longer has: they count as never stored."""
 MERGED = "merged"
 """Reason of the record of a merge; in the data of a copied retraction, the id of the original."""
 SEEN = "seen"
@@ -44,11 +44,11 @@ def is_record(entry: Entry) -> bool:
 
 
 ASKED = "asked"
-"""Says in the data of a summary whether somebody asked for it; False when an append did, for room."""
+"""Key in the data of a summary: whether a caller asked for it; False when an append did, to stay in its budget."""
 
 
 def is_automatic_summary(entry: Entry) -> bool:
-    """Return whether an entry is a summary that only an append asked for: a prompt may go on without it for a while."""
+    """Return whether a summary was requested only by an append: a prompt may omit it for a while."""
     return entry.kind is Kind.SUMMARY and entry.data.get(ASKED) is False
 
 
@@ -58,28 +58,28 @@ def is_sealed(entry: Entry) -> bool:
 
 
 class Cover:
-    """Which versions are out of force, and which entry put them there."""
+    """The inactive versions of a log, and the entry that replaced or retracted each of them."""
 
     __slots__ = ("_by", "_first", "_last", "_searchable", "replacing", "retiring", "sealed", "shown")
 
     def __init__(self, replacing: Iterable[Entry], *, searchable: bool = False) -> None:
-        """Take every entry up to a version that replaces something.
+        """Build the cover from every entry up to a version that replaces others.
 
-        The newest counts first: an entry that is itself replaced has no effect, so undoing a summary brings its span
-        back. Not so a fact that a newer one stands in for, or that has ended: what it replaced stays out of force. An
-        erased summary counts as undone, and an erased fact that no newer one stands in for. `searchable` asks what can
-        still be found: a summary then hides only earlier summaries, and what they all stand for is found as it was
-        said.
+        The newest entry takes precedence: an entry that is itself replaced has no effect, so undoing a summary makes
+        its span active again. Facts are an exception: entries replaced by a superseded or ended fact stay inactive.
+        An erased summary counts as undone; so does an erased fact that was not superseded. `searchable` asks which
+        entries can still be found: a summary then hides only earlier summaries, and the messages behind them are found
+        in their original wording.
         """
         self._searchable = searchable
-        #: What it was made of, oldest first.
+        #: The entries it was built from, oldest first.
         self.replacing = sorted(replacing, key=_version)
         self._first: list[int] = []
         self._last: list[int] = []
         self._by: list[int] = []
         #: Edits and summaries in force, newest first, which are read at the first version they replace.
         self.shown: list[Entry] = []
-        #: Facts and retractions with effect, newest first: what retires facts.
+        #: Facts and retractions with effect, newest first: they retire facts.
         self.retiring: list[Entry] = []
         #: Summaries in force that only a provider can read, newest first: for everybody else they hide nothing.
         self.sealed: list[Entry] = []
@@ -104,9 +104,10 @@ class Cover:
             self._effects(entry).append(entry)
 
     def then(self, newer: Sequence[Entry]) -> Cover:
-        """Return what is out of force once newer entries, oldest first, have followed.
+        """Return the cover after newer entries, oldest first, are applied.
 
-        It is what all of them make, and made of the newer ones alone unless these bring something back.
+        The result equals a cover built from all entries. Only the newer ones are processed, unless they may reactivate
+        older entries.
         """
         found = copy(self)
         for name in ("_by", "_first", "_last", "replacing", "retiring", "sealed", "shown"):
@@ -117,22 +118,22 @@ class Cover:
         return found
 
     def batch(self, entry: Entry) -> list[Entry]:
-        """Return what replaces something and was appended behind an entry, in one append with it."""
+        """Return the replacing entries that were appended after an entry, in the same append."""
         return list(takewhile(lambda one: one.batch == entry.batch, self.after(entry.version)))
 
     def after(self, version: int) -> list[Entry]:
-        """Return what replaces something and came after a version, oldest first."""
+        """Return the replacing entries after a version, oldest first."""
         return self.replacing[bisect_right(self.replacing, version, key=_version) :]
 
     def asked(self, began: int) -> Cover:
-        """Return what is out of force without the summaries after a version that nobody asked for."""
+        """Return the cover without the automatic summaries after a version."""
         if not any(map(is_automatic_summary, self.after(began))):
             return self
         effective = [one for one in self.replacing if not is_automatic_summary(one) or one.version <= began]
         return Cover(effective, searchable=self._searchable)
 
     def _follow(self, entry: Entry) -> bool:
-        """Let the newest entry take effect; False when that may bring something back."""
+        """Apply the newest entry; False if older entries may become active again."""
         if entry.kind is Kind.SUMMARY or entry.state is State.ERASED:  # seldom
             return False
         spans = [(first, min(last, entry.version - 1)) for first, last in entry.replaces]
@@ -148,7 +149,7 @@ class Cover:
         return True
 
     def _end(self, old: Entry, newer: Entry) -> bool:
-        """Take the effect of an entry that a newer one has put out of force; False when something may come back."""
+        """Remove the effect of an entry that a newer one replaced; False if older entries may become active again."""
         effects = self._effects(old)
         place = bisect_left(effects, -old.version, key=_newest_first_key)
         has_effect = place < len(effects) and effects[place] is old
@@ -163,7 +164,7 @@ class Cover:
         return not left or self._give_back(old.version)
 
     def _give_back(self, version: int) -> bool:
-        """Leave what an entry put out of force to those before it; False when that may bring one of them to effect."""
+        """Reassign the versions an entry replaced to older replacements; False if one of these may take effect."""
         left = [
             (first, last)
             for first, last, by in zip(self._first, self._last, self._by, strict=True)
@@ -202,7 +203,7 @@ class Cover:
         return summary.state is State.ERASED
 
     def by(self, version: int) -> int | None:
-        """Return the version of the entry that put this one out of force; None when it is in force."""
+        """Return the version of the entry that made this one inactive, or None if it is active."""
         index = bisect_right(self._first, version) - 1
         return self._by[index] if index >= 0 and version <= self._last[index] else None
 
@@ -219,24 +220,24 @@ class Cover:
         return [one for one in self.after(entry.version) if one.kind is Kind.MESSAGE and said in one.replaces]
 
     def __bool__(self) -> bool:
-        """Whether anything is out of force."""
+        """Whether any version is inactive."""
         return bool(self._first)
 
     def spans(self) -> list[Span]:
-        """Return the versions out of force as disjoint ascending spans."""
+        """Return the inactive versions as disjoint ascending spans."""
         return list(zip(self._first, self._last, strict=True))
 
     def changes(self, summary: Entry) -> list[tuple[int, int, int]]:
-        """Return what of a summary's spans was put out of force after it: first and last version, and by which one."""
+        """Return the spans of a summary that became inactive after it, as (first, last, replacing version)."""
         found = [one for span in summary.replaces for one in self._inside(*span)]
         return [one for one in found if one[2] > summary.version]
 
     def outdates(self, summary: Entry) -> bool:
-        """Return whether something of what a summary stands for was put out of force after it."""
+        """Return whether an entry that a summary replaced has been replaced or retracted after it."""
         return bool(self.changes(summary))
 
     def stretches(self, last: int) -> list[Span]:
-        """Return the stretches of versions up to one that have to be read: long runs out of force are left out."""
+        """Return the stretches of versions up to one that have to be read: long inactive runs are left out."""
         found: list[Span] = []
         start = 1
         for first, end in _join_spans(self.spans()):
@@ -249,12 +250,12 @@ class Cover:
         return found
 
     def _inside(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
-        """Return what of a span is out of force: first and last version, and by which one."""
+        """Yield the inactive parts of a span, as (first, last, replacing version)."""
         for at in range(bisect_left(self._last, first), bisect_right(self._first, last)):
             yield max(self._first[at], first), min(self._last[at], last), self._by[at]
 
     def _put(self, first: int, last: int, by: int) -> None:
-        """Put versions out of force by what is newer than all that did."""
+        """Mark versions as inactive because of an entry newer than all earlier replacements."""
         start, end = bisect_left(self._last, first), bisect_right(self._first, last)
         cut = [(first, last, by)]
         if start < end and self._first[start] < first:
@@ -264,7 +265,7 @@ class Cover:
         self._first[start:end], self._last[start:end], self._by[start:end] = zip(*cut, strict=True)
 
     def _add(self, first: int, last: int, by: int) -> None:
-        """Add what is not covered yet: a newer replacement keeps its claim."""
+        """Mark the versions that are not covered yet: a newer replacement keeps precedence."""
         while first <= last:
             index = bisect_right(self._first, first) - 1
             if index >= 0 and self._last[index] >= first:
@@ -279,10 +280,10 @@ class Cover:
 
 
 def read_as(cover: Cover) -> Callable[[int], tuple[Entry | None, Entry | None]]:
-    """Return what tells of the message of a version as which edit it reads, and what has ended it; a summary ends none.
+    """Return a function from the version of a message to its current edit and the entry that ended it, each or None.
 
-    `cover` is that of what can still be found. Of the edits of what has ended it is the newest, also if that one was
-    undone before.
+    `cover` is the searchable one; a summary ends no message. For an ended message the edit is its newest one, even if
+    that edit had been undone.
     """
     by = {entry.version: entry for entry in cover.replacing}
     edits = {
@@ -303,7 +304,7 @@ def _newest_first_key(entry: Entry) -> int:
 
 
 def _keeps_replaced(entry: Entry) -> bool:
-    """Whether what a fact replaced stays out of force when an entry puts that fact out of force."""
+    """Whether the entries that a fact replaced stay inactive when an entry makes that fact inactive."""
     return entry.kind is Kind.FACT or (entry.kind is Kind.RETRACTION and entry.data.get("reason") in ENDED)
 
 
@@ -334,10 +335,10 @@ def anchor_version(entry: Entry) -> int:
 
 
 def effective_sequence(entries: Sequence[Entry], cover: Cover, *, after: int = 0) -> list[Entry]:
-    """Return the effective sequence above a version; `entries` ascend and hold at least every one above it.
+    """Return the effective sequence above a version; `entries` ascend and hold at least every entry above it.
 
-    What was erased or has expired has nothing to show and is left out. An answer that came after a summary took its
-    call is no part of a tool group.
+    Erased and expired entries are left out. An answer that arrived after a summary replaced its call belongs to no tool
+    group.
     """
     plain = [
         entry
@@ -359,9 +360,9 @@ def effective_sequence(entries: Sequence[Entry], cover: Cover, *, after: int = 0
 def _answers_to_summarised(
     found: Sequence[Entry], entries: Sequence[Entry], cover: Cover, after: int
 ) -> set[int]:
-    """Return the versions of answers in force to calls that a summary stands for.
+    """Return the versions of active answers to calls that a summary replaced.
 
-    A call that was not read lies in a long run out of force, of a summary unless a retraction has put one there.
+    A call that was not read lies in a long inactive run, made by a summary unless a retraction has put one there.
     """
     summaries = [entry.version for entry in cover.shown if entry.kind is Kind.SUMMARY]
     called = {entry.group for entry in found if entry.group is not None and _has_tool_calls(entry)}
@@ -406,7 +407,7 @@ E = TypeVar("E", Entry, Doc)
 
 
 class Unit(NamedTuple, Generic[E]):
-    """Entries that are shown together or not at all, in the order they are read; or what the index knows of them."""
+    """Entries that are shown together or not at all, in the order they are read, or their documents from the index."""
 
     entries: tuple[E, ...]
     #: False for a tool group some of whose calls have no answer yet.
@@ -424,7 +425,7 @@ class Unit(NamedTuple, Generic[E]):
 
 
 class Lone:
-    """A unit of one entry that the index knows, read from it when somebody looks."""
+    """A unit of one indexed entry, which is read from the index on first access."""
 
     __slots__ = ("_entries", "_read", "markers", "version")
     complete = True
@@ -468,10 +469,10 @@ NO_CALL = "its tool call is not in force"
 
 
 def fold_atomic_groups(sequence: Sequence[Entry], *, whole: bool) -> Units:
-    """Fold an effective sequence into units; `whole` says that it starts at the beginning of the log.
+    """Fold an effective sequence into units; `whole` is true if it starts at the beginning of the log.
 
-    A tool group stands where its newest answer stands, so nothing before it moves when a late answer arrives. A group
-    with open calls is shown too: what was said, and the results that came.
+    A tool group is positioned at its newest answer, so nothing before it moves when a late answer arrives. A group with
+    open calls is shown too: its text, and the results received so far.
     """
     groups: dict[str, list[Entry]] = {}
     for entry in sequence:
@@ -502,9 +503,9 @@ def fold_atomic_groups(sequence: Sequence[Entry], *, whole: bool) -> Units:
 
 
 def group_spans(target: Entry, members: Iterable[Entry]) -> tuple[Span, ...]:
-    """Return what a retraction of an entry takes out of force: the entry and its whole tool group.
+    """Return the spans that the retraction of an entry makes inactive: the entry and its whole tool group.
 
-    Of an edit that belongs to the group what it replaced goes too, or that would come back.
+    For an edit in the group, the spans it replaced are included; otherwise they would become active again.
     """
     spans = {(target.version, target.version)}
     for entry in members if target.group is not None else ():
@@ -516,7 +517,8 @@ def group_spans(target: Entry, members: Iterable[Entry]) -> tuple[Span, ...]:
 def rendered_role(entry: Entry | Doc) -> Role | None:
     """Return the role under which an entry is shown.
 
-    A tool result without a call, and what has a role that instructs but did not come from who may, is text of the user.
+    A tool result without a call is shown as user text. So is a message with an instructing role but without the trust
+    that such a role requires.
     """
     if entry.role is Role.TOOL and entry.group is None:
         return Role.USER
@@ -541,12 +543,12 @@ def preview_text(content: str, length: int = 100) -> str:
 
 
 class Demotion(NamedTuple):
-    """What became of one message."""
+    """The reason why one message is outdated, and the parts of it that are still valid."""
 
-    #: The entry that replaced or ended what it says, in words, and its version.
+    #: The entry that replaced or ended its content, in words, and the version of that entry.
     by: str
     version: int
-    #: Characters of its content that are still good; none: nothing of it.
+    #: Characters of its content that are still valid; empty if none are.
     spans: tuple[Span, ...]
 
 
@@ -612,7 +614,7 @@ NONE = Stale({})
 
 
 def find_demotions(cover: Cover) -> Stale:
-    """Return what the entries with effect demote: undoing one of them restores everything."""
+    """Return the demotions of the entries with effect: undoing one of them restores everything."""
     found: dict[str, tuple[int, tuple[Span, ...]]] = {}
     for entry in cover.retiring:  # the newest first
         for id, spans in entry.data.get("demotes", ()):
@@ -623,6 +625,6 @@ def find_demotions(cover: Cover) -> Stale:
 
 
 def _intersect_spans(left: Sequence[Span], right: Sequence[Span]) -> tuple[Span, ...]:
-    """Return what lies in both of two ascending lists of spans."""
+    """Return the intersection of two ascending lists of spans."""
     cut = [(max(a, c), min(b, d)) for a, b in left for c, d in right]
     return tuple(sorted((start, end) for start, end in cut if start < end))

@@ -1,7 +1,7 @@
-"""What a log is known to hold, message by message: keys, and digests to find what was said again.
+"""The keys and digests of the messages in a log, used to recognize repeated messages.
 
-Texts are not kept, only their digests. A `Known` is caught up before each use: with what came since, and from the
-start once something was erased or has expired.
+Texts are not kept, only their digests. A `Known` is caught up before each use: it reads the new entries, or the whole
+log after an erasure or expiry.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ LISTED = "listed"
 class Row:
     """One message of a log as it reads now."""
 
-    #: Version and id of what was said first, and the key it was said under.
+    #: Version and id of the original entry, and its key.
     version: int
     first: str
     key: str | None
     role: Role | None
-    #: Of the newest edit: its id, digests of its wording, of all that it holds, and of the metadata; who spoke.
+    #: Of the newest edit: its id, digests of its wording, its whole body and its metadata; its actor.
     id: str
     wording: bytes
     body: bytes
@@ -66,11 +66,11 @@ class Row:
     answers: tuple[str, ...]
     group: str | None
     tokens: int
-    #: False once it was retracted; True also when a summary stands for it.
+    #: False once it was retracted; True also when a summary replaced it.
     live: bool = True
     #: False once its content is gone.
     legible: bool = True
-    #: Digests of what it said before, where the newest edit is a correction.
+    #: Digests of its earlier wordings, if the newest edit is a correction.
     corrected: tuple[bytes, ...] = ()
 
 
@@ -80,7 +80,7 @@ def digest_text(text: str) -> bytes:
 
 
 def hash_sensitive_key(key: str) -> str:
-    """Return what is stored in place of a key that says something sensitive."""
+    """Return the hash that is stored in place of a sensitive key."""
     return sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -102,7 +102,7 @@ def goes_on(row: Row, role: Role, content: str, calls: Sequence[str]) -> bool:
 
 
 def body_digest(role: Role, content: str, parts: Sequence[Part]) -> bytes:
-    """Return the digest of everything that a message says."""
+    """Return the digest of the whole body of a message."""
     if not parts:
         return wording_digest(role, content, parts)
     # Bytes are known by their hash: where they are kept may differ from time to time.
@@ -175,7 +175,7 @@ def _row_of_compaction(entry: Entry) -> Row | None:
 
 
 class Known:
-    """The messages of one log, in order; what was cleared is forgotten."""
+    """The messages of one log, in order; cleared messages are forgotten."""
 
     def __init__(self) -> None:
         self._forget()
@@ -186,11 +186,11 @@ class Known:
         self._told: list[Row] = []
         self._keys: dict[str, Row] = {}
         self._rows: list[Row] | None = None
-        #: What can no longer be found of it.
+        #: The searchable cover of the log.
         self.cover = Cover(())
 
     async def catch_up(self, storage: StorageBackend, context: str) -> Head:
-        """Read what came since the last time; return where the log stands."""
+        """Read the entries since the last call; return the head of the log."""
         head = await storage.head(context)
         old = self._head
         if old is not None and (
@@ -212,7 +212,7 @@ class Known:
         return head
 
     async def _read_rows(self, storage: StorageBackend, head: Head, after: int) -> list[Row]:
-        """Return what a log says above a version; its texts are held page by page."""
+        """Return the rows of a log above a version; only one page of texts is held at a time."""
         kinds = (Kind.MESSAGE, Kind.SUMMARY)
         rows: list[Row] = []
         block: Entry | None = None
@@ -233,7 +233,7 @@ class Known:
             after = page[-1].version
 
     def under(self, key: str) -> Row | None:
-        """Return what was said under a caller's key; None when nothing was."""
+        """Return the message stored under a caller's key, or None."""
         return self._keys.get(key)
 
     @property
@@ -253,7 +253,7 @@ class Known:
         found: list[Row] = []
         for row in self._told:
             edit, ended = read(row.version)
-            if ended is not None and not ended.sources:  # cleared: what is said again is said anew
+            if ended is not None and not ended.sources:  # cleared: the same text later is a new message
                 if row.key is not None:  # unless under the same key, which the log has for good
                     found.append(replace(row, role=None, wording=b"", live=False))
                 continue

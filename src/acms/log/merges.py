@@ -1,9 +1,9 @@
-"""Merges as a log has them: their records, what each knew, and where a copied entry was said first.
+"""The merges of a log: their records, the version vectors of both sides, and the origin of copied entries.
 
-The entries of one merge are one append. Its last one is the *record*: a retraction that puts nothing out of force and
-says which session was merged, up to which version, and what both sides knew then, as a version vector: the last version
-of every context whose entries were seen. A merge that is undone counts as never made. At the end what a merge gives
-back. Pure.
+The entries of one merge are one append. Its last one is the *record*: a retraction that retracts nothing and holds
+the merged session, its version, and the knowledge of both sides at that time as a version vector: the last version of
+every context whose entries were seen. A merge that is undone counts as never made. The end of the module has the result
+types of a merge. Pure.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from acms.results import LINE, Change
 KEPT = "kept"
 """Ids in the data of a record: messages that stay as they are in a conflict, although nothing was done to them here."""
 ADOPTED = "adopt:"
-"""What the key of an entry begins with that a fork took over from its parent."""
+"""Prefix of the key of an entry that a fork adopted from its parent."""
 
 Origin: TypeAlias = tuple[str, int]
 """Where an entry was written first: the context that owned the row, and its version there."""
@@ -38,7 +38,7 @@ class Merges:
     """The merges of a log up to a version."""
 
     def __init__(self, retractions: Iterable[Entry], cover: Cover) -> None:
-        """Take every retraction up to the version, and what is out of force there."""
+        """Take every retraction up to a version, and the cover at that version."""
         undoing = {
             id
             for one in cover.retiring
@@ -52,7 +52,7 @@ class Merges:
         self._undone = {one.batch for one in self.undone}
 
     def vector(self, runs: Iterable[tuple[str, int, int]]) -> dict[str, int]:
-        """Return what a log that reads these runs has seen, by itself and by its merges."""
+        """Return the version vector of a log that reads these runs, including its merges."""
         found: dict[str, int] = {}
         for rows in (
             ((owner, last) for owner, _, last in runs),
@@ -63,7 +63,7 @@ class Merges:
         return found
 
     def origin(self, entry: Entry) -> Origin:
-        """Return where an entry was written first: what a merge has copied names it, and so does what was adopted."""
+        """Return where an entry was first written; a copied or adopted entry names its original."""
         named: str | None = None
         if entry.kind is Kind.RETRACTION:
             named = entry.data.get(MERGED)
@@ -76,19 +76,19 @@ class Merges:
         return entry.batch in self._undone
 
 
-# ── what a merge gives back ─────────────────────────────────────────────────────────────────────────────────────────
+# ── results of a merge ──────────────────────────────────────────────────────────────────────────────────────────────
 
 MergeStrategy: TypeAlias = Literal["refuse", "ours", "theirs"]
-"""What becomes of conflicts: nothing is merged, or this side or the other one has its way in each of them."""
+"""How conflicts are resolved: nothing is merged, or this side or the other one wins each of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeConflict:
     """One thing that both sides changed since they last knew of each other, and not to the same."""
 
-    #: What they disagree about: a message, a tool group, a fact, or what was said under a caller's key.
+    #: Subject of the conflict: a message, a tool group, a fact, or the message under a caller's key.
     kind: Literal["message", "tool_group", "fact", "key"]
-    #: What each side did, as git says it; where one deleted, its side is empty.
+    #: What each side did, in the words of git; a side that deleted is empty.
     type: Literal["modify/modify", "modify/delete", "add/add"]
     #: Which one: the id of the message or the group, the key, or the address of the fact as "subject / attribute".
     subject: str
@@ -122,7 +122,7 @@ class Merged:
     appended: tuple[Entry, ...] = ()
     #: Messages and facts of this side that say something else now: as they were here, and as they are there.
     changed: tuple[Change, ...] = ()
-    #: Messages and facts of this side that are put out of force.
+    #: Messages and facts of this side that are retracted.
     retracted: tuple[Entry, ...] = ()
     conflicts: tuple[MergeConflict, ...] = ()
     #: Entries of the other side that stay away since this side has lost their content: erased, or expired.
@@ -135,7 +135,7 @@ class Merged:
         return bool(self.appended or self.changed or self.retracted or self.conflicts)
 
     def __str__(self) -> str:
-        """Show it as a difference: what comes, what changes, what goes, and the conflicts."""
+        """Format the merge as a diff: appended, changed and retracted entries, then the conflicts."""
         lines = [f"--- {self.ours}", f"+++ {self.theirs}"]
         if not self:
             lines.append(
@@ -161,6 +161,6 @@ class Merged:
 
 
 def _describe_entry(entry: Entry) -> str:
-    """Return who says what on one line, shortened."""
+    """Return the speaker and text of an entry on one line, shortened."""
     said = " ".join(prefix_speaker(entry.actor or entry.role, entry.content).split())
     return said if len(said) <= LINE else said[: LINE - 1].rstrip() + "…"

@@ -1,9 +1,9 @@
-"""Calls of the tools that a provider defines itself, their results, and what its other items say.
+"""Calls of provider-defined tools, their results, and the texts of a provider's other items.
 
 A log holds a native call as a `ToolCall` and a native result as a `ToolResult`, so both are paired, counted, searched
-and compacted like every other. A `Raw` part of the vendor `AS_GIVEN` behind it holds the rest of the item, and
-`write_call` and `write_result` make the item again for the provider it came from. An item that is call and result in
-one stays a `Raw` part of its vendor; `item_text` is what it says.
+and compacted like every other. A `Raw` part of the vendor `AS_GIVEN` after it holds the rest of the item, and
+`write_call` and `write_result` rebuild the item for the provider it came from. An item that is both call and result
+stays a `Raw` part of its vendor; `item_text` returns its text.
 
 Items of the Responses API as of the package openai 3.54 (`response_input_item.py`).
 """
@@ -17,25 +17,25 @@ from typing import Any, NamedTuple
 from acms.model import Json, Media, Part, Raw, ToolCall, ToolResult
 
 AS_GIVEN = "as-given"
-"""Vendor of a `Raw` part that holds what was given beside a part, such as annotations."""
+"""Vendor of a `Raw` part that holds additional fields of a part, such as annotations."""
 RESPONSES = "openai-responses"
 AGENTS = "openai"
 """Vendor of the items of the OpenAI Agents SDK, which stand beside the parts that were read from them."""
 VENDORS = frozenset((RESPONSES, AGENTS, "openai-chat", "anthropic", "gemini"))
-"""Vendors of items that say something; what other adapters keep says again what stands beside it."""
+"""Vendors whose items have content of their own; items kept by other adapters repeat the parts beside them."""
 
 NO_RESULT = "no result: interrupted"
-"""Stands for the result of a tool call that has none: providers refuse a call without a result."""
+"""Placeholder for a missing result of a tool call: providers refuse a call without a result."""
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
 class CallForm(NamedTuple):
-    """How a native call is written, and what answers it."""
+    """The form of a native call and of its result."""
 
     #: The type of the item that holds its result.
     output: str
-    #: The field that holds what is asked for; "" for everything but the ids and the status.
+    #: The field that holds the request; "" for all fields but the ids and the status.
     payload: str = ""
     #: The name of the tool; "" where the item says it.
     name: str = ""
@@ -241,9 +241,9 @@ def write_call(call: ToolCall, rest: Mapping[str, Json]) -> dict[str, Json] | No
 def write_result(
     result: ToolResult, media: Sequence[Media], called: str, rest: Mapping[str, Json]
 ) -> dict[str, Json] | None:
-    """Make the item that answers a native call; None where nothing that answers it can be made of the result.
+    """Build the item that answers a native call, or None if the result cannot answer it.
 
-    `rest` is what is left of the item that it came as, empty for a stand-in.
+    `rest` holds the other fields of the original item; it is empty for a stand-in.
     """
     form = form_of_call(called)
     if form is None:
@@ -322,7 +322,7 @@ def _parse_tools(text: str) -> list[Json]:
     return found if isinstance(found, list) else []
 
 
-# ── what other items say ────────────────────────────────────────────────────────────────────────────────────────────
+# ── texts of other items ────────────────────────────────────────────────────────────────────────────────────────────
 
 _SILENT = frozenset(
     (
@@ -335,7 +335,7 @@ _SILENT = frozenset(
         "item_reference",
     )
 )
-"""Items that say nothing by themselves: reasoning, and what refers to or stands for others."""
+"""Items without text of their own: reasoning, and items that refer to or replace others."""
 _UNSAID = frozenset(
     (
         "type",
@@ -359,7 +359,7 @@ _UNSAID = frozenset(
 
 
 def item_text(part: Raw) -> str:
-    """Return what a provider's own item says, headed by its type; "" when it says nothing that can be read."""
+    """Return the text of a provider's own item, headed by its type, or "" if it has no readable text."""
     if part.vendor not in VENDORS:
         return ""
     try:
@@ -380,7 +380,7 @@ def is_understood(item: Mapping[str, Json]) -> bool:
 
 
 def item_text_of(item: Mapping[str, Json]) -> str:
-    """Return what an item of a provider says: every string in it but ids, signatures and encrypted content."""
+    """Return the text of a provider's item: every string in it but ids, signatures and encrypted content."""
     kind = item.get("type")
     if kind in _SILENT:
         return ""

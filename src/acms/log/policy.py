@@ -39,7 +39,7 @@ class CompactionPolicy:
     budget: int | None = None
     #: Share of the tokens in force that stays verbatim beside the newest messages, in [0, 1].
     keep: float = 0.0
-    #: Tokens a summary may have; a fifth of what it stands for when None.
+    #: Maximum tokens of a summary; None: a fifth of the tokens it replaces.
     summary_tokens: int | None = None
     #: Tokens of the smallest prompt that shows a summary: its shortest text has a tenth of them at most.
     smallest_prompt: int = 4_000
@@ -84,7 +84,7 @@ def merge_policy(old: Mapping[str, Json], change: Mapping[str, Any]) -> dict[str
 
 
 def layer_policies(service: CompactionPolicy, *stored: Mapping[str, Json]) -> ResolvedPolicy:
-    """Return the policy in force from that of the service and what the namespace and the context say."""
+    """Return the effective policy: that of the service, overridden by the namespace and the context."""
     levels = dict.fromkeys(FIELDS, LEVELS[0])
     policy = service
     for level, one in zip(LEVELS[1:], stored, strict=True):
@@ -123,7 +123,7 @@ HOLD = "legal_hold"
 PRIVATE = "private"
 
 Decide: TypeAlias = Callable[[Mapping[str, Json]], Mapping[str, Json]]
-"""Says what to change in settings, given what they are."""
+"""Returns the changes to make to some settings, given the current ones."""
 
 
 async def resolve_policy(
@@ -152,7 +152,7 @@ async def change_namespace(
 
 
 async def set_retention(storage: StorageBackend, namespace: str, seconds: float | None) -> None:
-    """Set after how many seconds content that a summary stands for is deleted; None leaves it to the service."""
+    """Set after how many seconds the content behind summaries is deleted; None uses the default of the service."""
     context = await _namespace_context(storage, namespace)
     checked = None if seconds is None else _parse_seconds(seconds)
     await update_settings(storage, context.id, _fixed_decider({RETENTION: checked}))
@@ -174,14 +174,14 @@ async def set_hold(storage: StorageBackend, namespace: str, held: bool) -> None:
 
 
 async def set_private(storage: StorageBackend, context: str, private: bool) -> Context:
-    """Keep what is said in a session from being found from the others of its namespace, or allow it again."""
+    """Hide the messages of a session from the other sessions of its namespace, or share them again."""
     if not isinstance(private, bool):
         raise ValidationError(f"must be true or false, was {private!r}", field=PRIVATE)
     return await update_settings(storage, context, _fixed_decider({PRIVATE: True if private else None}))
 
 
 async def namespace_settings(storage: StorageBackend, namespace: str) -> Mapping[str, Json]:
-    """Return what a namespace says: its policy, retention and hold; nothing when it was never told."""
+    """Return the settings of a namespace: its policy, retention and hold; empty if none were ever set."""
     try:
         return (await storage.context(NAMESPACE, namespace=namespace)).settings
     except SessionNotFoundError:
@@ -209,10 +209,10 @@ def _fixed_decider(change: Mapping[str, Json]) -> Decide:
 
 
 async def update_settings(storage: StorageBackend, context: str, decide: Decide) -> Context:
-    """Change settings by what they are; decides again when somebody else was first."""
+    """Change settings based on their current values; decide again after a concurrent change."""
     while True:
         found = await storage.context(context)
-        change = decide(found.settings)  # outside: what it refuses is not decided again
+        change = decide(found.settings)  # outside the try: its own errors are not retried
         try:
             return await storage.settings(found.id, change, rev=found.settings_rev)
         except ConflictError:

@@ -1,11 +1,11 @@
-"""Who was made from what: what must go when something is erased (rule 1.7), and what a copy of it is called.
+"""Which entries were made from which: how far an erasure reaches (rule 1.7), and the ids of copied entries.
 
-A summary was made from what its spans hold, a fact from its sources, and the edits of a message are one text in several
-versions. What an entry says of others outlives its content, so the answer is the same after an erasure as before it.
+A summary was made from the entries in its spans, a fact from its sources, and the edits of a message are one text in
+several versions. The references of an entry outlive its content, so the answer is the same before and after an erasure.
 
-An entry of one log is in a copy of it the same place and content under another id. That is computed from the original
-and the id of the copy, so a copy that was interrupted, or is made by two at once, comes out the same. The salt stays
-secret: nobody can compute it without the original's.
+An entry of a log has the same position and content in a copy of the log, but another id. The id is computed from the
+original and the id of the copy, so an interrupted copy, or two concurrent ones, give the same result. The salt stays
+secret: it cannot be computed without the original's.
 
     nonce = base32(SHA-256("nonce" ‖ copy ‖ id of the original))
     salt  = SHA-256("salt" ‖ copy ‖ salt of the original)
@@ -36,7 +36,7 @@ Run = tuple[str, int, int]
 
 
 class Link(NamedTuple):
-    """An entry without its content: where it lies and what it was made from."""
+    """An entry without its content: its location and its sources."""
 
     id: str
     #: Id of the context that has the row.
@@ -44,15 +44,15 @@ class Link(NamedTuple):
     version: int
     kind: Kind
     state: State
-    #: What a summary stands for, what an edit stands instead of.
+    #: The runs that a summary or an edit replaces.
     runs: tuple[Run, ...] = ()
     sources: tuple[str, ...] = ()
 
 
 def source_spans(kind: Kind, replaces: tuple[Span, ...], covers: Span | None) -> tuple[Span, ...]:
-    """Return the spans an entry of a kind was made from: exact ones where it has them.
+    """Return the spans that an entry of a kind was made from: exact ones if it has them.
 
-    A newer fact is not made from the one it replaces, nor a retraction from what it takes back.
+    A newer fact is not made from the one it replaces, nor a retraction from the entries it retracts.
     """
     if kind is Kind.SUMMARY:
         return replaces or (() if covers is None else (covers,))
@@ -99,9 +99,7 @@ class Reached:
 
     def spread(self, links: Sequence[Link]) -> None:
         """Add everything among `links` that was made from one of these, directly or not."""
-        waiting = sorted(
-            links, key=lambda link: link.version
-        )  # what is made comes after what it is made from
+        waiting = sorted(links, key=lambda link: link.version)  # an entry comes after its sources
         while True:
             left: list[Link] = []
             for link in waiting:
@@ -118,7 +116,7 @@ class Reached:
 COPIED = "copied"
 """Setting of a copy: the context and version it was made of."""
 COPIES = "copies"
-"""Setting of an original: the ids of its copies. What is erased in it goes in them too."""
+"""Setting of an original: the ids of its copies. Entries erased in the original are erased in the copies too."""
 COPYING = "copying"
 """Setting of a copy that is not finished."""
 
@@ -139,9 +137,9 @@ def id_in_copy(id: str, copy: str, runs: Sequence[Run]) -> str:
 
 
 def copy_batch(batch: Sequence[Entry], head: bytes, copy: str, runs: Sequence[Run]) -> Iterator[Entry]:
-    """Yield the entries of one append as a copy has them, behind the chain value `head`.
+    """Yield the entries of one append as a copy has them, after the chain value `head`.
 
-    What they cite of the copied log they cite of the copy. Of a tombstone only the digest is left, so it is kept.
+    References to the copied log become references to the copy. Of a tombstone only the digest is left, so it is kept.
     """
     written: list[Entry] = []
     for entry in batch:

@@ -1,4 +1,4 @@
-"""Reads of a log: what is in force at a version, how much it takes, one entry, the profile of a namespace."""
+"""Reads of a log: the active entries at a version, their size, one entry, the profile of a namespace."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def version_of(head: Head, at: int | None) -> int:
 
 @runtime_checkable
 class HasCovers(Protocol):
-    """A store that remembers what is out of force."""
+    """A store that caches covers."""
 
     async def cover(self, context: str, head: Head, version: int, *, searchable: bool) -> Cover:
-        """Return what is out of force at a version."""
+        """Return the cover at a version."""
         ...
 
 
 async def cover_at(
     storage: StorageBackend, context: str, head: Head, version: int, *, searchable: bool = False
 ) -> Cover:
-    """Return what is out of force at a version, or with `searchable` what cannot be found; nobody may change it."""
+    """Return the cover at a version, for reading or with `searchable` for searching; callers must not modify it."""
     if not head.rewrites:
         return Cover(())
     if isinstance(storage, HasCovers):
@@ -52,10 +52,9 @@ async def cover_at(
 async def valid_times_at(
     storage: StorageBackend, context: str, head: Head, version: int
 ) -> dict[int, Period]:
-    """Return the facts in force at a version, by version, and when each of them is so.
+    """Return the active facts at a version, by version, and when each of them is true.
 
-    Beside them the messages that say nothing but what ends, with the last end, and the messages and summaries that are
-    in doubt.
+    Also the messages whose known facts all end, with the last end, and the messages and summaries in doubt.
     """
     made = await storage.read(context, at=version, kinds=(Kind.FACT,))
     cover = await cover_at(storage, context, head, version, searchable=True)
@@ -72,7 +71,7 @@ async def valid_times_at(
 async def _fact_times(
     storage: StorageBackend, context: str, version: int, found: Sequence[Fact]
 ) -> dict[int, Period]:
-    """Return what all facts of a log at a version tell: of those in force, of messages and of summaries."""
+    """Return the periods from all facts of a log at a version: for active facts, messages and summaries."""
     times = valid_times(found)
     if not any(fact.retired for fact in found) and all(period.end is None for period in times.values()):
         return times
@@ -103,7 +102,7 @@ def _message_ends(
 async def read_stretches(
     storage: StorageBackend, context: str, cover: Cover, version: int, *, after: int = 0
 ) -> list[Entry]:
-    """Read the messages and summaries of a log above a version, without the long runs that are out of force."""
+    """Read the messages and summaries of a log above a version, without the long inactive runs."""
     found: list[Entry] = []
     for first, last in cover.stretches(version):
         if last > after:
@@ -150,10 +149,10 @@ async def read_active_sequence(
 async def messages_behind(
     storage: StorageBackend, context: str, head: Head, entries: Sequence[Entry]
 ) -> tuple[Entry, ...]:
-    """Return entries with the messages that each earlier summary among them stands for in its place.
+    """Return entries with each earlier summary among them expanded to the messages it replaced.
 
-    They are read as they are now: edits count, and what was retracted since is left out. A summary whose messages have
-    lost their content, by retention, is all there is of them and stays.
+    The messages are returned in their current form: edits apply, and retracted messages are left out. A summary whose
+    messages have lost their content by retention stays in their place.
     """
     if all(entry.kind is not Kind.SUMMARY for entry in entries):
         return tuple(entries)
@@ -185,7 +184,7 @@ async def count_active(
     storage: StorageBackend, context: str, head: Head, version: int, cover: Cover
 ) -> tuple[int, int]:
     """Count the messages in force at a version, and the tokens of these and of the summaries in force."""
-    if head.epoch:  # something lost its content somewhere in the tree: only the entries say what
+    if head.epoch:  # an entry in the tree lost its content: only the entries show which
         sequence = effective_sequence(await read_stretches(storage, context, cover, version), cover)
         messages = sum(1 for entry in sequence if entry.kind is Kind.MESSAGE)
         return messages, sum(entry.tokens for entry in sequence)
@@ -197,7 +196,7 @@ async def count_active(
                     messages -= 1
                     tokens -= entry.tokens
             continue
-        for end, sign in ((last, -1), (first - 1, 1)):  # what lies between need not be read
+        for end, sign in ((last, -1), (first - 1, 1)):  # entries in between need not be read
             more_messages, more_tokens = await _message_counts(storage, context, end)
             messages += sign * more_messages
             tokens += sign * more_tokens
@@ -205,7 +204,7 @@ async def count_active(
 
 
 async def count_messages(storage: StorageBackend, context: str, head: Head, version: int) -> tuple[int, int]:
-    """Count the messages up to a version, and their tokens, without what was erased."""
+    """Count the messages up to a version, and their tokens, without erased ones."""
     messages, tokens = await _message_counts(storage, context, version)
     if head.epoch:
         for entry in await storage.read(context, at=version, kinds=(Kind.MESSAGE,)):
@@ -216,7 +215,7 @@ async def count_messages(storage: StorageBackend, context: str, head: Head, vers
 
 
 def _merge_close_spans(spans: Iterable[Span]) -> list[Span]:
-    """Return ascending spans, those that lie close together as one: it costs less to read what is between them."""
+    """Merge ascending spans that lie close together: reading the entries between them is cheaper than a second read."""
     found: list[Span] = []
     for first, last in spans:
         if found and last - found[-1][0] < LONG_RUN:

@@ -1,4 +1,4 @@
-"""Repairs of messages that a log cannot hold as they are: each says in a note what it changed.
+"""Repairs of messages that a log cannot store unchanged; a note describes each change.
 
 A repair depends on the message alone, so the same message is repaired the same way whenever it is handed over.
 """
@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 OWN = ("markers", "created_at", "privacy", "origin", "actor_id", "metadata", "key", "idempotency_key")
-"""Fields that only callers of ACMS write: what is wrong with them is an error, also in a list."""
+"""Fields that only callers of ACMS write: invalid values are an error, also in a list."""
 
 TRIES = (1, 4, 16, 64, 256, 4_096)
 """Fractions of the limit of a message that one of its texts may have, tried in turn: it may hold many of them."""
@@ -48,7 +48,7 @@ def refer_by_hash(data: bytes, mime: str) -> str:
 
 
 def generate_repairs(message: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], tuple[str, ...]]]:
-    """Yield a message with its texts, ids and names repaired, each time cut shorter; and what was changed."""
+    """Yield a message with its texts, ids and names repaired, cut shorter each time, and the notes on the changes."""
     own = {name: message[name] for name in OWN if name in message}
     given = {name: value for name, value in message.items() if name not in OWN}
     for fraction in TRIES:

@@ -42,16 +42,16 @@ def levels_of_summary(entry: Entry) -> list[Level]:
 
 
 def choose_level(entry: Entry, tokens: int) -> Level:
-    """Return the longest text of a summary that has at most so many tokens, the shortest when none has.
+    """Return the longest text of a summary that has at most `tokens` tokens, or its shortest if none has.
 
-    The shortest has to be cut then by whoever shows it, who says so.
+    The caller must then cut the shortest text and mark it as cut.
     """
     found = levels_of_summary(entry)
     return next((one for one in reversed(found) if one.tokens <= tokens), found[0])
 
 
 def at_level(entry: Entry, level: Level) -> Entry:
-    """Return a summary as it is shown with one of its texts."""
+    """Return a summary with one of its texts as its content."""
     if level.content == entry.content:
         return entry
     return replace(entry, content=level.content, tokens=level.tokens)

@@ -1,7 +1,7 @@
-"""Trust: how far a text is believed, which is never more than the least believed of what it was made from.
+"""Trust: how far a text is believed, which is never more than its least trusted source.
 
-A message is trusted as its origin says. What ACMS made, a fact or a summary, notes the lowest class of what it was made
-from in its data. Pure, and the only place that knows the order (decision 0073).
+The trust of a message is its origin. A derived entry, a fact or a summary, stores the lowest class of its sources in
+its data. Pure, and the only module that knows the order (decision 0073).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from acms.model import Draft, Entry, Kind, Origin, Role
 
 TRUST = "trust"
-"""Name of the class in the data of what was derived."""
+"""Key of the class in the data of a derived entry."""
 
 RANK = {
     origin: rank
@@ -28,10 +28,10 @@ OF_ROLE = {
     Role.ASSISTANT: Origin.ASSISTANT,
     Role.TOOL: Origin.TOOL,
 }
-"""The class of what is said in a role, where its caller names none."""
+"""The class of a message by its role, unless the caller gives one."""
 
 LEADING = (Role.SYSTEM, Role.DEVELOPER)
-"""Roles that instruct: no summary stands for what they say at the start of a log."""
+"""Roles that instruct: no summary replaces their messages at the start of a log."""
 
 
 def lowest_trust(classes: Iterable[Origin], *, default: Origin = Origin.EXTERNAL) -> Origin:
@@ -40,12 +40,12 @@ def lowest_trust(classes: Iterable[Origin], *, default: Origin = Origin.EXTERNAL
 
 
 def is_protected_origin(origin: Origin) -> bool:
-    """Whether what a class says ends by nothing that tools or pages say: the application, the user, the assistant."""
+    """Whether tools and pages cannot end statements of a class: the application, the user, the assistant."""
     return RANK[origin] >= RANK[Origin.ASSISTANT]
 
 
 def trust_of_entry(entry: Draft) -> Origin:
-    """Return the class of an entry; `external` of what was derived before this was noted."""
+    """Return the class of an entry; `external` for derived entries written before the class was stored."""
     if entry.kind is Kind.MESSAGE:
         return entry.origin
     noted = entry.data.get(TRUST)

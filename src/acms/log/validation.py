@@ -74,7 +74,7 @@ PROFILE = "@profile"
 AUDIT = "@audit"
 """Name of the audit trail of a tenant, in the namespace of the service."""
 INNER = (NAMESPACE, PROFILE)
-"""Names of what a namespace keeps for itself: settings and facts, no conversation."""
+"""Names reserved for the namespace itself: settings and facts, no conversation."""
 _CONTEXT_ID = re.compile(r"c_[0-9a-z]{16}\Z")
 
 
@@ -113,7 +113,7 @@ def session_name(value: object, field: str) -> str:
 
 
 def session_or_id(value: object, field: str) -> str:
-    """Return what a session is opened by; a name that the engine uses itself is refused."""
+    """Return the identifier that opens a session; a name reserved by the engine is refused."""
     checked = validate_name(value, field)
     if checked in INNER:
         what = "settings" if checked == NAMESPACE else "facts"
@@ -441,7 +441,7 @@ def _check_message(found: Sequence[Part], role: Role) -> None:
 
 
 def canonical_text(found: Sequence[Part]) -> str:
-    """Join what a message says: texts, calls as `name(arguments)`, results, a provider's own items. Not reasoning."""
+    """Join the parts of a message: texts, calls as `name(arguments)`, results, a provider's items. No reasoning."""
     lines: list[str] = []
     for part in found:
         if isinstance(part, Text):

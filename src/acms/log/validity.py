@@ -1,12 +1,12 @@
-"""Validity: when a fact is or was so, which is another clock than when the log learned it.
+"""Validity: the period in which a fact is or was true, independent of when the log learned it.
 
-A fact is so from `valid_from` until before `valid_to`; a side that was not said is open. What takes the place of
-another one begins, unless it says when, at the moment it was said, and the older one ends there. So a log tells both
-what it knew at a version and, of that, what was so at a moment; what is over needs no job to end it.
+A fact is true from `valid_from` until before `valid_to`; a side that was not stated is open. A fact that replaces
+another one begins at the moment it was stated, unless it gives a time, and the older one ends there. So a log knows
+both its facts at a version and which of those were true at a moment; no job is needed to end a fact.
 
-Facts, messages and summaries that may not be so any more say it at their end, wherever they are shown. Of a message of
-a history a reader who sees below it what changed knows already: no label of doubt is put there, so what a request
-showed stays as it was while the conversation goes on.
+Facts, messages and summaries that may be outdated end with a label, wherever they are shown. A message of a history
+gets no label of doubt if the message that raised the doubt is shown below it, so the text of an earlier request does
+not change as the conversation goes on.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _LAST = datetime.max.replace(tzinfo=UTC)
 
 
 class Period(NamedTuple):
-    """A stretch of time; None leaves a side open, and its end is no part of it."""
+    """A half-open period of time, without its end; None leaves a side open."""
 
     start: datetime | None = None
     end: datetime | None = None
-    #: What a reader is told of something that may not be so any more, although nobody said when it ended.
+    #: Notice that it may be outdated, although its end was not stated.
     doubt: str = ""
-    #: Versions of the messages that brought the doubt up: who reads one of them knows.
+    #: Versions of the messages that raised the doubt: a reader of one of them needs no label.
     news: tuple[int, ...] = ()
     #: Id of the newest message that a fact comes from.
     source: str = ""
@@ -52,7 +52,7 @@ class Period(NamedTuple):
         return start < min(self.end or _LAST, other.end or _LAST)
 
     def label(self, moment: datetime) -> str:
-        """Return what a reader has to be told at a moment: when it begins and ends, why it is in doubt; else ""."""
+        """Return the label at a moment: when the period begins and ends, why it is in doubt; or ""."""
         start = self.start if self.start is not None and self.start > moment else None
         said = [
             f"{word} {_format_day(when)}" for word, when in (("from", start), ("until", self.end)) if when
@@ -60,7 +60,7 @@ class Period(NamedTuple):
         return " ".join(filter(None, (f"[{' '.join(said)}]" if said else "", self.doubt)))
 
     def warning(self, moment: datetime | None) -> str:
-        """Return what a reader of a message or a summary is told: that it is over, why it is in doubt; else ""."""
+        """Return the label of a message or summary: that the period is over, why it is in doubt; or ""."""
         over = self.end is not None and moment is not None and self.over(moment)
         return " ".join(
             filter(None, (f"[until {_format_day(self.end)}]" if over and self.end else "", self.doubt))
@@ -68,16 +68,16 @@ class Period(NamedTuple):
 
 
 class Labels(NamedTuple):
-    """What has to be told of the messages and summaries of a log, and at which moment."""
+    """The labels of the messages and summaries of a log at a moment."""
 
     times: Mapping[int, Period] = {}
-    #: When they are shown: what is over by then says so. None where that is not known.
+    #: When they are shown: periods that have ended by then are labelled. None if not known.
     moment: datetime | None = None
 
     def of(self, entry: Entry, shown: Container[int] = ()) -> str:
-        """Return the label of a message or a summary where messages of some versions are shown with it; "" for none.
+        """Return the label of a message or summary, or ""; `shown` are the versions of the messages shown with it.
 
-        What is kept word for word has none: calls of tools and their answers, messages with parts of a provider.
+        Entries that are kept verbatim have no label: tool calls and their answers, messages with parts of a provider.
         """
         period = self.times.get(entry.version)
         kept = entry.group is not None or (entry.parts and entry.kind is not Kind.SUMMARY)
@@ -87,10 +87,10 @@ class Labels(NamedTuple):
         return (period._replace(doubt="") if known else period).warning(self.moment)
 
     def by_id(self, units: Sequence[Unit[Entry]], lead: Iterable[Unit[Entry]] = ()) -> dict[str, str]:
-        """Return the labels of the newest messages of a log and of what stands in front of them, by id.
+        """Return the labels of the newest messages of a log and of the entries in front of them, by id.
 
-        One that was put in doubt by a message below it says nothing of that. The message of the user that waits for an
-        answer has none.
+        A message put in doubt by a message below it has no doubt label. The user message that waits for an answer has
+        no label at all.
         """
         if not self.times:
             return {}
@@ -99,7 +99,7 @@ class Labels(NamedTuple):
         waiting = _unanswered_user_message([*front, *said])
         found = {entry.id: self.of(entry) for entry in front}
         below = set[int]()
-        for entry in reversed(said):  # whoever cuts takes away what is above
+        for entry in reversed(said):  # cutting removes entries from the top
             found[entry.id] = self.of(entry, below)
             below.add(entry.version)
         if waiting is not None:
@@ -108,7 +108,7 @@ class Labels(NamedTuple):
 
 
 def _unanswered_user_message(said: Sequence[Entry]) -> Entry | None:
-    """Return the newest message of the user, unless it was answered: by a text with no call of a tool behind it."""
+    """Return the newest user message, unless it was answered by a text with no tool call after it."""
     called = False
     for entry in reversed(said):
         if entry.role is Role.USER and entry.kind is Kind.MESSAGE:
@@ -123,12 +123,12 @@ UNLABELLED = Labels()
 
 
 def attach_label(text: str, label: str) -> str:
-    """Return a text with what its reader has to be told of it."""
+    """Return a text with its label appended."""
     return f"{text} {label}" if text and label else text
 
 
 LONGEST_LABEL = 400
-"""Characters of a label, at most."""
+"""Maximum characters of a label."""
 _LABEL = re.compile(
     r"(?: \[(?:(?:from|until) [\d: -]+(?:UTC)?(?: until [\d: -]+(?:UTC)?)?"
     r"|in doubt: rests on v\d+, which v\d+ [a-z ]+)\])+\Z"
@@ -136,7 +136,7 @@ _LABEL = re.compile(
 
 
 def label_of(shown: str) -> str:
-    """Return the label that ends what was shown, with the space before it; "" without one."""
+    """Return the label at the end of a shown text, with the space before it, or ""."""
     found = _LABEL.search(shown[-LONGEST_LABEL:])
     return found[0] if found else ""
 
@@ -146,10 +146,10 @@ def _format_day(moment: datetime) -> str:
 
 
 def ends_older_period(new: Period, old: Period, said: datetime) -> bool:
-    """Whether what is said at a moment puts what was said before at the same place out of force for good.
+    """Whether a fact stated at a moment supersedes an older fact at the same address for good.
 
-    Not where both can be so, one after the other: what is over already ends nothing, and what begins later leaves the
-    older one its time until then.
+    It does not if both can be true, one after the other: a fact that is already over ends nothing, and a fact that
+    begins later leaves the older one valid until then.
     """
     if new.over(said):
         return False
@@ -161,7 +161,7 @@ def ends_older_period(new: Period, old: Period, said: datetime) -> bool:
 
 
 def stated_validity(fact: Fact) -> Period:
-    """Return when a fact is so by its own words."""
+    """Return the period that a fact states itself."""
     return Period(fact.valid_from, fact.valid_to)
 
 
@@ -171,10 +171,10 @@ def stated_at(fact: Fact) -> datetime:
 
 
 def validity_periods(facts: Sequence[Fact], rivals: Iterable[tuple[str, str]]) -> dict[str, Period]:
-    """Return when each fact was so, by id, as far as what was said later tells; what was taken back never was.
+    """Return the period in which each fact was true, by id, given all later facts; retracted facts have none.
 
-    `facts` are all that a log ever held at a version, oldest first, each with what retired it; `rivals` are pairs of
-    ids, an older and a newer fact whose address holds one value at a time.
+    `facts` are all that a log ever held at a version, oldest first, each with the entry that retired it; `rivals` are
+    pairs of ids, an older and a newer fact whose address holds one value at a time.
     """
     before: dict[str, list[str]] = {}
     for old, new in rivals:
@@ -188,7 +188,7 @@ def validity_periods(facts: Sequence[Fact], rivals: Iterable[tuple[str, str]]) -
         older = [id for id in dict.fromkeys((*fact.replaces, *before.get(fact.id, ()))) if id in found]
         said, own = stated_at(fact), stated_validity(fact)
         again = [id for id in older if id in fact.replaces and by_id[id].value == fact.value]
-        if own.start is None and older and not own.over(said):  # what says the same again means the same time
+        if own.start is None and older and not own.over(said):  # a restatement has the same period
             own = own._replace(start=found[again[0]].start if again else said)
         for id in older:
             if id in again:
@@ -204,7 +204,7 @@ def validity_periods(facts: Sequence[Fact], rivals: Iterable[tuple[str, str]]) -
 
 
 def at_moment(facts: Sequence[Fact], moment: datetime, rivals: Sequence[tuple[str, str]]) -> list[Fact]:
-    """Return the facts that were so at a moment: of those that cannot be so together the one said last."""
+    """Return the facts that were true at a moment; of rivals, the one stated last."""
     when = validity_periods(facts, rivals)
     there = {id for id, period in when.items() if period.holds(moment)}
     there -= {old for old, new in rivals if new in there}

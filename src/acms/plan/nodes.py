@@ -15,12 +15,12 @@ from acms.model import Role
 from acms.prompt_types import PromptMessage
 
 REQUIRED = 0
-"""Priority of what the caller wrote: never left out."""
+"""Priority of the caller's text: never left out."""
 PINS = 1
 RECALL = 2
 """Priority of recalled text: kept longer than history, not as long as pins."""
 SHRINKABLE = 3
-"""Priority of history, and of what the caller lets shrink without saying when."""
+"""Priority of history, and of text that the caller lets shrink without a priority."""
 
 
 class Keep(StrEnum):
@@ -34,12 +34,12 @@ class Atom(NamedTuple):
     """Messages shown together or not at all: one message, or a tool call with all its answers."""
 
     messages: tuple[PromptMessage, ...]
-    #: Versions of the first and last entry shown; 0 for what the caller wrote.
+    #: Versions of the first and last entry shown; 0 for the caller's text.
     first: int = 0
     last: int = 0
     #: Tokens of all messages of the log before it: a coordinate that never changes, on which history is cut in epochs.
     before: int = 0
-    #: True for what must stay even when its scope shrinks: the newest message of a history.
+    #: True for a leaf that must stay even when its scope shrinks: the newest message of a history.
     mandatory: bool = False
 
 
@@ -47,7 +47,7 @@ class Piece(NamedTuple):
     """A part of a composed message that can be left out: a pin, a recalled item."""
 
     text: str
-    #: What the ledger knows it by: the id of an entry, the key of a pin.
+    #: Its identifier in the ledger: the id of an entry, the key of a pin.
     id: str
     #: The lowest goes first; of equals the later one.
     rank: float = 0.0
@@ -96,7 +96,7 @@ class Window(NamedTuple):
 
 
 class Summarise(NamedTuple):
-    """Let a summary stand for the oldest part when room is short."""
+    """Replace the oldest part with a summary when the budget is short."""
 
     #: Name of the stored summary.
     id: str
@@ -132,7 +132,7 @@ class Scope:
 Node: TypeAlias = Scope | Atom | Composed
 
 
-# ── what comes out of a fit ─────────────────────────────────────────────────────────────────────────────────────────
+# ── results of a fit ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Placed(NamedTuple):
@@ -151,7 +151,7 @@ class Placed(NamedTuple):
     atom: int = 0
     #: Pieces shown, of a composed message.
     pieces: tuple[Piece, ...] = ()
-    #: Entries shown, by versions; 0 for what the caller wrote.
+    #: Entries shown, by versions; 0 for the caller's text.
     first: int = 0
     last: int = 0
 
@@ -159,7 +159,7 @@ class Placed(NamedTuple):
 class Left(NamedTuple):
     """Something that was left out or cut, and the rule that did it."""
 
-    #: Ids of entries, keys of pins; the path of the scope for what the caller wrote.
+    #: Ids of entries, keys of pins; the path of the scope for the caller's text.
     ids: tuple[str, ...]
     path: str
     #: "truncate", "omit", "window", "summary", "ceiling", "pieces", "condensed".
@@ -189,15 +189,15 @@ class Fitted(NamedTuple):
     tokens: int
     left: tuple[Left, ...]
     steps: tuple[Step, ...]
-    #: Stored summaries to be written once the prompt is rendered: (id, text, atoms it stands for).
+    #: Stored summaries to be written once the prompt is rendered: (id, text, atoms it replaces).
     summaries: tuple[tuple[str, str, int], ...] = ()
 
 
 class NeedSummary(NamedTuple):
-    """A question of a fit: a text that can stand for these messages; answered with it, or None when there is none."""
+    """A question of a fit: a text that can replace these messages; answered with it, or None when there is none."""
 
     id: str
-    #: The summary that stands for what came before them; "" when nothing did.
+    #: The summary of the messages before them, or "" if there were none.
     existing: str
     atoms: tuple[Atom, ...]
     tokens: int

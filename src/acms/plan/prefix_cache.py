@@ -27,7 +27,7 @@ LINES = 0.16
 """Share of a budget between the lines on which a start may lie: a room that varies by less rarely changes it."""
 
 MOST = 0.7
-"""Share of the room that an epoch may add, at most: the rest is for what is shown when it begins."""
+"""Maximum share of the budget that an epoch may add: the rest is for the content shown at its start."""
 
 MARGIN = 1.05
 """How much more room is kept for an epoch than tokens took so far: moving too early costs less than moving twice."""
@@ -40,7 +40,7 @@ RECALL = 2
 
 
 class Prices(NamedTuple):
-    """What input tokens cost beside one that is not cached."""
+    """Prices of input tokens relative to an uncached one."""
 
     #: Read from the cache, and written to it.
     read: float = 0.1
@@ -84,7 +84,7 @@ def find_start(befores: Sequence[int], costs: Sequence[int], room: int, length: 
     """
     if not costs:
         return 0
-    # Sums from the end: what the atom at -n and all after it take.
+    # Sums from the end: the cost of the atom at -n and all after it.
     taken = list(accumulate(reversed(costs)))
     first = len(costs) - bisect_right(taken, room)
     newest = len(costs) - 1
@@ -110,9 +110,9 @@ def epoch_start(tokens: int, length: int) -> int:
 def _start_on_grid(
     befores: Sequence[int], costs: Sequence[int], since: int, first: int, room: int, length: int, grid: int
 ) -> int:
-    """Return the atom on the first line from which all fits until `length` tokens were added to what is before `since`.
+    """Return the atom on the earliest grid line from which all fits until `length` tokens follow those before `since`.
 
-    What does not fit now is not looked at, so it need not have been read.
+    Atoms that do not fit now are not examined, so they need not have been read.
     """
     taken = [0, *accumulate(reversed(costs[first:since]))]
     found, line = since, befores[since] // grid * grid
@@ -138,11 +138,11 @@ def recall_tokens(budget: int | None) -> int:
 
 
 def cost_per_turn(slack: float, turn: float, room: float, prices: Prices, value: float = 1.0) -> float:
-    """Return what a turn costs, in uncached tokens, beyond writing what is new: reads, rewrites, and context given up.
+    """Return the cost of a turn, in uncached tokens, beyond writing new text: reads, rewrites, and lost context.
 
-    Between two epochs a window grows from `room * (1 - slack)` to `room` by `turn` tokens a turn, so one epoch falls on
-    `slack * room / turn` turns, and writes what it would otherwise have read. `value` is what a token of context is
-    worth each turn: 1 when a budget was chosen by the price without a cache.
+    Between two epochs a window grows from `room * (1 - slack)` to `room` by `turn` tokens a turn, so there is one epoch
+    every `slack * room / turn` turns, which writes tokens it would otherwise have read. `value` is the worth of a token
+    of context each turn: 1 when a budget was chosen by the price without a cache.
     """
     shown = room * (1 - slack / 2)
     rewritten = turn * (1 - slack) / slack
@@ -157,4 +157,4 @@ def best_slack(turn: float, room: float, prices: Prices, value: float = 1.0) -> 
     return min(1.0, sqrt(2 * (prices.write - prices.read) * turn / ((value - prices.read) * room)))
 
 
-# ── what two prompts share ──────────────────────────────────────────────────────────────────────────────────────────
+# ── the shared part of two prompts ──────────────────────────────────────────────────────────────────────────────────

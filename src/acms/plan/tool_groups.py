@@ -101,7 +101,7 @@ def pair_tool_calls(tree: Scope) -> Scope:
 
 
 def is_placeholder(message: PromptMessage) -> bool:
-    """Return whether a message stands for an answer that was never given."""
+    """Return whether a message is the placeholder of an answer that was never given."""
     if message.role is not Role.TOOL or message.sources or len(message.parts) != 1:
         return False
     (part,) = message.parts
@@ -109,7 +109,7 @@ def is_placeholder(message: PromptMessage) -> bool:
 
 
 def _read_scope(scope: Scope, pairing: _Pairing, drafts: list[_Draft | None]) -> None:
-    """Read the units of a scope in order; None stands for one that has nothing to do with tools."""
+    """Read the units of a scope in order; None for a unit without tool calls or results."""
     for node in scope.children:
         if type(node) is Atom:
             drafts.append(None if _needs_no_pairing(node) else pairing.read(node))
@@ -225,7 +225,7 @@ class _Draft:
                 return (unit,)
         first, last, mandatory = unit.first, unit.last, unit.mandatory
         for one in self.joins:
-            # What the caller wrote is never left out; its answer to a call of the log keeps that call.
+            # The caller's text is never left out; its answer to a call of the log keeps that call.
             mandatory = mandatory or one.mandatory or (unit.first > 0 and not one.first)
             if one.first:
                 first = min(first or one.first, one.first)
@@ -275,7 +275,7 @@ class _Pairing:
         return replace(message, parts=rest, tokens=None, counter="")
 
     def _answers(self, message: PromptMessage, draft: _Draft) -> None:
-        """Give the answers of a message to their calls; what answers none becomes text of the user."""
+        """Assign the answers of a message to their calls; an answer without a call becomes user text."""
         if is_placeholder(message):
             return  # written again while nothing better answers the call
         if len(message.parts) == 1 and message.role is Role.TOOL:  # most of them

@@ -1,18 +1,18 @@
-"""Which messages of a list a log holds already, and what has to be done so that it holds them all; pure.
+"""Which messages of a list a log already holds, and which changes make the log hold them all; pure.
 
-Messages with a key are known by it, wherever they stand. The others are known by role and text, in order: the longest
-common subsequence, its latest place in the log. Instructions that a list begins with are known wherever they stand,
-and take the place of those that the log begins with. Calls of tools and results whose text changed are known by the
-ids of their calls, next to what is known; an answer that was streamed, the last of the log, by what it begins with.
-Where no key of a role is known, a framework made its ids anew: such messages are known by role and text right behind a
-message that is known, or at the start of both. An answer that was cut short, with something behind it, is the
-beginning of what the log has at its place.
-What lost its content is known by its place between others, under a key only with as many tokens as it had: a key that
-the log does not know is a sign of something new. What was corrected in the log is known by what it said before, too,
-and such a list is behind: it takes back no correction.
+Messages with a key are matched by it, at any position. The others are matched by role and text, in order: the longest
+common subsequence, at its latest position in the log. Leading instructions of a list are matched at any position and
+replace the leading instructions of the log. Calls of tools and results whose text changed are matched by the ids of
+their calls, next to matched messages; a streamed answer, the last of the log, by its beginning.
+If no key of a role is known, a framework generated new ids: such messages are matched by role and text directly after
+a matched message, or at the start of both. An answer that was cut short, with messages after it, is the beginning of
+the log's message at its position.
+A message that lost its content is matched by its position between others, under a key only with the same number of
+tokens: a key that the log does not know indicates a new message. A message corrected in the log is also matched by its
+earlier wordings; such a list is outdated and does not revert the correction.
 
-Calls of tools and their results are then paired as if the log had said from the start what it says now, and
-`episodes.place` had placed it: a call opens a group, a result joins the group in which its call waits for it.
+Calls of tools and their results are then paired as if the log had always held its current content, and
+`episodes.place` had placed it: a call opens a group, a result joins the group in which its call is unanswered.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TURN = (Role.ASSISTANT, Role.TOOL)
 
 
 class Item(NamedTuple):
-    """One message of a list: where it stands there, and what is known of it."""
+    """One message of a list: its position there, and its digests and attributes."""
 
     at: int
     turn: int
@@ -54,7 +54,7 @@ class Item(NamedTuple):
 
 @dataclass(slots=True)
 class Aligned:
-    """What has to be done, as places in the list and in the log."""
+    """The changes to make, as positions in the list and in the log."""
 
     appended: list[int] = field(default_factory=list)
     inserted: list[int] = field(default_factory=list)
@@ -75,9 +75,9 @@ def align_messages(
     *,
     retract: bool,
 ) -> Aligned:
-    """Say what has to be done; with `retract` what is missing goes, and what is there again comes back.
+    """Return the changes to make; with `retract` missing messages are retracted and reappearing ones restored.
 
-    `goes_on` says whether a message begins with all that another says, `is_cut` whether it is the beginning of it.
+    `goes_on` is whether a message begins with the whole text of a row, `is_cut` whether it is the start of that text.
     """
     matched = _match_by_key(items, rows)
     edited = _match_instructions(items, rows, matched)
@@ -173,7 +173,7 @@ def _count_leading(roles: Iterable[Role | None]) -> int:
 
 
 def _match_in_order(items: Sequence[Item], rows: Sequence[Row], matched: list[int | None]) -> None:
-    """Match what has no key that is known: the longest common subsequence, as late in the log as can be."""
+    """Match messages without a known key: the longest common subsequence, as late in the log as possible."""
     taken = {place for place in matched if place is not None}
     ours = [at for at, place in enumerate(matched) if place is None]
     theirs = [place for place, row in enumerate(rows) if row.legible and place not in taken]
@@ -239,7 +239,7 @@ def _match_by_position(
 
 
 def _matching_wording(row: Row, said: Set[bytes]) -> bytes:
-    """Return what a list knows a message by: where it was corrected perhaps what it said before."""
+    """Return the wording by which a list may contain a row: its current one, or an earlier one if it was corrected."""
     return next((one for one in (row.wording, *row.corrected) if one in said), row.wording)
 
 
@@ -271,10 +271,10 @@ def _count_overlap(ours: Sequence[bytes], theirs: Sequence[bytes]) -> int:
 
 
 def _longest_common_subsequence(candidates: Sequence[Sequence[int]], live: Sequence[bool]) -> dict[int, int]:
-    """Return a longest common subsequence: of equals the one of most that is live, then the latest in the log.
+    """Return a longest common subsequence: if several, the one with the most live rows, then the latest in the log.
 
-    Where equal messages follow each other in the list it is the first of them, so that what was said again is new.
-    The best chains by where they begin in the log are the maxima of a Fenwick tree, from the end of the log.
+    Of consecutive equal messages in the list the first is matched, so a repeated message is new.
+    The best chains by their first position in the log are the maxima of a Fenwick tree, from the end of the log.
     """
     size = len(live)
     best = [0] * (size + 1)
@@ -290,7 +290,7 @@ def _longest_common_subsequence(candidates: Sequence[Sequence[int]], live: Seque
         return key, chain
 
     for at in range(len(candidates) - 1, -1, -1):
-        for order in candidates[at]:  # ascending: what this one makes is not continued by itself
+        for order in candidates[at]:  # ascending: a chain made here is not extended by its own item
             key, chain = after(size - 1 - order)
             key = (key // size + size + 1 + live[order]) * size + order  # length, how many are live, place
             spot = size - order
@@ -309,8 +309,8 @@ def _longest_common_subsequence(candidates: Sequence[Sequence[int]], live: Seque
 def _match_by_call_ids(items: Sequence[Item], rows: Sequence[Row], matched: list[int | None]) -> set[int]:
     """Match calls and results whose text changed, by the ids of their calls; return which.
 
-    Providers may use an id again. So they are looked for next to what is known: first behind the message before them,
-    or a result's call, then before the message after them; and never beyond another turn of the user.
+    Providers may reuse an id. So the search stays next to matched messages: first after the message before them, or
+    after a result's call, then before the message after them; and it never passes another user turn.
     """
     taken = {place for place in matched if place is not None}
     found: set[int] = set()
@@ -375,9 +375,9 @@ def _match_interrupted_answers(
     *,
     renamed: bool,
 ) -> set[int]:
-    """Match answers that were interrupted with what they were going to say, right behind the one before; return them.
+    """Match interrupted answers with their full text, directly after the previous match; return them.
 
-    Something follows them in the list. A list that ends with such a beginning may be an older one.
+    Another message must follow in the list: a list that ends with such a beginning may be an older one.
     """
     taken = {place for place in matched if place is not None}
     found: set[int] = set()
@@ -398,9 +398,9 @@ def _match_interrupted_answers(
 def _match_erased(
     items: Sequence[Item], rows: Sequence[Row], matched: list[int | None], tokens: Callable[[Item], int]
 ) -> None:
-    """Match what lies between two matches, or before the first, with messages that lost their content.
+    """Match messages between two matches, or before the first, with messages that lost their content.
 
-    By role; under a key by size too, for a key that is not known is a sign of something new.
+    By role; under a key also by size, because an unknown key indicates a new message.
     """
     taken = {place for place in matched if place is not None}
     blank = [place for place, row in enumerate(rows) if not row.legible and place not in taken]
@@ -426,7 +426,7 @@ def _match_erased(
 def _find_insertions(
     items: Sequence[Item], rows: Sequence[Row], matched: list[int | None], keyed: set[int], found: Aligned
 ) -> None:
-    """Find what stands before something known; without keys what follows the first of them is no longer matched."""
+    """Find unmatched messages before matched ones; without keys, messages after the first of them lose their match."""
     last = max((at for at, place in enumerate(matched) if place is not None), default=-1)
     ordered = max(
         (at for at, place in enumerate(matched) if place is not None and at not in keyed), default=-1
@@ -443,7 +443,7 @@ def _find_insertions(
 
 
 def _find_missing(rows: Sequence[Row], matched: Sequence[int | None]) -> list[int]:
-    """Return what the list no longer has; not what was trimmed from its start."""
+    """Return the rows missing from the list, except those trimmed from its start."""
     front = _count_leading([row.role for row in rows])
     known = {place for place in matched if place is not None}
     first = min((place for place in known if place >= front), default=len(rows))
@@ -462,7 +462,7 @@ def changes_groups(items: Sequence[Item], rows: Sequence[Row], found: Aligned) -
 def pair_calls_with_results(
     items: Sequence[Item], rows: Sequence[Row], found: Aligned, fresh: Callable[[], str]
 ) -> dict[int, str | None]:
-    """Pair the calls and results of what an alignment edits and retracts; `fresh` names a new group.
+    """Pair the calls and results of the messages an alignment edits and retracts; `fresh` names a new group.
 
     A message of the list that joins another group must be written again, and becomes one of the replaced.
     """

@@ -1,4 +1,4 @@
-"""The door of a log: what providers and servers return is stored, repaired where it has to be, with notes of that."""
+"""Intake of a log: messages of providers and servers are stored, repaired if needed, with notes on the repairs."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _NOT_KEPT = "the bytes of media are not kept, only their hash: give ACMSConfig(m
 
 
 def check_list(messages: object, most: int) -> Sequence[Mapping[str, Any]]:
-    """Return a list of mappings of at most so many; `ValidationError` for what is none."""
+    """Return a list of at most `most` mappings; raise `ValidationError` for any other value."""
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
         raise ValidationError(f"must be a list, not {type(messages).__name__}", field="messages")
     if len(messages) > most:
         raise ValidationError(f"has {len(messages)} messages, the limit is {most}", field="messages")
     for n, message in enumerate(messages):
-        if not isinstance(message, dict | Mapping):  # the first is told at once
+        if not isinstance(message, dict | Mapping):  # report the first one
             raise ValidationError(f"must be a mapping, not {type(message).__name__}", field=f"messages[{n}]")
     return messages
 
@@ -55,7 +55,7 @@ def is_empty_turn(turn: Turn) -> bool:
 
 
 def fill_empty_turn(turn: Turn) -> Turn:
-    """Return a message that says nothing with what it came as in a part, so that it can be stored."""
+    """Return an empty message with its original content in a part, so that it can be stored."""
     if not is_empty_turn(turn):
         return turn
     return {
@@ -74,10 +74,10 @@ def read_message(
     strict: bool,
     listed: bool = True,
 ) -> tuple[T, tuple[str, ...]]:
-    """Read a message as it is stored, and say what had to be repaired.
+    """Parse a message for storage; return it with notes on its repairs.
 
-    `check` makes something of what was read, or raises. A message that no repair helps is stored as its JSON when it
-    is one of a list, which it must not stop; alone it is an error, as everything that is wrong is when `strict`.
+    `check` converts the parsed turns, or raises. In a list, a message that cannot be repaired is stored as its JSON, so
+    that it does not block the list; alone it is an error, as is every invalid value when `strict`.
     """
     notes: dict[str, None] = {}
     foreign.check_privacy_field(message, field)
@@ -112,9 +112,9 @@ def read_message(
 
 
 def read_repaired(message: Mapping[str, Any]) -> tuple[Turn, tuple[str, ...]]:
-    """Return the role and the parts that a message is stored with, and notes of what had to be repaired.
+    """Return the role and the parts that a message is stored with, and notes on its repairs.
 
-    Adapters compare them with what a log holds.
+    Adapters compare them with the content of a log.
     """
     (unique,), renamed = repair.rename_repeated_calls([message])
     turn, notes = read_message(unique, "", None, _join_turns, strict=False)
@@ -159,9 +159,9 @@ def read_drafts(
     *,
     listed: bool = False,
 ) -> tuple[list[Draft], tuple[str, ...]]:
-    """Check one message, ours or a provider's, at the border; a provider's may be several of ours.
+    """Check one message, ours or a provider's, at the public boundary; a provider's may become several of ours.
 
-    `more` is said of each of them besides. Returned are also notes of what had to be repaired.
+    `more` is added to each of them. Also returns notes on the repairs.
     """
     called = next((name for name in ("key", "idempotency_key", "id") if message.get(name) is not None), "key")
     prefix = f"{field}." if field else ""

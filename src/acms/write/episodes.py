@@ -32,7 +32,7 @@ _OPEN_CALLS = 1_024
 
 @dataclass(slots=True, kw_only=True)  # not frozen: one is made for every message
 class Tail:
-    """What must be known about the end of a log to place the next message; nobody changes one."""
+    """The state of the end of a log that is needed to place the next message; never modified."""
 
     #: Ordinal of the current episode, 0 before the first message; messages in it.
     episode: int = 0
@@ -41,7 +41,7 @@ class Tail:
     last: int = 0
     #: Why the current episode was closed; None while it is open.
     closed: str | None = None
-    #: Tool group whose answers are waited for, from its calls until they are answered or somebody else speaks.
+    #: Tool group that waits for answers, from its calls until they are answered or another role speaks.
     pending: str | None = None
     #: Unanswered calls: call id → tool group, oldest first.
     calls: Mapping[str, str] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Tail:
     asked: int = 0
 
     def to_json(self) -> dict[str, Json]:
-        """Write the tail as a store keeps it: only what is not the default."""
+        """Serialize the tail for a store: only values that differ from the default."""
         written: dict[str, Json] = {"episode": self.episode, "turns": self.turns, "last": self.last}
         if self.closed is not None:
             written["closed"] = self.closed
@@ -152,7 +152,7 @@ def _still_pending(tail: Tail, role: Role | None, open_calls: Mapping[str, str])
 def tail_of(newest: Sequence[Entry], replacing: Sequence[Entry], older: Mapping[str, str] = EMPTY) -> Tail:
     """Rebuild the tail from the newest entries of a log, ascending: at least the whole last episode.
 
-    `replacing` are the entries since the first of these that put something out of force. Of the open calls that are
+    `replacing` are the entries since the first of these that replace or retract others. Of the open calls that are
     known already, `older` ones wait on; others count as abandoned.
     """
     read = read_as(Cover(replacing, searchable=True))
@@ -176,7 +176,7 @@ def tail_of(newest: Sequence[Entry], replacing: Sequence[Entry], older: Mapping[
         tail = Tail(
             episode=entry.episode,
             turns=tail.turns + 1 if entry.episode == tail.episode else 1,
-            last=max(tail.last, at) if entry.sources else at,  # what a merge brings was said at any time
+            last=max(tail.last, at) if entry.sources else at,  # merged entries may be from any time
             closed=entry.closes,
             pending=pending,
             calls=dict(list(calls.items())[-_OPEN_CALLS:]),
@@ -209,9 +209,9 @@ def _has_tool_calls(said: Entry) -> bool:
 
 
 def is_mark(entry: Entry) -> bool:
-    """Whether an entry says that an episode was reflected on, and sums it up: a summary that stands for nothing.
+    """Whether an entry marks an episode as reflected on and sums it up: a summary that replaces nothing.
 
-    Its ordinal and what it covers outlive its content; a summary that a compaction wrote replaces something.
+    Its ordinal and `covers` outlive its content; a summary written by a compaction replaces entries.
     """
     return entry.kind is Kind.SUMMARY and not entry.replaces
 

@@ -1,9 +1,9 @@
-"""One queue of writes per context and process: what is waiting is decided together and appended as one operation.
+"""One queue of writes per context and process: waiting requests are decided together and appended as one operation.
 
 Placing a message (episode, tool group) needs the end of the log. The write queue remembers it from its last append and
-names the newest message it has seen as a precondition; when another process was first, the store refuses, the head is
-read again and the same messages are placed again (rule 1.3). Callers that are cancelled before their messages were
-taken leave no trace; after that the messages may still be stored, and repeating them with their keys is safe.
+names the newest message it has seen as a precondition; if another process wrote first, the store refuses, the head is
+read again and the same messages are placed again (rule 1.3). A caller cancelled before its messages were taken leaves
+no trace; after that the messages may still be stored, and repeating them with their keys is safe.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ POLICY_SECONDS = 5.0
 
 @dataclass(slots=True)
 class AppendRequest:
-    """What one caller wants appended."""
+    """The append request of one caller."""
 
     drafts: Sequence[Draft]
     rules: EpisodeBoundaryConfig
@@ -119,7 +119,7 @@ class Delivered(NamedTuple):
 
 @dataclass(slots=True)
 class _Placed:
-    """The drafts of a batch in their places, and what follows from these."""
+    """The placed drafts of a batch, and the effects of their placement."""
 
     #: The end of the log behind them.
     tail: Tail
@@ -144,23 +144,23 @@ class WriteQueue:
         self._tail = Tail()
         #: Kept, because the event loop alone does not keep a task alive.
         self._task: asyncio.Task[None] | None = None
-        #: True while somebody appends: then requests queue up.
+        #: True while an append is running: new requests are queued.
         self._busy = False
-        #: Who waits for that to end.
+        #: Tasks that wait for that to end.
         self._idlers: list[asyncio.Future[None]] = []
         #: The policy in force, and when it is asked for again.
         self._policy: CompactionPolicy | None = None
         self._policy_until = 0.0
-        #: (rewrites, epoch) of a head, and how many tokens its log has out of force, those of summaries taken off.
+        #: (rewrites, epoch) of a head, and the inactive tokens of its log, less those of summaries.
         self._hidden = (-1, -1, 0)
 
     async def post(self, request: AppendRequest) -> Delivered | None:
-        """Append what a request holds; None when there was no open episode to close."""
+        """Append a request; return None when there was no open episode to close."""
         if self._busy:
             request.answer = asyncio.get_running_loop().create_future()
             self._waiting.append(request)
             return await request.answer
-        # Nobody is waiting: deliver it right here, without a task and a future.
+        # The queue is idle: deliver directly, without a task and a future.
         self._busy = True
         try:
             (delivered,) = await self._append([request])
@@ -189,7 +189,7 @@ class WriteQueue:
                 idler.set_result(None)
 
     async def _deliver(self) -> None:
-        """Deliver what is waiting until nothing is."""
+        """Deliver the waiting requests until none is left."""
         try:
             while self._waiting:
                 batch = self._take()
@@ -209,7 +209,7 @@ class WriteQueue:
                 except Exception as error:
                     self._head = None
                     _fail_requests(batch, error)
-                except BaseException as error:  # the loop is being torn down: nobody may wait for ever
+                except BaseException as error:  # the loop is shutting down: fail all waiting requests
                     self._head = None
                     _fail_requests([*batch, *self._waiting], error)
                     self._waiting.clear()
@@ -223,7 +223,7 @@ class WriteQueue:
                 request.answer.set_result(one)
 
     def _take(self) -> list[AppendRequest]:
-        """Take what can share one append: plain messages without a key twice; other requests go alone."""
+        """Take the requests that can share one append: plain messages with distinct keys; other requests go alone."""
         taken: list[AppendRequest] = []
         keys: set[str] = set()
         size = 0
@@ -270,19 +270,19 @@ class WriteQueue:
                         options=("read what came since, and decide again",),
                     ) from None
                 conflicts = conflicts + 1 if seen is not None and seen.version == head.version else 0
-                if conflicts > 1:  # nobody else has written: the store would refuse this for ever
+                if conflicts > 1:  # no other writer: the store would keep refusing
                     raise
             except ACMSError as error:
                 attempt += 1
                 retry = batch[0].retry
-                # The next try goes behind a head that may hold this one: without keys nobody would know it again.
+                # The retry is placed after a head that may include this attempt: only keys identify a repeated message.
                 unknown = isinstance(error, StorageUnavailableError) and error.unknown
                 keyed = all(draft.key is not None for request in batch for draft in request.drafts)
                 lost = error if unknown else lost
                 if not error.retryable or attempt >= retry.max_attempts or (unknown and not keyed):
                     if (
                         lost is not None and error.retryable
-                    ):  # that this try wrote nothing says nothing of that one
+                    ):  # this failed retry does not prove that the lost attempt failed
                         raise lost from error
                     raise
                 self._head = None
@@ -292,16 +292,16 @@ class WriteQueue:
                 await asyncio.sleep(retry.delay(attempt, chance.random()))
 
     async def _check_that_nothing_came_after(self, version: int | None) -> None:
-        """Raise `Overtaken` when somebody else has written since something was decided at a version.
+        """Raise `Overtaken` if another writer has appended since something was decided at a version.
 
-        Perhaps the same under the same keys, which the store looks at before it looks at versions.
+        The other writer may have used the same keys, which the store checks before versions.
         """
         if version is not None and (await self._end_of_log())[0].version != version:
             self._head = None
             raise Overtaken
 
     async def _try(self, batch: Sequence[AppendRequest]) -> list[Delivered | None]:
-        known = batch[0].close is None  # what is open to be closed is asked, not remembered
+        known = batch[0].close is None  # closing an episode reads the tail from the store
         head, tail = (self._head, self._tail) if self._head and known else await self._end_of_log()
         placed = _Placed(tail)
         for request in batch:
@@ -381,7 +381,7 @@ class WriteQueue:
     async def _jobs(
         self, watch: CompactionRequest | None, head: Head, placed: _Placed
     ) -> tuple[JobDraft, ...]:
-        """Return the jobs an append asks for; the tail remembers at what size a compaction was asked for."""
+        """Return the jobs an append requests; the tail remembers the size of the log at the last compaction request."""
         jobs: tuple[JobDraft, ...] = ()
         if watch is not None and (self._policy is None or self._policy.budget or self._asks_again()):
             jobs = await self._asks(watch, head, placed.tail, placed.drafts)
@@ -405,7 +405,7 @@ class WriteQueue:
             asked = bool(jobs) and not receipt.repeated
             ended = asked and placed.reflects is not None
             if ended and len(jobs) == 1 and self.context in self._here.reflecting:
-                asked = False  # whoever reflects on this log in this process sees it
+                asked = False  # a running reflection of this process will see it
             delivered.append(Delivered(drafts, receipt, start, silences, asked, ended))
             start += len(drafts)
         return delivered
@@ -448,7 +448,7 @@ class WriteQueue:
     async def _outdates(
         self, policy: CompactionPolicy, head: Head, placed: Sequence[Sequence[Draft]]
     ) -> bool:
-        """Whether something goes that a summary in force stands for, and appends ask for compactions."""
+        """Whether a message behind an active summary is replaced or retracted, and appends request compactions."""
         rewrites = (Kind.MESSAGE, Kind.RETRACTION)
         gone = [span for drafts in placed for one in drafts if one.kind in rewrites for span in one.replaces]
         if not gone or not policy.enabled or not policy.budget:
@@ -493,7 +493,7 @@ class WriteQueue:
         return found if known is None else replace(known, calls=found.calls, pending=found.pending)
 
     async def _closing(self, draft: Draft, tail: Tail) -> Draft:
-        """Fill in what a manual close covers."""
+        """Fill in the span that a manual close covers."""
         size = max(16, 2 * tail.turns)
         while True:
             entries = await self._storage.read(self.context, kinds=(Kind.MESSAGE,), newest=size)
@@ -517,7 +517,7 @@ def _count_tokens(placed: Sequence[Sequence[Draft]]) -> int:
 
 
 def _apply_placement(draft: Draft, place: Place) -> None:
-    """Write a place into a draft: nobody else has seen it yet, and copying 24 fields costs more than all this."""
+    """Set the placement of a draft in place: it is not shared yet, and copying 24 fields would cost more."""
     object.__setattr__(draft, "episode", place.episode)
     if draft.closes is not place.closes:
         object.__setattr__(draft, "closes", place.closes)
@@ -547,7 +547,7 @@ def receipts_of(
     drafts: Sequence[Draft],
     versions: Sequence[int] | None,
 ) -> list[MessageReceipt]:
-    """Return what each message became; without `versions` they follow the first of the append."""
+    """Return the receipt of each message; without `versions` they follow the first of the append."""
     receipt, start = delivered.receipt, delivered.start
     found: list[MessageReceipt] = []
     for offset, draft in enumerate(drafts, start):
@@ -570,7 +570,7 @@ def receipts_of(
 
 
 class Writer:
-    """Appends to one session's log and tells the indexes and the embedder."""
+    """Appends to one session's log and notifies the indexes and the embedder."""
 
     def __init__(self, shared: SharedSession) -> None:
         self._shared = shared
@@ -578,7 +578,7 @@ class Writer:
         self._queues: PerLoop[WriteQueue] = PerLoop()
 
     def post(self, context: str, request: AppendRequest) -> Coroutine[Any, Any, Delivered | None]:
-        """Append what a request holds; None when there was no open episode to close."""
+        """Append a request; return None when there was no open episode to close."""
         queue = self._queues.get()
         if queue is None or queue.context != context:
             queue = write_queue(self._shared.handle, context, os.urandom)
@@ -607,7 +607,7 @@ class Writer:
         return indexes.due or shared.embedding is not None
 
     async def index(self, context: str, delivered: Delivered) -> Embedded:
-        """Let the index store what waits, and the embedder know of new messages; neither is waited for."""
+        """Pass new entries to the index and new messages to the embedder, without waiting for either."""
         shared, receipt = self._shared, delivered.receipt
         if shared.indexes.due:
             await shared.indexes.flush(everything=False)
@@ -620,7 +620,7 @@ class Writer:
     async def rewrite(
         self, context: str, drafts: Sequence[Draft], head: Head, *, regroups: bool = False
     ) -> Delivered | None:
-        """Append an edit or a retraction and what it does to facts; None when another one came first: decide again."""
+        """Append an edit or retraction with its effects on facts; None after a concurrent rewrite: decide again."""
         shared = self._shared
         request = AppendRequest(
             drafts,

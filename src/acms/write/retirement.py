@@ -1,7 +1,7 @@
-"""Retirement: what becomes of facts when the messages they were made from are rewritten.
+"""Retirement: which facts are retired when the messages they were made from are rewritten.
 
-Whoever retracts or edits a message retires the facts that were made from it, in the same commit; those in the profile
-of the namespace follow in a commit of their own, and doing it again completes what was cut short.
+A retraction or edit of a message retires the facts that were made from it, in the same commit. The facts in the profile
+of the namespace follow in a separate commit; repeating the operation completes one that was interrupted.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from acms.ports import StorageBackend
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """A rewrite of a log with all it does to facts: what is appended, and what the profile has to follow."""
+    """A rewrite of a log with all its effects on facts: the drafts to append, and the changes for the profile."""
 
     drafts: tuple[Draft, ...]
-    #: Ids of the messages that go out of force.
+    #: Ids of the messages that are retracted or replaced.
     gone: frozenset[str]
     #: Id of the rewrite that is taken back.
     undone: str | None = None
@@ -44,12 +44,12 @@ async def plan_rewrite(
     gone: Iterable[Entry] = (),
     undone: Entry | None = None,
 ) -> Rewrite:
-    """Return what a draft that puts entries out of force does to facts, decided at a version.
+    """Return the effects on facts of a draft that replaces or retracts entries, decided at a version.
 
-    Facts that were made from the messages `gone` are retired in an entry of their own behind the draft. The rewrite
-    `undone` is taken back with the retirements it caused. `ConflictError` when a fact would come back to an address of
-    cardinality one that another one fills. `cover` is that of what can be found: what a summary stands for comes and
-    goes with its facts as if it were said.
+    Facts that were made from the messages `gone` are retired in an entry of their own after the draft. The rewrite
+    `undone` is undone together with the retirements it caused. `ConflictError` when a fact would become active again
+    at an address of cardinality one that another one fills. `cover` is the searchable one: summarized messages are
+    retired and restored with their facts as if no summary had replaced them.
     """
     if undone is not None:
         caused = [one for one in cover.batch(undone) if _is_revocation(one) and cover.by(one.version) is None]
@@ -67,7 +67,7 @@ async def with_facts(
     version: int,
     gone: frozenset[str],
 ) -> tuple[Draft, ...]:
-    """Return edits and retractions, and behind them the retirement of what was made from messages that go."""
+    """Return edits and retractions, followed by the retirement of the facts made from the messages that go."""
     made = await storage.read(context, at=version, kinds=(Kind.FACT,))
     if not made:
         return tuple(drafts)
@@ -89,7 +89,7 @@ def _citable_ids(entry: Entry) -> tuple[str, ...]:
 
 
 def _is_revocation(entry: Entry) -> bool:
-    """Whether what was written behind a rewrite is the retirement of facts that it caused."""
+    """Whether an entry appended after a rewrite retires the facts affected by that rewrite."""
     return entry.kind is Kind.RETRACTION and entry.data.get("reason") == REVOKED
 
 
@@ -113,9 +113,9 @@ def _revocation_draft(revoked: Iterable[Entry], gone: Iterable[str], by: str | N
 
 
 async def propagate_to_profile(storage: StorageBackend, namespace: str, done: Rewrite, by: str) -> None:
-    """Let the profile of a namespace follow a rewrite of a session: `by` is the id of its entry.
+    """Apply a rewrite of a session to the profile of its namespace; `by` is the id of the rewrite's entry.
 
-    Retires the profile's facts that were made from what went, and brings back those that went with what is taken back.
+    Retires the profile's facts made from removed messages, and restores those that an undone rewrite had retired.
     """
     if not done.gone and done.undone is None:
         return
@@ -143,9 +143,9 @@ async def propagate_to_profile(storage: StorageBackend, namespace: str, done: Re
 async def forget_in_profile(
     storage: StorageBackend, namespace: str, context: str, upto: int, by: str
 ) -> None:
-    """Let the profile of a namespace follow a session that was cleared up to a version: `by` is the id of that entry.
+    """Update the profile of a namespace after a session was cleared up to a version; `by` is the id of that entry.
 
-    Retires the profile's facts that were made from messages of this session alone; what another one said too stands.
+    Retires the profile's facts made from messages of this session alone; facts with other sources stay.
     """
     known = await find_profile(storage, namespace)
     if known is None or known.id == context:
@@ -156,14 +156,14 @@ async def forget_in_profile(
 
 
 async def set_private(storage: StorageBackend, context: str, private: bool) -> None:
-    """Keep what is said in a session, and what was learned from it, from the others of its namespace, or share it."""
+    """Hide a session's messages and the facts learned from it from its namespace, or share them again."""
     await follow_private(storage, await policy.set_private(storage, context, private))
 
 
 async def follow_private(storage: StorageBackend, context: Context) -> None:
-    """Let the profile of its namespace follow a session that is private: what was made from it alone is retired.
+    """Update the profile of the namespace for a private session: facts made from this session alone are retired.
 
-    What is stated without a source is of nobody, and stands. A session that is shared again brings nothing back.
+    Facts stated without a source belong to no session and stay active. Sharing a session again restores nothing.
     """
     if context.settings.get(policy.PRIVATE):
         head = await storage.head(context.id)
@@ -178,7 +178,7 @@ async def _with_private_revocations(
     drafts: tuple[Draft, ...],
     version: int,
 ) -> tuple[Draft, ...]:
-    """Return what is appended to a profile, with what keeps facts retired that only private sessions said."""
+    """Return the drafts for a profile, extended so that facts known only from private sessions stay retired."""
     while True:
         after = before.then(rules.simulate_append(drafts, version))
         back = [
@@ -229,7 +229,7 @@ def _profile_drafts(
     drafts = _with_revocation((undo,), made, cover, done, by, version)
     if back and rules.find_collision(made, cover, cover.then(rules.simulate_append(drafts, version))) is None:
         return drafts
-    return _with_revocation((), made, cover, done, by, version)  # what was learned since is not overruled
+    return _with_revocation((), made, cover, done, by, version)  # an undo does not override later facts
 
 
 def _with_revocation(
@@ -248,6 +248,6 @@ def _with_revocation(
 def spans_with_predecessors(
     targets: Sequence[Entry], made: Iterable[Entry], cover: Cover
 ) -> tuple[Span, ...]:
-    """Return the places of facts that are retracted and of all they stand in for."""
+    """Return the spans of facts that are retracted and of all facts they supersede."""
     found = rules.Succession(made, cover)
     return rules.single_spans([one for target in targets for one in (target, *found.chain(target))])

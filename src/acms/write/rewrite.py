@@ -1,6 +1,6 @@
-"""The verbs that put something out of force.
+"""The operations that replace or retract entries.
 
-An edit and a retraction are entries like any other: history keeps what they replace, and retracting one undoes it.
+An edit and a retraction are entries like any other: history keeps the replaced entries, and retracting one undoes it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DETECTED = (Origin.USER, Origin.ASSISTANT)
 async def retract_by_id(
     shared: SharedSession, writer: Writer, id: str, *, reason: str, alone: bool = False
 ) -> int:
-    """Put an entry out of force, a tool group whole; return the version of the retraction."""
+    """Retract an entry, or its whole tool group; return the version of the retraction."""
     reason = validation.validate_name(reason, "reason")
     while True:
         context, target, cover, head = await _find_target(shared, id)
@@ -50,7 +50,7 @@ async def retract_by_id(
         if edit is not None:
             spans, targets = (*spans, *edit.replaces, (edit.version, edit.version)), [*targets, edit]
         if by is not None and edit is None:
-            # Whoever was cut short behind the first commit completes it by doing it again.
+            # Repeat the profile update: the first attempt may have been interrupted after its commit.
             first = next(one for one in cover.replacing if one.version == by)
             edits = [one for one in cover.replacing if (one.version, one.version) in first.replaces]
             gone = frozenset(one.id for one in (*targets, *edits) if one.kind is Kind.MESSAGE)
@@ -87,10 +87,10 @@ async def retract_by_id(
 async def withdraw_entries(
     shared: SharedSession, writer: Writer, entries: Sequence[Entry], *, reason: str
 ) -> int:
-    """Put messages and summaries out of force for good, with one retraction; return its version.
+    """Permanently retract messages and summaries with one retraction; return its version.
 
-    A message goes with its edits, a summary with all it stands for, so that nothing comes back for them. Of a tool
-    group only what is named goes.
+    A message is retracted with its edits, a summary with all entries it replaced, so nothing becomes active again in
+    their place. Of a tool group only the named entries are retracted.
     """
     reason = validation.validate_name(reason, "reason")
     while True:
@@ -120,7 +120,7 @@ async def withdraw_entries(
 async def _collect_affected(
     storage: StorageBackend, context: str, cover: Cover, entries: Sequence[Entry]
 ) -> list[Entry]:
-    """Return what goes with some entries: of what is in force these, their edits, and what summaries stand for."""
+    """Return the active entries to retract with some entries: these, their edits, and the messages behind summaries."""
     found: dict[int, Entry] = {}
     waiting = list(entries)
     while waiting:
@@ -192,7 +192,7 @@ async def undo_merge(shared: SharedSession, writer: Writer, context: str, record
 
 
 def superseded_error(version: int, by: int) -> ConflictError:
-    """Return the refusal to take back what was taken back or replaced since."""
+    """Return the error for undoing an entry that has already been undone or replaced."""
     return ConflictError(
         f"v{version} was taken back or replaced by v{by}", retryable=False, options=(f"undo v{by} first",)
     )
@@ -201,7 +201,7 @@ def superseded_error(version: int, by: int) -> ConflictError:
 async def refuse_expired(
     storage: StorageBackend, context: str, entries: Sequence[Entry], cover: Cover
 ) -> None:
-    """Raise `ExpiredError` when something that some entries put out of force has lost its content."""
+    """Raise `ExpiredError` when an entry that some entries replaced or retracted has lost its content."""
     for entry in entries:
         for first, last in entry.replaces:
             for old in await storage.read(context, at=last, after=first - 1, kinds=SHOWN):
@@ -212,7 +212,7 @@ async def refuse_expired(
 
 
 async def is_undone_by(shared: SharedSession, entry: Entry, by: Entry) -> bool:
-    """Whether one entry is the undoing of another; if so, what was cut short behind its commit is completed."""
+    """Whether one entry undoes another; if so, complete the profile update that may have been interrupted after it."""
     if by.kind is not Kind.RETRACTION or by.data.get("reason") != UNDO or by.sources != (entry.id,):
         return False
     gone = frozenset((entry.id,) if entry.kind is Kind.MESSAGE else ())
@@ -234,7 +234,7 @@ async def _append_rewrite(
     gone: Sequence[Entry],
     undone: Entry | None = None,
 ) -> Receipt | None:
-    """Append a rewrite with what it does to facts; None when something came first: decide again."""
+    """Append a rewrite with its effects on facts; None after a concurrent write: decide again."""
     cover = await cover_at(shared.storage, context, head, head.version, searchable=True)
     done = await retirement.plan_rewrite(
         shared.storage, context, draft, cover, version=head.version, gone=gone, undone=undone
@@ -251,7 +251,7 @@ async def _append_rewrite(
 
 
 async def retract_all(shared: SharedSession, writer: Writer, *, reason: str) -> int:
-    """Put everything said so far out of force; return the version of the retraction, 0 for an empty session."""
+    """Retract all messages so far; return the version of the retraction, 0 for an empty session."""
     reason = validation.validate_name(reason, "reason")
     while True:
         context = await shared.find()
@@ -339,7 +339,7 @@ async def replace_message(
 
 
 async def _find_target(shared: SharedSession, id: str) -> tuple[str, Entry, Cover, Head]:
-    """Return an entry and what can be found beside it: what a summary stands for can be corrected, and must end too."""
+    """Return an entry and the searchable entries beside it: summarized messages can be corrected, and must end too."""
     context = await shared.find()
     target = await shared.entry(context, None, id)
     assert context is not None

@@ -34,7 +34,7 @@ _ROLES = {role.value: role for role in Role}
 
 
 class Done(NamedTuple):
-    """What a sync did."""
+    """The result of a sync."""
 
     result: Synced
     context: str = ""
@@ -55,11 +55,11 @@ class Sync:
         self._draft = draft
         self._retract = retract
         self._refuse = refuse
-        #: What had to be repaired, in words.
+        #: Notes on repairs, in words.
         self._notes: dict[str, None] = {}
 
     async def run(self, messages: Sequence[Mapping[str, Any]]) -> Done:
-        """Read the list, decide, and append; again from the start when somebody else wrote between."""
+        """Read the list, decide, and append; start again after a concurrent write."""
         shared = self._shared
         if not shared.config.strict:
             messages, renamed = rename_repeated_calls(messages)
@@ -175,7 +175,7 @@ class Sync:
     # ── the list ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _items(self, messages: Sequence[Mapping[str, Any]]) -> list[tuple[Item, ...]]:
-        """Return what each message of a list is in a log; what was read the last time need not be read again."""
+        """Return the items of each message of a list; messages of the previous list are not parsed again."""
         known_before = self._shared.listed
         read: dict[bytes, tuple[Item, ...]] = {}
         found: list[tuple[Item, ...]] = []
@@ -219,7 +219,7 @@ class Sync:
         return found
 
     def _stripped(self, turn: Turn) -> Turn | None:
-        """Return a message without what ACMS wrote into it; None where nothing is left to be stored."""
+        """Return a message without the text that ACMS added to it; None if nothing is left to be stored."""
         left = _without_rendered_text(turn)
         return None if left is not None and not self._shared.config.strict and is_empty_turn(left) else left
 
@@ -273,7 +273,7 @@ class Sync:
     def _as_stored(
         self, messages: Sequence[Mapping[str, Any]], items: list[Item], rows: Sequence[Row]
     ) -> list[Item]:
-        """Return what a list says as it would be stored: no less is taken out of a message than when it was."""
+        """Return the items of a list as they would be stored: redacted at least as much as when first stored."""
         config = self._shared.config.privacy
         if not config.redact_before_persist:
             return items
@@ -338,7 +338,7 @@ class Sync:
         return self._draft(f"messages[{at}].", called="key", **turn)
 
     def _drafted(self, messages: Sequence[Mapping[str, Any]], item: Item, old: Entry | None = None) -> Draft:
-        """Return a message as it is stored: one that is known stays as private, and is not trusted more."""
+        """Return a message as it is stored: a known one keeps its privacy, and does not gain trust."""
         more: dict[str, Any] = {"key": None} if item.key is None else {}
         if old is not None:
             more["privacy"] = stricter_mode(old.privacy, item.privacy or old.privacy)
@@ -357,7 +357,7 @@ class Sync:
         found: Aligned,
         groups: Mapping[int, str | None],
     ) -> tuple[list[Draft], list[str]]:
-        """Return the edits of what changed, and the ids of what they replace."""
+        """Return the edits for changed messages, and the ids of the messages they replace."""
         old = await self._shared.storage.get([rows[place].id for _, place in found.replaced])
         edits: list[Draft] = []
         gone: list[str] = []
@@ -376,7 +376,7 @@ class Sync:
         return edits, gone
 
     async def _retraction(self, rows: Sequence[Row]) -> Draft:
-        """Return what puts messages with their edits out of force."""
+        """Return the retraction of messages with their edits."""
         changed = [row.id for row in rows if row.id != row.first]
         spans: list[Span] = [(row.version, row.version) for row in rows]
         for entry in await self._shared.storage.get(changed):
@@ -416,7 +416,7 @@ def _new_group_id() -> str:
     return f"g_{draw_token(os.urandom, 10)}"
 
 
-# ── what a list says ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── reading a list ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _fingerprint_message(message: Any) -> bytes | None:
@@ -433,7 +433,7 @@ def _defer_keeping(data: bytes, mime: str) -> str:
 
 
 def _without_rendered_text(turn: Turn) -> Turn | None:
-    """Return a message of a list without what ACMS wrote into it; None where nothing is left."""
+    """Return a message of a list without the text that ACMS added to it; None if nothing is left."""
     content = turn.get("content")
     if not isinstance(content, str):
         return turn
@@ -472,7 +472,7 @@ def _ids_by_index(
 
 
 def _with_own_keys(items: Sequence[Item]) -> list[Item]:
-    """Return what a list says with each key once: its first message has it."""
+    """Return the items of a list with each key once, on its first message."""
     seen: dict[str, int] = {}
     return [
         item if item.key is None or seen.setdefault(item.key, item.at) == item.at else item._replace(key=None)
