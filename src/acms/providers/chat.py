@@ -54,9 +54,9 @@ class Chat:
     async def complete(
         self, system: str, prompt: str, *, max_tokens: int, schema: Mapping[str, Any] | None = None
     ) -> str:
-        """Return the model's answer, without what it thought aloud; JSON that follows `schema` where it can.
+        """Return the model's answer without its thoughts, as JSON that follows `schema` where supported.
 
-        `ProviderError` when it gives none: `retryable` unless the model or a filter refused.
+        Raise `ProviderError` if there is no answer: `retryable` unless the model or a filter refused.
         """
         limit, refused = self._limit, self._refused
         while True:

@@ -109,7 +109,7 @@ class FastEmbedEmbedder:
         )
         #: Numbers in a vector.
         self.dimension = size
-        #: Names the model, and what is put before a passage: vectors made otherwise are never compared.
+        #: Names the model and its passage prefix: vectors with different names are never compared.
         self.model = name_space(label, self._prompts.passage)
         self._model = _Model(lambda: kind(name, **settings))
 

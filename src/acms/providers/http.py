@@ -78,7 +78,7 @@ class UnreachableError(ProviderError):
 
 
 class _Secret:
-    """A key that shows itself to nobody who only looks."""
+    """An API key that its repr does not show."""
 
     __slots__ = ("reveal",)
 
@@ -110,19 +110,19 @@ class _Question(NamedTuple):
 
 
 class Endpoint:
-    """A model server at an address, with its key: asked in JSON, answered in JSON.
+    """A model server at an address, with its key; requests and answers are JSON.
 
-    Opened by the first call, once for each event loop; `aclose` closes what the running loop opened, and a later call
-    opens it again. Calls may overlap: at most `concurrency` are under way, the others wait for their turn.
+    The first call opens the connections, once for each event loop; `aclose` closes those of the running loop, and a
+    later call opens new ones. Calls may overlap: at most `concurrency` run at once, the others wait for their turn.
 
-    Every failure is a `ProviderError` that names `provider` (the host, unless given). Timeouts, broken connections, an
-    answer that was cut or is not what was asked for, and the statuses 408, 409, 425, 429 and 5xx are `retryable`, and
-    tried again as `retry` says, at the server's pace; other statuses, redirects and an answer of more than `max_bytes`
-    are not. `timeout` holds for one attempt, without the wait for its turn.
+    Every failure is a `ProviderError` that names `provider` (by default the host). Timeouts, broken connections,
+    truncated or malformed answers, and the statuses 408, 409, 425, 429 and 5xx are `retryable`, and retried as `retry`
+    configures, at the server's pace; other statuses, redirects and an answer of more than `max_bytes` are not.
+    `timeout` applies to one attempt, without the wait for its turn.
 
-    An address in code is trusted, loopback and plain HTTP included. With `trusted=False` it may come from data: then it
-    must be https, its name is resolved before every attempt, the connection goes to an address that was checked to be
-    public (or lies in a network of `allow`), and proxies of the environment are not used.
+    An address in code is trusted, including loopback and plain HTTP. With `trusted=False` it may come from data: then
+    it must be https, its name is resolved before every attempt, the connection goes to an address that was checked to
+    be public (or lies in a network of `allow`), and proxies of the environment are not used.
     """
 
     def __init__(
@@ -267,7 +267,7 @@ class Endpoint:
                 else:
                     failure = self._failure(f"no answer within {self._timeout:g} s")
             except httpx2.ConnectError as error:
-                # Nothing was sent yet, so what it says is about the network alone.
+                # Nothing was sent yet, so the message is about the network alone.
                 failure = self._unreachable(f"cannot be reached: {' '.join(str(error).split())[:200]}")
             except Exception as error:
                 closed = line.closed
@@ -339,7 +339,7 @@ class Endpoint:
                 if len(read) > self._max_bytes:
                     break
                 if len(read) > _LONG:
-                    await asyncio.sleep(0)  # what has come already is read without a wait
+                    await asyncio.sleep(0)  # data that has arrived is read without waiting
             else:
                 return bytes(read)
         raise self._failure(f"answered with more than {self._max_bytes} bytes", retryable=False)
@@ -468,7 +468,7 @@ def _check_positive(value: float, name: str) -> float:
 
 
 def _check_header_value(value: str, name: str) -> str:
-    """Return what may stand in a header, without a word about what it is when it may not."""
+    """Return a valid header value; the error for an invalid one does not quote it."""
     if not isinstance(value, str) or not value or not re.fullmatch(r"[\x21-\x7e]+( [\x21-\x7e]+)*", value):
         raise ConfigurationError(f"{name} must be printable ASCII without spaces at its ends")
     return value

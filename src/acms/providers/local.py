@@ -41,14 +41,14 @@ B = TypeVar("B")
 class LocalEmbedder:
     """all-MiniLM-L6-v2 on this machine: English, 384 dimensions, the first 256 word pieces of a text.
 
-    A session ranks by words what it does not read (`reads`). Without the extra `local` it raises `MissingExtraError`.
-    The first `embed` of a process loads the weights, once for all instances; all work is done in worker threads, at
-    most `threads` of them, whatever the number of calls and event loops. Calls may overlap: they take turns batch by
-    batch, and a cancelled one stops after the batches in hand.
+    A session ranks the texts that this model does not read (`reads`) by words. Without the extra `local` it raises
+    `MissingExtraError`. The first `embed` of a process loads the weights, once for all instances; all work runs in
+    worker threads, at most `threads` of them, whatever the number of calls and event loops. Calls may overlap: they
+    take turns batch by batch, and a cancelled one stops after its current batches.
 
-    The vector of a text depends on nothing but the text, to the last bit: not on `threads`, on the other texts, on
-    the threads BLAS may use; another kind of processor may differ in the sixth decimal. While a batch is computed,
-    BLAS keeps to one thread in the whole process.
+    The vector of a text depends only on the text, to the last bit: not on `threads`, on the other texts, or on the
+    threads BLAS may use; another kind of processor may differ in the sixth decimal. While a batch is computed, BLAS
+    keeps to one thread in the whole process.
     """
 
     #: Numbers in a vector.

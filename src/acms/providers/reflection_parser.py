@@ -34,7 +34,7 @@ _LISTS = ("turns", "proposals", "facts", "actions")
 _SURE = {"high": 0.9, "medium": 0.6, "low": 0.3}
 _FIELDS = frozenset({"subject", "attribute", "fact_type", "confidence", "sources"})
 _ACTIONS = frozenset({"add", "update", "remove", "keep"})
-_CONTENT = 20_000  # characters; what is too long for a fact is for the rules to say
+_CONTENT = 20_000  # characters; the rules decide which length is too long for a fact
 _NAME = 200  # characters of a subject or an attribute
 _VALUE = 2_000
 _REASON = 500
@@ -104,7 +104,7 @@ def clean_text(text: str) -> str:
 
 
 def _extract_proposals(text: str) -> tuple[list[Any] | None, str | None, list[str]]:
-    """Return the proposals as they were written, the summary, and what is wrong with the whole."""
+    """Return the unparsed proposals, the summary, and the problems of the answer as a whole."""
     said = _THOUGHTS.sub("", text)
     loose: list[Any] = []
     for candidate in dict.fromkeys([*_FENCED.findall(said), said, text]):
@@ -304,7 +304,7 @@ def _parse_action(value: Any, fact_id: str | None) -> Action:
 
 
 def _parse_text(value: Any) -> str:
-    """Return a text or the digits of a number; nothing for what is neither."""
+    """Return a cleaned text or the digits of a number; "" for any other value."""
     if isinstance(value, str):
         return clean_text(value)
     number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -116,7 +116,7 @@ def _text_schema(most: int) -> dict[str, object]:
 
 
 def build_reflection_prompt(template: str, request: ReflectionRequest) -> tuple[str, str]:
-    """Return (system, prompt) for a request: what stands above and below the `---` of a template, filled in."""
+    """Return (system, prompt) for a request: the parts of a template above and below its `---`, filled in."""
     system, _, prompt = template.partition("\n---\n")
     values = {
         "facts": "\n".join(_format_fact(number, fact) for number, fact in enumerate(request.facts, 1))

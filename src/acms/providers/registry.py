@@ -58,11 +58,11 @@ def names(kind: str) -> list[str]:
 
 
 def create(kind: str, name: str, **settings: Any) -> Any:
-    """Make a provider by its name, with the arguments of its class as settings.
+    """Create a provider by its name, with the arguments of its class as settings.
 
-    For `openai` and `anthropic` the settings base_url, api_key, timeout and max_retries make the client of the SDK,
-    which takes what is missing from its own environment variables and is closed by the provider's `aclose`; so does
-    `client`, which stays open. Without api_key `http` uses the environment variable ACMS_MODEL_KEY.
+    For `openai` and `anthropic` the settings base_url, api_key, timeout and max_retries configure the client of the
+    SDK; it reads missing ones from its own environment variables, and the provider's `aclose` closes it. A client
+    passed as `client` stays open. Without api_key, `http` uses the environment variable ACMS_MODEL_KEY. Raise
     `MissingExtraError` without the SDK, `ConfigurationError` for an unknown name or setting.
     """
     _check_kind(kind)

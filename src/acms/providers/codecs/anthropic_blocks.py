@@ -59,7 +59,7 @@ REMINDER = ("<system-reminder>\n", "\n</system-reminder>")
 """Around system text that has to be told by the user: the marks that the provider's guide has for it."""
 
 RESULT, TITLE = "search_result", "Memory"
-"""The block that a recalled passage is sent as, and its title: what it says is the source, the ids of its entries."""
+"""Type and title of the block that a recalled passage is sent as; its source is the ids of its entries."""
 CITING = 300
 """Tokens that the provider is taken to add to a system prompt where something can be cited: it says there are some."""
 
@@ -215,7 +215,7 @@ def restore_user_blocks(parts: Sequence[Part]) -> Sequence[Part]:
 
 
 def _restore_user_block(given: dict[str, Any], before: list[Part]) -> dict[str, Json] | None:
-    """Return what was given with what it holds, which is taken from the end of the parts before; None for others."""
+    """Return a user's block with its contents, which are taken from the end of `before`; None for other values."""
     match given:
         case {"type": "document", "source": {"type": "text", "data": int(number)} as source}:
             held = _take_blocks(before, number)
@@ -401,10 +401,10 @@ def text_of(content: Json) -> str:
 
 
 class Sizes:
-    """Media whose cost was stated, by where they are kept: a payload has no place to say it.
+    """Stated costs of media, by where the media are kept: a payload has no field for them.
 
-    A cost stated for a reference is the same in every prompt, so what is remembered changes no count but that of a
-    payload made elsewhere.
+    A cost stated for a reference is the same in every prompt, so remembering it changes only the count of a payload
+    made elsewhere.
     """
 
     KEPT = 4_096
@@ -420,7 +420,7 @@ class Sizes:
             self._known[_shorten_media_key(media.ref)] = media.tokens
 
     def of(self, ref: str) -> int | None:
-        """Return what was stated; None when nothing was."""
+        """Return the stated cost of media, or None."""
         return self._known.get(_shorten_media_key(ref))
 
 
@@ -495,7 +495,7 @@ class Prices:
         return self.media(media) + self._count(dump({**block, "source": None}))
 
     def media(self, media: Media) -> int:
-        """Return the cost of media that are sent: what was stated, else the most that it is likely to be."""
+        """Return the cost of media that are sent: the stated cost, otherwise the likely maximum."""
         stated = media.tokens or self._sizes.of(media.ref)
         return BLOCK + (stated or (DOCUMENT if media.mime == PDF else self._image))
 

@@ -1,4 +1,4 @@
-"""How messages become turns that the Messages API takes: who speaks when, what is joined, what is left out."""
+"""Convert messages to turns that the Messages API accepts: the order of roles, joined and omitted parts."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class _Call:
     result: ToolResult | None = None
     #: Number of the message that answered it.
     answer: int = 0
-    #: What stands in front of it, and belongs to it.
+    #: Parts that precede the call and belong to it.
     prefix: tuple[SentPart, ...] = ()
 
 
@@ -100,7 +100,7 @@ class SentMessage(NamedTuple):
 
 
 class Arranged(NamedTuple):
-    """A prompt as it is sent, and what was changed for it."""
+    """A prompt as it is sent, and notes on the changes made for it."""
 
     said: tuple[SentMessage, ...]
     notes: tuple[str, ...]
@@ -201,9 +201,9 @@ class Arranging:
         ]
 
     def _comes_first(self, part: Raw, index: int, message: PromptMessage, role: Role) -> bool:
-        """Return whether an item is a compaction that has to come first, which is remembered.
+        """Return whether an item is a compaction that must come first; if so, remember it.
 
-        It is signed, or of a log, where what it stands for is left out and other things may stand in front of it.
+        It is signed, or comes from a log that leaves out the compacted messages; then other parts may precede it.
         """
         signed = anthropic_blocks.comes_first(part)
         others = [one for one in message.parts if not isinstance(one, Raw | Reasoning)]

@@ -229,7 +229,7 @@ class Gemini(CountingCodec):
         self._wants_signatures = _SIGNS.match(self.model) is not None
         self._stand_in = self._prices.signed("", SKIP) if self._wants_signatures else 0
 
-    # ── what is sent ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── requests ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def normal(self, messages: Sequence[PromptMessage]) -> tuple[PromptMessage, ...]:
         """Return the messages as the provider can have them."""
@@ -347,7 +347,7 @@ class Gemini(CountingCodec):
             raise PayloadError("the first content must be the user's", field="contents[0].role")
         check_strings(payload)
 
-    # ── what it costs ───────────────────────────────────────────────────────────────────────────────────────────────
+    # ── costs ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def cost(self, message: PromptMessage) -> int:
         """Return the raw tokens of one message; an upper bound where it has to be mapped."""

@@ -1,4 +1,4 @@
-"""What an answer of OpenAI says about its request: why the cache missed, and what was changed in it.
+"""Read from an answer of OpenAI why the cache missed, and how the provider changed the request.
 
 From developers.openai.com/api/docs: "Prompt cache diagnostics", "Keep the prefix unchanged", "Compaction"; names as in
 the package openai 3.54. Only Responses has them.

@@ -55,7 +55,7 @@ def check_key(payload: Mapping[str, Json]) -> None:
 
 
 def check_name(name: Json, field: str) -> None:
-    """Raise `PayloadError` for what is no name of a tool."""
+    """Raise `PayloadError` for an invalid tool name."""
     if not isinstance(name, str) or not NAME.match(name):
         raise payload_error("must have 1 to 64 letters, digits, _ and -", field)
 
@@ -146,7 +146,7 @@ class OpenAICodec(CountingCodec):
         #: Whether counts are estimates until enough was reported.
         self._estimated = self.counter is not own_tokenizer and not (own and self.known.vocabulary)
         self.request_counts = request_counts(request_counter)
-        #: Whether what is counted is an upper bound by itself.
+        #: Whether a count is an upper bound by itself.
         self._bound = own and self.recipe and self.known.recipe and margin is None
         default = FOREIGN if not own else UNPUBLISHED if self.known.unpublished else 1.0
         self.calibration = calibration or Calibration(default, margin=0.02 if margin is None else margin)
@@ -341,9 +341,9 @@ class OpenAICodec(CountingCodec):
         return frame
 
     def _answers_cost(self, message: PromptMessage) -> int:
-        """Return the tokens of results and what stands beside them, whether there is a call to them or not.
+        """Return the tokens of tool results and the parts beside them, whether or not the prompt has their calls.
 
-        A result costs more than the same text of the user, so that is what is charged.
+        A result costs more than the same text of the user, so the cost of a result is charged.
         """
         results = [part for part in message.parts if isinstance(part, ToolResult)]
         rest = replace(
@@ -375,7 +375,7 @@ class OpenAICodec(CountingCodec):
                 return self._stated(part)
             case Raw():
                 return self.framing.raw(part.json)
-            case Reasoning() | ToolResult():  # the one is left out, the other counted by whoever asks
+            case Reasoning() | ToolResult():  # the first is left out, the caller counts the second
                 return 0
 
     def _stated(self, media: Media) -> int:
@@ -390,7 +390,7 @@ class OpenAICodec(CountingCodec):
         return known
 
     def referred(self, ref: str) -> int:
-        """Return the tokens of media in a payload: what was stated when they were rendered."""
+        """Return the tokens of media in a payload: the cost stated when they were rendered, else the default."""
         return self._media.get(ref, MEDIA)
 
     def base(self, tools: Sequence[Tool] = ()) -> int:

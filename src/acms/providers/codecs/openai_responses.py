@@ -362,7 +362,7 @@ def _group_messages(
 
 
 def _split_message(message: PromptMessage) -> list[PromptMessage]:
-    """Split a message where an item stands between texts; items are the model's, whoever's message they were in."""
+    """Split a message where an item stands between texts; items go to the assistant, in messages of any role."""
     if not any(_is_item(part) for part in message.parts) or len(message.parts) == 1:
         only = message.parts[0]
         if _is_item(only) and message.role is not Role.ASSISTANT:
@@ -603,7 +603,7 @@ def _parse_content_part(item: Json) -> Part | None:
 
 
 def _parse_item(item: Mapping[str, Json]) -> PromptMessage:
-    """Read one item: as what it is, or verbatim when it says more than that."""
+    """Parse one item; keep it verbatim if no type of part holds all of it."""
     match item:
         case {"type": "function_call", "call_id": call_id, "name": name, "arguments": arguments, **more}:
             kept = _remaining_fields_part("function_call", more, "id", "status", "type")
