@@ -81,7 +81,7 @@ class View(Door, Reads):
     recall_for_prompt = define_verb(_view.View.recall_for_prompt)
 
     def diff(self, other: View | int | str) -> Diff:
-        """Return how what is in force differs on another side: another session, or a version or tag of this one."""
+        """Return how the active content differs from another session, or from a version or tag of this one."""
         return run_blocking(self.inner.diff(_unwrap_doors(other)))
 
 
@@ -195,7 +195,7 @@ class RemoteView(Door, Reads):
     )
 
     def diff(self, other: RemoteView | int | str) -> Diff:
-        """Return how what is in force differs on another side: another session, or a version or tag of this one."""
+        """Return how the active content differs from another session, or from a version or tag of this one."""
         return run_blocking(self.inner.diff(_unwrap_doors(other)))
 
 

@@ -55,7 +55,7 @@ def read_noun_list(kind: type[T], written: Json) -> list[T]:
 
 
 def read_typed_field(kind: type[T], written: Json, name: str) -> T:
-    """Read what stands under a name."""
+    """Return the value of a field, checked to be of a type."""
     with wrap_read_errors(name):
         found = written[name]
         if not isinstance(found, get_origin(kind) or kind):

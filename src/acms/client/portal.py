@@ -71,7 +71,7 @@ def wrap_in_door(kind: type[D], inner: Any) -> D:
 
 
 def init_from_inner(kind: Callable[..., T]) -> Callable[[Any, T], None]:
-    """Return the `__init__` of a door that is given what it is around."""
+    """Return the `__init__` of a door that wraps a given object."""
 
     def __init__(self: Any, inner: T) -> None:
         self.inner = inner
@@ -81,7 +81,7 @@ def init_from_inner(kind: Callable[..., T]) -> Callable[[Any, T], None]:
 
 
 def init_from_arguments(inner: Callable[P, Any]) -> Callable[Concatenate[Any, P], None]:
-    """Return the `__init__` of a door that makes what it is around."""
+    """Return the `__init__` of a door that creates the object it wraps."""
 
     @wraps(inner.__init__)
     def __init__(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -125,7 +125,7 @@ def make_blocking_iterator(
             while found := run_blocking(step()):
                 yield found[0]
         finally:
-            if not getattr(items, "ag_running", False):  # else nobody waited for it: it closes by itself
+            if not getattr(items, "ag_running", False):  # a running iterator closes by itself
                 run_blocking(items.aclose())
 
     set_return_annotation(

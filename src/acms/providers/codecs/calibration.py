@@ -128,7 +128,7 @@ class Calibration:
 
     def _observe_text(self, text: int, reported: Fraction) -> None:
         band = bisect_right(STARTS, text) - 1
-        # The tokens added to every request are subtracted only in the lowest band, where they weigh; else kept as margin.
+        # Tokens added to every request are subtracted only in the lowest band, where they weigh; else kept for safety.
         ratio = (reported - ADDED if band == 0 else reported) / text
         self._seen[band].append(max(math.ceil(ratio * 10_000), 0) / 10_000)
 

@@ -14,7 +14,7 @@ recipe is off where there is no system message. Everything else is charged so th
   <|message|>{output}<|end|>`, and the name again.
 - Fields of a tool without a measured cost, such as defaults or alternatives: their JSON, which is longer than
   TypeScript.
-- Media: the stated cost, else `MEDIA`, the most for an image in the tiled models (vision guide: 85, eight tiles of 170).
+- Media: the stated cost, else `MEDIA`, the most for an image in the tiled models (vision guide: 85 and 8 tiles of 170).
 - An item kept verbatim: its JSON.
 """
 
