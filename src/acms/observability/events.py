@@ -1,6 +1,6 @@
-"""Events: frozen objects in the past tense, given to `ACMSConfig.on_event`. Ids and counts only, never message text.
+"""Events: frozen objects in the past tense, passed to `ACMSConfig.on_event`. Ids and counts only, never message text.
 
-`Reflected` is the exception: it is the trace of a reflection, and holds what was proposed.
+`Reflected` is the exception: it is the trace of a reflection, and holds the proposals.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Compacted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reflected:
-    """Episodes were reflected on: what was read, what was proposed, and what became of it."""
+    """Episodes were reflected on: the messages read, the proposals, and their outcomes."""
 
     context_id: str
     job_id: str
@@ -105,11 +105,11 @@ class Reflected:
     #: Ordinals of the episodes, and the versions of the messages that were read.
     episodes: tuple[int, ...]
     turns: tuple[int, ...]
-    #: Ids of the facts in force that the reflector was shown.
+    #: Ids of the active facts that the reflector was shown.
     known: tuple[str, ...]
     #: Every proposal in order, each with its outcome; those that the reflector itself refused at the end.
     decisions: tuple[Decision, ...]
-    #: What of the answer could not be read.
+    #: The parts of the answer that could not be read.
     unreadable: tuple[str, ...]
     #: Versions of the first and last entry it appended; None when it appended none.
     versions: tuple[int, int] | None
