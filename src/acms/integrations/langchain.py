@@ -49,11 +49,11 @@ __all__ = ["ACMSChatMessageHistory", "ACMSMiddleware", "ACMSRetriever"]
 class ACMSMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
     """Stores a run in the session of its `thread_id`, and shows the model at most `budget` tokens of that.
 
-    The budget holds for the whole request, instructions and tools included, as Chat Completions counts it with the
-    vocabulary o200k. Messages are shown as they were, with their ids; where the session is larger, what answers the
-    newest message of the user is recalled. Reasoning goes back with the messages of the current turn.
-    `namespace`, or what it makes of a run's config, keeps users apart: in a named one the other sessions of the user
-    are recalled too. `options` are those of `ACMS`. `FitError` when what is required does not fit.
+    The budget covers the whole request, instructions and tools included, as Chat Completions counts it with the
+    vocabulary o200k. Messages are shown as they were, with their ids; if the session is larger, messages relevant to
+    the newest message of the user are recalled. Reasoning is sent with the messages of the current turn. `namespace`, a
+    name or a function of a run's config, keeps users apart: in a named one the other sessions of the user are recalled
+    too. `options` are those of `ACMS`. Raise `FitError` if the required parts do not fit.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class ACMSMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> ModelResponse[Any]:
-        """Store what the run holds, show the model its part of the session, store what it answers."""
+        """Store the messages of the run, show the model its part of the session, store the answer."""
         config = get_config()
         response = handler(blocked(self._rendered(request, config)))
         blocked(self._store(response.result, config))
@@ -85,7 +85,7 @@ class ACMSMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         request: ModelRequest[Any],
         handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
     ) -> ModelResponse[Any]:
-        """Store what the run holds, show the model its part of the session, store what it answers."""
+        """Store the messages of the run, show the model its part of the session, store the answer."""
         config = get_config()
         response = await handler(await self._rendered(request, config))
         await self._store(response.result, config)
@@ -150,9 +150,9 @@ class ACMSMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
 
 
 class ACMSChatMessageHistory(BaseChatMessageHistory):
-    """The messages of a session as a LangChain history; equal to what was added, with their ids.
+    """The messages of a session as a LangChain history; equal to the messages that were added, with their ids.
 
-    Artifacts of tools that are no JSON are not kept. Clearing puts messages out of force; `session.erase` deletes.
+    Artifacts of tools that are not JSON are not kept. Clearing retracts the messages; `session.erase` deletes.
     """
 
     def __init__(self, session: ACMS) -> None:
@@ -161,7 +161,7 @@ class ACMSChatMessageHistory(BaseChatMessageHistory):
 
     @property
     def messages(self) -> list[BaseMessage]:  # type: ignore[override]  # theirs is an attribute, or a property
-        """Return the messages in force, oldest first."""
+        """Return the active messages, oldest first."""
         return blocked(self.aget_messages())
 
     async def aget_messages(self) -> list[BaseMessage]:
@@ -190,11 +190,11 @@ class ACMSChatMessageHistory(BaseChatMessageHistory):
 
 
 class ACMSRetriever(BaseRetriever):
-    """What a session's past says about a query, as LangChain documents, the most relevant first.
+    """The items that a recall of a session finds for a query, as LangChain documents, the most relevant first.
 
-    `k` is how many there are at most, also in `invoke(query, k=3)`; `budget` is their tokens at most. With
-    `scope="namespace"` all sessions of a named namespace are asked. The metadata of a document has the role, the score,
-    the time, the name of the session, and what was noted with the message.
+    `k` is the maximum number of documents, also in `invoke(query, k=3)`; `budget` is the maximum of their tokens. With
+    `scope="namespace"` all sessions of a named namespace are searched. The metadata of a document has the role, the
+    score, the time, the name of the session, and the metadata of the message.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)

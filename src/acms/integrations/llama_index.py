@@ -41,9 +41,9 @@ _FILES = (types.ImageBlock, types.AudioBlock, types.VideoBlock, types.DocumentBl
 class ACMSMemory(BaseMemory):
     """The memory of an agent: every message is kept in a session, and `get` shows its log within a token budget.
 
-    The count is that of `codec`, for what the memory returns: an agent's system prompt and its tools come on top, and
-    what it writes within a turn before it hands it over, as all but `ACMSFunctionAgent` do. Messages come back as they
-    were put; recalled text stands in a message of the user before the newest one.
+    The count is that of `codec`, for the messages that the memory returns. An agent's system prompt and its tools are
+    extra, and so is the current turn for agents that hand it over only at its end: all but `ACMSFunctionAgent`.
+    Messages are returned as they were put; recalled text stands in a message of the user before the newest one.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -71,7 +71,7 @@ class ACMSMemory(BaseMemory):
         return await model_input(self.session, request, _DIALECT)
 
     async def aget_all(self) -> list[ChatMessage]:
-        """Return all messages in force as they were put; of one that was edited or withheld what is shown of it."""
+        """Return all active messages as they were put; an edited or withheld one with its current content."""
         return messages_of_entries(await self.session.entries(), _DIALECT)
 
     async def aput(self, message: ChatMessage) -> None:
@@ -84,7 +84,7 @@ class ACMSMemory(BaseMemory):
             await self.session.ingest_many([_DIALECT.write(message) for message in messages])
 
     async def aset(self, messages: list[ChatMessage]) -> None:
-        """Make the session hold just these messages: what is missing is retracted, and history keeps it."""
+        """Make the session hold exactly these messages: others are retracted, and stay in the history."""
         done = await self.session.sync([_DIALECT.write(one) for one in messages], gone="retract")
         held = {*done.unchanged, *done.appended, *done.replaced}
         before = [entry for entry in await self.session.entries() if entry.id not in held]

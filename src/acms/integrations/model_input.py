@@ -73,23 +73,23 @@ class Dialect(Protocol[M]):
         ...
 
     def make(self, said: Made) -> M:
-        """Return what ACMS wrote as a message of the framework."""
+        """Return a message written by ACMS as one of the framework."""
         ...
 
     def unseen(self, message: M, counter: TokenCounter) -> int:
-        """Count what of a message is sent besides what was written, such as bytes."""
+        """Count the tokens of a message that are sent besides its written parts, such as bytes."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What a request has besides the log."""
+    """The parts of a request besides the log."""
 
-    #: Counts the request and says what is valid for the provider.
+    #: Counts the request and knows the rules of the provider.
     codec: Codec
     #: Tokens of the whole request, instructions and tools included.
     budget: int
-    #: What is recalled for; blank recalls nothing.
+    #: The query of the recall; blank recalls nothing.
     query: str
     instructions: str = ""
     tools: Sequence[Tool | Mapping[str, Any]] = ()
@@ -125,7 +125,7 @@ async def model_input(
     newest = [one for one in await session.entries(1 + len(hidden)) if one.id not in hidden][-1:]
     if not newest:
         return []
-    if newest[0].role is Role.ASSISTANT:  # the turn is over: what it recalled would stand behind its answer
+    if newest[0].role is Role.ASSISTANT:  # the turn is over: a recall would stand behind its answer
         request = replace(request, query="")
     budget = room = most = request.budget
     least, over = 0, 0
@@ -152,7 +152,7 @@ async def model_input(
 
 
 def make_prompt(session: ACMS, request: Request, hidden: Collection[str] = ()) -> Prompt:
-    """Return the prompt of a request: its instructions in one message, the log, and what is recalled."""
+    """Return the prompt of a request: its instructions in one message, the log, and the recalled entries."""
     prompt = Prompt(request.codec)
     if request.instructions.strip():
         prompt = prompt.system(well_formed(request.instructions))
@@ -269,7 +269,7 @@ async def _find_original(session: ACMS, id: str, dialect: Dialect[M]) -> M | Non
 
 
 def _may_be_original(message: PromptMessage) -> bool:
-    """Return whether a message may be what was said: recalled text has many sources and is never looked up."""
+    """Return whether a message may be an original: recalled text has many sources and is never looked up."""
     return message.role is not Role.USER or len(message.sources) <= 2
 
 
@@ -286,7 +286,7 @@ def raw_of(parts: Sequence[Part], vendor: str) -> str | None:
 
 
 def messages_of_entries(entries: Sequence[Entry], dialect: Dialect[M]) -> list[M]:
-    """Return entries as the framework's messages; one that was edited or withheld with what is shown of it."""
+    """Return entries as the framework's messages; an edited or withheld one with its current content."""
     names: dict[str, str] = {}
     found: list[M] = []
     for entry in entries:
@@ -299,7 +299,7 @@ def messages_of_entries(entries: Sequence[Entry], dialect: Dialect[M]) -> list[M
 
 
 def is_entry_unchanged(entry: Entry, written: Mapping[str, Any]) -> bool:
-    """Return whether an entry still says what was written."""
+    """Return whether an entry still has the written content."""
     return _content_of_parts(read_repaired(written)[0]["parts"]) == _content_of_parts(entry.parts)
 
 
@@ -317,7 +317,7 @@ def json_text(value: Any) -> str:
 
 
 def json_object(text: str, name: str) -> dict[str, Any]:
-    """Return the object that a text says in JSON; what is none under a name."""
+    """Return the JSON object that a text holds; a text that holds none as the value of `name`."""
     with suppress(ValueError):
         if isinstance(found := loads(text), dict):
             return found

@@ -101,9 +101,9 @@ class ACMSSession:
         """Return a `call_model_input_filter` that shows the model at most `budget` tokens of the session.
 
         Instructions and function tools of the agent are counted too, as the Responses API does with the vocabulary
-        o200k. The newest items are sent as they are, the current turn with its reasoning where that fits; what answers
-        the newest message of the user is recalled, in a named namespace from its other sessions too. A run must be
-        given the session. `FitError` when what is required does not fit.
+        o200k. The newest items are sent unchanged, the current turn with its reasoning if that fits; items relevant to
+        the newest message of the user are recalled, in a named namespace from its other sessions too. A run must be
+        given the session. Raise `FitError` if the required parts do not fit.
         """
         return partial(self._within, budget)
 
@@ -148,9 +148,9 @@ class ACMSSession:
         return shown, budget - rendered.tokens.upper_bound
 
     def _with_turn(self, shown: list[Any], spare: int, given: Sequence[Any]) -> tuple[list[Any], int]:
-        """Send the current turn as it is, with what ACMS does not understand, if all of it is shown and fits.
+        """Send the current turn unchanged, with items that ACMS does not understand, if all of it is shown and fits.
 
-        If it does not, the tokens that it needs beside what is shown are returned too, else 0.
+        If it does not fit, also return the additional tokens that it needs, else 0.
         """
         turn = given[max((at for at, item in enumerate(given) if item.get("role") == "user"), default=0) :]
         said = sorted(_content_of_item(item) for item in turn if _has_known_content(item))
@@ -237,7 +237,7 @@ def _find_unstored_items(given: Sequence[Any], stored: Sequence[Entry]) -> Seque
 def _restore_items(
     shown: Sequence[dict[str, Any]], messages: Sequence[PromptMessage], entries: Sequence[Entry]
 ) -> list[Any]:
-    """Return what is shown as the items that were stored, where they say just that.
+    """Return the shown items as the items that were stored, where their contents are equal.
 
     An item that was made after reasoning which is not shown is sent without its id: the API wants both or neither.
     """

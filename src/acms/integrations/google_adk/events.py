@@ -42,9 +42,9 @@ def namespace_of(app_name: str, user_id: str) -> str:
 
 
 class EventDialect:
-    """An event is one message of a log, and kept whole beside it; one without content says nothing.
+    """An event is one message of a log, and kept whole beside it; one without content has no text.
 
-    `agent` is who is asked: what it said is its own, and what other agents said is reported to it.
+    `agent` is the agent that is called: its messages are its own, those of other agents are reported to it.
     """
 
     vendor = "google-adk"
@@ -55,7 +55,7 @@ class EventDialect:
     def write(self, message: Event) -> dict[str, Any]:
         """Return an event as `ingest` takes it."""
         role = Role.USER if message.author == "user" else Role.ASSISTANT
-        role = Role.TOOL if message.get_function_responses() else role  # whoever is their author
+        role = Role.TOOL if message.get_function_responses() else role  # for any author
         parts = [part for one in _parts_of_event(message) for part in _convert_part(one, role)]
         parts.append(Raw(self.vendor, self.dumped(message)))
         written: dict[str, Any] = {"key": message.id, "role": role, "parts": parts}
@@ -109,7 +109,7 @@ class EventDialect:
 
 
 def events_of(entries: Sequence[Entry]) -> list[Event]:
-    """Return the events of entries; of one that was edited or withheld with what is shown of it."""
+    """Return the events of entries; an edited or withheld one with its current content."""
     names: dict[str, str] = {}
     return [_event_of_entry(entry, names) for entry in entries]
 
@@ -144,7 +144,7 @@ def report_agent_event(event: Event) -> types.Content:
 
 
 def _output_of_response(answer: types.FunctionResponse) -> str:
-    """Return what a tool answered: ADK wraps what is no object."""
+    """Return the output of a tool: ADK wraps values that are no objects."""
     given = answer.response or {}
     return json_text(given["result"] if given.keys() == {"result"} else given)
 

@@ -25,10 +25,10 @@ __all__ = ["ACMSPlugin"]
 class ACMSPlugin(BasePlugin):
     """Show the model the log of its session within a token budget, instead of all of the session's events.
 
-    The budget covers the whole request: instructions, tools, contents, by the count of `codec`. Events are shown as
-    they are; recalled text stands in a content of the user before the newest one. What other agents of the session said
-    is told as theirs. What ADK keeps from an agent is not shown: what was rewound, other branches, earlier turns where
-    it includes no contents. Contents that ADK adds itself stay.
+    The budget covers the whole request: instructions, tools, contents, by the count of `codec`. Events are shown
+    unchanged; recalled text stands in a content of the user before the newest one. Messages of other agents of the
+    session are shown as theirs. Events that ADK hides from an agent are not shown: rewound ones, other branches,
+    earlier turns where it includes no contents. Contents that ADK adds itself stay.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""Which events of a session ADK lets an agent see, read from the contents of its request.
+"""Find the events of a session that ADK lets an agent see, from the contents of its request.
 
-Rewinds, branches, scopes and `include_contents` are ADK's to decide, and the contents are what it decided. They do not
-name their events, so these are known by what they say, in order.
+ADK decides on rewinds, branches, scopes and `include_contents`, and the contents are the result. They do not name their
+events, so events are matched by their text, in order.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Visible", "find_visible_events"]
 
 
 class Visible(NamedTuple):
-    """What a request says of a session."""
+    """How the contents of a request differ from the events of its session."""
 
     #: Ids of the events that it leaves out.
     hidden: frozenset[str]
@@ -65,7 +65,7 @@ def find_visible_events(contents: Sequence[types.Content], events: Sequence[Even
 
 
 def _pair_marks(said: Sequence[str], kept: Sequence[str]) -> dict[int, int]:
-    """Pair what is the same, in order; and then what was moved, as answers of tools are behind their calls."""
+    """Pair equal marks in order; then those that were moved, as answers of tools are behind their calls."""
     places: dict[str, list[int]] = {}
     for at, mark in enumerate(kept):
         if mark:

@@ -41,11 +41,11 @@ __all__ = [
 _KEPT = (ai.UserPromptPart, ai.ToolReturnPart, ai.RetryFeedbackPart)
 """Parts of requests that are kept; instructions, system prompts and notes of the framework are made anew."""
 _COUNTED = (*_KEPT, ai.TextPart, ai.ThinkingPart, ai.ToolCallPart, ai.FilePart, ai.SpeechPart)
-"""Parts that are counted by what is written of them, or as files."""
+"""Parts that are counted by their written text, or as files."""
 
 
 class Piece(NamedTuple):
-    """A response, or one part of a request: what is one message of a log."""
+    """A response, or one part of a request: one message of a log."""
 
     key: str
     #: A request has one part here.
@@ -83,7 +83,7 @@ class ACMSHistory(AbstractCapability[AgentDepsT]):
     async def prepare_model_request(
         self, ctx: RunContext[AgentDepsT], request_context: ModelRequestContext
     ) -> ModelRequestContext:
-        """Store what is new and put what the log shows in the place of the request's messages."""
+        """Store the new messages and replace the request's messages by those that the log shows."""
         known = await self._store(ctx, request_context.messages)
         parameters = request_context.model_request_parameters
         system = _find_system_prompts(request_context.messages)
@@ -120,7 +120,7 @@ class ACMSHistory(AbstractCapability[AgentDepsT]):
     async def _store(
         self, ctx: RunContext[AgentDepsT], messages: Sequence[ai.ModelMessage]
     ) -> dict[str, Piece]:
-        """Store what is new of a history, and return its pieces by key."""
+        """Store the new pieces of a history, and return all of its pieces by key."""
         session = self._session(ctx)
         last = self._stored if self._stored.session is session else _Stored()
         grown = len(messages) >= len(last.messages) and all(map(is_, messages, last.messages))
@@ -204,9 +204,9 @@ def load_model_message(message: Any) -> ai.ModelMessage:
 
 
 def split_into_pieces(messages: Sequence[ai.ModelMessage], seen: Counter[str] | None = None) -> list[Piece]:
-    """Return what of messages is kept, each under a key of its own: instructions are not, a run brings them anew.
+    """Return the kept pieces of messages, each with its own key; not the instructions, which each run adds again.
 
-    `seen` counts the keys of what stands before them, and theirs are added.
+    `seen` counts the keys of the messages before these, and theirs are added.
     """
     seen = Counter() if seen is None else seen
     found: list[Piece] = []
@@ -229,7 +229,7 @@ def has_binary_content(piece: Piece) -> bool:
 
 
 def _key_of_message(message: ai.ModelMessage) -> str:
-    """Return what names a message: the run it was made in and the moment; else what it says."""
+    """Return the key of a message: its run and timestamp, otherwise a hash of its content."""
     if message.run_id and message.timestamp:
         return f"{message.run_id}:{message.kind}:{message.timestamp.isoformat()}"
     said = dump_model_message(replace(message, run_id=None, conversation_id=None))
