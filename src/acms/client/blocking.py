@@ -154,7 +154,7 @@ def create_pin_registry(
 
 
 def _unwrap_doors(value: Any) -> Any:
-    """Return what awaits in place of a session or a store of this module, also in a list."""
+    """Return the awaitable object of a session or a store of this module, also within a list."""
     if isinstance(value, Door):
         return value.inner
     return [_unwrap_doors(item) for item in value] if isinstance(value, list | tuple) else value

@@ -216,10 +216,10 @@ class Client:
     async def export(
         self, context: HasLog | str | None = None, *, namespace: str | None = None
     ) -> AsyncGenerator[str]:
-        """Yield a context, by session or id, or all of a namespace, as lines of JSON: what `acms restore` reads.
+        """Yield a context, by session or id, or all of a namespace, as lines of JSON, the input of `acms restore`.
 
-        They come as they are read: a break in the middle is raised, and the first line of a context says at which
-        version it ends.
+        They come as they are read: a break in the middle is raised, and the first line of a context has the version at
+        which it ends.
         """
         id = context if context is None or isinstance(context, str) else await context.log.known()
         async for line in self._transport.lines(
@@ -233,7 +233,7 @@ class Client:
         """Write exported contexts verbatim; the same lines again store nothing twice.
 
         All of it is checked before anything is stored. With `trust` system and developer messages may be among them.
-        They are sent once: what breaks on the way is raised, not tried again.
+        They are sent once: a failure on the way is raised, not retried.
         """
         place = build_api_path("import") + ("?trust=true" if trust else "")
         answer = await self._transport.send(place, _iterate_lines(lines))

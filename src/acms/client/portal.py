@@ -1,4 +1,4 @@
-"""What `acms.sync` is made of: doors that wait for the event loop in the background."""
+"""The building blocks of `acms.sync`: doors that wait for the event loop in the background."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run_blocking(work: Coroutine[Any, Any, R]) -> R:
 
 
 class Door:
-    """What blocking code holds: the object `inner`, which awaits, does the work on the portal's loop."""
+    """A blocking object: the object `inner`, whose methods are awaited, does the work on the portal's loop."""
 
     inner: Any
 
@@ -91,7 +91,7 @@ def init_from_arguments(inner: Callable[P, Any]) -> Callable[Concatenate[Any, P]
 
 
 def property_of_inner(name: str, doc: str) -> Any:
-    """Return a property that reads what the object inside has under a name."""
+    """Return a property that reads an attribute of the object inside."""
     return property(lambda door: getattr(door.inner, name), doc=doc)
 
 
@@ -110,7 +110,7 @@ def make_blocking_method(
 def make_blocking_iterator(
     method: Callable[Concatenate[Any, P], AsyncGenerator[R]],
 ) -> Callable[Concatenate[Any, P], Iterator[R]]:
-    """Return a method that yields what the one of the object inside yields, one step of the loop at a time."""
+    """Return a method that yields the values of the one of the object inside, one step of the loop at a time."""
 
     @wraps(method)
     def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:

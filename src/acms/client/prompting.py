@@ -99,7 +99,7 @@ class RemotelyRendered(Rendered):
         return nouns.read_noun(Use, self._answer["use"])
 
     def seen(self, id: str) -> bool:
-        """Return whether an entry is in the request: its text, or what its rendition shows of it."""
+        """Return whether an entry is in the request: its text, or the part that its rendition shows."""
         return any(id in one for one in self._sources)
 
 
@@ -109,7 +109,7 @@ def _attach_sources(message: PromptMessage, sources: tuple[str, ...]) -> PromptM
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """What asks one service to render a prompt."""
+    """Asks one service to render a prompt."""
 
     transport: Transport
 

@@ -1,6 +1,6 @@
-"""A session over HTTP: the verbs of `acms.ACMS`, worked off by a service.
+"""A session over HTTP: the verbs of `acms.ACMS`, run by a service.
 
-What every verb asks for stands in two lists, `Reads` and `Writes`, which the blocking doors inherit too.
+The requests of all verbs are in two lists, `Reads` and `Writes`, which the blocking doors inherit too.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _prepare_recall(of: Remote, given: Given) -> Given:
 
 
 def _write_filter_value(value: object, field: str) -> Json:
-    """Write what a filter asks for: a time, one thing or several."""
+    """Serialize a value of a filter: a time, one thing or several."""
     if isinstance(value, datetime):
         return validation.parse_moment(value, field).isoformat()
     return list(value) if isinstance(value, set | frozenset | tuple) else value
@@ -264,7 +264,7 @@ class RemoteView(Remote, Reads):
 
     @property
     def home(self) -> Home:
-        """What asks its service to render a prompt."""
+        """The object that asks this session's service to render a prompt."""
         return Home(self.log.transport)
 
     async def diff(self, other: RemoteView | int | str) -> Diff:

@@ -74,7 +74,7 @@ class _Secret:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What the service answered with."""
+    """An answer of the service."""
 
     status: int
     headers: Mapping[str, str]
@@ -89,7 +89,7 @@ class Answer:
 
 
 def build_api_path(*parts: str) -> str:
-    """Return a path below the service's base, each part quoted whole; `ValidationError` for what cannot be one."""
+    """Return a path below the service's base, each part quoted whole; `ValidationError` for an invalid part."""
     return BASE + "".join(f"/{quote_path_step(part, 'id')}" for part in parts)
 
 
@@ -184,7 +184,7 @@ class Transport:
         return None if attempt >= self.retry.max_attempts else self.pause(error, attempt)
 
     def pause(self, error: ACMSError, attempt: int) -> float | None:
-        """Return the seconds after which what failed may go well; None when the error does not pass by itself."""
+        """Return the seconds to wait before a retry may succeed; None if the error is not transient."""
         if not _is_transient_error(error):
             return None
         asked: float = getattr(error, "retry_after", None) or 0.0
@@ -496,7 +496,7 @@ def _parse_seconds(given: str | None) -> float | None:
 
 
 def _normalize_base_url(base_url: str) -> str:
-    """Return the address of a service without what must not be in it."""
+    """Validate and normalize the address of a service: no credentials, query or fragment."""
     try:
         found = urlsplit(base_url)
         port = found.port

@@ -162,7 +162,7 @@ class Branching(Generic[P]):
 def define_verb(
     method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]], ask: Ask[R] | None = None
 ) -> Verb[P, R]:
-    """Describe a verb: the method of a session in this process, and what a remote one does instead."""
+    """Describe a verb: the method of a session in this process, and the request of a remote one."""
     return Verb(method, ask)
 
 
@@ -266,10 +266,10 @@ def make_noun_reader(kind: type[T], *below: str) -> Callable[[Answer, Any], T]:
 
 
 def make_list_reader(kind: type[T]) -> Callable[[Answer, Any], list[T]]:
-    """Return what reads a list of nouns."""
+    """Return a function that parses a list of nouns."""
     return lambda answer, _: nouns.read_noun_list(kind, answer.data)
 
 
 def make_value_reader(kind: type[T], name: str) -> Callable[[Answer, Any], T]:
-    """Return what reads the value under a name."""
+    """Return a function that parses the value under a name."""
     return lambda answer, _: nouns.read_typed_field(kind, answer.data, name)

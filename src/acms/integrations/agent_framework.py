@@ -1,4 +1,4 @@
-"""Microsoft Agent Framework on ACMS logs: an agent's history, and what its model is shown of it.
+"""Microsoft Agent Framework on ACMS logs: an agent's history, and the part of it that its model is shown.
 
     history = ACMSHistoryProvider(storage, budget=8_000, namespace="user:1")
     agent = Agent(client, context_providers=[history], tools=[…])

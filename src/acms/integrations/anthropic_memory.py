@@ -90,7 +90,7 @@ def _number_lines(lines: Sequence[str], first: int, last: int) -> str:
 
 
 def _format_directory(path: str, files: Mapping[str, Entry]) -> str:
-    """Return what a directory shows, with sizes; a directory has that of all that is in it."""
+    """Return the listing of a directory, with sizes; the size of a directory is that of all its contents."""
     sizes = {path: 0}
     for one, entry in sorted(files.items()):
         steps = PurePosixPath(one).relative_to(path).parts
@@ -111,7 +111,7 @@ class _Directory:
         self._shown: dict[str, str] = {}
 
     async def answer(self, command: Any) -> str:
-        """Return what a command is answered; `ToolError` says why it did nothing."""
+        """Return the answer to a command; a `ToolError` states why it did nothing."""
         if command.command != "view" and not hasattr(self._memory, "replace"):
             raise ToolError("Error: this is a past version of the memory, it can only be viewed")
         path = _normalize_path(getattr(command, "old_path" if command.command == "rename" else "path", None))

@@ -4,8 +4,8 @@
     agent = create_agent(model, tools, middleware=[memory])
     agent.invoke({"messages": [("user", "…")]}, {"configurable": {"thread_id": "user_123"}})
 
-A thread is a session. What a run holds is stored under the ids of its messages, and the model is handed what ACMS makes
-of the whole log; no checkpointer is needed for that. All of it works in async and in blocking code.
+A thread is a session. The messages of a run are stored under their ids, and the model is given the input that ACMS
+makes of the whole log; no checkpointer is needed for that. All of it works in async and in blocking code.
 """
 
 from __future__ import annotations
@@ -92,11 +92,11 @@ class ACMSMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         return response
 
     def after_agent(self, state: AgentState[Any], runtime: Any) -> None:
-        """Store what came after the last call of the model."""
+        """Store the messages after the last call of the model."""
         blocked(self._store(state["messages"], get_config()))
 
     async def aafter_agent(self, state: AgentState[Any], runtime: Any) -> None:
-        """Store what came after the last call of the model."""
+        """Store the messages after the last call of the model."""
         await self._store(state["messages"], get_config())
 
     async def aclose(self) -> None:
@@ -165,7 +165,7 @@ class ACMSChatMessageHistory(BaseChatMessageHistory):
         return blocked(self.aget_messages())
 
     async def aget_messages(self) -> list[BaseMessage]:
-        """Return the messages in force, oldest first."""
+        """Return the active messages, oldest first."""
         entries = await self.session.entries()
         keys = await self.session.keys([entry.id for entry in entries])
         known = {entry.id: entry for entry in entries}
@@ -173,19 +173,19 @@ class ACMSChatMessageHistory(BaseChatMessageHistory):
         return [one.message.model_copy(update=one.more) for one in found]
 
     def add_messages(self, messages: Sequence[BaseMessage]) -> None:
-        """Append messages, all or none; one whose id is known replaces what that said."""
+        """Append messages, all or none; one whose id is known replaces the stored message."""
         blocked(self.aadd_messages(messages))
 
     async def aadd_messages(self, messages: Sequence[BaseMessage]) -> None:
-        """Append messages, all or none; one whose id is known replaces what that said."""
+        """Append messages, all or none; one whose id is known replaces the stored message."""
         await self.session.sync([serialize_message(message) for message in messages])
 
     def clear(self) -> None:
-        """Put all messages out of force."""
+        """Retract all messages."""
         blocked(self.aclear())
 
     async def aclear(self) -> None:
-        """Put all messages out of force."""
+        """Retract all messages."""
         await self.session.clear()
 
 

@@ -1,4 +1,4 @@
-"""LangChain's messages as chat messages with what those cannot hold beside them, and back."""
+"""Convert LangChain's messages to chat messages with additional fields beside them, and back."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ _READ = ("content", "additional_kwargs")
 
 
 class Restored(NamedTuple):
-    """A message as a chat message says it, and the fields it has besides."""
+    """A message with the contents of a chat message, and its other fields."""
 
     message: BaseMessage
     more: dict[str, Any]
 
 
 def serialize_message(message: BaseMessage) -> dict[str, Any]:
-    """Return a message as ACMS stores it: a chat message under its id, and what that cannot hold in a `Raw` part.
+    """Return a message as ACMS stores it: a chat message under its id, and its other fields in a `Raw` part.
 
     A message without an id is given one.
     """

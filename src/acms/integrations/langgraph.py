@@ -149,7 +149,7 @@ class ACMSStore(BaseStore):
 
 
 def _key_of_operation(op: Op) -> str:
-    """Return the key of an item, or what the keys of the items begin with that an operation reads."""
+    """Return the key of an item, or the common prefix of the keys that an operation reads."""
     if isinstance(op, GetOp | PutOp):
         return f"{_prefix_of_namespace(op.namespace)}.{op.key}"
     if isinstance(op, SearchOp):
@@ -195,7 +195,7 @@ def _matches_condition(namespace: tuple[str, ...], wanted: MatchCondition) -> bo
 
 
 def _matches_filter(value: Any, wanted: Any) -> bool:
-    """Return whether a value is what a filter asks for: equal, compared by operators, or so field by field."""
+    """Return whether a value matches a filter: equal, compared by operators, or so field by field."""
     if isinstance(wanted, Mapping):
         if any(str(name).startswith("$") for name in wanted):
             return all(_compare_values(value, name, other) for name, other in wanted.items())

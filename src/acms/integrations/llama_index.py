@@ -63,7 +63,7 @@ class ACMSMemory(BaseMemory):
         return cls(**kwargs)
 
     async def aget(self, input: str | None = None, **kwargs: Any) -> list[ChatMessage]:
-        """Return what the model is shown for an input, by default for the last message of the user."""
+        """Return the messages for an input of the model, by default for the last message of the user."""
         if input is None:
             said = [entry.content for entry in await self.session.entries(50) if entry.role is Role.USER]
             input = said[-1] if said else ""
@@ -92,11 +92,11 @@ class ACMSMemory(BaseMemory):
             await withdraw_from_session(self.session, before, reason="set")
 
     async def areset(self) -> None:
-        """Put all messages out of force. History keeps them: `acms.erasure` erases."""
+        """Retract all messages. History keeps them: `acms.erasure` erases."""
         await self.session.clear()
 
     def get(self, input: str | None = None, **kwargs: Any) -> list[ChatMessage]:
-        """Return what the model is shown; see `aget`."""
+        """Return the messages for the model; see `aget`."""
         return asyncio_run(self.aget(input))
 
     def get_all(self) -> list[ChatMessage]:
@@ -116,7 +116,7 @@ class ACMSMemory(BaseMemory):
         asyncio_run(self.aset(messages))
 
     def reset(self) -> None:
-        """Put all messages out of force; see `areset`."""
+        """Retract all messages; see `areset`."""
         asyncio_run(self.areset())
 
 
@@ -131,13 +131,13 @@ class ACMSFunctionAgent(FunctionAgent):
     async def handle_tool_call_results(
         self, ctx: Any, results: list[ToolCallResult], memory: BaseMemory
     ) -> None:
-        """Store what the tools answered."""
+        """Store the results of the tools."""
         await super().handle_tool_call_results(ctx, results, memory)
         await self.finalize(ctx, AgentOutput(response=ChatMessage(), current_agent_name=self.name), memory)
 
 
 class ACMSMemoryBlock(BaseMemoryBlock[str]):
-    """A block of LlamaIndex's `Memory`: keeps what its queue lets go, and recalls what answers the last message."""
+    """A block of LlamaIndex's `Memory`: keeps the messages that leave its queue, and recalls for the last message."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 

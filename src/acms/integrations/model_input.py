@@ -1,8 +1,8 @@
-"""What a framework's model is given: the log within a token budget, as messages of the framework again.
+"""The input of a framework's model: the log within a token budget, as messages of the framework again.
 
-An adapter says in a `Dialect` how its messages are written as messages of a log and read back. What a prompt shows as
-it was said comes back as the framework's own message, with its ids and all that ACMS does not understand; what ACMS
-wrote itself (recalled text, a summary, a message that was cut, edited or redacted) is made anew.
+A `Dialect` of an adapter defines how its messages are written as messages of a log and read back. A message that a
+prompt shows unchanged comes back as the framework's own message, with its ids and all that ACMS does not understand;
+messages written by ACMS (recalled text, a summary, a message that was cut, edited or redacted) are created.
 """
 
 from __future__ import annotations
@@ -116,11 +116,11 @@ async def model_input(
     known: Mapping[str, M] | None = None,
     hidden: Collection[str] = (),
 ) -> list[M]:
-    """Return what the model is shown of a session, oldest first, without the instructions of the request.
+    """Return the messages of a session for the model, oldest first, without the instructions of the request.
 
-    `known` are messages the framework has at hand, by key: they are handed back themselves; `hidden` are ids of entries
+    `known` are messages the framework has at hand, by key: they are returned themselves; `hidden` are ids of entries
     that are not shown. In a named namespace its other sessions are recalled from; after an answer of the model nothing
-    is. `TokenBudgetExceededError` when what must be there does not fit.
+    is. Raise `TokenBudgetExceededError` if the required parts do not fit.
     """
     newest = [one for one in await session.entries(1 + len(hidden)) if one.id not in hidden][-1:]
     if not newest:
@@ -166,7 +166,7 @@ def make_prompt(session: ACMS, request: Request, hidden: Collection[str] = ()) -
 async def recall_items(
     session: ACMS, query: str, budget: int, *, limit: int | None = None, scope: str | None = None
 ) -> ContextItems:
-    """Recall what matches a query, by default from all sessions of a named namespace."""
+    """Recall the items that match a query, by default from all sessions of a named namespace."""
     return await session.recall_for_prompt(well_formed(query), budget=budget, scope=scope, limit=limit)
 
 
@@ -236,7 +236,7 @@ def _align_tool_pairs(shown: Sequence[_Sourced[M]]) -> list[_Sourced[M]]:
 def _build_framework_messages(
     shown: Sequence[_Sourced[M]], dialect: Dialect[M], counter: TokenCounter
 ) -> tuple[list[M], int]:
-    """Return the framework's own messages and those that ACMS wrote, and what they cost beyond what the codec saw.
+    """Return the framework's own messages and those that ACMS wrote, and their cost beyond the codec's count.
 
     Codecs of Chat Completions do not send reasoning; a framework does.
     """
@@ -280,7 +280,7 @@ def original_of_entry(entry: Entry, dialect: Dialect[M]) -> M | None:
 
 
 def raw_of(parts: Sequence[Part], vendor: str) -> str | None:
-    """Return what the `Raw` part of an adapter holds; None without one."""
+    """Return the content of the `Raw` part of an adapter; None without one."""
     kept = (part.json for part in parts if isinstance(part, Raw) and part.vendor == vendor)
     return next(kept, None)
 
@@ -325,7 +325,7 @@ def json_object(text: str, name: str) -> dict[str, Any]:
 
 
 def _content_of_parts(parts: Sequence[Part]) -> tuple[object, ...]:
-    """Return what parts say, whatever the codec made of their boundaries and ids."""
+    """Return the content of parts, whatever boundaries and ids the codec gave them."""
     return (
         "\n".join(part.text for part in parts if isinstance(part, Text) and part.text),
         [(part.name, part.arguments) for part in parts if isinstance(part, ToolCall)],

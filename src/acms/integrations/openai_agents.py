@@ -47,7 +47,7 @@ class ACMSSession:
 
     `memory` is the ACMS session underneath: use it for recall, history and time travel. `session_settings` are the
     SDK's own; their `limit` is the default of `get_items`. A session may be used from several event loops, as by
-    `Runner.run_sync`, and inside an `OpenAIResponsesCompactionSession`: what that replaces stays in the log.
+    `Runner.run_sync`, and inside an `OpenAIResponsesCompactionSession`: the items that this replaces stay in the log.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class ACMSSession:
         self._locks: PerLoop[asyncio.Lock] = PerLoop(asyncio.Lock)
 
     async def get_items(self, limit: int | None = None) -> list[Any]:
-        """Return the items in force as they read now, oldest first; with a limit the newest of them."""
+        """Return the active items as they read now, oldest first; with a limit the newest of them."""
         limit = resolve_session_limit(limit, self.session_settings)
         entries = await self.memory.entries(limit) if limit is None or limit > 0 else ()
         return [_item_of_entry(entry) for entry in entries]
@@ -81,9 +81,9 @@ class ACMSSession:
             await self.memory.ingest_many([_message_of_item(item) for item in items])
 
     async def pop_item(self) -> Any | None:
-        """Put the newest item out of force and return it; None when there is none. History keeps it.
+        """Retract the newest item and return it; None if there is none. History keeps it.
 
-        A summary goes with all that it stands for.
+        A summary is retracted with all the messages that it summarizes.
         """
         async with self._locks.here():
             newest = await self.memory.entries(1)
@@ -93,7 +93,7 @@ class ACMSSession:
             return _item_of_entry(newest[0])
 
     async def clear_session(self) -> None:
-        """Put all items out of force. History keeps them."""
+        """Retract all items. History keeps them."""
         async with self._locks.here():
             await self.memory.clear()
 
@@ -165,7 +165,7 @@ class ACMSSession:
         return ([*shown[:place], *turn], 0) if more <= spare else (shown, more)
 
     def _cost(self, item: Mapping[str, Any]) -> int:
-        """Return what an item costs at most that is sent as it is."""
+        """Return the maximum cost of an item that is sent unchanged."""
         content = item.get("content")
         parts = [part for part in content if isinstance(part, Mapping)] if isinstance(content, list) else []
         media = [part for part in parts if part.get("type") in ("input_image", "input_file")]
@@ -209,7 +209,7 @@ def _is_file(part: Json) -> bool:
 
 
 def _content_of_item(item: Mapping[str, Any]) -> tuple[object, ...]:
-    """Return what an item says, whatever form it has: its type, role and text, calls and results."""
+    """Return the content of an item in any form: its type, role and text, calls and results."""
     turn, _ = read_repaired(_message_of_item(item))
     parts: Sequence[Part] = turn["parts"]
     texts = [part.text for part in parts if isinstance(part, Text)]
@@ -218,9 +218,9 @@ def _content_of_item(item: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def _has_known_content(item: Any) -> bool:
-    """Return whether an item says something that ACMS understands; the others go to their provider alone.
+    """Return whether ACMS understands the content of an item; the others go to their provider alone.
 
-    A message of the user does, be it but an image: a turn begins with it.
+    It does for any message of the user, even a single image: a turn begins with it.
     """
     return item.get("role") == "user" or any(_content_of_item(item)[2:])
 
@@ -262,7 +262,7 @@ def _restore_items(
 
 
 def _find_reasoned_ids(entries: Sequence[Entry]) -> set[str]:
-    """Return the ids of what a model answered after reasoning."""
+    """Return the ids of the items that a model answered after reasoning."""
     found: set[str] = set()
     thought = False
     for entry in entries:

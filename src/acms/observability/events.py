@@ -72,7 +72,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewritten:
-    """Something was put out of force: a message retracted or replaced, a summary undone."""
+    """A message was retracted or replaced, or a summary was undone."""
 
     context_id: str
     version: int
@@ -82,7 +82,7 @@ class Rewritten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compacted:
-    """A summary stands for a stretch of the log."""
+    """A summary replaces a stretch of the log."""
 
     context_id: str
     version: int

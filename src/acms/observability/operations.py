@@ -60,7 +60,7 @@ SIZES = tuple(4.0**power for power in range(12))
 
 
 class _Instruments(NamedTuple):
-    """What records: a tracer, and the metrics by operation."""
+    """The instruments that record: a tracer, and the metrics by operation."""
 
     tracer: Tracer
     duration: Histogram
@@ -78,7 +78,7 @@ def find_instruments() -> _Instruments | None:
 
 @lru_cache(maxsize=1)
 def _create_instruments(spans: TracerProvider, numbers: MeterProvider) -> _Instruments | None:
-    """Return what records by providers; None when both are those of the API itself, which stand in for none."""
+    """Return the instruments of providers; None if both are the defaults of the API itself, which record nothing."""
     if all(type(one).__module__.startswith(_API) for one in (spans, numbers)):
         return None
     meter = numbers.get_meter("acms")
@@ -115,7 +115,7 @@ class Operation:
 
     @contextmanager
     def stage(self, name: str) -> Generator[None]:
-        """Put what runs inside the block into a child span."""
+        """Run the block in a child span."""
         if self.span is None or self._by is None:
             yield
             return
@@ -157,7 +157,7 @@ def annotate_operation(said: object) -> None:
 def record_operation(
     name: str, about: Attributes | None = None, *, of: object = None, apart: bool = False
 ) -> Generator[Operation]:
-    """Record what runs inside the block, and its error by type alone; with `apart` it has no parent.
+    """Record the block as an operation, and its error by type alone; with `apart` it has no parent.
 
     `of` is the session it is an operation of.
     """
@@ -216,7 +216,7 @@ def trace_class(cls: C) -> C:
 
 
 def trace_function(call: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
-    """Record a coroutine function under its name; its first argument is the session, or what else it is given."""
+    """Record a coroutine function under its name; its first argument is the session, or another object."""
     name = RECORDED_AS.get(call.__name__, call.__name__)
 
     @wraps(call)

@@ -32,7 +32,7 @@ _content = False
 
 
 def record_content(on: bool = True) -> None:
-    """Record what the messages of prompts say as `gen_ai.input.messages`, in this process; off until it is called."""
+    """Record the text of prompts as `gen_ai.input.messages`, in this process; off until it is called."""
     global _content
     _content = on
 
@@ -44,7 +44,7 @@ class RenderSpan:
         self._of = of
 
     def stage(self, name: str) -> AbstractContextManager[object]:
-        """Put what runs inside the block into a child span: "gather", "recall", "fit"."""
+        """Run the block in a child span: "gather", "recall", "fit"."""
         return self._of.stage(f"acms.{RENDER}.{name}")
 
     def step(self, event: ScopeShrunk) -> None:
@@ -62,7 +62,7 @@ class RenderSpan:
             )
 
     def done(self, event: PromptRendered, messages: Sequence[PromptMessage] = ()) -> None:
-        """Note what came of the render; the messages are read only when their text is to be recorded."""
+        """Record the result of the render; the messages are read only when their text is to be recorded."""
         self._of.tokens = event.tokens
         self._of.attributes.update(
             {

@@ -79,7 +79,7 @@ class EventDialect:
         return Event.model_validate_json(json)
 
     def make(self, said: Made) -> Event:
-        """Return what ACMS wrote as an event of the user or of the agent that is asked."""
+        """Return a message written by ACMS as an event of the user or of the agent that is called."""
         own = said.role in (Role.ASSISTANT, Role.TOOL) and not said.results
         parts = [types.Part(text=said.text)] if said.text and not said.results else []
         for call in said.calls:
@@ -94,7 +94,7 @@ class EventDialect:
         return Event(author=self.agent if own else "user", content=content)
 
     def unseen(self, message: Event, counter: TokenCounter) -> int:
-        """Count inline files, what JSON adds to the answers of tools, and who said it."""
+        """Count inline files, the JSON around the answers of tools, and the name of the author."""
         found = counter.count(f"[{message.author}] :") + 8 if self.is_foreign(message) else 0
         found += PER_MEDIUM * sum(part.inline_data is not None for part in _parts_of_event(message))
         for answer in message.get_function_responses():
@@ -131,7 +131,7 @@ def _event_of_entry(entry: Entry, names: dict[str, str]) -> Event:
 
 
 def report_agent_event(event: Event) -> types.Content:
-    """Return what another agent said or did as text of the user: it is not this model's own."""
+    """Return the words and actions of another agent as text of the user: they are not this model's own."""
     said: list[str] = []
     for part in _parts_of_event(event):
         if part.text and not part.thought:

@@ -1,4 +1,4 @@
-"""What a user has said in any session, as ADK's memory."""
+"""The memory service of ADK, over all sessions of a user."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class ACMSMemoryService(BaseMemoryService):
             await session.sync(list({one["key"]: one for one in said}.values()))
 
     async def search_memory(self, *, app_name: str, user_id: str, query: str) -> SearchMemoryResponse:
-        """Return what answers a query, from all sessions of the user, facts and messages; a blank one nothing."""
+        """Return the facts and messages that match a query, from all sessions of the user; none for a blank query."""
         if not query.strip():
             return SearchMemoryResponse()
         async with self._session(app_name, user_id, _MEMORIES) as session:

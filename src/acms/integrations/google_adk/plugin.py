@@ -1,4 +1,4 @@
-"""What a model of ADK is shown: the log of the session within a token budget."""
+"""The input of a model of ADK: the log of the session within a token budget."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ACMSPlugin(BasePlugin):
     async def before_model_callback(
         self, *, callback_context: CallbackContext, llm_request: LlmRequest
     ) -> LlmResponse | None:
-        """Put what the log shows of the events that the agent may see in the place of the request's contents."""
+        """Replace the request's contents by the log of those events that the agent may see."""
         session = callback_context.session
         given = find_visible_events(llm_request.contents, session.events, callback_context.agent_name)
         added = [_extract_text(content) for _, content in given.added]
@@ -71,7 +71,7 @@ class ACMSPlugin(BasePlugin):
 
 
 async def _find_event_entries(memory: ACMS, events: Collection[str]) -> frozenset[str]:
-    """Return the ids of the entries in force that hold some events."""
+    """Return the ids of the active entries that hold some events."""
     if not events:
         return frozenset()
     keys = await memory.keys([entry.id for entry in await memory.entries()])

@@ -126,7 +126,7 @@ class ACMSSessionService(BaseSessionService):
                     await memory.delete()
 
     async def erase_user(self, *, app_name: str, user_id: str, verify: bool = False) -> Erasure:
-        """Erase everything of a user of an app for ever: sessions, state, memories."""
+        """Erase all data of a user of an app permanently: sessions, state, memories."""
         async for row in list_entries(self._kv, _build_key("session", app_name, user_id, "")):
             await self._kv.delete(row.key)
         await self._kv.delete(_build_key("user", app_name, user_id))

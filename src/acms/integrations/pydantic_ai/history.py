@@ -1,4 +1,4 @@
-"""What a model of Pydantic AI is shown: a session's log within a token budget.
+"""The input of a model of Pydantic AI: a session's log within a token budget.
 
 A response is one message of the log, and so is each prompt and each result of a tool in a request.
 """
@@ -53,7 +53,7 @@ class Piece(NamedTuple):
 
 
 class _Stored(NamedTuple):
-    """The history that was stored last: what goes on behind it is new. A message is replaced, never changed."""
+    """The history that was stored last: messages behind it are new. A message is replaced, never changed."""
 
     session: ACMS | None = None
     messages: Sequence[ai.ModelMessage] = ()
@@ -150,7 +150,7 @@ def _find_system_prompts(messages: Sequence[ai.ModelMessage]) -> list[ai.SystemP
 
 
 def _find_last_question(known: dict[str, Piece]) -> str:
-    """Return what the user said last."""
+    """Return the last message of the user."""
     for piece in reversed(known.values()):
         if piece.message.kind == "request" and not isinstance(piece.message.parts[0], ai.ToolReturnPart):
             return "\n".join(part.text for part in DIALECT.write(piece)["parts"] if isinstance(part, Text))
@@ -199,7 +199,7 @@ def dump_model_message(message: ai.ModelMessage) -> Any:
 
 
 def load_model_message(message: Any) -> ai.ModelMessage:
-    """Return the message that JSON says."""
+    """Parse a message from JSON."""
     return ai.ModelMessagesTypeAdapter.validate_python([message])[0]
 
 
@@ -224,7 +224,7 @@ def split_into_pieces(messages: Sequence[ai.ModelMessage], seen: Counter[str] | 
 
 
 def has_binary_content(piece: Piece) -> bool:
-    """Return whether a log keeps only what a piece says, as it has bytes."""
+    """Return whether a piece has bytes; a log then keeps only its text."""
     return bool(_find_binary_content(piece.message))
 
 
@@ -264,7 +264,7 @@ def _convert_user_content(content: ai.UserContent) -> Part:
 
 
 def _find_binary_content(message: ai.ModelMessage) -> list[object]:
-    """Return what a message holds as bytes."""
+    """Return the binary contents of a message."""
     if isinstance(message, ai.ModelResponse):
         return [part for part in message.parts if isinstance(part, ai.FilePart | ai.SpeechPart)]
     part = message.parts[0]

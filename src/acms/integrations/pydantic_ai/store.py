@@ -1,4 +1,4 @@
-"""Conversations of Pydantic AI in ACMS: messages in logs, what they are called and where they branch beside them."""
+"""Conversations of Pydantic AI in ACMS: messages in logs, with their names and branches stored beside them."""
 
 from __future__ import annotations
 
