@@ -530,7 +530,7 @@ class RemoteSession(RemoteView, Writes):
 
     def __init__(self, log: Log) -> None:
         super().__init__(log)
-        #: What the last ingested message became; None before the first one.
+        #: The receipt of the last ingested message; None before the first one.
         self.last_receipt: MessageReceipt | None = None
 
     async def __aenter__(self) -> RemoteSession:

@@ -138,7 +138,7 @@ class JobFailed:
     job_id: str
     kind: str
     attempt: int
-    #: What became of the job: "ready" to be tried again, "failed" for good, or "cancelled".
+    #: The new state of the job: "ready" to be retried, "failed" permanently, or "cancelled".
     state: str
     error: str
 
@@ -200,7 +200,7 @@ class PromptRendered:
     left_out: int
     predicted_cached_tokens: int
     seconds: float
-    #: What its tokens are used for, and what they cost in units of uncached input: reads at a tenth.
+    #: How its tokens are used, and their cost in units of uncached input: reads at a tenth.
     use: Use = UNUSED
     paid: float = 0.0
 

@@ -93,7 +93,7 @@ class Guard:
         self._resolve = resolve
 
     async def addresses(self, host: str, port: int, *, provider: str) -> list[str]:
-        """Return the addresses to connect to; one that is refused refuses the name, and is not told to the caller."""
+        """Return the addresses to connect to; one refused address refuses the name, and is not shown to the caller."""
         try:
             found = list(await self._resolve(host, port))
         except OSError as error:

@@ -54,7 +54,7 @@ _BLANK = "."  # stands for a text without a letter, which servers refuse
 
 
 class API(NamedTuple):
-    """How a server is asked for vectors, and how it is told a query from a passage."""
+    """How a server is asked for vectors, and how a query is distinguished from a passage."""
 
     path: str = "embeddings"
     #: Fields of the request: of the texts, and of the size of a vector.
@@ -91,7 +91,7 @@ _UNTASKED = re.compile("jina-embeddings-v[12]|jina-clip-v1")
 
 
 class ModelEmbedder(ABC):
-    """What embedders of served models share: sizes, batches, prompts, and reading the vectors of an answer."""
+    """The base of embedders of served models: sizes, batches, prompts, and parsing the vectors of an answer."""
 
     def __init__(
         self,

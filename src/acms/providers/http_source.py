@@ -17,7 +17,7 @@ MAX_BYTES = 8 * 1024 * 1024
 
 
 class WireRequest(Protocol):
-    """A request of the contract, which says how it is written."""
+    """A request of the contract, which defines its format."""
 
     def to_wire(self) -> dict[str, Any]:
         """Return it as JSON."""

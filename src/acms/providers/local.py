@@ -189,7 +189,7 @@ class _OneBlasThread:
 
 @cache
 def _list_blas_pools() -> list[tuple[Any, Callable[[int], None]]]:
-    """Return (BLAS library, what sets its number of threads)."""
+    """Return pairs of a BLAS library and the function that sets its number of threads."""
     found = _import_packages()[1].ThreadpoolController().select(user_api="blas").lib_controllers
     # Since 3.8 threadpoolctl lets one thread alone set the limit of OpenBLAS and ignores the others without a word.
     # Batches move from thread to thread, and the counter already keeps them from getting into each other's way.

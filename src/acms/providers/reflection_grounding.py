@@ -1,7 +1,7 @@
-"""Grounding of a model's proposals: nothing is passed on that the turns it was shown do not say.
+"""Grounding of a model's proposals: only proposals that the turns support are passed on.
 
 For reflectors over a model. A reflector of your own may have better reasons than the words of a turn, such as a fixed
-vocabulary, and what a person states by hand needs no turn.
+vocabulary, and a fact that a person states by hand needs no turn.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Grounds:
         said = [(turn.text, turn.created_at) for turn in turns]
         speakers = [(turn.speaker, None) for turn in turns]
         facts = [(f"{fact.subject} {fact.attribute} {fact.content}", None) for fact in request.facts]
-        #: What a content may name: a pronoun is replaced by what another turn or a known fact calls it.
+        #: The names a content may use: it may replace a pronoun by the name from another turn or a known fact.
         self._all = Evidence([*said, *speakers, *facts])
         others = [turn for turn in turns if turn.origin is not Origin.ASSISTANT]
         self._others = Evidence((turn.text, turn.created_at) for turn in others)

@@ -1,7 +1,7 @@
-"""What a model is asked when it reflects: turns and known facts as data that cannot leave their place.
+"""Build the prompt of a reflection: turns and known facts as data, delimited so that they cannot be anything else.
 
 A turn begins at the left margin and everything else of it is indented; a fact is one line. So no text can close the
-block it is in, nor pass for another turn, whatever it says.
+block it is in, nor pass for another turn, whatever it contains.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class ModelReflector:
         self.max_tokens = validate_positive_int(max_tokens, "max_tokens")
 
     async def reflect(self, request: ReflectionRequest) -> Reflection:
-        """Return the proposals and the summary that the model wrote, with what could not be read of them."""
+        """Return the proposals and the summary that the model wrote, and the parts that could not be read."""
         system, prompt = build_reflection_prompt(load_reflection_template(), request)
         text = await self._chat.complete(
             system, prompt, max_tokens=self.max_tokens, schema=answer_schema(request)

@@ -28,5 +28,5 @@ class InputRefusedError(ProviderError):
 
 
 def says_too_long(message: object) -> bool:
-    """Whether the error message of a model server says that its input was too long."""
+    """Return whether the error message of a model server means that its input was too long."""
     return isinstance(message, str) and _TOO_LONG.search(message) is not None

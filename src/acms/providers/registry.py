@@ -1,4 +1,4 @@
-"""Providers by name: what a command line or a configuration file can ask for."""
+"""Providers by name, for command lines and configuration files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KINDS = ("embedder", "reranker", "summarizer", "reflector")
 _KEY = "ACMS_MODEL_KEY"
 _OF_CLIENT = ("base_url", "api_key", "timeout", "max_retries")
 
-# what ships with ACMS, imported when it is asked for: the room, and the class in it
+# providers that ship with ACMS, imported on first use: the module, and the class in it
 _BUILT_IN: Mapping[tuple[str, str], tuple[str, str]] = {
     ("embedder", "fastembed"): ("fastembed", "FastEmbedEmbedder"),
     ("embedder", "http"): ("http_embedder", "HTTPEmbedder"),
@@ -37,7 +37,7 @@ _registered: dict[tuple[str, str], Callable[..., Any]] = {}
 
 
 def register(kind: str, name: str, factory: Callable[..., Any]) -> None:
-    """Give a name to what makes a provider: an embedder, a reranker, a summarizer or a reflector.
+    """Register a factory under a name: of an embedder, a reranker, a summarizer or a reflector.
 
     The factory is called with the settings that `create` is given. A name that is taken is refused.
     """

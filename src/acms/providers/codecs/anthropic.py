@@ -92,7 +92,7 @@ class AnthropicMessages(CountingCodec):
         if reasoning is not None:
             family = family._replace(reasoning=reasoning)
         self.max_tokens = max_tokens
-        #: What the provider charges for reads from its prompt cache and writes to it.
+        #: Rates of the provider for reads from its prompt cache and writes to it.
         self.rates = CacheRates(cached=family.cached, write=1.25, long=2.0)
         #: Whether reasoning that is sent back is refused unless all before it is as it was when it was produced.
         self.binds_reasoning = family.binds
@@ -118,7 +118,7 @@ class AnthropicMessages(CountingCodec):
         return tuple([message for one in said for message in one.messages()])
 
     def notes(self, messages: Sequence[PromptMessage]) -> tuple[str, ...]:
-        """Return what `normal` changes about the messages, in words, each kind of change once."""
+        """Describe the changes that `normal` makes to the messages, each kind of change once."""
         return self._arrange(messages).notes
 
     def render(
@@ -189,7 +189,7 @@ class AnthropicMessages(CountingCodec):
         return arrange_turns(said, system=system, reasoning=reasoning, cited=self.search_results)
 
     def _folded(self, message: PromptMessage) -> PromptMessage:
-        """Return a message of the user whose documents and search results are what they came as."""
+        """Return a message of the user with its documents and search results restored to their original blocks."""
         parts = message.parts
         if message.role is not Role.USER or (found := anthropic_blocks.restore_user_blocks(parts)) is parts:
             return message
@@ -266,7 +266,7 @@ class AnthropicMessages(CountingCodec):
         return self._family.reasoning and role is Role.ASSISTANT
 
     def base(self, tools: Sequence[Tool] = ()) -> int:
-        """Return the raw tokens of everything that is no message, and of what may be said to begin with."""
+        """Return the raw tokens of everything besides messages, and of the text that may be added at the beginning."""
         return self._base([_serialize_tool(tool) for tool in tools]) + self._beginning
 
     def _base(self, tools: Sequence[Mapping[str, Json]]) -> int:
@@ -277,7 +277,7 @@ class AnthropicMessages(CountingCodec):
         return start + prompt + sum([self._prices.tool(tool) for tool in tools])
 
     def count(self, payload: Mapping[str, Json]) -> Count:
-        """Count a payload from scratch; `tokens` are raw ones, the bound is what a budget is compared with."""
+        """Count a payload from scratch; `tokens` are raw ones, a budget is compared with the bound."""
         raw = self._base(payload.get("tools", ())) + self._beginning
         tools = raw - self._base(()) - self._beginning
         system = payload.get("system", ())

@@ -48,7 +48,7 @@ def parse_diagnosis(answer: object) -> Diagnosis:
 
 
 def parse_server_edits(answer: object) -> tuple[ServerEdit, ...]:
-    """Return what the provider changed: cleared tool uses and thinking, dropped thinking, compactions."""
+    """Return the changes made by the provider: cleared tool uses and thinking, dropped thinking, compactions."""
     return (*_parse_transformations(answer), *_parse_applied_edits(answer), *_parse_compactions(answer))
 
 

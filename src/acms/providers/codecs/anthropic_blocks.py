@@ -126,12 +126,12 @@ def sanitize_tool_name(text: str) -> str:
 
 
 def prefix_user_name(who: str, said: Part) -> list[Part]:
-    """Return what a user said with the name before it."""
+    """Return the text of a user with the name before it."""
     return [Text(f"{who}: {said.text}")] if isinstance(said, Text) else [Text(f"{who}:"), said]
 
 
 def parse_json_text(text: str) -> Json:
-    """Return what a JSON text holds; None when it is none that can be sent."""
+    """Return the value of a JSON text; None if it is invalid or cannot be sent."""
     try:
         return _loads(text)
     except (ValueError, RecursionError):
@@ -200,9 +200,9 @@ def other_fields(block: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def restore_user_blocks(parts: Sequence[Part]) -> Sequence[Part]:
-    """Return parts in which documents and search results of the user are the blocks that they came as.
+    """Return parts with the documents and search results of the user restored to their original blocks.
 
-    They are kept as the texts and media in them, which everybody reads, and what they say besides behind these.
+    They are kept as their texts and media, which every codec reads, with their other fields behind these.
     """
     if not any(isinstance(one, Raw) and one.vendor == AS_GIVEN for one in parts):
         return parts
@@ -248,7 +248,7 @@ def _take_blocks(before: list[Part], number: int) -> list[dict[str, Json]] | Non
 def comes_first(raw: Raw) -> bool | None:
     """Return whether a compaction is refused unless it comes first, as a signed one is; None for any other item.
 
-    One without a summary counts as none: it is taken anywhere and says nothing.
+    One without a summary is not counted as one: it is accepted anywhere and has no content.
     """
     block = raw_to_block(raw)
     if block is None or block["type"] != "compaction" or block.get("content") is None:
@@ -286,7 +286,7 @@ def _with_mime(media: Media, mime: str) -> Media:
 
 
 def describe_media(media: Media) -> str:
-    """Return the words that stand for media which cannot be sent."""
+    """Return the words that replace media which cannot be sent."""
     return f"[{media.mime}]" if media.ref.startswith("data:") else f"[{media.mime}: {media.ref}]"
 
 
@@ -347,7 +347,7 @@ def passage_to_block(one: Text) -> dict[str, Json]:
 
 
 def block_to_part(one: Mapping[str, Json]) -> Part | None:
-    """Read a content block; None for one that no part stands for."""
+    """Parse a content block; None if no part represents it."""
     match one:
         case {"type": "text", "text": str(text)}:
             return Text(text)
@@ -413,7 +413,7 @@ class Sizes:
         self._known: dict[str, int] = {}
 
     def state(self, media: Media) -> None:
-        """Remember what media cost."""
+        """Remember the stated cost of media."""
         if media.tokens > 0:
             if len(self._known) >= self.KEPT:
                 self._known.clear()
@@ -439,7 +439,7 @@ class Prices:
         self._result = BLOCK + self._around(ORPHAN)
         self._call = CALL + self._result + counter.count(NO_RESULT)
         self._names: dict[str, int] = {}
-        #: What text of the system costs besides.
+        #: Additional tokens of a system text.
         self.reminder = self._around(REMINDER)
 
     def _around(self, marks: tuple[str, str]) -> int:
@@ -483,7 +483,7 @@ class Prices:
         return BLOCK + self._count(dump(fields)) if fields else 0
 
     def raw(self, raw: Raw) -> int:
-        """Return the cost of an item that is sent verbatim: hidden reasoning, media in a document, or all it says."""
+        """Return the cost of an item that is sent verbatim: hidden reasoning, media in a document, or all content."""
         data = redacted_thinking_data(raw)
         if data is not None:
             return self.signed("", data)
@@ -533,7 +533,7 @@ class Prices:
 
 
 class BytesCounter:
-    """Counts the most tokens that Claude can make of a text, whatever it says."""
+    """Counts the maximum number of tokens that Claude can make of any text of this length."""
 
     name = "claude-bytes"
 

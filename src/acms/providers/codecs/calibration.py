@@ -199,7 +199,7 @@ def _text_limit(bands: tuple[_Band, ...], budget: int) -> int:
 def _fit_rates(reports: Iterable[tuple[int, int, int]]) -> tuple[float, float] | None:
     """Return the reported tokens for each raw token of text and of tools, by least squares.
 
-    None if the share of tools is so much alike in all reports that the two cannot be told apart.
+    None if the share of tools is too similar in all reports to separate the two.
     """
     text_squares = tool_squares = products = text_sum = tool_sum = 0
     for text, tools, reported in reports:

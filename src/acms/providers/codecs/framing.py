@@ -122,7 +122,7 @@ def find_published_traits(model: str) -> Published:
 
 
 def _find_cache_rates(base: str, version: tuple[int, ...]) -> CacheRates:
-    """Return what a model charges (pricing page, November 2026): a twentieth to a half of the input's price to read."""
+    """Return the cache rates of a model (pricing page, November 2026): reads cost 5 to 50 % of the input's price."""
     if version >= (5, 6):
         return CacheRates(cached=0.05 if version >= (6, 1) else 0.1, write=1.25, long=2.5)
     older = next((cached for prefix, cached in _READS if base.startswith(prefix)), 0.1)
@@ -189,7 +189,7 @@ def _holds_nul(value: Json) -> bool:
 
 
 class Function(NamedTuple):
-    """A tool as either API is told of it."""
+    """A tool in the form that either API takes."""
 
     name: str
     description: str

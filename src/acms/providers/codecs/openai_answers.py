@@ -58,7 +58,7 @@ def parse_usage(reported: object, tokens: str, details: str) -> Usage:
 
 
 def _parse_diagnosis(answer: object) -> Diagnosis | None:
-    """Return what the provider found; None where it says nothing."""
+    """Return the cache diagnosis of the provider; None if the answer has none."""
     told = get_field(answer, "prompt_cache_diagnostics")
     if told is None:
         return None
@@ -78,7 +78,7 @@ def _parse_diagnosis(answer: object) -> Diagnosis | None:
 
 
 def _parse_server_edits(answer: object) -> Iterator[ServerEdit]:
-    """Yield what the provider changed: reasoning that it withheld, and compactions."""
+    """Yield the changes made by the provider: reasoning that it withheld, and compactions."""
     for one in iterate_list_field(answer, "input_transformations"):
         kind = f"{get_text_field(one, 'type')}_{get_text_field(one, 'action')}"
         yield ServerEdit(kind=kind, place=get_text_field(one, "id"), reason=get_text_field(one, "reason"))

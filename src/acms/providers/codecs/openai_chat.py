@@ -219,7 +219,7 @@ class OpenAIChat(OpenAICodec):
         return openai_answers.parse_usage(usage, "prompt_tokens", "prompt_tokens_details")
 
     def check(self, payload: Mapping[str, Json]) -> None:
-        """Raise `PayloadError` for what the API would refuse: shapes, roles, and tool calls without their answers."""
+        """Raise `PayloadError` if the API would refuse a payload: shapes, roles, tool calls without their answers."""
         messages = payload.get("messages")
         if not isinstance(messages, list):
             raise payload_error(
@@ -337,7 +337,7 @@ def _unknown_fields(message: Mapping[str, Json]) -> Raw | None:
 
 
 def _extra_of_call(part: Part) -> dict[str, Json]:
-    """Return what the call behind a thought signature has besides; nothing for any other part."""
+    """Return the other fields of the call behind a thought signature; none for any other part."""
     signed = gemini.read_thought_signature(part) if isinstance(part, Raw) else None
     return {} if signed is None else {"extra_content": {"google": {"thought_signature": signed}}}
 
@@ -351,7 +351,7 @@ def _signature_of(call: Mapping[str, Json]) -> Sequence[Part]:
             return ()
 
 
-# ── what the API refuses ────────────────────────────────────────────────────────────────────────────────────────
+# ── rules of the API ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _check_message(message: Json, field: str, *, more: bool) -> Role:

@@ -45,7 +45,7 @@ class RequestCounts:
         return int(budget / expected) if expected > 0 else budget
 
     def observe(self, count: Count, usage: Usage) -> None:
-        """Learn what the provider reported for a request that was counted here."""
+        """Learn from the count that the provider reported for a request that was counted here."""
         self._excess = max(self._excess, usage.input_tokens - count.tokens)
 
 

@@ -235,7 +235,7 @@ _AWAY = r"(?:instead of|rather than|no longer|statt|nicht mehr|en vez de|ya no|a
 _DROPS = r"(?:drop|scrap|abandon|forget|streich|verwerf|vergiss|descart|olvid|oubli)\w*"
 _INSIDE = r"(?:[^,;:.(–—]|[,.](?=\d))"
 _OLD, _NEW = rf"(?P<old>{_INSIDE}{{1,60}}?)", rf"(?P<new>{_INSIDE}{{1,60}})"
-#: What says which value goes, and often which one comes. Words of change in five languages, as data: nothing else
+#: Words that state the old value, and often the new one. Words of change in five languages, as data: nothing else
 #: tells "switching to cookies, JWT was too complex" from "since we chose Python, we take SQLAlchemy".
 _GOES = tuple(
     re.compile(pattern, re.IGNORECASE)
@@ -251,7 +251,7 @@ _GOES = tuple(
         r"(?:不再用|代替)\s*(?P<old>[^\s，。；]+)",
     )
 )
-#: What says only which value comes.
+#: Words that state only the new value.
 _COMES = re.compile(rf"\b{_MOVES} {_TO} {_NEW}|(?:换成|改成|改用)\s*(?P<then>[^\s，。；]+)", re.IGNORECASE)
 _INSTEAD = re.compile(rf"\b(?:instead|stattdessen|{_AWAY})\b|不再|改用", re.IGNORECASE)
 _DIGIT = re.compile(r"\d")
@@ -306,7 +306,7 @@ def _supersedes_by_address(one: Proposal, old: Known) -> bool:
 
 
 def _find_predecessor(one: Proposal, known: Sequence[Known]) -> tuple[Known | None, str]:
-    """Return the fact that a marked line takes the place of, and the value that comes where the line says it."""
+    """Return the fact that a marked line replaces, and the new value if the line states it."""
     if one.confidence < MARKED or one.fact_type == MarkerType.FAILURE:  # what failed has failed
         return None, ""
     rivals = [other for other in known if other.fact_type in (one.fact_type, "fact")]
@@ -366,7 +366,7 @@ def _select_premises(rivals: Sequence[Known]) -> Sequence[Known]:
 
 
 def _find_announced_changes(content: str) -> Iterator[tuple[frozenset[int], frozenset[int], str]]:
-    """Yield the terms of what goes, those of which one is enough to name it, and the value that comes."""
+    """Yield the terms of the old value, those of which one is enough to name it, and the new value."""
     for pattern in _GOES:
         for match in pattern.finditer(content):
             if _is_asserted(content, match):
@@ -390,7 +390,7 @@ def _find_announced_changes(content: str) -> Iterator[tuple[frozenset[int], froz
 
 
 def _is_asserted(content: str, match: re.Match[str]) -> bool:
-    """Whether words of change are neither denied nor only thought of."""
+    """Return whether words of change are neither denied nor hypothetical."""
     return not UNREAL.search(_SENTENCE.split(content[: match.start()])[-1])
 
 
@@ -404,7 +404,7 @@ def _extract_new_value(match: re.Match[str]) -> str:
 
 
 def _normalize_text(text: str) -> str:
-    """Return a text without what two of the same words may differ in: case and spaces."""
+    """Return a text without differences in case and spaces."""
     return " ".join(text.casefold().split())
 
 
@@ -435,7 +435,7 @@ class OfflineReflector:
     model: str = "offline5"
 
     async def reflect(self, request: ReflectionRequest) -> Reflection:
-        """Return what the turns state, as changes to the facts in force."""
+        """Return the statements of the turns, as changes to the active facts."""
         if sum(len(turn.text) for turn in request.turns) > _LONG:
             return await asyncio.to_thread(_reflect_turns, request)
         found: list[Proposal] = []
