@@ -81,7 +81,7 @@ class View(Door, Reads):
     recall_for_prompt = define_verb(_view.View.recall_for_prompt)
 
     def diff(self, other: View | int | str) -> Diff:
-        """Return how what is in force differs on another side: another session, or a version or tag of this one."""
+        """Return how the active content differs from another session, or from a version or tag of this one."""
         return run_blocking(self.inner.diff(_unwrap_doors(other)))
 
 
@@ -154,7 +154,7 @@ def create_pin_registry(
 
 
 def _unwrap_doors(value: Any) -> Any:
-    """Return what awaits in place of a session or a store of this module, also in a list."""
+    """Return the awaitable object of a session or a store of this module, also within a list."""
     if isinstance(value, Door):
         return value.inner
     return [_unwrap_doors(item) for item in value] if isinstance(value, list | tuple) else value
@@ -195,7 +195,7 @@ class RemoteView(Door, Reads):
     )
 
     def diff(self, other: RemoteView | int | str) -> Diff:
-        """Return how what is in force differs on another side: another session, or a version or tag of this one."""
+        """Return how the active content differs from another session, or from a version or tag of this one."""
         return run_blocking(self.inner.diff(_unwrap_doors(other)))
 
 

@@ -39,15 +39,15 @@ class HasLog(Protocol):
 
 
 class Client:
-    """The service at an address: its sessions and what else it does.
+    """The service at an address: its sessions and its other operations.
 
-    `api_key` says whose data is meant and what may be done with it; shown nowhere. `timeout` is in seconds, for one
-    attempt. What fails for a passing reason (nobody answers, the connection breaks, 429, 503) is tried again as `retry`
-    says, and never sooner than the service asks; a change is sent with a key under which it has its effect once. Errors
-    are those of `acms.ACMS`; `StorageUnavailableError` when nobody answers, `DeadlineError` when it takes too long.
-    Redirects are not followed. Without `why` recalls and windows come without the reasons for what they leave out: half
+    `api_key` identifies the owner of the data and the permitted actions; it is never shown. `timeout` is in seconds,
+    for one attempt. Transient failures (no answer, a broken connection, 429, 503) are retried as `retry` configures,
+    and never sooner than the service asks; a change is sent with a key under which it takes effect once. Errors are
+    those of `acms.ACMS`; `StorageUnavailableError` if the service does not answer, `DeadlineError` if it takes too
+    long. Redirects are not followed. Without `why`, recalls and windows omit the reasons for what they leave out: half
     the bytes. A client belongs to one event loop; close it, or use it in a block. `transport` carries the requests in
-    place of the network: `httpx2.ASGITransport(app)` asks a service in this process.
+    place of the network: `httpx2.ASGITransport(app)` calls a service in this process.
     """
 
     def __init__(
@@ -95,9 +95,9 @@ class Client:
         labels: Sequence[str] | None = None,
         metadata: Mapping[str, Json] | None = None,
     ) -> RemoteSession:
-        """Return the session with a name, or with the id of its context; nothing is sent yet.
+        """Return the session with a name, or with the id of its context, without sending a request.
 
-        `name`, `labels` and `metadata` say what it is, as for `acms.ACMS`: they are stored with its next write.
+        `name`, `labels` and `metadata` describe it, as for `acms.ACMS`: they are stored with its next write.
         """
         for given, field in ((session_id, "session_id"), (namespace, "namespace")):
             if not isinstance(given, str) or not given.strip():
@@ -191,10 +191,10 @@ class Client:
         return await request_rendered_prompt(self._transport, context, description, after)
 
     async def grant(self, namespace: str, principal: str, *, actions: Sequence[str] = ("read",)) -> Grant:
-        """Share a namespace with a key, by its id, or with a subject, as `oidc:subject`; what was granted is replaced.
+        """Share a namespace with a key, by its id, or with a subject, as `oidc:subject`; replace an earlier grant.
 
-        `actions` are read, write and share; reading goes with each. `PermissionDeniedError` for more than one may do
-        oneself, `NotFoundError` for a key that is unknown or another tenant's.
+        `actions` are read, write and share; each includes read. Raise `PermissionDeniedError` for more than the caller
+        may do, `NotFoundError` for a key that is unknown or another tenant's.
         """
         where = build_api_path("namespaces", namespace, "grants", principal)
         return read_noun(
@@ -216,10 +216,10 @@ class Client:
     async def export(
         self, context: HasLog | str | None = None, *, namespace: str | None = None
     ) -> AsyncGenerator[str]:
-        """Yield a context, by session or id, or all of a namespace, as lines of JSON: what `acms restore` reads.
+        """Yield a context, by session or id, or all of a namespace, as lines of JSON, the input of `acms restore`.
 
-        They come as they are read: a break in the middle is raised, and the first line of a context says at which
-        version it ends.
+        They come as they are read: a break in the middle is raised, and the first line of a context has the version at
+        which it ends.
         """
         id = context if context is None or isinstance(context, str) else await context.log.known()
         async for line in self._transport.lines(
@@ -233,7 +233,7 @@ class Client:
         """Write exported contexts verbatim; the same lines again store nothing twice.
 
         All of it is checked before anything is stored. With `trust` system and developer messages may be among them.
-        They are sent once: what breaks on the way is raised, not tried again.
+        They are sent once: a failure on the way is raised, not retried.
         """
         place = build_api_path("import") + ("?trust=true" if trust else "")
         answer = await self._transport.send(place, _iterate_lines(lines))

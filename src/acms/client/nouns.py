@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @contextmanager
 def wrap_read_errors(what: str) -> Generator[None]:
-    """Read an answer inside the block; `ACMSError` when it says something that this release does not understand."""
+    """Parse an answer inside the block; raise `ACMSError` if this release does not understand it."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
@@ -55,7 +55,7 @@ def read_noun_list(kind: type[T], written: Json) -> list[T]:
 
 
 def read_typed_field(kind: type[T], written: Json, name: str) -> T:
-    """Read what stands under a name."""
+    """Return the value of a field, checked to be of a type."""
     with wrap_read_errors(name):
         found = written[name]
         if not isinstance(found, get_origin(kind) or kind):
@@ -68,7 +68,7 @@ def read_typed_field(kind: type[T], written: Json, name: str) -> T:
 
 @wrap_read_errors("items")
 def read_context_items(context: str, written: Mapping[str, Any], shown: str) -> ContextItems:
-    """Read recalled or windowed items, which stand under a name; the reasons when they are first asked for."""
+    """Parse recalled or windowed items, stored under a name; their reasons are parsed on first access."""
     sure = written.get("certainty") or {"confidence": written.get("confidence", 0.0)}
 
     def verdicts() -> Mapping[str, Verdict]:
@@ -100,7 +100,7 @@ def _name_side(name: str, shown: str) -> str:
 
 @wrap_read_errors("merge")
 def read_merge_result(written: Mapping[str, Any], ours: str, theirs: str) -> Merged:
-    """Read what a merge did between two sides with these names."""
+    """Parse the result of a merge between two sides with these names."""
     found = decode_noun(Merged, written)
     return replace(found, ours=_name_side(ours, found.ours), theirs=_name_side(theirs, found.theirs))
 

@@ -1,4 +1,4 @@
-"""What `acms.sync` is made of: doors that wait for the event loop in the background."""
+"""The building blocks of `acms.sync`: doors that wait for the event loop in the background."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run_blocking(work: Coroutine[Any, Any, R]) -> R:
 
 
 class Door:
-    """What blocking code holds: the object `inner`, which awaits, does the work on the portal's loop."""
+    """A blocking object: the object `inner`, whose methods are awaited, does the work on the portal's loop."""
 
     inner: Any
 
@@ -71,7 +71,7 @@ def wrap_in_door(kind: type[D], inner: Any) -> D:
 
 
 def init_from_inner(kind: Callable[..., T]) -> Callable[[Any, T], None]:
-    """Return the `__init__` of a door that is given what it is around."""
+    """Return the `__init__` of a door that wraps a given object."""
 
     def __init__(self: Any, inner: T) -> None:
         self.inner = inner
@@ -81,7 +81,7 @@ def init_from_inner(kind: Callable[..., T]) -> Callable[[Any, T], None]:
 
 
 def init_from_arguments(inner: Callable[P, Any]) -> Callable[Concatenate[Any, P], None]:
-    """Return the `__init__` of a door that makes what it is around."""
+    """Return the `__init__` of a door that creates the object it wraps."""
 
     @wraps(inner.__init__)
     def __init__(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -91,7 +91,7 @@ def init_from_arguments(inner: Callable[P, Any]) -> Callable[Concatenate[Any, P]
 
 
 def property_of_inner(name: str, doc: str) -> Any:
-    """Return a property that reads what the object inside has under a name."""
+    """Return a property that reads an attribute of the object inside."""
     return property(lambda door: getattr(door.inner, name), doc=doc)
 
 
@@ -110,7 +110,7 @@ def make_blocking_method(
 def make_blocking_iterator(
     method: Callable[Concatenate[Any, P], AsyncGenerator[R]],
 ) -> Callable[Concatenate[Any, P], Iterator[R]]:
-    """Return a method that yields what the one of the object inside yields, one step of the loop at a time."""
+    """Return a method that yields the values of the one of the object inside, one step of the loop at a time."""
 
     @wraps(method)
     def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
@@ -125,7 +125,7 @@ def make_blocking_iterator(
             while found := run_blocking(step()):
                 yield found[0]
         finally:
-            if not getattr(items, "ag_running", False):  # else nobody waited for it: it closes by itself
+            if not getattr(items, "ag_running", False):  # a running iterator closes by itself
                 run_blocking(items.aclose())
 
     set_return_annotation(

@@ -90,16 +90,16 @@ class RemotelyRendered(Rendered):
 
     @cached_property
     def cache(self) -> CachePrediction:
-        """What of the request the provider can read from its cache, after the earlier render that `after` named."""
+        """The part of the request that the provider can read from its cache, after the earlier render `after`."""
         return nouns.read_noun(CachePrediction, self._answer["cache"])
 
     @cached_property
     def use(self) -> Use:
-        """What its tokens are used for; `free` is what is left of the budget."""
+        """How its tokens are used; `free` is the unused part of the budget."""
         return nouns.read_noun(Use, self._answer["use"])
 
     def seen(self, id: str) -> bool:
-        """Return whether an entry is in the request: its text, or what its rendition shows of it."""
+        """Return whether an entry is in the request: its text, or the part that its rendition shows."""
         return any(id in one for one in self._sources)
 
 
@@ -109,7 +109,7 @@ def _attach_sources(message: PromptMessage, sources: tuple[str, ...]) -> PromptM
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """What asks one service to render a prompt."""
+    """Asks one service to render a prompt."""
 
     transport: Transport
 
@@ -167,7 +167,7 @@ def _find_context_ids(written: Sequence[Mapping[str, Json]]) -> Any:
 
 
 def _describe_codec(codec: Codec, budget: int) -> dict[str, Json]:
-    """Write a codec: its model, and what it was told beside it that can be sent."""
+    """Serialize a codec: its model, and those of its settings that can be sent."""
     known = codec.name in ("openai-chat", "openai-responses", "anthropic-messages")
     most: int | None = getattr(codec, "max_tokens", None)
     learnt: Calibration | None = getattr(codec, "calibration", None)

@@ -1,6 +1,6 @@
-"""A session over HTTP: the verbs of `acms.ACMS`, worked off by a service.
+"""A session over HTTP: the verbs of `acms.ACMS`, run by a service.
 
-What every verb asks for stands in two lists, `Reads` and `Writes`, which the blocking doors inherit too.
+The requests of all verbs are in two lists, `Reads` and `Writes`, which the blocking doors inherit too.
 """
 
 from __future__ import annotations
@@ -72,22 +72,22 @@ __all__ = ["Reads", "RemoteSession", "RemoteView", "Writes"]
 _POLLS = (0.05, 2.0)
 """Seconds after which a job is looked at again, at first and at most."""
 _MESSAGE = re.compile(r"m_\w{1,126}", re.ASCII)
-"""How the id of a message looks: what looks otherwise is none, and may not fit into a header."""
+"""The form of a message id: other strings are no ids, and may not fit into a header."""
 
 
 # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def _find_surrounding_context(of: Remote, _: Given) -> str | None:
-    """Return the id of a context in the namespace: what was asked looks at what is around the session too.
+    """Return the id of a context in the namespace, for an operation that also reads the other sessions there.
 
-    Of a session that nothing was written to the log is created, and stays empty.
+    If nothing was written to the session, its log is created and stays empty.
     """
     return await (of.log.find() if of.ends_at is not None else _ensure_context(of, _))
 
 
 async def _ensure_context(of: Remote, _: Given) -> str:
-    """Return the id of the session's context, which is made where there is none, and told what it is called."""
+    """Return the id of the session's context; create it if it is missing, and store the session's description."""
     return (None if of.log.about else await of.log.find()) or await of.log.ensure()
 
 
@@ -107,7 +107,7 @@ def _prepare_recall(of: Remote, given: Given) -> Given:
 
 
 def _write_filter_value(value: object, field: str) -> Json:
-    """Write what a filter asks for: a time, one thing or several."""
+    """Serialize a value of a filter: a time, one thing or several."""
     if isinstance(value, datetime):
         return validation.parse_moment(value, field).isoformat()
     return list(value) if isinstance(value, set | frozenset | tuple) else value
@@ -264,11 +264,11 @@ class RemoteView(Remote, Reads):
 
     @property
     def home(self) -> Home:
-        """What asks its service to render a prompt."""
+        """The object that asks this session's service to render a prompt."""
         return Home(self.log.transport)
 
     async def diff(self, other: RemoteView | int | str) -> Diff:
-        """Return how what is in force differs on another side: another session, or a version or tag of this one."""
+        """Return how the active content differs from another session, or from a version or tag of this one."""
         await self.log.known()
         asked: Given = {"other_tag" if isinstance(other, str) else "other_version": other}
         if isinstance(other, RemoteView):
@@ -406,7 +406,7 @@ def _check_private_flag(_: Remote, given: Given) -> Given:
 
 
 def _find_citations(_: Remote, given: Given) -> Given:
-    """Find here what an answer cites of what was shown."""
+    """Find the shown entries that an answer cites, without a request."""
     found = find_cited_ids(given["answer"], texts_of(given["shown"]))
     if isinstance(ledger := getattr(given["shown"], "ledger", None), Ledger):
         ledger.cited |= set(found)
@@ -521,16 +521,16 @@ def _read_event(name: str, cursor: str, data: str) -> LogEvent:
 class RemoteSession(RemoteView, Writes):
     """A session at a service: the verbs of `acms.ACMS`, over HTTP.
 
-    Made by `Client.session`. The log is created by the first write. One object is one session; many objects, clients
-    and processes may share one. Every change is sent with a key of its own, so that it has its effect once however
-    often the connection breaks. Which models are used is the service's choice. `close` does nothing: whatever returned
-    is stored, and the connections are the client's. A fork without a `session_id` is named by the key of its call, and
-    the ledger of a recall knows what was chosen from, not the rest of the log.
+    Created by `Client.session`. The first write creates the log. One object is one session; many objects, clients and
+    processes may share one. Every change is sent with its own key, so that it takes effect once however often the
+    connection breaks. The service chooses the models. `close` does nothing: a call that returned is stored, and the
+    client owns the connections. A fork without a `session_id` is named by the key of its call, and the ledger of a
+    recall covers the entries considered, not the rest of the log.
     """
 
     def __init__(self, log: Log) -> None:
         super().__init__(log)
-        #: What the last ingested message became; None before the first one.
+        #: The receipt of the last ingested message; None before the first one.
         self.last_receipt: MessageReceipt | None = None
 
     async def __aenter__(self) -> RemoteSession:
@@ -568,10 +568,10 @@ class RemoteSession(RemoteView, Writes):
             raise
 
     async def events(self, *, after: str | int = 0, follow: bool = True) -> AsyncGenerator[LogEvent]:
-        """Yield each entry appended behind a cursor and each change of a job; see `acms.ACMS.events`.
+        """Yield each entry appended after a cursor and each change of a job; see `acms.ACMS.events`.
 
-        While it follows, a connection that breaks and a service that is started anew are waited for, and it goes on
-        behind what was told; only the first request fails as others do.
+        While following, it waits out broken connections and restarts of the service, and continues after the last event
+        received; only the first request fails like any other.
         """
         transport = self.log.transport
         place, cursor, failed, begun = (

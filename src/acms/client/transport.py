@@ -1,6 +1,6 @@
-"""Requests to the service: one connection pool, tried again where that is safe, errors typed, the key seen by nobody.
+"""Requests to the service: one connection pool, retries where they are safe, typed errors, a key that is never shown.
 
-What leaves this module in an error or a log never holds the key, nor the text of a request.
+No error or log of this module holds the key or the text of a request.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _PIECE = 65_536
 _LONG = 256 * 1024
 """Bytes of an answer that are parsed without leaving the event loop, about 5 ms."""
 _DOWN = frozenset({502, 503, 504})
-"""What something between here and the service answers when nobody is there."""
+"""Statuses that an intermediary answers with when the service is unavailable."""
 
 
 _UNSENT = (UnreachableError, RateLimitError, StorageBusyError)
@@ -61,7 +61,7 @@ _UNSENT = (UnreachableError, RateLimitError, StorageBusyError)
 
 
 class _Secret:
-    """A key that shows itself to nobody who only looks."""
+    """An API key that its repr does not show."""
 
     __slots__ = ("reveal",)
 
@@ -74,7 +74,7 @@ class _Secret:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What the service answered with."""
+    """An answer of the service."""
 
     status: int
     headers: Mapping[str, str]
@@ -82,21 +82,21 @@ class Answer:
 
     @property
     def data(self) -> Json:
-        """What stands under `data`."""
+        """The value under `data`."""
         if not isinstance(self.body, dict) or "data" not in self.body:
             raise ACMSError("what answered is not this service", options=("check the address",))
         return cast("dict[str, Json]", self.body)["data"]
 
 
 def build_api_path(*parts: str) -> str:
-    """Return a path below the service's base, each part quoted whole; `ValidationError` for what cannot be one."""
+    """Return a path below the service's base, each part quoted whole; `ValidationError` for an invalid part."""
     return BASE + "".join(f"/{quote_path_step(part, 'id')}" for part in parts)
 
 
 def quote_path_step(part: object, field: str) -> str:
-    """Return a name as one step of a path, quoted; `ValidationError` for one that an address cannot hold.
+    """Return a name as one step of a path, quoted; raise `ValidationError` for one that a URL cannot hold.
 
-    "." and ".." mean places in an address, also when they are quoted: whoever is on the way may resolve them.
+    "." and ".." have a meaning in a path, also when they are quoted: an intermediary may resolve them.
     """
     name = validation.validate_text(part, field)
     if name in ("", ".", ".."):
@@ -156,10 +156,11 @@ class Transport:
         headers: Mapping[str, str] | None = None,
         again: bool = True,
     ) -> Answer:
-        """Ask, and try again while the reason to fail is a passing one and `retry` allows.
+        """Send a request, and retry while the failure is transient and `retry` allows it.
 
-        Whoever changes something gives an `Idempotency-Key` among `headers`: it is the same at every attempt. Without
-        `again`, for what would do something else the second time, only when the first time surely did nothing.
+        A caller that changes something passes an `Idempotency-Key` in `headers`: it is the same at every attempt.
+        Without `again`, for requests that have another effect the second time, retry only if the request surely did
+        nothing.
         """
         content = None
         sent = dict(headers or {})
@@ -183,7 +184,7 @@ class Transport:
         return None if attempt >= self.retry.max_attempts else self.pause(error, attempt)
 
     def pause(self, error: ACMSError, attempt: int) -> float | None:
-        """Return the seconds after which what failed may go well; None when the error does not pass by itself."""
+        """Return the seconds to wait before a retry may succeed; None if the error is not transient."""
         if not _is_transient_error(error):
             return None
         asked: float = getattr(error, "retry_after", None) or 0.0
@@ -218,10 +219,10 @@ class Transport:
     async def events(
         self, path: str, *, query: Mapping[str, object] | None = None
     ) -> AsyncGenerator[tuple[str, str, str]]:
-        """Yield the server-sent events of an answer: name, id and data, "" for what is not given.
+        """Yield the server-sent events of an answer: name, id and data, "" for a missing one.
 
-        One without data says that what came before its id was told. It ends when the answer does, and raises when
-        nothing comes for so long that the connection must be broken.
+        An event without data confirms that everything before its id was sent. The stream ends when the answer does, and
+        raises if nothing arrives for so long that the connection must be broken.
         """
         name = id = ""
         data: list[str] = []
@@ -282,7 +283,7 @@ class Transport:
         raise failure
 
     async def send(self, path: str, lines: AsyncIterable[str]) -> Answer:
-        """Send lines as a stream; it is sent once, as nobody keeps it."""
+        """Send lines as a stream, without retries: they are not kept."""
         client = self._open()
         import httpx2
 
@@ -434,7 +435,7 @@ def rename_error_field(error: ValidationError, field: str) -> None:
 
 
 def _is_transient_error(error: ACMSError) -> bool:
-    """Whether the same request may simply be sent again: nobody was there, or it was too much at a time."""
+    """Return whether the same request may be sent again: the service was unavailable or overloaded."""
     return error.retryable and problem_details.status_of(error) in (429, 503)
 
 
@@ -495,7 +496,7 @@ def _parse_seconds(given: str | None) -> float | None:
 
 
 def _normalize_base_url(base_url: str) -> str:
-    """Return the address of a service without what must not be in it."""
+    """Validate and normalize the address of a service: no credentials, query or fragment."""
     try:
         found = urlsplit(base_url)
         port = found.port

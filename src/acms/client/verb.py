@@ -1,6 +1,6 @@
-"""A verb, described once: the session's method, and what it asks a service for.
+"""Describe a verb once: the session's method, and the request that it makes to a service.
 
-From one description come the verb of a remote session, which awaits, and those of the blocking doors, each with the
+From one description come the verb of a remote session, which is awaited, and those of the blocking doors, each with the
 signature and the docstring of the method: an editor and a type checker see them too.
 """
 
@@ -162,7 +162,7 @@ class Branching(Generic[P]):
 def define_verb(
     method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]], ask: Ask[R] | None = None
 ) -> Verb[P, R]:
-    """Describe a verb: the method of a session in this process, and what a remote one does instead."""
+    """Describe a verb: the method of a session in this process, and the request of a remote one."""
     return Verb(method, ask)
 
 
@@ -188,17 +188,17 @@ def add_verb_methods(door: type) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Asks(Generic[R]):
-    """An operation of the service: what is sent to it, and how its answer is read."""
+    """An operation of the service: its request, and how its answer is parsed."""
 
     #: `"GET entries/{id}"`, below the context. Arguments that the path does not name go into the query of a GET or a
-    #: DELETE, else into the body; what is None is left out.
+    #: DELETE, else into the body; None is left out.
     line: str
     #: Reads the answer, for the session that asked.
     reply: Callable[[Answer, Any], R]
     _: KW_ONLY
-    #: Checks the arguments, and says them in the words of the operation.
+    #: Checks the arguments, and converts them to the fields of the operation.
     prepare: Callable[[Any, Given], Mapping[str, Any]] | None = None
-    #: Returns the context that is asked, where that is not simply the session's; None when there is none yet.
+    #: Returns the context of the request, if it is not simply the session's; None if there is none yet.
     context: Callable[[Any, Given], Awaitable[str | None]] | None = None
     #: Whether the answer is a list that is read to its end.
     pages: bool = False
@@ -254,7 +254,7 @@ class Asks(Generic[R]):
 
 
 def make_noun_reader(kind: type[T], *below: str) -> Callable[[Answer, Any], T]:
-    """Return what reads one noun, from what stands below these names."""
+    """Return a function that parses one noun, from the value below these names."""
 
     def reply(answer: Answer, _: Any) -> T:
         found = answer.data
@@ -266,10 +266,10 @@ def make_noun_reader(kind: type[T], *below: str) -> Callable[[Answer, Any], T]:
 
 
 def make_list_reader(kind: type[T]) -> Callable[[Answer, Any], list[T]]:
-    """Return what reads a list of nouns."""
+    """Return a function that parses a list of nouns."""
     return lambda answer, _: nouns.read_noun_list(kind, answer.data)
 
 
 def make_value_reader(kind: type[T], name: str) -> Callable[[Answer, Any], T]:
-    """Return what reads the value under a name."""
+    """Return a function that parses the value under a name."""
     return lambda answer, _: nouns.read_typed_field(kind, answer.data, name)

@@ -1,4 +1,4 @@
-"""Microsoft Agent Framework on ACMS logs: an agent's history, and what its model is shown of it.
+"""Microsoft Agent Framework on ACMS logs: an agent's history, and the part of it that its model is shown.
 
     history = ACMSHistoryProvider(storage, budget=8_000, namespace="user:1")
     agent = Agent(client, context_providers=[history], tools=[…])
@@ -43,11 +43,11 @@ __all__ = ["ACMSHistoryProvider"]
 class ACMSHistoryProvider(HistoryProvider):
     """A history provider whose sessions are ACMS sessions.
 
-    The budget covers the whole request: instructions, tools, messages, by the count of `codec`. What is said is stored
-    before the model is asked, what it answers before the next request or at the end of the run. Messages come back as
-    they were made; recalled text stands in a message of the user before the newest one. What other context providers
-    add stays in front, and counts. Sessions lie in `namespace`; `session.state["acms"] = {"namespace": "user:1"}` says
-    another one for a session.
+    The budget covers the whole request: instructions, tools, messages, by the count of `codec`. New input is stored
+    before the model is called, its answers before the next request or at the end of the run. Messages are returned as
+    they were made; recalled text stands in a message of the user before the newest one. Messages that other context
+    providers add stay in front, and count. Sessions are in `namespace`; `session.state["acms"] = {"namespace":
+    "user:1"}` sets another one for a session.
     """
 
     DEFAULT_SOURCE_ID: ClassVar[str] = "acms"
@@ -73,13 +73,13 @@ class ACMSHistoryProvider(HistoryProvider):
         return self._sessions.of(*self._names(session_id, state))
 
     async def aclose(self) -> None:
-        """Close the sessions; the storage is whoever opened it's."""
+        """Close the sessions; the caller closes the storage."""
         await self._sessions.aclose()
 
     async def get_messages(
         self, session_id: str | None, *, state: dict[str, Any] | None = None, **kwargs: Any
     ) -> list[Message]:
-        """Return all messages in force as they were saved; of one that was edited or withheld what is shown of it."""
+        """Return all active messages as they were saved; an edited or withheld one with its current content."""
         async with self._sessions.use(*self._names(session_id, state)) as memory:
             return messages_of_entries(await memory.entries(), _DIALECT)
 
@@ -104,7 +104,7 @@ class ACMSHistoryProvider(HistoryProvider):
         context: SessionContext,
         state: dict[str, Any],
     ) -> None:
-        """See to it that each request of the run is made of the log."""
+        """Make each request of the run from the log."""
         used = partial(self._sessions.use, *self._names(context.session_id, state))
         run = _Run(self, used, len(context.input_messages))
         context.metadata[self.source_id] = run
@@ -118,7 +118,7 @@ class ACMSHistoryProvider(HistoryProvider):
         context: SessionContext,
         state: dict[str, Any],
     ) -> None:
-        """Store what of the run is not stored yet: the model's last answer."""
+        """Store the messages of the run that are not stored yet: the model's last answer."""
         answered = context.response.messages if context.response else ()
         await context.metadata[self.source_id].store([*context.input_messages, *answered])
 
@@ -147,7 +147,7 @@ class _Run(ChatMiddleware):
         self._begins: int | None = None
 
     async def store(self, messages: Sequence[Message]) -> None:
-        """Append what a run has said beyond what is stored."""
+        """Append the messages of a run that are not stored yet."""
         new = {f"{self._id}:{place}": one for place, one in enumerate(messages) if place >= len(self._stored)}
         if new:
             async with self._used() as memory:
@@ -155,7 +155,7 @@ class _Run(ChatMiddleware):
             self._stored.update(new)
 
     async def process(self, context: ChatContext, call_next: Callable[[], Awaitable[None]]) -> None:
-        """Store what is new in a request, and put what the log shows in its place."""
+        """Store the new messages of a request, and replace its messages by those that the log shows."""
         messages = list(context.messages)
         if self._begins is None:
             self._begins = len(messages) - self._inputs

@@ -90,7 +90,7 @@ def _number_lines(lines: Sequence[str], first: int, last: int) -> str:
 
 
 def _format_directory(path: str, files: Mapping[str, Entry]) -> str:
-    """Return what a directory shows, with sizes; a directory has that of all that is in it."""
+    """Return the listing of a directory, with sizes; the size of a directory is that of all its contents."""
     sizes = {path: 0}
     for one, entry in sorted(files.items()):
         steps = PurePosixPath(one).relative_to(path).parts
@@ -111,7 +111,7 @@ class _Directory:
         self._shown: dict[str, str] = {}
 
     async def answer(self, command: Any) -> str:
-        """Return what a command is answered; `ToolError` says why it did nothing."""
+        """Return the answer to a command; a `ToolError` states why it did nothing."""
         if command.command != "view" and not hasattr(self._memory, "replace"):
             raise ToolError("Error: this is a past version of the memory, it can only be viewed")
         path = _normalize_path(getattr(command, "old_path" if command.command == "rename" else "path", None))
@@ -182,13 +182,13 @@ class _Directory:
             raise ToolError(f"Error: File {path} already exists")
 
     async def _edit(self, path: str, change: Callable[[str], str]) -> list[str]:
-        """Replace the text of a file by what `change` makes of it, unless somebody else did; return its lines."""
+        """Replace a file's text by the result of `change`, unless it was changed elsewhere; return its lines."""
         entry = (await self._files(path)).get(path)
         if entry is None:
             raise ToolError(f"Error: The path {path} does not exist. Please provide a valid path.")
         if self._shown.get(path) not in (None, _hash_text(entry.content)):
             raise self._changed(path)
-        stored = (await self._memory.get(entry.id)).content  # what the model is shown of it may be redacted
+        stored = (await self._memory.get(entry.id)).content  # the model may see a redacted text
         await self._memory.replace(entry.id, change(stored), sha256=_hash_text(stored))
         text = (await self._files(path))[path].content
         self._shown[path] = _hash_text(text)
@@ -245,7 +245,7 @@ class _Directory:
         return f"Successfully renamed {old} to {new}"
 
     async def _take_back(self, files: Mapping[str, Entry], path: str, reason: str) -> None:
-        """Put files out of force with all their edits: what was written first goes, and takes them along."""
+        """Retract files with all their edits: retracting the first version retracts its edits too."""
         if not files:
             raise ToolError(f"Error: The path {path} does not exist")
         for one, entry in files.items():
@@ -258,8 +258,8 @@ class _Directory:
 class AsyncMemoryTool(BetaAsyncAbstractMemoryTool):
     """The tool for `AsyncAnthropic`: the files are messages of `memory`, a session of its own that is not compacted.
 
-    `memory` is an `ACMS`, or a view such as `session.at(12)`, which is only viewed. Recalls of its namespace find it.
-    What somebody else changed since this tool showed it is not edited: the answer says so.
+    `memory` is an `ACMS`, or a view such as `session.at(12)`, which is read-only. Recalls of its namespace find it. A
+    file that was changed elsewhere since this tool showed it is not edited: the answer says so.
     """
 
     def __init__(self, memory: Any, *, cache_control: Any = None) -> None:

@@ -4,8 +4,8 @@
     agent = create_agent(model, tools, middleware=[memory])
     agent.invoke({"messages": [("user", "…")]}, {"configurable": {"thread_id": "user_123"}})
 
-A thread is a session. What a run holds is stored under the ids of its messages, and the model is handed what ACMS makes
-of the whole log; no checkpointer is needed for that. All of it works in async and in blocking code.
+A thread is a session. The messages of a run are stored under their ids, and the model is given the input that ACMS
+makes of the whole log; no checkpointer is needed for that. All of it works in async and in blocking code.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ __all__ = ["ACMSChatMessageHistory", "ACMSMiddleware", "ACMSRetriever"]
 class ACMSMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
     """Stores a run in the session of its `thread_id`, and shows the model at most `budget` tokens of that.
 
-    The budget holds for the whole request, instructions and tools included, as Chat Completions counts it with the
-    vocabulary o200k. Messages are shown as they were, with their ids; where the session is larger, what answers the
-    newest message of the user is recalled. Reasoning goes back with the messages of the current turn.
-    `namespace`, or what it makes of a run's config, keeps users apart: in a named one the other sessions of the user
-    are recalled too. `options` are those of `ACMS`. `FitError` when what is required does not fit.
+    The budget covers the whole request, instructions and tools included, as Chat Completions counts it with the
+    vocabulary o200k. Messages are shown as they were, with their ids; if the session is larger, messages relevant to
+    the newest message of the user are recalled. Reasoning is sent with the messages of the current turn. `namespace`, a
+    name or a function of a run's config, keeps users apart: in a named one the other sessions of the user are recalled
+    too. `options` are those of `ACMS`. Raise `FitError` if the required parts do not fit.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class ACMSMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> ModelResponse[Any]:
-        """Store what the run holds, show the model its part of the session, store what it answers."""
+        """Store the messages of the run, show the model its part of the session, store the answer."""
         config = get_config()
         response = handler(blocked(self._rendered(request, config)))
         blocked(self._store(response.result, config))
@@ -85,18 +85,18 @@ class ACMSMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         request: ModelRequest[Any],
         handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
     ) -> ModelResponse[Any]:
-        """Store what the run holds, show the model its part of the session, store what it answers."""
+        """Store the messages of the run, show the model its part of the session, store the answer."""
         config = get_config()
         response = await handler(await self._rendered(request, config))
         await self._store(response.result, config)
         return response
 
     def after_agent(self, state: AgentState[Any], runtime: Any) -> None:
-        """Store what came after the last call of the model."""
+        """Store the messages after the last call of the model."""
         blocked(self._store(state["messages"], get_config()))
 
     async def aafter_agent(self, state: AgentState[Any], runtime: Any) -> None:
-        """Store what came after the last call of the model."""
+        """Store the messages after the last call of the model."""
         await self._store(state["messages"], get_config())
 
     async def aclose(self) -> None:
@@ -150,9 +150,9 @@ class ACMSMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
 
 
 class ACMSChatMessageHistory(BaseChatMessageHistory):
-    """The messages of a session as a LangChain history; equal to what was added, with their ids.
+    """The messages of a session as a LangChain history; equal to the messages that were added, with their ids.
 
-    Artifacts of tools that are no JSON are not kept. Clearing puts messages out of force; `session.erase` deletes.
+    Artifacts of tools that are not JSON are not kept. Clearing retracts the messages; `session.erase` deletes.
     """
 
     def __init__(self, session: ACMS) -> None:
@@ -161,11 +161,11 @@ class ACMSChatMessageHistory(BaseChatMessageHistory):
 
     @property
     def messages(self) -> list[BaseMessage]:  # type: ignore[override]  # theirs is an attribute, or a property
-        """Return the messages in force, oldest first."""
+        """Return the active messages, oldest first."""
         return blocked(self.aget_messages())
 
     async def aget_messages(self) -> list[BaseMessage]:
-        """Return the messages in force, oldest first."""
+        """Return the active messages, oldest first."""
         entries = await self.session.entries()
         keys = await self.session.keys([entry.id for entry in entries])
         known = {entry.id: entry for entry in entries}
@@ -173,28 +173,28 @@ class ACMSChatMessageHistory(BaseChatMessageHistory):
         return [one.message.model_copy(update=one.more) for one in found]
 
     def add_messages(self, messages: Sequence[BaseMessage]) -> None:
-        """Append messages, all or none; one whose id is known replaces what that said."""
+        """Append messages, all or none; one whose id is known replaces the stored message."""
         blocked(self.aadd_messages(messages))
 
     async def aadd_messages(self, messages: Sequence[BaseMessage]) -> None:
-        """Append messages, all or none; one whose id is known replaces what that said."""
+        """Append messages, all or none; one whose id is known replaces the stored message."""
         await self.session.sync([serialize_message(message) for message in messages])
 
     def clear(self) -> None:
-        """Put all messages out of force."""
+        """Retract all messages."""
         blocked(self.aclear())
 
     async def aclear(self) -> None:
-        """Put all messages out of force."""
+        """Retract all messages."""
         await self.session.clear()
 
 
 class ACMSRetriever(BaseRetriever):
-    """What a session's past says about a query, as LangChain documents, the most relevant first.
+    """The items that a recall of a session finds for a query, as LangChain documents, the most relevant first.
 
-    `k` is how many there are at most, also in `invoke(query, k=3)`; `budget` is their tokens at most. With
-    `scope="namespace"` all sessions of a named namespace are asked. The metadata of a document has the role, the score,
-    the time, the name of the session, and what was noted with the message.
+    `k` is the maximum number of documents, also in `invoke(query, k=3)`; `budget` is the maximum of their tokens. With
+    `scope="namespace"` all sessions of a named namespace are searched. The metadata of a document has the role, the
+    score, the time, the name of the session, and the metadata of the message.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)

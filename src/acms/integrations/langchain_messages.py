@@ -1,4 +1,4 @@
-"""LangChain's messages as chat messages with what those cannot hold beside them, and back."""
+"""Convert LangChain's messages to chat messages with additional fields beside them, and back."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ _READ = ("content", "additional_kwargs")
 
 
 class Restored(NamedTuple):
-    """A message as a chat message says it, and the fields it has besides."""
+    """A message with the contents of a chat message, and its other fields."""
 
     message: BaseMessage
     more: dict[str, Any]
 
 
 def serialize_message(message: BaseMessage) -> dict[str, Any]:
-    """Return a message as ACMS stores it: a chat message under its id, and what that cannot hold in a `Raw` part.
+    """Return a message as ACMS stores it: a chat message under its id, and its other fields in a `Raw` part.
 
     A message without an id is given one.
     """
@@ -72,7 +72,7 @@ def message_of(
 ) -> Restored:
     """Return a chat message that shows some entries as one of LangChain, under the id that it was stored with.
 
-    What it had besides is left out where the text is not what was stored: an excerpt, an edit, without a secret.
+    Its other fields are left out if the text is not the stored one: an excerpt, an edit, a text without a secret.
     """
     (message,) = convert_to_messages([chat])
     if len(ids) != 1 or ids[0] not in keys or str(chat["content"]).startswith(RECALLED[0]):
@@ -88,9 +88,9 @@ def message_of(
 
 
 def restore_message_extras(found: Sequence[Restored], spare: int, counter: TokenCounter) -> list[BaseMessage]:
-    """Return messages with what they had besides.
+    """Return messages with their other fields.
 
-    What of it a model reads goes with those of the current turn, the newest first, as long as it costs no more than
+    Fields that a model reads are only restored in the current turn, the newest first, as long as they cost no more than
     `spare` tokens: a provider may refuse older reasoning behind another prefix.
     """
     shown: list[BaseMessage] = []

@@ -58,11 +58,11 @@ class ACMSStore(BaseStore):
     """The items of LangGraph's long-term memory as values of a key-value memory, each written atomically.
 
     Search reads the items under its namespace. Without an `index` a query ranks them by the words they share with it,
-    with one by the cosine of the vectors of its fields, which are stored with the item; what has none comes last,
-    without a score. An embedder of ACMS is an index: `{"dims": 384, "embed": LocalEmbedder().embed}`.
+    with one by the cosine of the vectors of its fields, which are stored with the item; items without vectors come
+    last, without a score. An embedder of ACMS is an index: `{"dims": 384, "embed": LocalEmbedder().embed}`.
 
     Blocking and async methods may be mixed, in any thread and event loop. Namespace and key together have up to 500
-    characters, a value up to 1 MB. Values do not expire. Whoever opened the memory closes it.
+    characters, a value up to 1 MB. Values do not expire. The caller closes the memory.
     """
 
     def __init__(self, kv: ListingKV, *, index: IndexConfig | None = None) -> None:
@@ -75,7 +75,7 @@ class ACMSStore(BaseStore):
         return blocked(self.abatch(ops))
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
-        """Run operations and return their results in order: what reads first, then of each key the last write."""
+        """Run operations and return their results in order: all reads run first, then the last write of each key."""
         listed = list(ops)
         paths = [_key_of_operation(op) for op in listed]
         results: list[Result] = []
@@ -149,7 +149,7 @@ class ACMSStore(BaseStore):
 
 
 def _key_of_operation(op: Op) -> str:
-    """Return the key of an item, or what the keys of the items begin with that an operation reads."""
+    """Return the key of an item, or the common prefix of the keys that an operation reads."""
     if isinstance(op, GetOp | PutOp):
         return f"{_prefix_of_namespace(op.namespace)}.{op.key}"
     if isinstance(op, SearchOp):
@@ -195,7 +195,7 @@ def _matches_condition(namespace: tuple[str, ...], wanted: MatchCondition) -> bo
 
 
 def _matches_filter(value: Any, wanted: Any) -> bool:
-    """Return whether a value is what a filter asks for: equal, compared by operators, or so field by field."""
+    """Return whether a value matches a filter: equal, compared by operators, or so field by field."""
     if isinstance(wanted, Mapping):
         if any(str(name).startswith("$") for name in wanted):
             return all(_compare_values(value, name, other) for name, other in wanted.items())

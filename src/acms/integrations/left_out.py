@@ -1,4 +1,4 @@
-"""What of a log a framework's own list leaves out: kept, and not shown to the model.
+"""Find the entries of a log that a framework's own list leaves out: kept, and not shown to the model.
 
 A framework may go back to an earlier point of a conversation, repeat a turn, or show one agent less than another. The
 log keeps everything; a request made of it ends where the list ends.
@@ -20,9 +20,9 @@ __all__ = ["LeftBehind", "hide_entries"]
 
 
 class LeftBehind:
-    """What lists go without that stood behind their last message when that was all of them the log knew.
+    """Entries that a list leaves out: they followed its last message when the log knew no more of the list.
 
-    It is remembered for each session while that is open: a list that goes on from there still goes without it.
+    They are remembered for each open session: a list that continues from there still leaves them out.
     """
 
     def __init__(self) -> None:
@@ -30,9 +30,9 @@ class LeftBehind:
         self._known: WeakKeyDictionary[ACMS, dict[str, str]] = WeakKeyDictionary()
 
     async def find(self, session: ACMS, done: Synced) -> frozenset[str]:
-        """Return the ids of what a list that was synced goes without.
+        """Return the ids of the entries that a synced list leaves out.
 
-        A turn that was interrupted is no such thing, it goes on; nor is what has no key, which no framework said.
+        Excluded are an interrupted turn, which continues, and entries without a key, which no framework wrote.
         """
         known = self._known.setdefault(session, {})
         ours = {*done.unchanged, *done.replaced}
@@ -49,7 +49,7 @@ class LeftBehind:
 async def _find_tail(
     session: ACMS, ours: Collection[str], new: Collection[str]
 ) -> tuple[str, Sequence[Entry]]:
-    """Return the last entry in force of a list, and the older ones than the new that stand behind it."""
+    """Return the last active entry of a list, and the entries behind it that are not among the new ones."""
     count = len(new) + 1
     while True:
         entries = await session.entries(count)
@@ -79,7 +79,7 @@ class _Without(SelectedLog):
 
     @property
     def ends_at(self) -> str:
-        """Not None: what was placed when all was shown is not gone on with."""
+        """Not None: a prompt does not continue a placement that was made while all entries were shown."""
         return "list"
 
     async def recall_for_prompt(self, query: str, *, exclude: Iterable[str] = (), **how: Any) -> ContextItems:

@@ -41,9 +41,9 @@ _FILES = (types.ImageBlock, types.AudioBlock, types.VideoBlock, types.DocumentBl
 class ACMSMemory(BaseMemory):
     """The memory of an agent: every message is kept in a session, and `get` shows its log within a token budget.
 
-    The count is that of `codec`, for what the memory returns: an agent's system prompt and its tools come on top, and
-    what it writes within a turn before it hands it over, as all but `ACMSFunctionAgent` do. Messages come back as they
-    were put; recalled text stands in a message of the user before the newest one.
+    The count is that of `codec`, for the messages that the memory returns. An agent's system prompt and its tools are
+    extra, and so is the current turn for agents that hand it over only at its end: all but `ACMSFunctionAgent`.
+    Messages are returned as they were put; recalled text stands in a message of the user before the newest one.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -63,7 +63,7 @@ class ACMSMemory(BaseMemory):
         return cls(**kwargs)
 
     async def aget(self, input: str | None = None, **kwargs: Any) -> list[ChatMessage]:
-        """Return what the model is shown for an input, by default for the last message of the user."""
+        """Return the messages for an input of the model, by default for the last message of the user."""
         if input is None:
             said = [entry.content for entry in await self.session.entries(50) if entry.role is Role.USER]
             input = said[-1] if said else ""
@@ -71,7 +71,7 @@ class ACMSMemory(BaseMemory):
         return await model_input(self.session, request, _DIALECT)
 
     async def aget_all(self) -> list[ChatMessage]:
-        """Return all messages in force as they were put; of one that was edited or withheld what is shown of it."""
+        """Return all active messages as they were put; an edited or withheld one with its current content."""
         return messages_of_entries(await self.session.entries(), _DIALECT)
 
     async def aput(self, message: ChatMessage) -> None:
@@ -84,7 +84,7 @@ class ACMSMemory(BaseMemory):
             await self.session.ingest_many([_DIALECT.write(message) for message in messages])
 
     async def aset(self, messages: list[ChatMessage]) -> None:
-        """Make the session hold just these messages: what is missing is retracted, and history keeps it."""
+        """Make the session hold exactly these messages: others are retracted, and stay in the history."""
         done = await self.session.sync([_DIALECT.write(one) for one in messages], gone="retract")
         held = {*done.unchanged, *done.appended, *done.replaced}
         before = [entry for entry in await self.session.entries() if entry.id not in held]
@@ -92,11 +92,11 @@ class ACMSMemory(BaseMemory):
             await withdraw_from_session(self.session, before, reason="set")
 
     async def areset(self) -> None:
-        """Put all messages out of force. History keeps them: `acms.erasure` erases."""
+        """Retract all messages. History keeps them: `acms.erasure` erases."""
         await self.session.clear()
 
     def get(self, input: str | None = None, **kwargs: Any) -> list[ChatMessage]:
-        """Return what the model is shown; see `aget`."""
+        """Return the messages for the model; see `aget`."""
         return asyncio_run(self.aget(input))
 
     def get_all(self) -> list[ChatMessage]:
@@ -116,7 +116,7 @@ class ACMSMemory(BaseMemory):
         asyncio_run(self.aset(messages))
 
     def reset(self) -> None:
-        """Put all messages out of force; see `areset`."""
+        """Retract all messages; see `areset`."""
         asyncio_run(self.areset())
 
 
@@ -131,13 +131,13 @@ class ACMSFunctionAgent(FunctionAgent):
     async def handle_tool_call_results(
         self, ctx: Any, results: list[ToolCallResult], memory: BaseMemory
     ) -> None:
-        """Store what the tools answered."""
+        """Store the results of the tools."""
         await super().handle_tool_call_results(ctx, results, memory)
         await self.finalize(ctx, AgentOutput(response=ChatMessage(), current_agent_name=self.name), memory)
 
 
 class ACMSMemoryBlock(BaseMemoryBlock[str]):
-    """A block of LlamaIndex's `Memory`: keeps what its queue lets go, and recalls what answers the last message."""
+    """A block of LlamaIndex's `Memory`: keeps the messages that leave its queue, and recalls for the last message."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 

@@ -1,8 +1,8 @@
-"""What a framework's model is given: the log within a token budget, as messages of the framework again.
+"""The input of a framework's model: the log within a token budget, as messages of the framework again.
 
-An adapter says in a `Dialect` how its messages are written as messages of a log and read back. What a prompt shows as
-it was said comes back as the framework's own message, with its ids and all that ACMS does not understand; what ACMS
-wrote itself (recalled text, a summary, a message that was cut, edited or redacted) is made anew.
+A `Dialect` of an adapter defines how its messages are written as messages of a log and read back. A message that a
+prompt shows unchanged comes back as the framework's own message, with its ids and all that ACMS does not understand;
+messages written by ACMS (recalled text, a summary, a message that was cut, edited or redacted) are created.
 """
 
 from __future__ import annotations
@@ -73,23 +73,23 @@ class Dialect(Protocol[M]):
         ...
 
     def make(self, said: Made) -> M:
-        """Return what ACMS wrote as a message of the framework."""
+        """Return a message written by ACMS as one of the framework."""
         ...
 
     def unseen(self, message: M, counter: TokenCounter) -> int:
-        """Count what of a message is sent besides what was written, such as bytes."""
+        """Count the tokens of a message that are sent besides its written parts, such as bytes."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What a request has besides the log."""
+    """The parts of a request besides the log."""
 
-    #: Counts the request and says what is valid for the provider.
+    #: Counts the request and knows the rules of the provider.
     codec: Codec
     #: Tokens of the whole request, instructions and tools included.
     budget: int
-    #: What is recalled for; blank recalls nothing.
+    #: The query of the recall; blank recalls nothing.
     query: str
     instructions: str = ""
     tools: Sequence[Tool | Mapping[str, Any]] = ()
@@ -116,16 +116,16 @@ async def model_input(
     known: Mapping[str, M] | None = None,
     hidden: Collection[str] = (),
 ) -> list[M]:
-    """Return what the model is shown of a session, oldest first, without the instructions of the request.
+    """Return the messages of a session for the model, oldest first, without the instructions of the request.
 
-    `known` are messages the framework has at hand, by key: they are handed back themselves; `hidden` are ids of entries
+    `known` are messages the framework has at hand, by key: they are returned themselves; `hidden` are ids of entries
     that are not shown. In a named namespace its other sessions are recalled from; after an answer of the model nothing
-    is. `TokenBudgetExceededError` when what must be there does not fit.
+    is. Raise `TokenBudgetExceededError` if the required parts do not fit.
     """
     newest = [one for one in await session.entries(1 + len(hidden)) if one.id not in hidden][-1:]
     if not newest:
         return []
-    if newest[0].role is Role.ASSISTANT:  # the turn is over: what it recalled would stand behind its answer
+    if newest[0].role is Role.ASSISTANT:  # the turn is over: a recall would stand behind its answer
         request = replace(request, query="")
     budget = room = most = request.budget
     least, over = 0, 0
@@ -152,7 +152,7 @@ async def model_input(
 
 
 def make_prompt(session: ACMS, request: Request, hidden: Collection[str] = ()) -> Prompt:
-    """Return the prompt of a request: its instructions in one message, the log, and what is recalled."""
+    """Return the prompt of a request: its instructions in one message, the log, and the recalled entries."""
     prompt = Prompt(request.codec)
     if request.instructions.strip():
         prompt = prompt.system(well_formed(request.instructions))
@@ -166,7 +166,7 @@ def make_prompt(session: ACMS, request: Request, hidden: Collection[str] = ()) -
 async def recall_items(
     session: ACMS, query: str, budget: int, *, limit: int | None = None, scope: str | None = None
 ) -> ContextItems:
-    """Recall what matches a query, by default from all sessions of a named namespace."""
+    """Recall the items that match a query, by default from all sessions of a named namespace."""
     return await session.recall_for_prompt(well_formed(query), budget=budget, scope=scope, limit=limit)
 
 
@@ -236,7 +236,7 @@ def _align_tool_pairs(shown: Sequence[_Sourced[M]]) -> list[_Sourced[M]]:
 def _build_framework_messages(
     shown: Sequence[_Sourced[M]], dialect: Dialect[M], counter: TokenCounter
 ) -> tuple[list[M], int]:
-    """Return the framework's own messages and those that ACMS wrote, and what they cost beyond what the codec saw.
+    """Return the framework's own messages and those that ACMS wrote, and their cost beyond the codec's count.
 
     Codecs of Chat Completions do not send reasoning; a framework does.
     """
@@ -269,7 +269,7 @@ async def _find_original(session: ACMS, id: str, dialect: Dialect[M]) -> M | Non
 
 
 def _may_be_original(message: PromptMessage) -> bool:
-    """Return whether a message may be what was said: recalled text has many sources and is never looked up."""
+    """Return whether a message may be an original: recalled text has many sources and is never looked up."""
     return message.role is not Role.USER or len(message.sources) <= 2
 
 
@@ -280,13 +280,13 @@ def original_of_entry(entry: Entry, dialect: Dialect[M]) -> M | None:
 
 
 def raw_of(parts: Sequence[Part], vendor: str) -> str | None:
-    """Return what the `Raw` part of an adapter holds; None without one."""
+    """Return the content of the `Raw` part of an adapter; None without one."""
     kept = (part.json for part in parts if isinstance(part, Raw) and part.vendor == vendor)
     return next(kept, None)
 
 
 def messages_of_entries(entries: Sequence[Entry], dialect: Dialect[M]) -> list[M]:
-    """Return entries as the framework's messages; one that was edited or withheld with what is shown of it."""
+    """Return entries as the framework's messages; an edited or withheld one with its current content."""
     names: dict[str, str] = {}
     found: list[M] = []
     for entry in entries:
@@ -299,7 +299,7 @@ def messages_of_entries(entries: Sequence[Entry], dialect: Dialect[M]) -> list[M
 
 
 def is_entry_unchanged(entry: Entry, written: Mapping[str, Any]) -> bool:
-    """Return whether an entry still says what was written."""
+    """Return whether an entry still has the written content."""
     return _content_of_parts(read_repaired(written)[0]["parts"]) == _content_of_parts(entry.parts)
 
 
@@ -317,7 +317,7 @@ def json_text(value: Any) -> str:
 
 
 def json_object(text: str, name: str) -> dict[str, Any]:
-    """Return the object that a text says in JSON; what is none under a name."""
+    """Return the JSON object that a text holds; a text that holds none as the value of `name`."""
     with suppress(ValueError):
         if isinstance(found := loads(text), dict):
             return found
@@ -325,7 +325,7 @@ def json_object(text: str, name: str) -> dict[str, Any]:
 
 
 def _content_of_parts(parts: Sequence[Part]) -> tuple[object, ...]:
-    """Return what parts say, whatever the codec made of their boundaries and ids."""
+    """Return the content of parts, whatever boundaries and ids the codec gave them."""
     return (
         "\n".join(part.text for part in parts if isinstance(part, Text) and part.text),
         [(part.name, part.arguments) for part in parts if isinstance(part, ToolCall)],

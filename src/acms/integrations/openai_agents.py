@@ -47,7 +47,7 @@ class ACMSSession:
 
     `memory` is the ACMS session underneath: use it for recall, history and time travel. `session_settings` are the
     SDK's own; their `limit` is the default of `get_items`. A session may be used from several event loops, as by
-    `Runner.run_sync`, and inside an `OpenAIResponsesCompactionSession`: what that replaces stays in the log.
+    `Runner.run_sync`, and inside an `OpenAIResponsesCompactionSession`: the items that this replaces stay in the log.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class ACMSSession:
         self._locks: PerLoop[asyncio.Lock] = PerLoop(asyncio.Lock)
 
     async def get_items(self, limit: int | None = None) -> list[Any]:
-        """Return the items in force as they read now, oldest first; with a limit the newest of them."""
+        """Return the active items as they read now, oldest first; with a limit the newest of them."""
         limit = resolve_session_limit(limit, self.session_settings)
         entries = await self.memory.entries(limit) if limit is None or limit > 0 else ()
         return [_item_of_entry(entry) for entry in entries]
@@ -81,9 +81,9 @@ class ACMSSession:
             await self.memory.ingest_many([_message_of_item(item) for item in items])
 
     async def pop_item(self) -> Any | None:
-        """Put the newest item out of force and return it; None when there is none. History keeps it.
+        """Retract the newest item and return it; None if there is none. History keeps it.
 
-        A summary goes with all that it stands for.
+        A summary is retracted with all the messages that it summarizes.
         """
         async with self._locks.here():
             newest = await self.memory.entries(1)
@@ -93,7 +93,7 @@ class ACMSSession:
             return _item_of_entry(newest[0])
 
     async def clear_session(self) -> None:
-        """Put all items out of force. History keeps them."""
+        """Retract all items. History keeps them."""
         async with self._locks.here():
             await self.memory.clear()
 
@@ -101,9 +101,9 @@ class ACMSSession:
         """Return a `call_model_input_filter` that shows the model at most `budget` tokens of the session.
 
         Instructions and function tools of the agent are counted too, as the Responses API does with the vocabulary
-        o200k. The newest items are sent as they are, the current turn with its reasoning where that fits; what answers
-        the newest message of the user is recalled, in a named namespace from its other sessions too. A run must be
-        given the session. `FitError` when what is required does not fit.
+        o200k. The newest items are sent unchanged, the current turn with its reasoning if that fits; items relevant to
+        the newest message of the user are recalled, in a named namespace from its other sessions too. A run must be
+        given the session. Raise `FitError` if the required parts do not fit.
         """
         return partial(self._within, budget)
 
@@ -148,9 +148,9 @@ class ACMSSession:
         return shown, budget - rendered.tokens.upper_bound
 
     def _with_turn(self, shown: list[Any], spare: int, given: Sequence[Any]) -> tuple[list[Any], int]:
-        """Send the current turn as it is, with what ACMS does not understand, if all of it is shown and fits.
+        """Send the current turn unchanged, with items that ACMS does not understand, if all of it is shown and fits.
 
-        If it does not, the tokens that it needs beside what is shown are returned too, else 0.
+        If it does not fit, also return the additional tokens that it needs, else 0.
         """
         turn = given[max((at for at, item in enumerate(given) if item.get("role") == "user"), default=0) :]
         said = sorted(_content_of_item(item) for item in turn if _has_known_content(item))
@@ -165,7 +165,7 @@ class ACMSSession:
         return ([*shown[:place], *turn], 0) if more <= spare else (shown, more)
 
     def _cost(self, item: Mapping[str, Any]) -> int:
-        """Return what an item costs at most that is sent as it is."""
+        """Return the maximum cost of an item that is sent unchanged."""
         content = item.get("content")
         parts = [part for part in content if isinstance(part, Mapping)] if isinstance(content, list) else []
         media = [part for part in parts if part.get("type") in ("input_image", "input_file")]
@@ -209,7 +209,7 @@ def _is_file(part: Json) -> bool:
 
 
 def _content_of_item(item: Mapping[str, Any]) -> tuple[object, ...]:
-    """Return what an item says, whatever form it has: its type, role and text, calls and results."""
+    """Return the content of an item in any form: its type, role and text, calls and results."""
     turn, _ = read_repaired(_message_of_item(item))
     parts: Sequence[Part] = turn["parts"]
     texts = [part.text for part in parts if isinstance(part, Text)]
@@ -218,9 +218,9 @@ def _content_of_item(item: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def _has_known_content(item: Any) -> bool:
-    """Return whether an item says something that ACMS understands; the others go to their provider alone.
+    """Return whether ACMS understands the content of an item; the others go to their provider alone.
 
-    A message of the user does, be it but an image: a turn begins with it.
+    It does for any message of the user, even a single image: a turn begins with it.
     """
     return item.get("role") == "user" or any(_content_of_item(item)[2:])
 
@@ -237,7 +237,7 @@ def _find_unstored_items(given: Sequence[Any], stored: Sequence[Entry]) -> Seque
 def _restore_items(
     shown: Sequence[dict[str, Any]], messages: Sequence[PromptMessage], entries: Sequence[Entry]
 ) -> list[Any]:
-    """Return what is shown as the items that were stored, where they say just that.
+    """Return the shown items as the items that were stored, where their contents are equal.
 
     An item that was made after reasoning which is not shown is sent without its id: the API wants both or neither.
     """
@@ -262,7 +262,7 @@ def _restore_items(
 
 
 def _find_reasoned_ids(entries: Sequence[Entry]) -> set[str]:
-    """Return the ids of what a model answered after reasoning."""
+    """Return the ids of the items that a model answered after reasoning."""
     found: set[str] = set()
     thought = False
     for entry in entries:

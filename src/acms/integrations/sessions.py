@@ -1,4 +1,4 @@
-"""The sessions that an adapter has open, and what it keeps beside their logs."""
+"""The open sessions of an adapter, and the state that it keeps beside their logs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from acms.session import ACMS
 __all__ = ["Sessions", "StateMemory"]
 
 _IDLE = 256
-"""How many sessions stay open that nobody is using."""
+"""How many unused sessions stay open."""
 
 
 class StateMemory(CompareAndSetKV, ListingKV, Protocol):
-    """What an adapter keeps beside its logs: names, states, records."""
+    """The key-value memory of an adapter beside its logs: names, states, records."""
 
 
 @dataclass(slots=True)
@@ -61,11 +61,11 @@ class Sessions:
             one.calls -= 1
             idle = [key for key, one in self._open.items() if not one.calls and not one.lent]
             gone = [self._open.pop(key) for key in idle[: max(0, len(idle) - _IDLE)]]
-            for each in gone:  # nobody finds them any more while they are closed
+            for each in gone:  # no caller can get them while they are being closed
                 await each.session.close()
 
     async def aclose(self) -> None:
-        """Close them; the storage is whoever opened it's."""
+        """Close the sessions; the caller closes the storage."""
         while self._open:
             await self._open.popitem()[1].session.close()
 

@@ -1,6 +1,6 @@
-"""Events: frozen objects in the past tense, given to `ACMSConfig.on_event`. Ids and counts only, never message text.
+"""Events: frozen objects in the past tense, passed to `ACMSConfig.on_event`. Ids and counts only, never message text.
 
-`Reflected` is the exception: it is the trace of a reflection, and holds what was proposed.
+`Reflected` is the exception: it is the trace of a reflection, and holds the proposals.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewritten:
-    """Something was put out of force: a message retracted or replaced, a summary undone."""
+    """A message was retracted or replaced, or a summary was undone."""
 
     context_id: str
     version: int
@@ -82,7 +82,7 @@ class Rewritten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compacted:
-    """A summary stands for a stretch of the log."""
+    """A summary replaces a stretch of the log."""
 
     context_id: str
     version: int
@@ -96,7 +96,7 @@ class Compacted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reflected:
-    """Episodes were reflected on: what was read, what was proposed, and what became of it."""
+    """Episodes were reflected on: the messages read, the proposals, and their outcomes."""
 
     context_id: str
     job_id: str
@@ -105,11 +105,11 @@ class Reflected:
     #: Ordinals of the episodes, and the versions of the messages that were read.
     episodes: tuple[int, ...]
     turns: tuple[int, ...]
-    #: Ids of the facts in force that the reflector was shown.
+    #: Ids of the active facts that the reflector was shown.
     known: tuple[str, ...]
     #: Every proposal in order, each with its outcome; those that the reflector itself refused at the end.
     decisions: tuple[Decision, ...]
-    #: What of the answer could not be read.
+    #: The parts of the answer that could not be read.
     unreadable: tuple[str, ...]
     #: Versions of the first and last entry it appended; None when it appended none.
     versions: tuple[int, int] | None
@@ -138,7 +138,7 @@ class JobFailed:
     job_id: str
     kind: str
     attempt: int
-    #: What became of the job: "ready" to be tried again, "failed" for good, or "cancelled".
+    #: The new state of the job: "ready" to be retried, "failed" permanently, or "cancelled".
     state: str
     error: str
 
@@ -200,7 +200,7 @@ class PromptRendered:
     left_out: int
     predicted_cached_tokens: int
     seconds: float
-    #: What its tokens are used for, and what they cost in units of uncached input: reads at a tenth.
+    #: How its tokens are used, and their cost in units of uncached input: reads at a tenth.
     use: Use = UNUSED
     paid: float = 0.0
 

@@ -44,7 +44,7 @@ def log_event(level: int, name: str, **fields: object) -> None:
 
 
 def emit_event(listener: Callable[[Any], object] | None, event: object) -> None:
-    """Give an event to whoever listens; a listener that fails changes nothing and is logged."""
+    """Pass an event to the listener, if any; an error of the listener is logged and has no other effect."""
     annotate_operation(event)
     if listener is None:
         return
@@ -55,9 +55,9 @@ def emit_event(listener: Callable[[Any], object] | None, event: object) -> None:
 
 
 def safe_error(error: BaseException) -> str:
-    """Return what may be kept of an error: messages of ours; of others the class and the place, never their text.
+    """Return the text of an ACMS error; of any other only its class and location, which are safe to store.
 
-    An error of a model's client may quote the conversation, and what is erased must not live on in a job or a log.
+    An error of a model's client may quote the conversation, and erased text must not survive in a job or a log.
     """
     if isinstance(error, ACMSError):
         return f"{error.code}: {error}"[:500]

@@ -1,8 +1,8 @@
-"""Spans and metrics of what a session does, by OpenTelemetry: names, ids, counts, versions and times, never text.
+"""Spans and metrics of a session's operations, by OpenTelemetry: names, ids, counts, versions and times, never text.
 
-A verb is a span `acms.<verb>`, a job is `acms.job`. Attributes and the names of operations are those of the semantic
-conventions for generative AI, in which a log is a memory store, where they have any. Nobody can listen who has not
-imported OpenTelemetry: without it nothing is imported and nothing recorded.
+A verb is a span `acms.<verb>`, a job is `acms.job`. Attributes and the names of operations follow the semantic
+conventions for generative AI where they define any; there a log is a memory store. Unless the process has imported
+OpenTelemetry, nothing is imported here and nothing is recorded.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ SIZES = tuple(4.0**power for power in range(12))
 
 
 class _Instruments(NamedTuple):
-    """What records: a tracer, and the metrics by operation."""
+    """The instruments that record: a tracer, and the metrics by operation."""
 
     tracer: Tracer
     duration: Histogram
@@ -69,16 +69,16 @@ class _Instruments(NamedTuple):
 
 
 def find_instruments() -> _Instruments | None:
-    """Return what records; None when nobody listens."""
+    """Return the instruments that record, or None if OpenTelemetry is not imported."""
     trace, metrics = sys.modules.get("opentelemetry.trace"), sys.modules.get("opentelemetry.metrics")
-    if trace is None or metrics is None:  # whoever imports an SDK has both
+    if trace is None or metrics is None:  # importing an SDK imports both
         return None
     return _create_instruments(trace.get_tracer_provider(), metrics.get_meter_provider())
 
 
 @lru_cache(maxsize=1)
 def _create_instruments(spans: TracerProvider, numbers: MeterProvider) -> _Instruments | None:
-    """Return what records by providers; None when both are those of the API itself, which stand in for none."""
+    """Return the instruments of providers; None if both are the defaults of the API itself, which record nothing."""
     if all(type(one).__module__.startswith(_API) for one in (spans, numbers)):
         return None
     meter = numbers.get_meter("acms")
@@ -98,7 +98,7 @@ def _create_instruments(spans: TracerProvider, numbers: MeterProvider) -> _Instr
 
 
 class Operation:
-    """What is recorded of an operation while it runs; every method does nothing when nobody listens."""
+    """The recording of a running operation; every method does nothing if nothing is recorded."""
 
     def __init__(self, span: Span | None = None, by: _Instruments | None = None) -> None:
         self.span = span if span is not None and span.is_recording() else None
@@ -108,14 +108,14 @@ class Operation:
         self.tokens: int | None = None
 
     def note(self, said: object) -> None:
-        """Record what came of it, as far as it is known what to say of such an object."""
+        """Record the attributes of a result, if its type has any."""
         if self._by is not None:
             told = next((_TOLD[kind] for kind in type(said).__mro__ if kind in _TOLD), None)
             self.attributes.update({} if told is None else told(said))
 
     @contextmanager
     def stage(self, name: str) -> Generator[None]:
-        """Put what runs inside the block into a child span."""
+        """Run the block in a child span."""
         if self.span is None or self._by is None:
             yield
             return
@@ -127,7 +127,7 @@ class Operation:
             yield
 
     def ended(self, name: str, began: float, error: str) -> None:
-        """Record how long it took, and what it came to."""
+        """Record the duration, the result and the error type."""
         if self._by is None:
             return
         about: dict[str, str] = {"acms.operation": name, "gen_ai.operation.name": NAMES.get(name, name)}
@@ -157,7 +157,7 @@ def annotate_operation(said: object) -> None:
 def record_operation(
     name: str, about: Attributes | None = None, *, of: object = None, apart: bool = False
 ) -> Generator[Operation]:
-    """Record what runs inside the block, and its error by type alone; with `apart` it has no parent.
+    """Record the block as an operation, and its error by type alone; with `apart` it has no parent.
 
     `of` is the session it is an operation of.
     """
@@ -199,12 +199,12 @@ def _current_span(span: Span) -> Generator[None]:
 
 
 def error_type(error: BaseException) -> str:
-    """Return the code of an error of ours, the class of another: never what it says."""
+    """Return the code of an ACMS error, the class of any other; never its message."""
     return error.code if isinstance(error, ACMSError) else type(error).__qualname__
 
 
 RECORDED_AS = {"recall_for_prompt": "recall"}
-"""Verbs that are recorded under the name of another one: to whoever watches they are the same."""
+"""Verbs that are recorded under the name of another one: an observer need not tell them apart."""
 
 
 def trace_class(cls: C) -> C:
@@ -216,7 +216,7 @@ def trace_class(cls: C) -> C:
 
 
 def trace_function(call: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
-    """Record a coroutine function under its name; its first argument is the session, or what else it is given."""
+    """Record a coroutine function under its name; its first argument is the session, or another object."""
     name = RECORDED_AS.get(call.__name__, call.__name__)
 
     @wraps(call)
@@ -297,4 +297,4 @@ _TOLD: Mapping[type, Callable[[Any], Attributes]] = {
     int: lambda it: {"acms.version": it},
     **dict.fromkeys((list, tuple), _list_attributes),
 }
-"""What is said of an object: what a verb returned, or what it and its jobs report on the way."""
+"""Attributes of an object that a verb returned, or that it and its jobs report on the way."""

@@ -1,7 +1,7 @@
 """OpenTelemetry spans of prompts, with the attribute names of the semantic conventions for generative AI.
 
 A render is one operation, `acms.prompt.render`, with a child for each of its stages and an event for each scope that
-was shrunk; every render has its own, whatever runs beside it. When nobody listens, nothing is recorded. Message text is
+was shrunk; every render has its own, whatever runs beside it. Without a listener nothing is recorded. Message text is
 recorded only after `record_content()`.
 
 A render calls no model: its operation is `render_prompt`, not `chat`, and its tokens are `acms.prompt.*`, not usage, so
@@ -32,19 +32,19 @@ _content = False
 
 
 def record_content(on: bool = True) -> None:
-    """Record what the messages of prompts say as `gen_ai.input.messages`, in this process; off until it is called."""
+    """Record the text of prompts as `gen_ai.input.messages`, in this process; off until it is called."""
     global _content
     _content = on
 
 
 class RenderSpan:
-    """The span of one render; every method does nothing when nobody records it."""
+    """The span of one render; every method does nothing if it is not recorded."""
 
     def __init__(self, of: Operation) -> None:
         self._of = of
 
     def stage(self, name: str) -> AbstractContextManager[object]:
-        """Put what runs inside the block into a child span: "gather", "recall", "fit"."""
+        """Run the block in a child span: "gather", "recall", "fit"."""
         return self._of.stage(f"acms.{RENDER}.{name}")
 
     def step(self, event: ScopeShrunk) -> None:
@@ -62,7 +62,7 @@ class RenderSpan:
             )
 
     def done(self, event: PromptRendered, messages: Sequence[PromptMessage] = ()) -> None:
-        """Note what came of the render; the messages are read only when their text is to be recorded."""
+        """Record the result of the render; the messages are read only when their text is to be recorded."""
         self._of.tokens = event.tokens
         self._of.attributes.update(
             {
@@ -149,13 +149,13 @@ def _parse_arguments(arguments: str) -> Json:
 
 
 class RequestSpan:
-    """The span of one request to the HTTP service; does nothing when nobody records it."""
+    """The span of one request to the HTTP service; does nothing if it is not recorded."""
 
     def __init__(self, span: Span | None = None) -> None:
         self._span = span
 
     def done(self, *, operation: str, route: str, status: int, code: str) -> None:
-        """Note what was asked and how it was answered: no ids, no tenant, no query."""
+        """Record the operation and the answer's status: no ids, no tenant, no query."""
         if self._span is None:
             return
         self._span.update_name(operation)

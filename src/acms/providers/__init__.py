@@ -1,6 +1,6 @@
 """AI models behind a port: token counters, embedders, rerankers, summarizers, reflectors; sources of knowledge.
 
-What needs an extra is imported when asked for.
+Modules that need an extra are imported on first use.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Addresses a server may be asked to call: public ones, checked after the name was resolved.
+"""Check the addresses that a server may be asked to call: only public ones, checked after the name is resolved.
 
-Whoever lets data or a request choose where a server connects to lets it reach what only the server can reach: its own
-loopback, the database next door, the credentials that a cloud serves at 169.254.169.254. A name is no protection, for
-its answer may change between the check and the connection. So the name is resolved here, once, every address of the
-answer is checked, and the connection goes to one of those.
+Letting data or a request choose where a server connects exposes everything that only the server can reach: its own
+loopback, a database on the same network, the credentials that a cloud serves at 169.254.169.254. Checking the name is
+not enough, because it may resolve differently between the check and the connection. So the name is resolved here once,
+every resolved address is checked, and the connection goes to one of those addresses.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Guard:
         self._resolve = resolve
 
     async def addresses(self, host: str, port: int, *, provider: str) -> list[str]:
-        """Return the addresses to connect to; one that is refused refuses the name, and is not told to the caller."""
+        """Return the addresses to connect to; one refused address refuses the name, and is not shown to the caller."""
         try:
             found = list(await self._resolve(host, port))
         except OSError as error:

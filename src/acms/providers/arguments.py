@@ -1,4 +1,4 @@
-"""What providers of models check of the arguments they are made with."""
+"""Checks of the arguments that providers of models share."""
 
 from __future__ import annotations
 

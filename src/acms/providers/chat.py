@@ -15,12 +15,12 @@ __all__ = ["BOUNDS", "SCHEMA", "TEMPERATURE", "THINKING", "Chat", "accepted_sche
 
 THINKING = re.compile(r"\A\s*<think>.*?</think>\s*", re.DOTALL)
 TEMPERATURE, BOUNDS, SCHEMA = "temperature", "bounds", "schema"
-"""What a server may refuse of a request."""
+"""Features of a request that a server may refuse."""
 _LIMITS = ("max_tokens", "max_completion_tokens")
 
 
 def feature_to_leave_out(error: StatusError, refused: frozenset[str], schema: bool) -> str | None:
-    """Return what to leave out of a request that a server refused, or None if nothing is left to leave out.
+    """Return the feature to leave out of a request that a server refused, or None if nothing is left to leave out.
 
     `temperature` where the server names it: models that think first take none. Else the bounds of the schema, then the
     schema.
@@ -41,8 +41,8 @@ def accepted_schema(schema: Mapping[str, Any] | None, refused: frozenset[str]) -
 class Chat:
     """One chat model behind an endpoint, at temperature 0: the same request has the same answer as far as it can.
 
-    What a server refuses with status 400 or 422 is left out from the first answer without it on: the temperature, the
-    bounds of the schema or the schema, and `max_tokens` where it wants `max_completion_tokens`.
+    Features that a server refuses with status 400 or 422 are left out after the first answer without them: the
+    temperature, the bounds of the schema or the schema, and `max_tokens` where it wants `max_completion_tokens`.
     """
 
     def __init__(self, endpoint: Endpoint, model: str) -> None:
@@ -54,9 +54,9 @@ class Chat:
     async def complete(
         self, system: str, prompt: str, *, max_tokens: int, schema: Mapping[str, Any] | None = None
     ) -> str:
-        """Return the model's answer, without what it thought aloud; JSON that follows `schema` where it can.
+        """Return the model's answer without its thoughts, as JSON that follows `schema` where supported.
 
-        `ProviderError` when it gives none: `retryable` unless the model or a filter refused.
+        Raise `ProviderError` if there is no answer: `retryable` unless the model or a filter refused.
         """
         limit, refused = self._limit, self._refused
         while True:

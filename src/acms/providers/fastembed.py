@@ -46,7 +46,7 @@ class _Model:
         self._loaded: Any = None
 
     async def run(self, work: Callable[[Any], T]) -> T:
-        """Return what `work` makes of the model; `ProviderError` when it fails."""
+        """Return the result of `work` on the model; raise `ProviderError` if it fails."""
 
         def locked() -> T:
             with self._lock:
@@ -109,7 +109,7 @@ class FastEmbedEmbedder:
         )
         #: Numbers in a vector.
         self.dimension = size
-        #: Names the model, and what is put before a passage: vectors made otherwise are never compared.
+        #: Names the model and its passage prefix: vectors with different names are never compared.
         self.model = name_space(label, self._prompts.passage)
         self._model = _Model(lambda: kind(name, **settings))
 
@@ -204,7 +204,7 @@ def _stack_normalized(vectors: Any) -> NDArray[np.float32]:
     return np.asarray(found / np.where(norms > 0, norms, 1), np.float32)
 
 
-# ── what fastembed knows ────────────────────────────────────────────────────────────────────────────────────────────
+# ── models of fastembed ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _supports_model(kind: Any, name: str) -> bool:

@@ -1,7 +1,7 @@
-"""Model servers by HTTP: one JSON question, one JSON answer; tried again, bounded in time, size and number.
+"""Model servers over HTTP: one JSON request, one JSON answer; retried, and bounded in time, size and number.
 
-What leaves this module in an error or a log is a status, the server's own code for it and an exception's name: never
-the key, the text of a request or an answer. Keys are taken out of answers too, for a server may echo them.
+Errors and logs of this module hold only a status, the server's own code for it and an exception's name: never the key,
+the text of a request or an answer. Keys are removed from answers too, since a server may echo them.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class UnreachableError(ProviderError):
 
 
 class _Secret:
-    """A key that shows itself to nobody who only looks."""
+    """An API key that its repr does not show."""
 
     __slots__ = ("reveal",)
 
@@ -99,7 +99,7 @@ class _Line:
 
 
 class _Question(NamedTuple):
-    """What a server is asked."""
+    """A request to a server."""
 
     method: str
     url: httpx2.URL
@@ -110,19 +110,19 @@ class _Question(NamedTuple):
 
 
 class Endpoint:
-    """A model server at an address, with its key: asked in JSON, answered in JSON.
+    """A model server at an address, with its key; requests and answers are JSON.
 
-    Opened by the first call, once for each event loop; `aclose` closes what the running loop opened, and a later call
-    opens it again. Calls may overlap: at most `concurrency` are under way, the others wait for their turn.
+    The first call opens the connections, once for each event loop; `aclose` closes those of the running loop, and a
+    later call opens new ones. Calls may overlap: at most `concurrency` run at once, the others wait for their turn.
 
-    Every failure is a `ProviderError` that names `provider` (the host, unless given). Timeouts, broken connections, an
-    answer that was cut or is not what was asked for, and the statuses 408, 409, 425, 429 and 5xx are `retryable`, and
-    tried again as `retry` says, at the server's pace; other statuses, redirects and an answer of more than `max_bytes`
-    are not. `timeout` holds for one attempt, without the wait for its turn.
+    Every failure is a `ProviderError` that names `provider` (by default the host). Timeouts, broken connections,
+    truncated or malformed answers, and the statuses 408, 409, 425, 429 and 5xx are `retryable`, and retried as `retry`
+    configures, at the server's pace; other statuses, redirects and an answer of more than `max_bytes` are not.
+    `timeout` applies to one attempt, without the wait for its turn.
 
-    An address in code is trusted, loopback and plain HTTP included. With `trusted=False` it may come from data: then it
-    must be https, its name is resolved before every attempt, the connection goes to an address that was checked to be
-    public (or lies in a network of `allow`), and proxies of the environment are not used.
+    An address in code is trusted, including loopback and plain HTTP. With `trusted=False` it may come from data: then
+    it must be https, its name is resolved before every attempt, the connection goes to an address that was checked to
+    be public (or lies in a network of `allow`), and proxies of the environment are not used.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class Endpoint:
         return f"Endpoint({str(self._url)!r})"
 
     async def post(self, path: str, body: Mapping[str, Any], read: Callable[[dict[str, Any]], T]) -> T:
-        """Ask, and return what `read` makes of the answer, a JSON object.
+        """Send a request, and return the result of `read` for the answer, a JSON object.
 
         When `read` raises anything but an error of ACMS, the answer counts as garbled. It may be called in a worker
         thread, and again with another answer.
@@ -180,7 +180,7 @@ class Endpoint:
         return await self._asked(_Question("POST", self._at(path), content), read)
 
     async def get(self, path: str, read: Callable[[dict[str, Any]], T], *, query: str = "") -> T:
-        """Fetch a JSON object and return what `read` makes of it, as `post` does."""
+        """Fetch a JSON object and return the result of `read` for it, as `post` does."""
         url = self._at(path)
         return await self._asked(
             _Question("GET", url.copy_with(query=query.encode()) if query else url), read
@@ -200,7 +200,7 @@ class Endpoint:
         return self._url.copy_with(path=f"{self._url.path.rstrip('/')}/{path.lstrip('/')}")
 
     async def aclose(self) -> None:
-        """Close what the running event loop opened; calls under way fail. Idempotent."""
+        """Close the connections of the running event loop; calls under way fail. Idempotent."""
         line = self._lines.pop(asyncio.get_running_loop(), None)
         if line is not None:
             line.closed = True
@@ -267,7 +267,7 @@ class Endpoint:
                 else:
                     failure = self._failure(f"no answer within {self._timeout:g} s")
             except httpx2.ConnectError as error:
-                # Nothing was sent yet, so what it says is about the network alone.
+                # Nothing was sent yet, so the message is about the network alone.
                 failure = self._unreachable(f"cannot be reached: {' '.join(str(error).split())[:200]}")
             except Exception as error:
                 closed = line.closed
@@ -339,13 +339,13 @@ class Endpoint:
                 if len(read) > self._max_bytes:
                     break
                 if len(read) > _LONG:
-                    await asyncio.sleep(0)  # what has come already is read without a wait
+                    await asyncio.sleep(0)  # data that has arrived is read without waiting
             else:
                 return bytes(read)
         raise self._failure(f"answered with more than {self._max_bytes} bytes", retryable=False)
 
     async def _head(self, response: httpx2.Response) -> bytes:
-        """Read the start of an error's body; what happens on the way does not matter, the status is known."""
+        """Read the start of an error's body; a failure does not matter, since the status is known."""
         read = bytearray()
         with contextlib.suppress(httpx2.HTTPError):
             async for chunk in response.aiter_raw():
@@ -403,12 +403,12 @@ class Endpoint:
 
 @cache
 def _create_ssl_context() -> ssl.SSLContext:
-    """Return what checks certificates: it takes 10 ms to make, and is the same for every endpoint."""
+    """Return the context that checks certificates: creating it takes 10 ms, and all endpoints share it."""
     return httpx2.create_ssl_context()
 
 
 def is_transient_status(status: int) -> bool:
-    """Whether a status says that the same call may succeed later."""
+    """Return whether a status means that the same call may succeed later."""
     return status in _PASSING or status >= 500
 
 
@@ -468,14 +468,14 @@ def _check_positive(value: float, name: str) -> float:
 
 
 def _check_header_value(value: str, name: str) -> str:
-    """Return what may stand in a header, without a word about what it is when it may not."""
+    """Return a valid header value; the error for an invalid one does not quote it."""
     if not isinstance(value, str) or not value or not re.fullmatch(r"[\x21-\x7e]+( [\x21-\x7e]+)*", value):
         raise ConfigurationError(f"{name} must be printable ASCII without spaces at its ends")
     return value
 
 
 def _parse_base_url(base_url: str, trusted: bool) -> httpx2.URL:
-    """Parse an address; whatever is wrong with it is said without the address, for there may be a password in it."""
+    """Parse an address; errors do not quote the address, since it may contain a password."""
     try:
         url = httpx2.URL(base_url)
     except (httpx2.InvalidURL, TypeError):

@@ -54,7 +54,7 @@ _BLANK = "."  # stands for a text without a letter, which servers refuse
 
 
 class API(NamedTuple):
-    """How a server is asked for vectors, and how it is told a query from a passage."""
+    """How a server is asked for vectors, and how a query is distinguished from a passage."""
 
     path: str = "embeddings"
     #: Fields of the request: of the texts, and of the size of a vector.
@@ -91,7 +91,7 @@ _UNTASKED = re.compile("jina-embeddings-v[12]|jina-clip-v1")
 
 
 class ModelEmbedder(ABC):
-    """What embedders of served models share: sizes, batches, prompts, and reading the vectors of an answer."""
+    """The base of embedders of served models: sizes, batches, prompts, and parsing the vectors of an answer."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class ModelEmbedder(ABC):
             )
         self._model = model
         label = self._api.passage.get("input_type") or self._api.passage.get("task") or ""
-        #: Names the model, and what is said to it of a passage: vectors made otherwise are never compared.
+        #: Names the model and how it marks a passage: vectors with different names are never compared.
         self.model = name_space(model, f"{self._prompts.passage}{label}")
         #: Named in errors.
         self.provider = provider
@@ -173,12 +173,12 @@ class ModelEmbedder(ABC):
         return prefix + cut if any(map(str.isprintable, cut)) and cut.strip() else _BLANK
 
     def _settings(self) -> dict[str, Any]:
-        """Return what is asked for besides the texts."""
+        """Return the fields of the request besides the texts."""
         shortened = self._model.startswith(_SHORTENED) and self.dimension != _KNOWN.get(self._model)
         return {"model": self._model, **({self._api.size: self.dimension} if shortened else {})}
 
     def _vectors(self, found: list[dict[str, Any]], count: int) -> NDArray[np.float32]:
-        """Read the rows of an answer; LookupError, TypeError or ValueError when they are not what was asked for."""
+        """Parse the rows of an answer; raise LookupError, TypeError or ValueError if they are malformed."""
         rows = [_parse_vector(row["embedding"]) for row in _sort_by_index(found, count)]
         sizes = {len(row) for row in rows}
         if 0 in sizes:

@@ -80,7 +80,7 @@ class HTTPReranker(OverEndpoint):
         return await self._endpoint.post("rerank", body, lambda answer: self._scores(answer, len(texts)))
 
     def _scores(self, answer: dict[str, Any], count: int) -> list[float]:
-        """Read an answer; LookupError, TypeError or ValueError when it is not what was asked for."""
+        """Parse the scores of an answer; raise LookupError, TypeError or ValueError if they are malformed."""
         rows = answer["results"] if "results" in answer else answer["data"]  # Voyage says "data"
         by_place = {row["index"]: row["relevance_score"] for row in rows}
         if len(rows) != count:

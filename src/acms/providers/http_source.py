@@ -17,7 +17,7 @@ MAX_BYTES = 8 * 1024 * 1024
 
 
 class WireRequest(Protocol):
-    """A request of the contract, which says how it is written."""
+    """A request of the contract, which defines its format."""
 
     def to_wire(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -25,13 +25,13 @@ class WireRequest(Protocol):
 
 
 class HTTPSource(OverEndpoint):
-    """Knowledge behind an address: `url` is where the requests go, as in "https://kb.example.com/v1/search".
+    """A knowledge source over HTTP: requests go to `url`, such as "https://kb.example.com/v1/search".
 
-    It is asked within its slice of a reply's time, tries and waits of `max_retries` included. `deadline_ms` is the most
-    it may take; without it its layer decides. What it answers is read and checked by the engine.
+    A call stays within its share of a reply's time, including the retries of `max_retries` and their waits.
+    `deadline_ms` is the longest it may take; without it its layer decides. The engine parses and checks the answer.
 
-    An address from code is trusted. Give an `Endpoint` and the `path` on it for headers, limits and addresses that come
-    from data (`trusted=False`). Close it, or use it as a block: connections are kept open between calls.
+    An address from code is trusted. Pass an `Endpoint` and the `path` on it for headers, limits and addresses that come
+    from data (`trusted=False`). Close the source, or use it as a block: connections are kept open between calls.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ from acms.providers.summary_repair import repair_summary
 
 __all__ = ["HTTPSummarizer"]
 
-_INSTRUCTIONS = 600  # tokens of the instructions and of what stands around the conversation
+_INSTRUCTIONS = 600  # tokens of the instructions and of the text around the conversation
 _THOUGHTS = 1_024  # tokens beyond the summary, for models that think before they write
 _WORDS = 0.7  # words in a token, about: models count words better than tokens
 

@@ -41,14 +41,14 @@ B = TypeVar("B")
 class LocalEmbedder:
     """all-MiniLM-L6-v2 on this machine: English, 384 dimensions, the first 256 word pieces of a text.
 
-    A session ranks by words what it does not read (`reads`). Without the extra `local` it raises `MissingExtraError`.
-    The first `embed` of a process loads the weights, once for all instances; all work is done in worker threads, at
-    most `threads` of them, whatever the number of calls and event loops. Calls may overlap: they take turns batch by
-    batch, and a cancelled one stops after the batches in hand.
+    A session ranks the texts that this model does not read (`reads`) by words. Without the extra `local` it raises
+    `MissingExtraError`. The first `embed` of a process loads the weights, once for all instances; all work runs in
+    worker threads, at most `threads` of them, whatever the number of calls and event loops. Calls may overlap: they
+    take turns batch by batch, and a cancelled one stops after its current batches.
 
-    The vector of a text depends on nothing but the text, to the last bit: not on `threads`, on the other texts, on
-    the threads BLAS may use; another kind of processor may differ in the sixth decimal. While a batch is computed,
-    BLAS keeps to one thread in the whole process.
+    The vector of a text depends only on the text, to the last bit: not on `threads`, on the other texts, or on the
+    threads BLAS may use; another kind of processor may differ in the sixth decimal. While a batch is computed, BLAS
+    keeps to one thread in the whole process.
     """
 
     #: Numbers in a vector.
@@ -189,7 +189,7 @@ class _OneBlasThread:
 
 @cache
 def _list_blas_pools() -> list[tuple[Any, Callable[[int], None]]]:
-    """Return (BLAS library, what sets its number of threads)."""
+    """Return pairs of a BLAS library and the function that sets its number of threads."""
     found = _import_packages()[1].ThreadpoolController().select(user_api="blas").lib_controllers
     # Since 3.8 threadpoolctl lets one thread alone set the limit of OpenBLAS and ignores the others without a word.
     # Batches move from thread to thread, and the counter already keeps them from getting into each other's way.

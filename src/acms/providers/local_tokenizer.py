@@ -99,7 +99,7 @@ def _read_template(file: Path, settings: Mapping[str, Any]) -> str | None:
 
 
 def _compile_template(source: str) -> Any:
-    """Compile a chat template with what Hugging Face's templates may use, in a sandbox."""
+    """Compile a chat template in a sandbox, with the features that Hugging Face's templates may use."""
     from jinja2.exceptions import TemplateError
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 

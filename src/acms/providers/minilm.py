@@ -31,7 +31,7 @@ _LAYERS = 6
 # ── text to numbers ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 _UNKNOWN, _START, _END = 100, 101, 102
-_MOST_CHARACTERS = 16_384  # far more than a model reads, far less than what somebody may paste by mistake
+_MOST_CHARACTERS = 16_384  # far more than a model reads, far less than a text pasted by mistake
 _LONGEST_WORD = 100  # characters; a longer one is unknown
 _WORDS = re.compile(r"[!-/:-@\[-`{-~]|[^\s!-/:-@\[-`{-~]+")
 _DROPPED = dict.fromkeys((*range(9), 11, 12, *range(14, 32), 127))
@@ -86,7 +86,7 @@ def _split_words(text: str) -> list[str]:
 
 @lru_cache(maxsize=1 << 14)
 def _normalize_character(letter: str) -> str:
-    """Return what is left of one character of a decomposed text; with spaces around when it is a word of its own."""
+    """Normalize one character of a decomposed text: "" if dropped, between spaces if it is a word of its own."""
     category = unicodedata.category(letter)
     if letter in "\t\n\r" or category[0] == "Z":
         return " "

@@ -13,7 +13,7 @@ __all__ = ["Prompts", "find_prompts"]
 
 
 class Prompts(NamedTuple):
-    """What is put before a query and before a passage; nothing where a model wants nothing."""
+    """The prefixes of a query and of a passage; empty where a model takes none."""
 
     query: str = ""
     passage: str = ""
@@ -22,7 +22,7 @@ class Prompts(NamedTuple):
 _TASK = "Given a web search query, retrieve relevant passages that answer the query"
 _SENTENCE = "Represent this sentence for searching relevant passages: "
 
-#: The first pattern that is found in the name of a model, in lower case, says what it wants.
+#: The first pattern found in the name of a model, in lower case, determines its prefixes.
 _KNOWN = tuple(
     (re.compile(pattern), prompts)
     for pattern, prompts in (

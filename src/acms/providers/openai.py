@@ -1,4 +1,4 @@
-"""Models of OpenAI over its SDK, and of whoever speaks its language (extra `openai`)."""
+"""Models of OpenAI, and of servers that are compatible with it, over its SDK (extra `openai`)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Grounding of a model's proposals: nothing is passed on that the turns it was shown do not say.
+"""Grounding of a model's proposals: only proposals that the turns support are passed on.
 
 For reflectors over a model. A reflector of your own may have better reasons than the words of a turn, such as a fixed
-vocabulary, and what a person states by hand needs no turn.
+vocabulary, and a fact that a person states by hand needs no turn.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Grounds:
         said = [(turn.text, turn.created_at) for turn in turns]
         speakers = [(turn.speaker, None) for turn in turns]
         facts = [(f"{fact.subject} {fact.attribute} {fact.content}", None) for fact in request.facts]
-        #: What a content may name: a pronoun is replaced by what another turn or a known fact calls it.
+        #: The names a content may use: it may replace a pronoun by the name from another turn or a known fact.
         self._all = Evidence([*said, *speakers, *facts])
         others = [turn for turn in turns if turn.origin is not Origin.ASSISTANT]
         self._others = Evidence((turn.text, turn.created_at) for turn in others)
@@ -43,14 +43,14 @@ class Grounds:
         return not all(self._others.says(detail.text) for detail in find_details(content))
 
     def check(self, proposal: Proposal) -> Proposal | Decision:
-        """Return a proposal with the turns that say it as its sources, or the decision that refuses it.
+        """Return a proposal with the turns that state it as its sources, or the decision that refuses it.
 
-        A value must stand in a turn that is cited. Where it stands in others only, those are its sources: what said it
-        is certain then, and the least trusted of them decides how far it is believed. A content may name what any turn
-        or known fact names, and no other number or coined name.
+        A value must appear in a cited turn. If it appears only in other turns, those become its sources: they certainly
+        state it, and the least trusted of them decides how far it is believed. A content may contain names from any
+        turn or known fact, and no other number or coined name.
 
-        What is taken from the assistant alone is refused as small talk unless it holds a name, a number, a path or the
-        like that no other turn has: "Nice to meet you, Ada" against "I made the tag v2.4.1".
+        A proposal taken from the assistant alone is refused as small talk unless it holds a name, a number, a path or
+        the like that no other turn has: "Nice to meet you, Ada" against "I made the tag v2.4.1".
         """
         if proposal.action not in ("add", "update") or not proposal.content:
             return proposal
@@ -82,10 +82,10 @@ class Grounds:
 
 
 def ground_reflection(found: Reflection, request: ReflectionRequest) -> Reflection:
-    """Return an answer with the proposals that its turns say; the others are `rejected`.
+    """Return an answer with only the proposals that its turns support; the others are `rejected`.
 
-    A validity counts from days that the turns name: small models write the time of the turn. The summary is repaired.
-    What was left out of either is told with what could not be read.
+    A validity date counts only if a turn names that day: small models write the time of the turn. The summary is
+    repaired. Parts removed from either are reported in `unreadable`.
     """
     grounds = Grounds(request)
     summary, unreadable = found.summary, found.unreadable

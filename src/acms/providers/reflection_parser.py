@@ -1,8 +1,8 @@
-"""What a model wrote, read as a `Reflection`: lenient about the form, strict about the meaning.
+"""Parse the answer of a model as a `Reflection`: lenient about the form, strict about the meaning.
 
 The answer may stand in prose, in a fence, behind thoughts, with commas too many, or end too early: the first JSON value
-that fits is read. What cannot be understood is passed over and listed, never guessed; only an answer in which nothing
-can be read is an error.
+that fits is read. Parts that cannot be understood are skipped and listed, never guessed; only an answer in which
+nothing can be read is an error.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LISTS = ("turns", "proposals", "facts", "actions")
 _SURE = {"high": 0.9, "medium": 0.6, "low": 0.3}
 _FIELDS = frozenset({"subject", "attribute", "fact_type", "confidence", "sources"})
 _ACTIONS = frozenset({"add", "update", "remove", "keep"})
-_CONTENT = 20_000  # characters; what is too long for a fact is for the rules to say
+_CONTENT = 20_000  # characters; the rules decide which length is too long for a fact
 _NAME = 200  # characters of a subject or an attribute
 _VALUE = 2_000
 _REASON = 500
@@ -56,7 +56,7 @@ _Object: TypeAlias = Mapping[str, Any]
 
 
 class _Twice:
-    """Stands for the values of a name that an object gives twice, differently."""
+    """The different values of a name that an object gives more than once."""
 
     def __init__(self, *values: object) -> None:
         self.values = values
@@ -66,7 +66,7 @@ _ISO = re.compile(r"\d{4}-?\d\d")
 
 
 def map_fact_handles(request: ReflectionRequest) -> dict[str, str]:
-    """Return the short names under which a model is shown the known facts, and the ids they stand for."""
+    """Return the ids of the known facts by the short names under which a model is shown them."""
     return {f"F{number}": fact.id for number, fact in enumerate(request.facts, 1)}
 
 
@@ -96,7 +96,7 @@ def parse_reflection(text: str, request: ReflectionRequest, *, provider: str) ->
 
 
 def clean_text(text: str) -> str:
-    """Return a text without what no store can keep, and without space around it."""
+    """Return a text without characters that no store can keep, and without space around it."""
     return _UNSTORABLE.sub("", text).strip()
 
 
@@ -104,7 +104,7 @@ def clean_text(text: str) -> str:
 
 
 def _extract_proposals(text: str) -> tuple[list[Any] | None, str | None, list[str]]:
-    """Return the proposals as they were written, the summary, and what is wrong with the whole."""
+    """Return the unparsed proposals, the summary, and the problems of the answer as a whole."""
     said = _THOUGHTS.sub("", text)
     loose: list[Any] = []
     for candidate in dict.fromkeys([*_FENCED.findall(said), said, text]):
@@ -137,7 +137,7 @@ def _extract_proposals(text: str) -> tuple[list[Any] | None, str | None, list[st
 
 
 def _parse_answer(value: Any) -> tuple[list[Any], str | None, list[str]] | None:
-    """Return what an object says when it is an answer: it has a list of proposals, or wraps one that has."""
+    """Parse an object that is an answer: it has a list of proposals, or wraps one that has."""
     for _ in range(3):
         if not isinstance(value, dict) or any(name in value for name in _LISTS):
             break
@@ -230,7 +230,7 @@ def _parse_integer(digits: str) -> int | float:
     return int(digits) if len(digits) <= 18 else float(digits)
 
 
-# line breaks inside a string are common in what models write
+# models often write line breaks inside a string
 _DECODER = json.JSONDecoder(strict=False, object_pairs_hook=_collect_pairs, parse_int=_parse_integer)
 
 
@@ -238,7 +238,7 @@ _DECODER = json.JSONDecoder(strict=False, object_pairs_hook=_collect_pairs, pars
 
 
 def _parse_proposal(item: Any, names: Mapping[str, str], said: Mapping[int, datetime | None]) -> Proposal:
-    """Read one proposal; `ValidationError` says why it means nothing certain."""
+    """Parse one proposal; raise `ValidationError` with the reason if its meaning is uncertain."""
     if not isinstance(item, dict):
         raise ValidationError("is no object")
     given = cast("_Object", item)
@@ -304,7 +304,7 @@ def _parse_action(value: Any, fact_id: str | None) -> Action:
 
 
 def _parse_text(value: Any) -> str:
-    """Return a text or the digits of a number; nothing for what is neither."""
+    """Return a cleaned text or the digits of a number; "" for any other value."""
     if isinstance(value, str):
         return clean_text(value)
     number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
@@ -322,7 +322,7 @@ def _normalize_word(value: Any) -> str:
 
 
 def _parse_fact_id(value: Any, names: Mapping[str, str]) -> str | None:
-    """Return the id that a handle stands for; an unknown name is kept, for the rules to say so."""
+    """Return the id of a handle; an unknown name is kept, so that the rules report it."""
     if isinstance(value, int) and not isinstance(value, bool):
         value = f"F{value}"
     if not isinstance(value, str):
@@ -338,7 +338,7 @@ def _parse_fact_id(value: Any, names: Mapping[str, str]) -> str | None:
 
 
 def _parse_dependencies(value: Any, names: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the ids of the known facts that are named, once each; what names none is passed over."""
+    """Return the ids of the known facts that are named, once each; unknown names are skipped."""
     said = cast("list[Any]", value) if isinstance(value, list) else [value]
     ids = set(names.values())
     return tuple(

@@ -1,7 +1,7 @@
-"""What a model is asked when it reflects: turns and known facts as data that cannot leave their place.
+"""Build the prompt of a reflection: turns and known facts as data, delimited so that they cannot be anything else.
 
 A turn begins at the left margin and everything else of it is indented; a fact is one line. So no text can close the
-block it is in, nor pass for another turn, whatever it says.
+block it is in, nor pass for another turn, whatever it contains.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _text_schema(most: int) -> dict[str, object]:
 
 
 def build_reflection_prompt(template: str, request: ReflectionRequest) -> tuple[str, str]:
-    """Return (system, prompt) for a request: what stands above and below the `---` of a template, filled in."""
+    """Return (system, prompt) for a request: the parts of a template above and below its `---`, filled in."""
     system, _, prompt = template.partition("\n---\n")
     values = {
         "facts": "\n".join(_format_fact(number, fact) for number, fact in enumerate(request.facts, 1))

@@ -1,4 +1,4 @@
-"""What the reflectors that ask a chat model share: one question, one answer, whoever serves the model."""
+"""The code shared by reflectors that ask a chat model, on any server: one question, one answer."""
 
 from __future__ import annotations
 
@@ -33,11 +33,10 @@ class Completing(Protocol):
 
 
 class ModelReflector:
-    """Asks a chat model what turns change about what is known, and reads its answer with care.
+    """Asks a chat model how turns change the known facts, and parses its answer with care.
 
-    Proposals that the turns do not say are refused and reported. An answer in which nothing can be read is a
-    `ProviderError`, `retryable`. Turns and facts are handed over as data in
-    a place they cannot leave.
+    Proposals that the turns do not support are refused and reported. An answer in which nothing can be read raises a
+    `ProviderError`, `retryable`. Turns and facts are passed as data, in a section of the prompt that they cannot end.
     """
 
     def __init__(self, chat: Completing, model: str, provider: str, max_tokens: int) -> None:
@@ -49,7 +48,7 @@ class ModelReflector:
         self.max_tokens = validate_positive_int(max_tokens, "max_tokens")
 
     async def reflect(self, request: ReflectionRequest) -> Reflection:
-        """Return the proposals and the summary that the model wrote, with what could not be read of them."""
+        """Return the proposals and the summary that the model wrote, and the parts that could not be read."""
         system, prompt = build_reflection_prompt(load_reflection_template(), request)
         text = await self._chat.complete(
             system, prompt, max_tokens=self.max_tokens, schema=answer_schema(request)
@@ -59,5 +58,5 @@ class ModelReflector:
 
 @cache
 def load_reflection_template() -> str:
-    """Return the prompt as it was written: what the model is told, `---`, what it is asked."""
+    """Return the prompt template: the system text, `---`, the user text."""
     return (files("acms.providers") / "prompts" / "reflect.md").read_text(encoding="utf-8")

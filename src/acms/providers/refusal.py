@@ -9,7 +9,7 @@ from acms.errors import ProviderError
 __all__ = ["InputRefusedError"]
 
 REFUSALS = (400, 413, 422)
-"""Statuses by which a server refuses what it was sent: the same texts are refused again."""
+"""Statuses by which a server refuses the texts of a request: it will refuse the same texts again."""
 
 #: How llama.cpp, vLLM, Ollama, OpenAI and Text Embeddings Inference say it, some of them with status 500.
 _TOO_LONG = re.compile(
@@ -22,11 +22,11 @@ _TOO_LONG = re.compile(
 class InputRefusedError(ProviderError):
     """A model refused a text.
 
-    An embedder of your own raises it for a text that is too long, or that its server does not take: a session then
-    embeds the text in parts, and leaves out what is refused even so.
+    An embedder of your own raises it for a text that is too long, or that its server does not accept: a session then
+    embeds the text in parts, and leaves out the parts that are still refused.
     """
 
 
 def says_too_long(message: object) -> bool:
-    """Whether the error message of a model server says that its input was too long."""
+    """Return whether the error message of a model server means that its input was too long."""
     return isinstance(message, str) and _TOO_LONG.search(message) is not None

@@ -1,4 +1,4 @@
-"""Providers by name: what a command line or a configuration file can ask for."""
+"""Providers by name, for command lines and configuration files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KINDS = ("embedder", "reranker", "summarizer", "reflector")
 _KEY = "ACMS_MODEL_KEY"
 _OF_CLIENT = ("base_url", "api_key", "timeout", "max_retries")
 
-# what ships with ACMS, imported when it is asked for: the room, and the class in it
+# providers that ship with ACMS, imported on first use: the module, and the class in it
 _BUILT_IN: Mapping[tuple[str, str], tuple[str, str]] = {
     ("embedder", "fastembed"): ("fastembed", "FastEmbedEmbedder"),
     ("embedder", "http"): ("http_embedder", "HTTPEmbedder"),
@@ -37,7 +37,7 @@ _registered: dict[tuple[str, str], Callable[..., Any]] = {}
 
 
 def register(kind: str, name: str, factory: Callable[..., Any]) -> None:
-    """Give a name to what makes a provider: an embedder, a reranker, a summarizer or a reflector.
+    """Register a factory under a name: of an embedder, a reranker, a summarizer or a reflector.
 
     The factory is called with the settings that `create` is given. A name that is taken is refused.
     """
@@ -58,11 +58,11 @@ def names(kind: str) -> list[str]:
 
 
 def create(kind: str, name: str, **settings: Any) -> Any:
-    """Make a provider by its name, with the arguments of its class as settings.
+    """Create a provider by its name, with the arguments of its class as settings.
 
-    For `openai` and `anthropic` the settings base_url, api_key, timeout and max_retries make the client of the SDK,
-    which takes what is missing from its own environment variables and is closed by the provider's `aclose`; so does
-    `client`, which stays open. Without api_key `http` uses the environment variable ACMS_MODEL_KEY.
+    For `openai` and `anthropic` the settings base_url, api_key, timeout and max_retries configure the client of the
+    SDK; it reads missing ones from its own environment variables, and the provider's `aclose` closes it. A client
+    passed as `client` stays open. Without api_key, `http` uses the environment variable ACMS_MODEL_KEY. Raise
     `MissingExtraError` without the SDK, `ConfigurationError` for an unknown name or setting.
     """
     _check_kind(kind)

@@ -25,12 +25,12 @@ async def with_retry(
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     fraction: Callable[[], float] = chance.random,
 ) -> T:
-    """Call until it succeeds, fails for good, or has failed `max_attempts` times; then the last error is raised.
+    """Call `fn` until it succeeds, fails permanently, or has failed `max_attempts` times; then raise the last error.
 
-    Tried again are errors of ACMS that are `retryable` and those named in `retryable_exceptions`. The wait doubles (by
+    Errors of ACMS that are `retryable` and those named in `retryable_exceptions` are retried. The wait doubles (by
     `exponential_base`) up to `max_delay` and is never shorter than the `retry_after` of a `ProviderError`; one that
-    asks for more than `max_delay` is given up at once, and the error says so. `on_retry(attempt, error)` is told before
-    each wait; what it raises is logged and dropped. A cancelled call ends at once, also while it waits.
+    asks for more than `max_delay` is not retried, and the error says so. `on_retry(attempt, error)` is called before
+    each wait; errors that it raises are logged and ignored. A cancelled call ends at once, also while it waits.
     """
     config = config or RetryConfig()
     attempt = 1
@@ -47,7 +47,7 @@ async def with_retry(
                 wait = max(wait, error.retry_after)
             if on_retry is not None:
                 _notify_retry(on_retry, attempt, error)
-        await sleep(wait)  # outside of the except block: what fails next did not fail because of this
+        await sleep(wait)  # outside of the except block: this error is not the context of the next one
         attempt += 1
 
 

@@ -1,7 +1,7 @@
-"""Calls of a vendor's SDK over a client that the caller made: the client retries and waits as it was told to.
+"""Calls of a vendor's SDK over a client that the caller made: the client retries and waits as configured.
 
-What an SDK raises holds the request with its key, and often what the server said about it; so nothing of it is passed
-on but a status and the name of the exception.
+An error of an SDK holds the request with its key, and often the server's message about it; so only its status and the
+name of the exception are passed on.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def create_sdk_client(kind: Callable[..., Any], settings: Mapping[str, Any], key
 
 
 async def call_sdk(call: Callable[[], Awaitable[Any]], read: Callable[[Any], T], provider: str) -> T:
-    """Return what `read` makes of an SDK's answer; every failure is a `ProviderError` that says nothing secret.
+    """Return the result of `read` for an SDK's answer; every failure is a `ProviderError` without secrets.
 
     When `read` cannot (LookupError, TypeError, ValueError, AttributeError) the answer counts as garbled: `retryable`.
     """
@@ -70,7 +70,7 @@ async def call_sdk(call: Callable[[], Awaitable[Any]], read: Callable[[Any], T],
             return read(answer)
         except (LookupError, TypeError, ValueError, AttributeError):
             failure = unreadable_answer_error(provider)
-    raise failure  # outside of the except blocks: what the SDK raised would be its context
+    raise failure  # outside of the except blocks: the SDK's error would be its context
 
 
 def redact_client_key(text: str, client: Any) -> str:

@@ -69,7 +69,7 @@ class ServerTokenCounter(OverEndpoint):
         return f"ServerTokenCounter({self._endpoint!r}, api={self._api!r})"
 
     async def count_request(self, payload: Mapping[str, Json], *, model: str) -> int:
-        """Return the tokens of the request; `payload` is what a codec rendered for this model."""
+        """Return the tokens of the request; `payload` is the request that a codec rendered for this model."""
         match self._api:
             case "llama.cpp":
                 return await self._count_by_llama_cpp(payload)

@@ -1,4 +1,4 @@
-"""Repairs of a summary that a small model wrote: what is no summary of the turns is left out, and counted."""
+"""Repair summaries written by a small model: remove and count the parts that do not summarize the turns."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _ITEM = re.compile(r"\s*\d{1,3}[.)]\s+")
 
 
 def repair_summary(answer: str, turns: Sequence[Turn]) -> tuple[str, Mapping[str, int]]:
-    """Return a model's summary without what is none of it, and how many parts of each kind were left out.
+    """Return a model's summary without its invalid parts, and how many parts of each kind were removed.
 
-    `heading`: a fence, or a first line that announces the text and ends with a colon. `repeated`: sentences that stand
-    there already; an answer of which they are most is a loop, and nothing is left of it. `unsaid`: sentences with a
-    number or a coined name that no turn has. `cut`: a last sentence without an end behind sentences that have one.
+    `heading`: a fence, or a first line that announces the text and ends with a colon. `repeated`: sentences that
+    occurred before; an answer that consists mostly of them is a loop, and nothing of it is kept. `unsaid`: sentences
+    with a number or a coined name that no turn has. `cut`: an unfinished last sentence after finished ones.
     """
     found: Counter[str] = Counter()
     text = answer.strip()
@@ -53,7 +53,7 @@ def repair_summary(answer: str, turns: Sequence[Turn]) -> tuple[str, Mapping[str
         else:
             kept.append(sentence)
             seen.add(said)
-    if found["repeated"] > len(kept):  # a loop: what it began with is no summary either
+    if found["repeated"] > len(kept):  # a loop: its beginning is no summary either
         kept = []
     return "".join(kept).strip(), +found
 

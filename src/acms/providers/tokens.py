@@ -274,7 +274,7 @@ def token_counter(name: str) -> TokenCounter:
 
 
 def build_batch_counter(counter: TokenCounter) -> Callable[[Iterable[str]], Iterable[int]]:
-    """Return what counts many texts as `counter.count` does, and faster where that is ours: others run meanwhile."""
+    """Return a batch version of `counter.count`, faster for our BPE counter: others run meanwhile."""
     if type(counter) is not BPETokenCounter:
         return partial(map, counter.count)
 

@@ -1,4 +1,4 @@
-"""Google's Agent Development Kit on ACMS logs: sessions, memory, and what the model is shown.
+"""Google's Agent Development Kit on ACMS logs: sessions, memory, and the input of the model.
 
     sessions = ACMSSessionService(storage, kv)
     runner = Runner(
@@ -7,7 +7,7 @@
         memory_service=ACMSMemoryService(storage),
     )
 
-Each may be used without the others, but for the plugin, which shows what the session service keeps.
+Each may be used without the others, except the plugin, which shows the events that the session service keeps.
 """
 
 from acms.integrations.google_adk.memory import ACMSMemoryService

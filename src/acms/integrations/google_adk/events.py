@@ -42,9 +42,9 @@ def namespace_of(app_name: str, user_id: str) -> str:
 
 
 class EventDialect:
-    """An event is one message of a log, and kept whole beside it; one without content says nothing.
+    """An event is one message of a log, and kept whole beside it; one without content has no text.
 
-    `agent` is who is asked: what it said is its own, and what other agents said is reported to it.
+    `agent` is the agent that is called: its messages are its own, those of other agents are reported to it.
     """
 
     vendor = "google-adk"
@@ -55,7 +55,7 @@ class EventDialect:
     def write(self, message: Event) -> dict[str, Any]:
         """Return an event as `ingest` takes it."""
         role = Role.USER if message.author == "user" else Role.ASSISTANT
-        role = Role.TOOL if message.get_function_responses() else role  # whoever is their author
+        role = Role.TOOL if message.get_function_responses() else role  # for any author
         parts = [part for one in _parts_of_event(message) for part in _convert_part(one, role)]
         parts.append(Raw(self.vendor, self.dumped(message)))
         written: dict[str, Any] = {"key": message.id, "role": role, "parts": parts}
@@ -79,7 +79,7 @@ class EventDialect:
         return Event.model_validate_json(json)
 
     def make(self, said: Made) -> Event:
-        """Return what ACMS wrote as an event of the user or of the agent that is asked."""
+        """Return a message written by ACMS as an event of the user or of the agent that is called."""
         own = said.role in (Role.ASSISTANT, Role.TOOL) and not said.results
         parts = [types.Part(text=said.text)] if said.text and not said.results else []
         for call in said.calls:
@@ -94,7 +94,7 @@ class EventDialect:
         return Event(author=self.agent if own else "user", content=content)
 
     def unseen(self, message: Event, counter: TokenCounter) -> int:
-        """Count inline files, what JSON adds to the answers of tools, and who said it."""
+        """Count inline files, the JSON around the answers of tools, and the name of the author."""
         found = counter.count(f"[{message.author}] :") + 8 if self.is_foreign(message) else 0
         found += PER_MEDIUM * sum(part.inline_data is not None for part in _parts_of_event(message))
         for answer in message.get_function_responses():
@@ -109,7 +109,7 @@ class EventDialect:
 
 
 def events_of(entries: Sequence[Entry]) -> list[Event]:
-    """Return the events of entries; of one that was edited or withheld with what is shown of it."""
+    """Return the events of entries; an edited or withheld one with its current content."""
     names: dict[str, str] = {}
     return [_event_of_entry(entry, names) for entry in entries]
 
@@ -131,7 +131,7 @@ def _event_of_entry(entry: Entry, names: dict[str, str]) -> Event:
 
 
 def report_agent_event(event: Event) -> types.Content:
-    """Return what another agent said or did as text of the user: it is not this model's own."""
+    """Return the words and actions of another agent as text of the user: they are not this model's own."""
     said: list[str] = []
     for part in _parts_of_event(event):
         if part.text and not part.thought:
@@ -144,7 +144,7 @@ def report_agent_event(event: Event) -> types.Content:
 
 
 def _output_of_response(answer: types.FunctionResponse) -> str:
-    """Return what a tool answered: ADK wraps what is no object."""
+    """Return the output of a tool: ADK wraps values that are no objects."""
     given = answer.response or {}
     return json_text(given["result"] if given.keys() == {"result"} else given)
 

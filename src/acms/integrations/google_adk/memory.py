@@ -1,4 +1,4 @@
-"""What a user has said in any session, as ADK's memory."""
+"""The memory service of ADK, over all sessions of a user."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from acms.session import ACMS, withdraw_from_session
 __all__ = ["ACMSMemoryService"]
 
 _MEMORIES = "memories"
-"""The session of what is remembered without one."""
+"""The session of memories that are added without a session."""
 
 
 class ACMSMemoryService(BaseMemoryService):
-    """A memory service over the logs of a user: what is found are facts and messages, the best first.
+    """A memory service over the logs of a user: a search finds facts and messages, the best first.
 
-    Beside an `ACMSSessionService` with the same storage it needs no feeding: events that are added again change
-    nothing. What a search returns is at most `budget` tokens. A memory that is deleted is retracted, in its session
-    too, and stays so when the session is added again; erasing its session takes the text away.
+    Beside an `ACMSSessionService` with the same storage no session needs to be added: events that are added again
+    change nothing. A search returns at most `budget` tokens. A deleted memory is retracted, in its session too, and
+    stays retracted when the session is added again; erasing its session deletes the text.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class ACMSMemoryService(BaseMemoryService):
             await session.sync(list({one["key"]: one for one in said}.values()))
 
     async def search_memory(self, *, app_name: str, user_id: str, query: str) -> SearchMemoryResponse:
-        """Return what answers a query, from all sessions of the user, facts and messages; a blank one nothing."""
+        """Return the facts and messages that match a query, from all sessions of the user; none for a blank query."""
         if not query.strip():
             return SearchMemoryResponse()
         async with self._session(app_name, user_id, _MEMORIES) as session:

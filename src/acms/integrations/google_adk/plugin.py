@@ -1,4 +1,4 @@
-"""What a model of ADK is shown: the log of the session within a token budget."""
+"""The input of a model of ADK: the log of the session within a token budget."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ __all__ = ["ACMSPlugin"]
 class ACMSPlugin(BasePlugin):
     """Show the model the log of its session within a token budget, instead of all of the session's events.
 
-    The budget covers the whole request: instructions, tools, contents, by the count of `codec`. Events are shown as
-    they are; recalled text stands in a content of the user before the newest one. What other agents of the session said
-    is told as theirs. What ADK keeps from an agent is not shown: what was rewound, other branches, earlier turns where
-    it includes no contents. Contents that ADK adds itself stay.
+    The budget covers the whole request: instructions, tools, contents, by the count of `codec`. Events are shown
+    unchanged; recalled text stands in a content of the user before the newest one. Messages of other agents of the
+    session are shown as theirs. Events that ADK hides from an agent are not shown: rewound ones, other branches,
+    earlier turns where it includes no contents. Contents that ADK adds itself stay.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class ACMSPlugin(BasePlugin):
     async def before_model_callback(
         self, *, callback_context: CallbackContext, llm_request: LlmRequest
     ) -> LlmResponse | None:
-        """Put what the log shows of the events that the agent may see in the place of the request's contents."""
+        """Replace the request's contents by the log of those events that the agent may see."""
         session = callback_context.session
         given = find_visible_events(llm_request.contents, session.events, callback_context.agent_name)
         added = [_extract_text(content) for _, content in given.added]
@@ -71,7 +71,7 @@ class ACMSPlugin(BasePlugin):
 
 
 async def _find_event_entries(memory: ACMS, events: Collection[str]) -> frozenset[str]:
-    """Return the ids of the entries in force that hold some events."""
+    """Return the ids of the active entries that hold some events."""
     if not events:
         return frozenset()
     keys = await memory.keys([entry.id for entry in await memory.entries()])

@@ -64,7 +64,7 @@ class ACMSSessionService(BaseSessionService):
         return self._sessions.use(namespace_of(session.app_name, session.user_id), session.id)
 
     async def aclose(self) -> None:
-        """Close the sessions; storage and key-value memory are whoever opened them's."""
+        """Close the sessions; the caller closes the storage and the key-value memory."""
         await self._sessions.aclose()
 
     async def create_session(
@@ -126,22 +126,22 @@ class ACMSSessionService(BaseSessionService):
                     await memory.delete()
 
     async def erase_user(self, *, app_name: str, user_id: str, verify: bool = False) -> Erasure:
-        """Erase everything of a user of an app for ever: sessions, state, memories."""
+        """Erase all data of a user of an app permanently: sessions, state, memories."""
         async for row in list_entries(self._kv, _build_key("session", app_name, user_id, "")):
             await self._kv.delete(row.key)
         await self._kv.delete(_build_key("user", app_name, user_id))
         return await erase_subject(self._storage, namespace=namespace_of(app_name, user_id), verify=verify)
 
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
-        """Return what is kept for a user of an app, without the prefix of its keys."""
+        """Return the state of a user of an app, without the prefix of its keys."""
         found = await self._kv.get(_build_key("user", app_name, user_id))
         return {} if found is None else found.data
 
     async def append_event(self, session: Session, event: Event) -> Event:
-        """Store an event, then what it changes in the state; the same event again changes nothing.
+        """Store an event, then its changes to the state; appending the same event again changes nothing.
 
-        The state is never changed without its event; the same event again completes what was cut short in between, over
-        what was changed since.
+        The state never changes without its event. If storing was interrupted in between, appending the same event again
+        completes it, and overwrites later changes.
         """
         if event.partial:
             return event
@@ -233,7 +233,7 @@ def _build_key(kind: str, *names: str) -> str:
 
 
 def _split_state(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Return the state of the app, of the user and of the session; what is temporary is not kept."""
+    """Return the state of the app, of the user and of the session; temporary state is dropped."""
     split: dict[str, dict[str, Any]] = {
         State.APP_PREFIX: {},
         State.USER_PREFIX: {},

@@ -1,7 +1,7 @@
-"""Which events of a session ADK lets an agent see, read from the contents of its request.
+"""Find the events of a session that ADK lets an agent see, from the contents of its request.
 
-Rewinds, branches, scopes and `include_contents` are ADK's to decide, and the contents are what it decided. They do not
-name their events, so these are known by what they say, in order.
+ADK decides on rewinds, branches, scopes and `include_contents`, and the contents are the result. They do not name their
+events, so events are matched by their text, in order.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Visible", "find_visible_events"]
 
 
 class Visible(NamedTuple):
-    """What a request says of a session."""
+    """How the contents of a request differ from the events of its session."""
 
     #: Ids of the events that it leaves out.
     hidden: frozenset[str]
@@ -29,7 +29,7 @@ class Visible(NamedTuple):
 def find_visible_events(contents: Sequence[types.Content], events: Sequence[Event], agent: str) -> Visible:
     """Compare the contents of a request with the events of its session.
 
-    What ADK has compacted is not left out: the log makes its own choice of that, and ADK's summary is not needed.
+    Events that ADK has compacted are not left out: the log selects on its own, and ADK's summary is not needed.
     """
     others = {one.author for one in events}.difference(("user", agent))
     said = [
@@ -65,7 +65,7 @@ def find_visible_events(contents: Sequence[types.Content], events: Sequence[Even
 
 
 def _pair_marks(said: Sequence[str], kept: Sequence[str]) -> dict[int, int]:
-    """Pair what is the same, in order; and then what was moved, as answers of tools are behind their calls."""
+    """Pair equal marks in order; then those that were moved, as answers of tools are behind their calls."""
     places: dict[str, list[int]] = {}
     for at, mark in enumerate(kept):
         if mark:
@@ -101,7 +101,7 @@ def _mark_of_part(part: types.Part) -> str:
 
 
 def _event_mark(part: types.Part, author: str, others: Collection[str]) -> str:
-    """Return what a part of an event is known by in a request: thoughts by nothing, what others said as a quote."""
+    """Return the mark of a part of an event in a request: "" for thoughts, a quote for other agents."""
     if part.thought or author not in others:
         return "" if part.thought else _mark_of_part(part)
     called, answer = part.function_call, part.function_response
@@ -111,7 +111,7 @@ def _event_mark(part: types.Part, author: str, others: Collection[str]) -> str:
 
 
 def _unwrap_quote(mark: str, others: Collection[str]) -> str:
-    """Return what a text quotes of another agent: between two marks, under a heading; other texts as they are."""
+    """Reduce a quotation of another agent to its heading and the text between its marks; keep other texts."""
     heading, _, told = mark.partition("\n")
     author, closed, _ = heading.partition("]")
     if not closed or author.removeprefix("[") not in others:

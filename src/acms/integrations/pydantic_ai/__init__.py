@@ -1,4 +1,4 @@
-"""Pydantic AI on ACMS logs: what the model is shown, and a store of conversations.
+"""Pydantic AI on ACMS logs: the input of the model, and a store of conversations.
 
     agent = Agent("openai:gpt-5", capabilities=[ACMSHistory(session, budget=8_000)])
     await agent.run("…")  # without message_history: the log has it

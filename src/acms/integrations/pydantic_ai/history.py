@@ -1,4 +1,4 @@
-"""What a model of Pydantic AI is shown: a session's log within a token budget.
+"""The input of a model of Pydantic AI: a session's log within a token budget.
 
 A response is one message of the log, and so is each prompt and each result of a tool in a request.
 """
@@ -41,11 +41,11 @@ __all__ = [
 _KEPT = (ai.UserPromptPart, ai.ToolReturnPart, ai.RetryFeedbackPart)
 """Parts of requests that are kept; instructions, system prompts and notes of the framework are made anew."""
 _COUNTED = (*_KEPT, ai.TextPart, ai.ThinkingPart, ai.ToolCallPart, ai.FilePart, ai.SpeechPart)
-"""Parts that are counted by what is written of them, or as files."""
+"""Parts that are counted by their written text, or as files."""
 
 
 class Piece(NamedTuple):
-    """A response, or one part of a request: what is one message of a log."""
+    """A response, or one part of a request: one message of a log."""
 
     key: str
     #: A request has one part here.
@@ -53,7 +53,7 @@ class Piece(NamedTuple):
 
 
 class _Stored(NamedTuple):
-    """The history that was stored last: what goes on behind it is new. A message is replaced, never changed."""
+    """The history that was stored last: messages behind it are new. A message is replaced, never changed."""
 
     session: ACMS | None = None
     messages: Sequence[ai.ModelMessage] = ()
@@ -83,7 +83,7 @@ class ACMSHistory(AbstractCapability[AgentDepsT]):
     async def prepare_model_request(
         self, ctx: RunContext[AgentDepsT], request_context: ModelRequestContext
     ) -> ModelRequestContext:
-        """Store what is new and put what the log shows in the place of the request's messages."""
+        """Store the new messages and replace the request's messages by those that the log shows."""
         known = await self._store(ctx, request_context.messages)
         parameters = request_context.model_request_parameters
         system = _find_system_prompts(request_context.messages)
@@ -120,7 +120,7 @@ class ACMSHistory(AbstractCapability[AgentDepsT]):
     async def _store(
         self, ctx: RunContext[AgentDepsT], messages: Sequence[ai.ModelMessage]
     ) -> dict[str, Piece]:
-        """Store what is new of a history, and return its pieces by key."""
+        """Store the new pieces of a history, and return all of its pieces by key."""
         session = self._session(ctx)
         last = self._stored if self._stored.session is session else _Stored()
         grown = len(messages) >= len(last.messages) and all(map(is_, messages, last.messages))
@@ -150,7 +150,7 @@ def _find_system_prompts(messages: Sequence[ai.ModelMessage]) -> list[ai.SystemP
 
 
 def _find_last_question(known: dict[str, Piece]) -> str:
-    """Return what the user said last."""
+    """Return the last message of the user."""
     for piece in reversed(known.values()):
         if piece.message.kind == "request" and not isinstance(piece.message.parts[0], ai.ToolReturnPart):
             return "\n".join(part.text for part in DIALECT.write(piece)["parts"] if isinstance(part, Text))
@@ -199,14 +199,14 @@ def dump_model_message(message: ai.ModelMessage) -> Any:
 
 
 def load_model_message(message: Any) -> ai.ModelMessage:
-    """Return the message that JSON says."""
+    """Parse a message from JSON."""
     return ai.ModelMessagesTypeAdapter.validate_python([message])[0]
 
 
 def split_into_pieces(messages: Sequence[ai.ModelMessage], seen: Counter[str] | None = None) -> list[Piece]:
-    """Return what of messages is kept, each under a key of its own: instructions are not, a run brings them anew.
+    """Return the kept pieces of messages, each with its own key; not the instructions, which each run adds again.
 
-    `seen` counts the keys of what stands before them, and theirs are added.
+    `seen` counts the keys of the messages before these, and theirs are added.
     """
     seen = Counter() if seen is None else seen
     found: list[Piece] = []
@@ -224,12 +224,12 @@ def split_into_pieces(messages: Sequence[ai.ModelMessage], seen: Counter[str] | 
 
 
 def has_binary_content(piece: Piece) -> bool:
-    """Return whether a log keeps only what a piece says, as it has bytes."""
+    """Return whether a piece has bytes; a log then keeps only its text."""
     return bool(_find_binary_content(piece.message))
 
 
 def _key_of_message(message: ai.ModelMessage) -> str:
-    """Return what names a message: the run it was made in and the moment; else what it says."""
+    """Return the key of a message: its run and timestamp, otherwise a hash of its content."""
     if message.run_id and message.timestamp:
         return f"{message.run_id}:{message.kind}:{message.timestamp.isoformat()}"
     said = dump_model_message(replace(message, run_id=None, conversation_id=None))
@@ -264,7 +264,7 @@ def _convert_user_content(content: ai.UserContent) -> Part:
 
 
 def _find_binary_content(message: ai.ModelMessage) -> list[object]:
-    """Return what a message holds as bytes."""
+    """Return the binary contents of a message."""
     if isinstance(message, ai.ModelResponse):
         return [part for part in message.parts if isinstance(part, ai.FilePart | ai.SpeechPart)]
     part = message.parts[0]

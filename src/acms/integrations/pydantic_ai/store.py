@@ -1,4 +1,4 @@
-"""Conversations of Pydantic AI in ACMS: messages in logs, what they are called and where they branch beside them."""
+"""Conversations of Pydantic AI in ACMS: messages in logs, with their names and branches stored beside them."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ _ENTRY = "pydantic-ai/entry/"
 class ACMSConversationStore(ConversationStore):
     """A `ConversationStore` whose conversations are sessions.
 
-    What was said lies in the session that is called like the conversation, in the namespace that is called like its
-    scope ("default" without one), where it can be recalled from; `kv` has the records, and of each entry its place and
-    what nobody said. Several processes may use both. A session shows the history of its conversation: what a branch
-    leaves is retracted there, a fork inherits it. `delete` takes away the record and hides the session, and entries
-    stay for whoever shares them: `erase` erases. A message that was erased is missing in its history.
+    Messages are in the session named like the conversation, in the namespace named like its scope ("default" without
+    one), where they can be recalled; `kv` has the records, and for each entry its position and the parts that are not
+    in the log. Several processes may use both. A session shows the history of its conversation: messages that a branch
+    leaves are retracted there, a fork inherits them. `delete` removes the record and hides the session, and entries
+    stay for conversations that share them: `erase` erases. An erased message is missing in its history.
     """
 
     def __init__(self, storage: StorageBackend, kv: StateMemory, *, config: ACMSConfig | None = None) -> None:
@@ -64,11 +64,11 @@ class ACMSConversationStore(ConversationStore):
         return None if found is None else self._sessions.of(found.data["namespace"], conversation_id)
 
     async def aclose(self) -> None:
-        """Close the sessions; storage and key-value memory are whoever opened them's."""
+        """Close the sessions; the caller closes the storage and the key-value memory."""
         await self._sessions.aclose()
 
     async def erase(self, scope: str, *, verify: bool = False) -> Erasure:
-        """Erase everything of a scope for ever: its records, what was said, and all sessions of its namespace."""
+        """Erase all data of a scope permanently: its records, its messages, and all sessions of its namespace."""
         for prefix in (_ENTRY, _RECORD):
             async for row in list_entries(self._kv, prefix):
                 if row.data["namespace"] == scope:
@@ -178,7 +178,7 @@ class ACMSConversationStore(ConversationStore):
         return found
 
     async def _tell(self, session: ACMS, entries: Sequence[ConversationEntry]) -> Sequence[str]:
-        """Store what entries say in a session, and the entries by its ids; return the ids of what was appended."""
+        """Store the messages of entries in a session, and the entries with their ids; return the appended ids."""
         said = [split_into_pieces([entry.message]) for entry in entries]
         ids: dict[str, str] = {}
         appended: Sequence[str] = ()
@@ -215,7 +215,7 @@ class ACMSConversationStore(ConversationStore):
         return True
 
     async def _row(self, conversation_id: str) -> KVEntry | None:
-        """Return what is kept of a conversation; None when it is not stored, or was deleted."""
+        """Return the record of a conversation; None if it is not stored, or was deleted."""
         found = await self._kv.get(_RECORD + conversation_id)
         return found if found is not None and found.data["record"] else None
 
@@ -225,9 +225,9 @@ def _record_of_row(row: KVEntry) -> ConversationRecord:
 
 
 def _entry_row(entry: ConversationEntry, found: Sequence[Piece], ids: Mapping[str, str]) -> dict[str, Json]:
-    """Return what is kept of an entry beside its log: which ids say it, and what of the message they do not say.
+    """Return the record of an entry beside its log: the ids of its messages, and the parts that these do not hold.
 
-    The id of what was erased is empty: nothing says it any more.
+    The id of an erased message is empty.
     """
     kept = [piece for piece in found if piece.key in ids and not has_binary_content(piece)]
     message = dump_model_message(entry.message)

@@ -1,4 +1,4 @@
-"""Formats of model providers: what a `Prompt` renders to, and what a whole request counts."""
+"""Formats of model providers: the payload that a `Prompt` renders to, and the tokens of a whole request."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ def named(
     max_tokens: int | None = None,
     calibrated: Mapping[str, Json] | None = None,
 ) -> Codec:
-    """Return a format by its name, for a model; `ValidationError` when there is none with that name.
+    """Return a format by its name, for a model; raise `ValidationError` if there is none with that name.
 
-    `max_tokens` is for a format that states it; `calibrated` is what a `Calibration` had learnt, its state.
+    `max_tokens` is for a format that states it; `calibrated` is the saved state of a `Calibration`.
     """
     short = name.removesuffix("-messages")  # as the codec calls itself
     if short not in NAMED:

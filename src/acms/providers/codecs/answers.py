@@ -1,4 +1,4 @@
-"""Reading what a provider answers: an object of its SDK, or the same as a mapping."""
+"""Read the answers of a provider: an object of its SDK, or the same as a mapping."""
 
 from __future__ import annotations
 
@@ -47,5 +47,5 @@ def get_count_field(source: object, key: str, default: int = 0) -> int:
 
 
 def unknown_diagnosis(reason: str) -> Diagnosis:
-    """Return a diagnosis that says nothing about the request."""
+    """Return a diagnosis without a statement about the request."""
     return Diagnosis(outcome=Outcome.UNKNOWN, reason=reason)

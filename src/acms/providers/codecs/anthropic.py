@@ -46,23 +46,23 @@ class AnthropicMessages(CountingCodec):
     """Prompts for Claude, as arguments of `messages.create`.
 
     The tokenizer is not public. Raw tokens are those of o200k_base and of a cautious frame; a budget is compared with
-    their bound by `calibration`, which begins with the most that Claude was measured to make of them (2.3 or 2.4 times
-    as many; English has 1.2 or 1.5) and learns from what is reported. `bound="bytes"` relies on no measure: raw tokens
-    are three for every byte, the most that the tokenizer can make of any text.
+    their bound by `calibration`, which starts at the highest ratio measured for Claude (2.3 or 2.4 times as many;
+    English has 1.2 or 1.5) and learns from reported counts. `bound="bytes"` relies on no measurement: raw tokens are
+    three for every byte, the most that the tokenizer can make of any text.
 
-    Leading messages of the system and the developer become `system`; a later one stays where it is on models that take
-    it, else the user says it, marked as a reminder. Messages of one role are joined, results follow their calls, the
-    name of a user stands before the text.
-    `notes` says what else was changed. A cached prefix ends at a mark only: without marks nothing is cached.
+    Leading messages of the system and the developer become `system`; a later one keeps its position on models that
+    accept it, otherwise it is sent as user text, marked as a reminder. Messages of one role are joined, results follow
+    their calls, the name of a user precedes the text. `notes` lists the other changes. A cached prefix ends only at a
+    mark: without marks nothing is cached.
 
-    `system_messages` and `reasoning` are for platforms and models that differ from what is published: whether system
+    `system_messages` and `reasoning` are for platforms and models that differ from the published rules: whether system
     messages may come later, and whether signed reasoning is sent back. Newer models refuse it when anything before it
-    has changed, as it does when a history is cut: `binds_reasoning` says so, and what is given is sent.
+    has changed, as it does when a history is cut: `binds_reasoning` says so, and reasoning that is given is sent.
 
-    With `search_results` each entry that was recalled is a `search_result` block whose source is its id: answers cite
-    it, and `session.cite` notes that. Without, recalled text is one delimited text, as for every other provider.
+    With `search_results` each recalled entry is a `search_result` block whose source is its id: answers cite it, and
+    `session.cite` notes that. Without, recalled text is one delimited text, as for every other provider.
 
-    Media cost the tokens that they state, else the most that an image of the model has, or 10,000 for a document.
+    Media cost the tokens that they state, otherwise the most that an image of the model has, or 10,000 for a document.
     """
 
     name = "anthropic-messages"
@@ -92,7 +92,7 @@ class AnthropicMessages(CountingCodec):
         if reasoning is not None:
             family = family._replace(reasoning=reasoning)
         self.max_tokens = max_tokens
-        #: What the provider charges for reads from its prompt cache and writes to it.
+        #: Rates of the provider for reads from its prompt cache and writes to it.
         self.rates = CacheRates(cached=family.cached, write=1.25, long=2.0)
         #: Whether reasoning that is sent back is refused unless all before it is as it was when it was produced.
         self.binds_reasoning = family.binds
@@ -100,7 +100,7 @@ class AnthropicMessages(CountingCodec):
         self.counter: TokenCounter = (
             anthropic_blocks.BytesCounter() if bound == "bytes" else default_counter()
         )
-        #: Whether what was recalled is sent as search results, which answers cite by the ids of their entries.
+        #: Whether recalled entries are sent as search results, which answers cite by the ids of the entries.
         self.search_results = search_results
         self.request_counts = request_counts(request_counter)
         self._family = family
@@ -110,7 +110,7 @@ class AnthropicMessages(CountingCodec):
         self._beginning = self._prices.text(BEGINNING)
         self._told = anthropic_blocks.BLOCK + self._prices.reminder
 
-    # ── what is sent ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── requests ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def normal(self, messages: Sequence[PromptMessage]) -> tuple[PromptMessage, ...]:
         """Return the messages as the provider can have them."""
@@ -118,7 +118,7 @@ class AnthropicMessages(CountingCodec):
         return tuple([message for one in said for message in one.messages()])
 
     def notes(self, messages: Sequence[PromptMessage]) -> tuple[str, ...]:
-        """Return what `normal` changes about the messages, in words, each kind of change once."""
+        """Describe the changes that `normal` makes to the messages, each kind of change once."""
         return self._arrange(messages).notes
 
     def render(
@@ -189,7 +189,7 @@ class AnthropicMessages(CountingCodec):
         return arrange_turns(said, system=system, reasoning=reasoning, cited=self.search_results)
 
     def _folded(self, message: PromptMessage) -> PromptMessage:
-        """Return a message of the user whose documents and search results are what they came as."""
+        """Return a message of the user with its documents and search results restored to their original blocks."""
         parts = message.parts
         if message.role is not Role.USER or (found := anthropic_blocks.restore_user_blocks(parts)) is parts:
             return message
@@ -198,13 +198,13 @@ class AnthropicMessages(CountingCodec):
                 self._sizes.state(one)
         return replace(message, parts=tuple(found), tokens=None, counter="")
 
-    # ── what it costs ───────────────────────────────────────────────────────────────────────────────────────────────
+    # ── costs ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def cost(self, message: PromptMessage) -> int:
         """Return the raw tokens of one message; an upper bound where it has to be mapped."""
         parts = message.parts
         if message.tokens and len(parts) == 1 and message.counter == self.counter.name:
-            # A history of thousands of messages is costed in one fit: what was counted is not counted again.
+            # One fit costs a history of thousands of messages: use the count that a message already has.
             only = parts[0]
             if isinstance(only, Text) and not (
                 self.search_results and anthropic_blocks.split_recalled_passages(only)
@@ -266,7 +266,7 @@ class AnthropicMessages(CountingCodec):
         return self._family.reasoning and role is Role.ASSISTANT
 
     def base(self, tools: Sequence[Tool] = ()) -> int:
-        """Return the raw tokens of everything that is no message, and of what may be said to begin with."""
+        """Return the raw tokens of everything besides messages, and of the text that may be added at the beginning."""
         return self._base([_serialize_tool(tool) for tool in tools]) + self._beginning
 
     def _base(self, tools: Sequence[Mapping[str, Json]]) -> int:
@@ -277,7 +277,7 @@ class AnthropicMessages(CountingCodec):
         return start + prompt + sum([self._prices.tool(tool) for tool in tools])
 
     def count(self, payload: Mapping[str, Json]) -> Count:
-        """Count a payload from scratch; `tokens` are raw ones, the bound is what a budget is compared with."""
+        """Count a payload from scratch; `tokens` are raw ones, a budget is compared with the bound."""
         raw = self._base(payload.get("tools", ())) + self._beginning
         tools = raw - self._base(()) - self._beginning
         system = payload.get("system", ())

@@ -1,4 +1,4 @@
-"""What an answer of the Messages API says about its request: why the cache missed, and what was changed in it.
+"""Read from an answer of the Messages API why the cache missed, and how the provider changed the request.
 
 From platform.claude.com/docs: "Cache diagnostics", "Context editing" (`applied_edits`), "Preserved thinking"
 (`input_transformations`), "Compaction"; names as in the package anthropic 2.12.
@@ -29,7 +29,7 @@ _UNKNOWN = frozenset(("previous_message_not_found", "unavailable"))
 
 
 def parse_diagnosis(answer: object) -> Diagnosis:
-    """Return what the provider found: silence is no difference, or nobody asked; an empty diagnosis is not ready."""
+    """Return the cache diagnosis: SILENT (no difference, or none requested) if absent, "pending" if empty."""
     told = get_field(answer, "diagnostics")
     if told is None:
         return Diagnosis(outcome=Outcome.SILENT)
@@ -48,7 +48,7 @@ def parse_diagnosis(answer: object) -> Diagnosis:
 
 
 def parse_server_edits(answer: object) -> tuple[ServerEdit, ...]:
-    """Return what the provider changed: cleared tool uses and thinking, dropped thinking, compactions."""
+    """Return the changes made by the provider: cleared tool uses and thinking, dropped thinking, compactions."""
     return (*_parse_transformations(answer), *_parse_applied_edits(answer), *_parse_compactions(answer))
 
 

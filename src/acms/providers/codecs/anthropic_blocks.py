@@ -59,7 +59,7 @@ REMINDER = ("<system-reminder>\n", "\n</system-reminder>")
 """Around system text that has to be told by the user: the marks that the provider's guide has for it."""
 
 RESULT, TITLE = "search_result", "Memory"
-"""The block that a recalled passage is sent as, and its title: what it says is the source, the ids of its entries."""
+"""Type and title of the block that a recalled passage is sent as; its source is the ids of its entries."""
 CITING = 300
 """Tokens that the provider is taken to add to a system prompt where something can be cited: it says there are some."""
 
@@ -126,12 +126,12 @@ def sanitize_tool_name(text: str) -> str:
 
 
 def prefix_user_name(who: str, said: Part) -> list[Part]:
-    """Return what a user said with the name before it."""
+    """Return the text of a user with the name before it."""
     return [Text(f"{who}: {said.text}")] if isinstance(said, Text) else [Text(f"{who}:"), said]
 
 
 def parse_json_text(text: str) -> Json:
-    """Return what a JSON text holds; None when it is none that can be sent."""
+    """Return the value of a JSON text; None if it is invalid or cannot be sent."""
     try:
         return _loads(text)
     except (ValueError, RecursionError):
@@ -200,9 +200,9 @@ def other_fields(block: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def restore_user_blocks(parts: Sequence[Part]) -> Sequence[Part]:
-    """Return parts in which documents and search results of the user are the blocks that they came as.
+    """Return parts with the documents and search results of the user restored to their original blocks.
 
-    They are kept as the texts and media in them, which everybody reads, and what they say besides behind these.
+    They are kept as their texts and media, which every codec reads, with their other fields behind these.
     """
     if not any(isinstance(one, Raw) and one.vendor == AS_GIVEN for one in parts):
         return parts
@@ -215,7 +215,7 @@ def restore_user_blocks(parts: Sequence[Part]) -> Sequence[Part]:
 
 
 def _restore_user_block(given: dict[str, Any], before: list[Part]) -> dict[str, Json] | None:
-    """Return what was given with what it holds, which is taken from the end of the parts before; None for others."""
+    """Return a user's block with its contents, which are taken from the end of `before`; None for other values."""
     match given:
         case {"type": "document", "source": {"type": "text", "data": int(number)} as source}:
             held = _take_blocks(before, number)
@@ -248,7 +248,7 @@ def _take_blocks(before: list[Part], number: int) -> list[dict[str, Json]] | Non
 def comes_first(raw: Raw) -> bool | None:
     """Return whether a compaction is refused unless it comes first, as a signed one is; None for any other item.
 
-    One without a summary counts as none: it is taken anywhere and says nothing.
+    One without a summary is not counted as one: it is accepted anywhere and has no content.
     """
     block = raw_to_block(raw)
     if block is None or block["type"] != "compaction" or block.get("content") is None:
@@ -286,7 +286,7 @@ def _with_mime(media: Media, mime: str) -> Media:
 
 
 def describe_media(media: Media) -> str:
-    """Return the words that stand for media which cannot be sent."""
+    """Return the words that replace media which cannot be sent."""
     return f"[{media.mime}]" if media.ref.startswith("data:") else f"[{media.mime}: {media.ref}]"
 
 
@@ -347,7 +347,7 @@ def passage_to_block(one: Text) -> dict[str, Json]:
 
 
 def block_to_part(one: Mapping[str, Json]) -> Part | None:
-    """Read a content block; None for one that no part stands for."""
+    """Parse a content block; None if no part represents it."""
     match one:
         case {"type": "text", "text": str(text)}:
             return Text(text)
@@ -401,10 +401,10 @@ def text_of(content: Json) -> str:
 
 
 class Sizes:
-    """Media whose cost was stated, by where they are kept: a payload has no place to say it.
+    """Stated costs of media, by where the media are kept: a payload has no field for them.
 
-    A cost stated for a reference is the same in every prompt, so what is remembered changes no count but that of a
-    payload made elsewhere.
+    A cost stated for a reference is the same in every prompt, so remembering it changes only the count of a payload
+    made elsewhere.
     """
 
     KEPT = 4_096
@@ -413,14 +413,14 @@ class Sizes:
         self._known: dict[str, int] = {}
 
     def state(self, media: Media) -> None:
-        """Remember what media cost."""
+        """Remember the stated cost of media."""
         if media.tokens > 0:
             if len(self._known) >= self.KEPT:
                 self._known.clear()
             self._known[_shorten_media_key(media.ref)] = media.tokens
 
     def of(self, ref: str) -> int | None:
-        """Return what was stated; None when nothing was."""
+        """Return the stated cost of media, or None."""
         return self._known.get(_shorten_media_key(ref))
 
 
@@ -439,7 +439,7 @@ class Prices:
         self._result = BLOCK + self._around(ORPHAN)
         self._call = CALL + self._result + counter.count(NO_RESULT)
         self._names: dict[str, int] = {}
-        #: What text of the system costs besides.
+        #: Additional tokens of a system text.
         self.reminder = self._around(REMINDER)
 
     def _around(self, marks: tuple[str, str]) -> int:
@@ -483,7 +483,7 @@ class Prices:
         return BLOCK + self._count(dump(fields)) if fields else 0
 
     def raw(self, raw: Raw) -> int:
-        """Return the cost of an item that is sent verbatim: hidden reasoning, media in a document, or all it says."""
+        """Return the cost of an item that is sent verbatim: hidden reasoning, media in a document, or all content."""
         data = redacted_thinking_data(raw)
         if data is not None:
             return self.signed("", data)
@@ -495,7 +495,7 @@ class Prices:
         return self.media(media) + self._count(dump({**block, "source": None}))
 
     def media(self, media: Media) -> int:
-        """Return the cost of media that are sent: what was stated, else the most that it is likely to be."""
+        """Return the cost of media that are sent: the stated cost, otherwise the likely maximum."""
         stated = media.tokens or self._sizes.of(media.ref)
         return BLOCK + (stated or (DOCUMENT if media.mime == PDF else self._image))
 
@@ -533,7 +533,7 @@ class Prices:
 
 
 class BytesCounter:
-    """Counts the most tokens that Claude can make of a text, whatever it says."""
+    """Counts the maximum number of tokens that Claude can make of any text of this length."""
 
     name = "claude-bytes"
 

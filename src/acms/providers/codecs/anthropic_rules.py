@@ -1,4 +1,4 @@
-"""What the Messages API refuses, so that it is refused here, with the place at fault.
+"""Rules of the Messages API, checked here so that an error names the field at fault.
 
 From platform.claude.com/docs: "Messages" (shape), "Handle tool calls" (pairs and their order), "Errors" (prefill),
 "Mid-conversation system messages", "Prompt caching" (breakpoints), "Define tools", and error messages of the API.
@@ -27,7 +27,7 @@ has 1.15-1.2 and 1.4-1.6, code up to 1.6 and 2.2. Measured with ctok 1.3.0, whic
 
 
 class Claude(NamedTuple):
-    """What a prompt depends on in one family of models."""
+    """The traits of a family of models that a prompt depends on."""
 
     #: Tokens that a prefix must have to be cached.
     least: int = 4_096
@@ -84,7 +84,7 @@ _DOT = re.compile(r"(?<=\d)\.(?=\d)")
 
 
 def find_claude_family(model: str) -> Claude:
-    """Return what is known of a model, also under the names that other platforms give it."""
+    """Return the known traits of a model, also under the names that other platforms give it."""
     name = _DOT.sub("-", model.lower())
     for pattern, family in _FAMILIES:
         if re.search(pattern, name):

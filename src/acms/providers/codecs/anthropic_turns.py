@@ -1,4 +1,4 @@
-"""How messages become turns that the Messages API takes: who speaks when, what is joined, what is left out."""
+"""Convert messages to turns that the Messages API accepts: the order of roles, joined and omitted parts."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ class _Call:
     result: ToolResult | None = None
     #: Number of the message that answered it.
     answer: int = 0
-    #: What stands in front of it, and belongs to it.
+    #: Parts that precede the call and belong to it.
     prefix: tuple[SentPart, ...] = ()
 
 
 @dataclass(slots=True)
 class Turn:
-    """What one role says in one go, under way."""
+    """An unfinished turn: consecutive parts of one role."""
 
     role: Role
     shown: list[SentPart] = field(default_factory=list)
@@ -100,7 +100,7 @@ class SentMessage(NamedTuple):
 
 
 class Arranged(NamedTuple):
-    """A prompt as it is sent, and what was changed for it."""
+    """A prompt as it is sent, and notes on the changes made for it."""
 
     said: tuple[SentMessage, ...]
     notes: tuple[str, ...]
@@ -118,7 +118,7 @@ def arrange_turns(
 
 
 class Arranging:
-    """Makes turns of messages; what another format takes otherwise, its own arranging overrides."""
+    """Makes turns of messages; another format overrides the steps in which it differs."""
 
     #: Vendor of the items that are sent as they are, or not at all.
     _own = "anthropic"
@@ -184,7 +184,7 @@ class Arranging:
             self._waiting.setdefault(id_, []).append((message.group, turn, call))
 
     def _taken(self, turn: Turn, index: int) -> tuple[SentPart, ...]:
-        """Take what belongs to the call that follows it from the end of what a message shows."""
+        """Remove the parts that belong to the following call from the end of a message, and return them."""
         last = turn.shown[-1] if turn.shown else None
         return (turn.shown.pop(),) if last and last.at == index and self._precedes(last.part) else ()
 
@@ -201,9 +201,9 @@ class Arranging:
         ]
 
     def _comes_first(self, part: Raw, index: int, message: PromptMessage, role: Role) -> bool:
-        """Return whether an item is a compaction that has to come first, which is remembered.
+        """Return whether an item is a compaction that must come first; if so, remember it.
 
-        It is signed, or of a log, where what it stands for is left out and other things may stand in front of it.
+        It is signed, or comes from a log that leaves out the compacted messages; then other parts may precede it.
         """
         signed = anthropic_blocks.comes_first(part)
         others = [one for one in message.parts if not isinstance(one, Raw | Reasoning)]
@@ -218,9 +218,9 @@ class Arranging:
         return True
 
     def _turn(self, role: Role, message: PromptMessage) -> Turn:
-        """Return the turn that goes on, or begin one.
+        """Return the turn to continue, or begin one.
 
-        Calls that follow calls are parallel to them; words that follow calls are said after the answers.
+        Calls that follow calls are parallel to them; text that follows calls comes after the answers.
         """
         last = self._turns[-1] if self._turns else None
         if last is not None and last.role is role:
@@ -296,7 +296,7 @@ class Arranging:
         return anthropic_blocks.block_to_part(block)
 
     def _read(self, one: Raw) -> Text | None:
-        """Return what an item of another vendor says, as a text; None when it says nothing."""
+        """Return the content of an item of another vendor, as a text; None if it has none."""
         said = "" if one.vendor == self._own else item_text(one)
         if said:
             self._notes[READ] = None
@@ -328,9 +328,9 @@ class Arranging:
     # ── all of them ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _serve(self) -> None:
-        """Leave out what the provider refuses of its own tools: calls without their result, results without their call.
+        """Leave out calls of the provider's own tools without a result, and results without a call: it refuses them.
 
-        A call may be open at the end, where the model goes on with it: behind it is nothing but its other tools.
+        A call may be open at the end, where the model continues with it: only its other tools may follow it.
         """
         called: set[str] = set()
         unpaired: list[SentPart] = []
@@ -393,7 +393,7 @@ class Arranging:
         turn.shown = shown
 
     def _place(self) -> None:
-        """Join turns of one role, and tell as the user what the system may not say where it stands."""
+        """Join turns of one role, and convert system text to user text where the system may not speak."""
         found: list[Turn] = []
         for at, turn in enumerate(self._turns):
             if turn.role is Role.SYSTEM and at > 0 and not self._may_stand(found, at):
@@ -505,12 +505,12 @@ def _generate_unused_id(id_: str, taken: dict[str, int]) -> str:
 
 
 def _is_effective_compaction(one: SentPart) -> bool:
-    """Return whether a part is a compaction that says something."""
+    """Return whether a part is a compaction with content."""
     return isinstance(one.part, Raw) and anthropic_blocks.comes_first(one.part) is not None
 
 
 def _is_compaction(one: SentPart) -> bool:
-    """Return whether a part is a compaction, also one that says nothing."""
+    """Return whether a part is a compaction, with or without content."""
     block = anthropic_blocks.raw_to_block(one.part) if isinstance(one.part, Raw) else None
     return block is not None and block["type"] == "compaction"
 

@@ -1,19 +1,19 @@
-"""How far a count can be off when the provider's tokenizer is not public, learnt from what it reports.
+"""Bound the error of token counts for a tokenizer that is not public, learnt from the counts its provider reports.
 
-What is counted here is called raw, what the provider says it took is called reported. The bound on a request is a
-stated quantile of reported / raw over the requests seen so far (split conformal prediction: Vovk, Gammerman and Shafer,
+A count made here is called raw, a count from the provider is called reported. The bound on a request is a stated
+quantile of reported / raw over the requests seen so far (split conformal prediction: Vovk, Gammerman and Shafer,
 "Algorithmic Learning in a Random World", 2005): of n reports the ceil((n + 1) q)-th smallest is not exceeded by the
-next one with a probability of at least q, whatever the ratios are distributed like, as long as the next request is
-like those reported.
+next one with a probability of at least q, for any distribution of the ratios, as long as the next request is like those
+reported.
 
 A conversation grows, so the next request is not like the last ones in one respect: its size. Therefore requests are
 compared with others of their size only, in bands a factor of eight wide (Mondrian conformal prediction, ibid.), and a
-band without enough reports keeps the cautious default however much is known about smaller ones. In the lowest band
-the ratio says little, since what a provider adds to every request outweighs the text: it is never taken to be below
-the default.
+band without enough reports keeps the cautious default however much is known about smaller ones. In the lowest band the
+ratio says little, since the tokens that a provider adds to every request outweigh the text: it is never taken to be
+below the default.
 
 Tools have a ratio of their own, since a chat template may write them in more words than the text of a request. Least
-squares over the reports of requests with tools tell the two apart; until they can, a surplus is taken to be of tools.
+squares over the reports of requests with tools separate the two; until they can, a surplus is attributed to tools.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Calibration:
 
     def _observe_text(self, text: int, reported: Fraction) -> None:
         band = bisect_right(STARTS, text) - 1
-        # What is added to every request is not counted twice where it weighs; elsewhere it is, to be on the safe side.
+        # Tokens added to every request are subtracted only in the lowest band, where they weigh; else kept for safety.
         ratio = (reported - ADDED if band == 0 else reported) / text
         self._seen[band].append(max(math.ceil(ratio * 10_000), 0) / 10_000)
 
@@ -143,13 +143,13 @@ class Calibration:
         self._tool_ratios = [max(0.0, math.ceil(ratio * 10_000) / 10_000) for ratio in over]
 
     def state(self) -> dict[str, Json]:
-        """Return what was learnt, as JSON: ratios only, no text."""
+        """Return the learnt ratios as JSON, without any text."""
         with self._lock:
             ratios = [list(seen) for seen in self._seen]
             return {"version": 1, "starts": list(STARTS), "ratios": ratios, "tools": list(self._tool_ratios)}
 
     def restore(self, state: Mapping[str, Json]) -> None:
-        """Replace what was learnt by what `state` returned, here or elsewhere; `ValidationError` for anything else."""
+        """Replace the learnt ratios by a result of `state`, of any instance; `ValidationError` for anything else."""
         ratios = _parse_band_ratios(state.get("ratios"))
         of_tools = _parse_floats(state.get("tools", []))
         known_form = state.get("version") == 1 and state.get("starts") == list(STARTS)
@@ -199,7 +199,7 @@ def _text_limit(bands: tuple[_Band, ...], budget: int) -> int:
 def _fit_rates(reports: Iterable[tuple[int, int, int]]) -> tuple[float, float] | None:
     """Return the reported tokens for each raw token of text and of tools, by least squares.
 
-    None if the share of tools is so much alike in all reports that the two cannot be told apart.
+    None if the share of tools is too similar in all reports to separate the two.
     """
     text_squares = tool_squares = products = text_sum = tool_sum = 0
     for text, tools, reported in reports:

@@ -1,4 +1,4 @@
-"""What a request of OpenAI consists of besides texts, in tokens.
+"""Token costs of an OpenAI request besides its texts.
 
 Published for messages of text (cookbook, "How to count tokens with tiktoken", section 6): three tokens a message, its
 role, one and its name, and three for the reply. Tools are shown to a model as TypeScript, nine tokens around it; a
@@ -12,9 +12,9 @@ recipe is off where there is no system message. Everything else is charged so th
   <|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{arguments}<|call|>`, 13 tokens.
 - A tool result: its id, its output, and `RESULT`: `<|start|>functions.{name} to=assistant<|channel|>commentary
   <|message|>{output}<|end|>`, and the name again.
-- What of a tool nobody has measured, such as defaults or alternatives: its JSON, which is longer than TypeScript.
-- Media: what was stated, else `MEDIA`, the most that an image costs in the tiled models (vision guide: 85 and eight
-  tiles of 170).
+- Fields of a tool without a measured cost, such as defaults or alternatives: their JSON, which is longer than
+  TypeScript.
+- Media: the stated cost, else `MEDIA`, the most for an image in the tiled models (vision guide: 85 and 8 tiles of 170).
 - An item kept verbatim: its JSON.
 """
 
@@ -75,7 +75,7 @@ _NO_CACHE = re.compile(r"gpt-3\.?5|gpt-4(?:-|\Z)|gpt-4o-2024-05-13")
 
 
 class Published(NamedTuple):
-    """What is public about a model."""
+    """The public facts about a model."""
 
     #: Name of the counter of its texts: its vocabulary, the newest public one for a model of OpenAI whose own is not
     #: public, or an estimate for a model of another vendor.
@@ -92,14 +92,14 @@ class Published(NamedTuple):
     caches: bool
     breakpoints: bool
     day: bool
-    #: What it charges for prompt tokens that are read from the cache, and written to it.
+    #: Rates for prompt tokens that are read from the cache, and written to it.
     rates: CacheRates
     #: Whether it drops reasoning when what stood before it has changed.
     binds: bool
 
 
 def find_published_traits(model: str) -> Published:
-    """Return what is public about a model of this name; a fine-tuned one is like its base."""
+    """Return the public facts about a model of this name; a fine-tuned one is like its base."""
     base = model.split(":")[1] if model.startswith("ft:") and model.count(":") else model
     encoding = next((name for prefix, name in VOCABULARIES if base.startswith(prefix)), None)
     number = _NUMBERED.match(base)
@@ -122,7 +122,7 @@ def find_published_traits(model: str) -> Published:
 
 
 def _find_cache_rates(base: str, version: tuple[int, ...]) -> CacheRates:
-    """Return what a model charges (pricing page, November 2026): a twentieth to a half of the input's price to read."""
+    """Return the cache rates of a model (pricing page, November 2026): reads cost 5 to 50 % of the input's price."""
     if version >= (5, 6):
         return CacheRates(cached=0.05 if version >= (6, 1) else 0.1, write=1.25, long=2.5)
     older = next((cached for prefix, cached in _READS if base.startswith(prefix)), 0.1)
@@ -148,7 +148,7 @@ TOOLS = 9
 ADOPTED = -4
 """Tokens around the tools, and fewer where a system message takes them in."""
 MORE = 4
-"""Tokens of what a tool has beyond what was measured, besides its JSON."""
+"""Tokens for the fields of a tool that were not measured, besides their JSON."""
 
 _HEADERS = {Role.SYSTEM: 4, Role.DEVELOPER: 4, Role.USER: 0, Role.ASSISTANT: 2, Role.TOOL: 0}
 """Tokens that harmony has on top of the recipe: "# Instructions" and its blank line; a channel."""
@@ -189,7 +189,7 @@ def _holds_nul(value: Json) -> bool:
 
 
 class Function(NamedTuple):
-    """A tool as either API is told of it."""
+    """A tool in the form that either API takes."""
 
     name: str
     description: str
@@ -267,7 +267,7 @@ class Framing:
 
 
 def _render_typescript(function: Function, more: list[Json]) -> str:
-    """Return a tool as TypeScript; what of it nobody has measured how it is shown is added to `more`."""
+    """Return a tool as TypeScript; append the fields whose rendering has not been measured to `more`."""
     schema = function.parameters if isinstance(function.parameters, Mapping) else {}
     if function.strict:
         more.append("strict")

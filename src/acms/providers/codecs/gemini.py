@@ -147,7 +147,7 @@ def raw_to_payload_part(raw: Raw) -> dict[str, Json] | None:
 
 
 def _detach_signature(raw: Raw) -> Raw:
-    """Return a signature that no part carries, on an empty text: so that nothing said later takes it."""
+    """Return a signature that no part carries, on an empty text, so that no later text takes it."""
     return Raw(VENDOR, blocks.dump({"text": "", SIGNATURE: read_thought_signature(raw)}))
 
 
@@ -207,7 +207,7 @@ class Gemini(CountingCodec):
     vendors: tuple[str, ...] = (VENDOR,)
     search_results = False
     marks_only = implicit_mark = binds_reasoning = False
-    #: What the provider charges for reads from its prompt cache; writing to it is free.
+    #: Rates of the provider for reads from its prompt cache; writing to it is free.
     rates = CacheRates(cached=0.1, write=1.0, long=1.0)
 
     def __init__(
@@ -229,14 +229,14 @@ class Gemini(CountingCodec):
         self._wants_signatures = _SIGNS.match(self.model) is not None
         self._stand_in = self._prices.signed("", SKIP) if self._wants_signatures else 0
 
-    # ── what is sent ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── requests ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def normal(self, messages: Sequence[PromptMessage]) -> tuple[PromptMessage, ...]:
         """Return the messages as the provider can have them."""
         return tuple([message for one in self._arranged(messages).said for message in one.messages()])
 
     def notes(self, messages: Sequence[PromptMessage]) -> tuple[str, ...]:
-        """Return what `normal` changes about the messages, in words, each kind of change once."""
+        """Describe the changes that `normal` makes to the messages, each kind of change once."""
         return self._arranged(messages).notes
 
     def _arranged(self, messages: Sequence[PromptMessage]) -> Arranged:
@@ -318,7 +318,7 @@ class Gemini(CountingCodec):
         return tuple(found)
 
     def check(self, payload: Mapping[str, Json]) -> None:
-        """Raise `PayloadError` for what the API would refuse: shapes, roles, and calls without their answers."""
+        """Raise `PayloadError` if the API would refuse a payload: shapes, roles, and calls without their answers."""
         contents = payload.get("contents")
         if not isinstance(contents, list) or not contents:
             raise PayloadError(
@@ -347,7 +347,7 @@ class Gemini(CountingCodec):
             raise PayloadError("the first content must be the user's", field="contents[0].role")
         check_strings(payload)
 
-    # ── what it costs ───────────────────────────────────────────────────────────────────────────────────────────────
+    # ── costs ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def cost(self, message: PromptMessage) -> int:
         """Return the raw tokens of one message; an upper bound where it has to be mapped."""
@@ -395,7 +395,7 @@ class Gemini(CountingCodec):
                 return prices.text(part.text)
 
     def base(self, tools: Sequence[Tool] = ()) -> int:
-        """Return the raw tokens of everything that is no message, and of what may be said to begin with."""
+        """Return the raw tokens of everything besides messages, and of the text that may be added at the beginning."""
         return self._base([_serialize_tool(tool) for tool in tools]) + self._beginning
 
     def _base(self, declared: Sequence[Json]) -> int:
@@ -403,7 +403,7 @@ class Gemini(CountingCodec):
         return PRIMER + (TOOLS + cost if declared else 0)
 
     def count(self, payload: Mapping[str, Json]) -> Count:
-        """Count a payload from scratch; `tokens` are raw ones, the bound is what a budget is compared with."""
+        """Count a payload from scratch; `tokens` are raw ones, a budget is compared with the bound."""
         tools = payload.get("config", {}).get("tools", ())
         declared = [one for tool in tools for one in tool["functionDeclarations"]]
         of_tools = self._base(declared) - PRIMER

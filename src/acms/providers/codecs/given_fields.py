@@ -15,7 +15,7 @@ Key: TypeAlias = tuple[type[Part], str]
 
 
 def key_of_part(part: Part) -> Key:
-    """Return what a part is known by, however its message is divided and joined."""
+    """Return the key of a part, which does not depend on how its message is divided and joined."""
     match part:
         case ToolCall() | ToolResult():
             return type(part), part.call_id

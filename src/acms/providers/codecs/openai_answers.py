@@ -1,4 +1,4 @@
-"""What an answer of OpenAI says about its request: why the cache missed, and what was changed in it.
+"""Read from an answer of OpenAI why the cache missed, and how the provider changed the request.
 
 From developers.openai.com/api/docs: "Prompt cache diagnostics", "Keep the prefix unchanged", "Compaction"; names as in
 the package openai 3.54. Only Responses has them.
@@ -58,7 +58,7 @@ def parse_usage(reported: object, tokens: str, details: str) -> Usage:
 
 
 def _parse_diagnosis(answer: object) -> Diagnosis | None:
-    """Return what the provider found; None where it says nothing."""
+    """Return the cache diagnosis of the provider; None if the answer has none."""
     told = get_field(answer, "prompt_cache_diagnostics")
     if told is None:
         return None
@@ -78,7 +78,7 @@ def _parse_diagnosis(answer: object) -> Diagnosis | None:
 
 
 def _parse_server_edits(answer: object) -> Iterator[ServerEdit]:
-    """Yield what the provider changed: reasoning that it withheld, and compactions."""
+    """Yield the changes made by the provider: reasoning that it withheld, and compactions."""
     for one in iterate_list_field(answer, "input_transformations"):
         kind = f"{get_text_field(one, 'type')}_{get_text_field(one, 'action')}"
         yield ServerEdit(kind=kind, place=get_text_field(one, "id"), reason=get_text_field(one, "reason"))

@@ -1,4 +1,4 @@
-"""What the two APIs of OpenAI have in common: how messages are mapped, and how a request is counted."""
+"""The common part of the two APIs of OpenAI: how messages are mapped, and how a request is counted."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def check_key(payload: Mapping[str, Json]) -> None:
 
 
 def check_name(name: Json, field: str) -> None:
-    """Raise `PayloadError` for what is no name of a tool."""
+    """Raise `PayloadError` for an invalid tool name."""
     if not isinstance(name, str) or not NAME.match(name):
         raise payload_error("must have 1 to 64 letters, digits, _ and -", field)
 
@@ -135,7 +135,7 @@ class OpenAICodec(CountingCodec):
         self.model = model = validation.validate_name(model, "model")
         self.known = find_published_traits(model)
         self.marks_only = self.implicit_mark = self.known.breakpoints
-        #: What the provider charges for reads from its prompt cache and writes to it.
+        #: Rates of the provider for reads from its prompt cache and writes to it.
         self.rates = self.known.rates
         #: Whether reasoning that is sent back counts only behind the very prefix that it was produced under.
         self.binds_reasoning = self.known.binds
@@ -146,12 +146,12 @@ class OpenAICodec(CountingCodec):
         #: Whether counts are estimates until enough was reported.
         self._estimated = self.counter is not own_tokenizer and not (own and self.known.vocabulary)
         self.request_counts = request_counts(request_counter)
-        #: Whether what is counted is an upper bound by itself.
+        #: Whether a count is an upper bound by itself.
         self._bound = own and self.recipe and self.known.recipe and margin is None
         default = FOREIGN if not own else UNPUBLISHED if self.known.unpublished else 1.0
         self.calibration = calibration or Calibration(default, margin=0.02 if margin is None else margin)
         self.framing = Framing(self.known, self.counter)
-        #: What a message of a role and a name has besides its one text; empty until the first count.
+        #: Additional tokens of a message of one text, by role and name; empty until the first count.
         self._frames: dict[Role, dict[str | None, int]] = {}
         self._media: dict[str, int] = {}
 
@@ -162,7 +162,7 @@ class OpenAICodec(CountingCodec):
         return tuple([message for message, _ in self._laid(messages, discard_note)])
 
     def notes(self, messages: Sequence[PromptMessage]) -> tuple[str, ...]:
-        """Return what `normal` changes, each kind of change once."""
+        """Describe the changes that `normal` makes, each kind of change once."""
         found: dict[str, None] = {}
         self._laid(messages, found.setdefault)
         return tuple(found)
@@ -225,7 +225,7 @@ class OpenAICodec(CountingCodec):
         )
 
     def _parts(self, message: PromptMessage, note: Note) -> list[Part]:
-        """Return what can be sent of the parts of a message: contents in order, then calls, then results."""
+        """Return the parts of a message that can be sent: contents in order, then calls, then results."""
         role = message.role
         contents: list[Part] = []
         tools: list[Part] = []
@@ -341,9 +341,9 @@ class OpenAICodec(CountingCodec):
         return frame
 
     def _answers_cost(self, message: PromptMessage) -> int:
-        """Return the tokens of results and what stands beside them, whether there is a call to them or not.
+        """Return the tokens of tool results and the parts beside them, whether or not the prompt has their calls.
 
-        A result costs more than the same text of the user, so that is what is charged.
+        A result costs more than the same text of the user, so the cost of a result is charged.
         """
         results = [part for part in message.parts if isinstance(part, ToolResult)]
         rest = replace(
@@ -375,11 +375,11 @@ class OpenAICodec(CountingCodec):
                 return self._stated(part)
             case Raw():
                 return self.framing.raw(part.json)
-            case Reasoning() | ToolResult():  # the one is left out, the other counted by whoever asks
+            case Reasoning() | ToolResult():  # the first is left out, the caller counts the second
                 return 0
 
     def _stated(self, media: Media) -> int:
-        """Return the tokens of media, and remember them: a payload does not say what they were stated to cost."""
+        """Return the tokens of media, and remember them: a payload has no field for a stated cost."""
         tokens = media.tokens or MEDIA
         known = self._media.get(media.ref, 0)
         if tokens > known:
@@ -390,7 +390,7 @@ class OpenAICodec(CountingCodec):
         return known
 
     def referred(self, ref: str) -> int:
-        """Return the tokens of media in a payload: what was stated when they were rendered."""
+        """Return the tokens of media in a payload: the cost stated when they were rendered, else the default."""
         return self._media.get(ref, MEDIA)
 
     def base(self, tools: Sequence[Tool] = ()) -> int:
@@ -509,7 +509,7 @@ def _deduplicate_ids(ids: Sequence[str]) -> list[str]:
 
 
 def _note_pairs(before: Sequence[PromptMessage], after: Sequence[PromptMessage], note: Note) -> None:
-    """Note what became of tool calls and results that had no counterpart."""
+    """Note the changes to tool calls and results without a counterpart."""
 
     def answers(messages: Sequence[PromptMessage]) -> int:
         results = [part for one in messages for part in one.parts if isinstance(part, ToolResult)]
@@ -556,7 +556,7 @@ def _merge_tool_result(said: Sequence[Part]) -> ToolResult:
 
 
 def text_for_others(raw: Raw, note: Note) -> Sequence[Part]:
-    """Return what an item of another vendor says, as a text; nothing for one that says nothing."""
+    """Return the content of an item of another vendor, as a text part; nothing if it has none."""
     said = item_text(raw)
     if said:
         note("items of other vendors are shown as text")

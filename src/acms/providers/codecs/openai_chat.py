@@ -50,10 +50,10 @@ class OpenAIChat(OpenAICodec):
     of a content list. Fields that only other servers of the format have, such as `reasoning_content`, and the thought
     signatures of Gemini's calls are sent back to models that are not OpenAI's; reasoning is not sent otherwise.
 
-    Texts are counted by `counter`, the model's own vocabulary when none is given. Counts are exact for messages of text
-    and plain tools on the models of the published recipe. Everywhere else a budget is compared with a bound by
-    `calibration`, which learns from what is reported, or with `margin` above what is counted (0.02) until it has. A
-    margin that is given holds for all requests: then none is exact.
+    Texts are counted by `counter`, by default the model's own vocabulary. Counts are exact for messages of text and
+    plain tools on the models of the published recipe. For all others a budget is compared with a bound by
+    `calibration`, which learns from reported counts, or until then with `margin` above the count (0.02). An explicit
+    margin applies to all requests: then none is exact.
     """
 
     name = "openai-chat"
@@ -219,7 +219,7 @@ class OpenAIChat(OpenAICodec):
         return openai_answers.parse_usage(usage, "prompt_tokens", "prompt_tokens_details")
 
     def check(self, payload: Mapping[str, Json]) -> None:
-        """Raise `PayloadError` for what the API would refuse: shapes, roles, and tool calls without their answers."""
+        """Raise `PayloadError` if the API would refuse a payload: shapes, roles, tool calls without their answers."""
         messages = payload.get("messages")
         if not isinstance(messages, list):
             raise payload_error(
@@ -256,7 +256,7 @@ class OpenAIChat(OpenAICodec):
 
 
 def _parse_content_part(item: Mapping[str, Json]) -> Part:
-    """Read one part of a content list: as what it is, or verbatim when it says more than that."""
+    """Parse one part of a content list; keep it verbatim if no type of part holds all of it."""
     match item:
         case {"type": "text", "text": str(text)} if len(item) == 2:
             return Text(text)
@@ -337,7 +337,7 @@ def _unknown_fields(message: Mapping[str, Json]) -> Raw | None:
 
 
 def _extra_of_call(part: Part) -> dict[str, Json]:
-    """Return what the call behind a thought signature has besides; nothing for any other part."""
+    """Return the other fields of the call behind a thought signature; none for any other part."""
     signed = gemini.read_thought_signature(part) if isinstance(part, Raw) else None
     return {} if signed is None else {"extra_content": {"google": {"thought_signature": signed}}}
 
@@ -351,7 +351,7 @@ def _signature_of(call: Mapping[str, Json]) -> Sequence[Part]:
             return ()
 
 
-# ── what the API refuses ────────────────────────────────────────────────────────────────────────────────────────
+# ── rules of the API ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _check_message(message: Json, field: str, *, more: bool) -> Role:

@@ -229,7 +229,7 @@ class OpenAIResponses(OpenAICodec):
         return openai_answers.parse_usage(usage, "input_tokens", "input_tokens_details")
 
     def check(self, payload: Mapping[str, Json]) -> None:
-        """Raise `PayloadError` for what the API would refuse: shapes, roles, and calls without their outputs."""
+        """Raise `PayloadError` if the API would refuse a payload: shapes, roles, and calls without their outputs."""
         given = payload.get("input")
         if not isinstance(given, str | list):
             raise payload_error("must be a text or a list of items: this is no payload of Responses", "input")
@@ -291,9 +291,9 @@ def _parse_known_items(message: PromptMessage, note: openai_base.Note) -> Prompt
 
 
 def _with_phase_item(message: PromptMessage) -> Sequence[Part]:
-    """Return the parts of a message with the text of an answer as an item that says which phase it was said in.
+    """Return the parts of a message with the text of an answer as an item that states its phase.
 
-    The provider asks for it: without, what the model said on its way passes for its answer.
+    The provider requires this: without it, interim text of the model counts as its answer.
     """
     kept = [
         openai_base.parse_raw_object(part)
@@ -362,7 +362,7 @@ def _group_messages(
 
 
 def _split_message(message: PromptMessage) -> list[PromptMessage]:
-    """Split a message where an item stands between texts; items are the model's, whoever's message they were in."""
+    """Split a message where an item stands between texts; items go to the assistant, in messages of any role."""
     if not any(_is_item(part) for part in message.parts) or len(message.parts) == 1:
         only = message.parts[0]
         if _is_item(only) and message.role is not Role.ASSISTANT:
@@ -584,7 +584,7 @@ def _serialize_media(media: Media) -> dict[str, Json]:
 
 
 def _parse_content_part(item: Json) -> Part | None:
-    """Read one part of a content list; None when it says more than a part can hold."""
+    """Parse one part of a content list; None if no type of part holds all of it."""
     match openai_base.remove_breakpoint(item) if isinstance(item, Mapping) else item:
         case {"type": "input_text" | "output_text", "text": str(text), **more} if not more:
             return Text(text)
@@ -603,7 +603,7 @@ def _parse_content_part(item: Json) -> Part | None:
 
 
 def _parse_item(item: Mapping[str, Json]) -> PromptMessage:
-    """Read one item: as what it is, or verbatim when it says more than that."""
+    """Parse one item; keep it verbatim if no type of part holds all of it."""
     match item:
         case {"type": "function_call", "call_id": call_id, "name": name, "arguments": arguments, **more}:
             kept = _remaining_fields_part("function_call", more, "id", "status", "type")
@@ -679,7 +679,7 @@ def _mark_breakpoint(items: Sequence[dict[str, Json]]) -> None:
         return
 
 
-# ── what the API refuses ────────────────────────────────────────────────────────────────────────────────────────
+# ── rules of the API ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _check_message(item: Mapping[str, Json], field: str) -> None:

@@ -19,12 +19,12 @@ _RECENT = 16
 
 
 class RequestCounts:
-    """What a codec's request counter counted, beside the raw tokens of the codec."""
+    """Compares the counts of a codec's request counter with the raw tokens of the codec."""
 
     def __init__(self, counter: RequestCounter) -> None:
         self.counter = counter
         self._ratios = deque[float](maxlen=_RECENT)
-        #: The most tokens that a provider reported beyond what was counted.
+        #: The most tokens by which a report of the provider exceeded the count.
         self._excess = 0
 
     async def count(self, payload: Mapping[str, Json], raw: Count, model: str) -> Count:
@@ -45,7 +45,7 @@ class RequestCounts:
         return int(budget / expected) if expected > 0 else budget
 
     def observe(self, count: Count, usage: Usage) -> None:
-        """Learn what the provider reported for a request that was counted here."""
+        """Learn from the count that the provider reported for a request that was counted here."""
         self._excess = max(self._excess, usage.input_tokens - count.tokens)
 
 
@@ -63,7 +63,7 @@ class CountingCodec(ABC):
     """The part of a codec that compares raw tokens with budgets and learns from reports."""
 
     model: str
-    #: What was learnt of this model's counts; keep its `state` to continue with it.
+    #: The calibration of this model's counts; keep its `state` to continue with it.
     calibration: Calibration
     request_counts: RequestCounts | None
     #: Whether raw tokens are an upper bound without calibration.

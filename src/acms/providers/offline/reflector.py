@@ -1,12 +1,12 @@
-"""The reflector that needs no model: marked lines, and which of them supersede earlier ones.
+"""The reflector that needs no model: it finds marked lines, and which of them supersede earlier ones.
 
 A marked line becomes a fact in its own words, whatever its language. Nothing else does: without a model, an unmarked
-sentence cannot be told from a guess, an example or the words of somebody else.
+sentence cannot be distinguished from a guess, an example or a quotation.
 
-A line supersedes an earlier one in three cases: it has the same subject and attribute; it says what goes ("from Flask
-to", "instead of Flask") or what comes ("switching to cookies") and exactly one fact is named beside it; or it repeats
-the earlier line with another number or weekday at the end. A line that only speaks of an earlier one builds on it. In
-doubt both stay: a fact that was retired by mistake is worse than one too many.
+A line supersedes an earlier one in three cases: it has the same subject and attribute; it names the old value ("from
+Flask to", "instead of Flask") or the new one ("switching to cookies") and exactly one fact is named beside it; or it
+repeats the earlier line with another number or weekday at the end. A line that only mentions an earlier one builds on
+it. In doubt both stay: a fact that was retired by mistake is worse than one too many.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 MARKED = 0.95
 """The confidence of a fact that a marker announces."""
 PROJECT = "project"
-"""Subject of what belongs to nobody in particular."""
+"""Subject of facts that belong to no particular person."""
 DOCUMENT = 800
 """Characters from which on a text is a document: labels in its lists are headings, and its sentences illustrate."""
 LONGEST = 600
@@ -53,7 +53,7 @@ UNREAL = re.compile(
     r"\b(?:not|never|against|if|may|might|could|would|should|nicht|wenn|si|pas)\b|n['’]t\b|[不没若]|如果",
     re.IGNORECASE,
 )
-"""What is denied or only thought of: it changes nothing."""
+"""Words of denied or hypothetical statements, which change nothing."""
 
 _PHRASE = r"[^\W\d_][\w-]*(?: [\w-]+){0,4}?"
 _ABOUT = rf"(?P<attribute>(?P<thing>{_PHRASE}))"
@@ -70,7 +70,7 @@ _MINE = r"(?P<mine>(?i:my|meine?|mi|mon|ma|我的))"
 _USING = r"(?i:(?:we(?:['’]ll|['’]re| will)? )?us(?:e|ing)) (?P<value>\S+(?: \S+){0,4}?)"
 _OURS = r"(?i:our|the|unsere?|nuestr[ao]|notre)"
 
-#: What a marked line may begin with that gives its fact an address, and how many values that holds.
+#: Beginnings of a marked line that give its fact an address, and how many values that address holds.
 _ADDRESSES: tuple[tuple[Cardinality, re.Pattern[str]], ...] = (
     ("one", re.compile(rf"(?:{_MINE} |{_OURS} )?{_ABOUT} {_IS} (?:(?:a|an|the) )?{_VALUE}")),
     ("one", re.compile(rf"(?:{_MINE} |{_OURS} )?{_ABOUT} {_IS} (?P<value>(?i:{AHEAD})){_BREAK}")),
@@ -129,8 +129,8 @@ def _lines_outside_code(text: str) -> list[str]:
 def _propose_fact(turn: Turn, marker: str, line: str, below: list[str]) -> Iterator[Proposal]:
     """Yield a marked line as a fact; a label without a text announces the paragraph below it.
 
-    The label goes where it is the name of the marker, which the type of the fact says too; "Cannot:" or "Budget:" is
-    part of what is said.
+    A label that is the name of the marker is dropped, since the type of the fact states it too; other labels, such as
+    "Cannot:" or "Budget:", are part of the content.
     """
     label = _LABEL.match(line)
     said = _take_leading_sentences(line[label.end() :] if label else line)
@@ -194,7 +194,7 @@ def _extract_period(said: str, turn: Turn) -> Timed:
 
 
 def _apply_address(stated: Proposal, match: re.Match[str], turn: Turn, cardinality: Cardinality) -> Proposal:
-    """Return a fact at the address that its words name; what is on a day to come is so until it is over."""
+    """Return a fact at the address that its words name; a value on a future day is valid until that day is over."""
     parts = match.groupdict()
     day = None if turn.created_at is None else parse_future_period(parts["value"] or "", turn.created_at)
     if day is not None and stated.valid_to is None:
@@ -209,7 +209,7 @@ def _apply_address(stated: Proposal, match: re.Match[str], turn: Turn, cardinali
 
 
 def _names_something(phrase: str | None) -> bool:
-    """Whether a phrase, if there is one, names what is spoken of: no pronoun, and nothing that only points."""
+    """Return whether a phrase, if there is one, names its subject: no pronoun or other word that only points."""
     words = (phrase or "").lower().split()
     return all(
         content_term(word) or (word in _JOINTS and 0 < place < len(words) - 1)
@@ -235,7 +235,7 @@ _AWAY = r"(?:instead of|rather than|no longer|statt|nicht mehr|en vez de|ya no|a
 _DROPS = r"(?:drop|scrap|abandon|forget|streich|verwerf|vergiss|descart|olvid|oubli)\w*"
 _INSIDE = r"(?:[^,;:.(–—]|[,.](?=\d))"
 _OLD, _NEW = rf"(?P<old>{_INSIDE}{{1,60}}?)", rf"(?P<new>{_INSIDE}{{1,60}})"
-#: What says which value goes, and often which one comes. Words of change in five languages, as data: nothing else
+#: Words that state the old value, and often the new one. Words of change in five languages, as data: nothing else
 #: tells "switching to cookies, JWT was too complex" from "since we chose Python, we take SQLAlchemy".
 _GOES = tuple(
     re.compile(pattern, re.IGNORECASE)
@@ -251,7 +251,7 @@ _GOES = tuple(
         r"(?:不再用|代替)\s*(?P<old>[^\s，。；]+)",
     )
 )
-#: What says only which value comes.
+#: Words that state only the new value.
 _COMES = re.compile(rf"\b{_MOVES} {_TO} {_NEW}|(?:换成|改成|改用)\s*(?P<then>[^\s，。；]+)", re.IGNORECASE)
 _INSTEAD = re.compile(rf"\b(?:instead|stattdessen|{_AWAY})\b|不再|改用", re.IGNORECASE)
 _DIGIT = re.compile(r"\d")
@@ -263,7 +263,7 @@ Known = Fact | Proposal
 
 
 def reconcile_statements(found: Sequence[Proposal], facts: Sequence[Fact]) -> list[Proposal]:
-    """Return statements as changes of what is known, in the order in which they apply."""
+    """Return statements as changes to the known facts, in the order in which they apply."""
     known: list[Known] = list(facts)
     contents = {_normalize_text(fact.content) for fact in facts if fact.doubt is None}
     changes: list[Proposal] = []
@@ -306,7 +306,7 @@ def _supersedes_by_address(one: Proposal, old: Known) -> bool:
 
 
 def _find_predecessor(one: Proposal, known: Sequence[Known]) -> tuple[Known | None, str]:
-    """Return the fact that a marked line takes the place of, and the value that comes where the line says it."""
+    """Return the fact that a marked line replaces, and the new value if the line states it."""
     if one.confidence < MARKED or one.fact_type == MarkerType.FAILURE:  # what failed has failed
         return None, ""
     rivals = [other for other in known if other.fact_type in (one.fact_type, "fact")]
@@ -366,7 +366,7 @@ def _select_premises(rivals: Sequence[Known]) -> Sequence[Known]:
 
 
 def _find_announced_changes(content: str) -> Iterator[tuple[frozenset[int], frozenset[int], str]]:
-    """Yield the terms of what goes, those of which one is enough to name it, and the value that comes."""
+    """Yield the terms of the old value, those of which one is enough to name it, and the new value."""
     for pattern in _GOES:
         for match in pattern.finditer(content):
             if _is_asserted(content, match):
@@ -390,21 +390,21 @@ def _find_announced_changes(content: str) -> Iterator[tuple[frozenset[int], froz
 
 
 def _is_asserted(content: str, match: re.Match[str]) -> bool:
-    """Whether words of change are neither denied nor only thought of."""
+    """Return whether words of change are neither denied nor hypothetical."""
     return not UNREAL.search(_SENTENCE.split(content[: match.start()])[-1])
 
 
 def _extract_new_value(match: re.Match[str]) -> str:
-    """Return the value that comes, "" where it is not said or no value."""
+    """Return the new value, "" if it is not stated or is no value."""
     parts = match.groupdict()
     said = (parts.get("new") or parts.get("then") or "").strip(" \"'`*_")
-    if name := NAME.match(said):  # "Spanner for the orders": what it is for is no part of it
+    if name := NAME.match(said):  # "Spanner for the orders": the purpose is not part of the value
         return name["value"]
     return said if len(said.split()) <= VALUE else ""
 
 
 def _normalize_text(text: str) -> str:
-    """Return a text without what two of the same words may differ in: case and spaces."""
+    """Return a text without differences in case and spaces."""
     return " ".join(text.casefold().split())
 
 
@@ -435,7 +435,7 @@ class OfflineReflector:
     model: str = "offline5"
 
     async def reflect(self, request: ReflectionRequest) -> Reflection:
-        """Return what the turns state, as changes to the facts in force."""
+        """Return the statements of the turns, as changes to the active facts."""
         if sum(len(turn.text) for turn in request.turns) > _LONG:
             return await asyncio.to_thread(_reflect_turns, request)
         found: list[Proposal] = []

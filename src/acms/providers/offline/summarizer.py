@@ -31,7 +31,7 @@ class ExtractiveSummarizer:
     window: int | None = None
 
     async def summarize(self, request: SummaryRequest) -> str:
-        """Return a text that can stand for the turns; summaries of this recipe among them are read line by line."""
+        """Return a text that can replace the turns; summaries of this recipe among them are read line by line."""
         arguments = (request.turns, request.max_tokens, request.counter.count)
         if sum(len(turn.text) for turn in request.turns) > _LONG:
             return await asyncio.to_thread(extract_summary, *arguments)
