@@ -1,4 +1,4 @@
-"""What of a prompt a provider has in its cache: predicted from two manifests, confirmed by what it reports."""
+"""Predict the provider's cache hits for a prompt from two manifests, and check them against its usage report."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def find_hoisted_roles(
 def predict_cache(
     now: Manifest, previous: Manifest | None, codec: Codec, *, key: str = ""
 ) -> CachePrediction:
-    """Return what of a prompt can be read from the provider's cache when another one was sent before it, and why.
+    """Predict which part of a prompt the provider can read from its cache after an earlier prompt, and why.
 
-    Whole messages are compared by their hashes, in the order in which the provider reads them: tools, what is set
-    before all others, then the rest. `key` is the name under which the cache is kept, where a hint gave one.
+    Whole messages are compared by their hashes, in the order in which the provider reads them: tools, hoisted messages,
+    then the rest. `key` is the name under which the cache is kept, if a hint gave one.
     """
     base = codec.base(now.tools)
     plain = CachePrediction(key=key, total_tokens=base + sum([one.tokens for one in now.messages]))
@@ -108,9 +108,9 @@ def _find_first_change(
 
 
 def diagnosis_agrees(prediction: CachePrediction, usage: Usage, *, asked: bool = False) -> bool | None:
-    """Return whether a provider's diagnosis is what was predicted; None when it has none, or none of the prompt.
+    """Return whether a provider's diagnosis matches the prediction; None without a diagnosis of the prompt.
 
-    `asked` says that the request asked for one: then a provider that reports nothing found no difference.
+    `asked` says that the request asked for a diagnosis: then a provider that reports nothing found no difference.
     """
     told = usage.diagnosis
     if told is None or not prediction.compared or told.outcome is Outcome.UNKNOWN:
@@ -189,7 +189,7 @@ def _describe_tools_change(old: Manifest, new: Manifest) -> str:
 
 
 def _explain_first_change(old: Sequence[Sent], new: Sequence[Sent], place: int) -> str:
-    """Return in words what is different at the first place at which two prompts are."""
+    """Describe in words the first difference between two prompts."""
     if place == len(old):
         added = len(new) - place
         return (

@@ -39,7 +39,7 @@ class Recipe:
     """What a prompt is made of: `Prompt` builds one, and one may stand in another."""
 
     def __init__(self, codec: Codec | None = None) -> None:
-        #: What it is bound to, what it is made of in order, and the functions it offers; never changed.
+        #: The codec it is bound to, its steps in order, and the functions it offers; never changed.
         self.codec = codec
         self.steps: tuple[Step, ...] = ()
         self.offered: tuple[Tool, ...] = ()
@@ -58,7 +58,7 @@ def _too_deep(field: str) -> ValidationError:
 
 
 def _parse_content(content: object, field: str, bound: list[Recipe], depth: int = 0) -> list[Step]:
-    """Return a content as steps; `ValidationError` for what is none. Prompts that are met are added to `bound`."""
+    """Return a content as steps; raise `ValidationError` for an invalid one. Nested prompts are added to `bound`."""
     if content is None:
         return []
     if isinstance(content, str):

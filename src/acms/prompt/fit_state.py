@@ -18,9 +18,9 @@ LOWEST = "ranked lowest, and there was no room for it"
 
 
 class Leaf:
-    """A unit of the prompt: what it is, what of it is shown, and why not more.
+    """A unit of the prompt: its content, the part of it that is shown, and the reason for any omission.
 
-    Thousands are made for one prompt, of which most never change: what is the same for all lies on the class.
+    A prompt has thousands of these, most of which never change, so default values are kept on the class.
     """
 
     #: Messages as they are now, and what each costs; None while they are those of the node.
@@ -40,7 +40,7 @@ class Leaf:
     def __init__(self, node: Atom | Composed, section: Section, tokens: int) -> None:
         self.node = node
         self.section = section
-        #: Raw tokens of what it shows, and of what it shows when nothing is left out.
+        #: Raw tokens of the shown content, and of the content with nothing left out.
         self.tokens = self.full = tokens
 
     @property
@@ -100,7 +100,7 @@ class Section:
         self.moves: bool = scope.moves or (parent is not None and parent.moves)
         #: Tokens it may have at most, by a ceiling or its own cap.
         self.allowed = cap
-        #: Tokens it is not shrunk below; not in force until all under it is within what it may have.
+        #: Tokens it is not shrunk below; applies only once all its content is within the allowed tokens.
         self.floor = 0
         #: The summary at hand: its text, the units it stands for, the leaf that shows it, whether it is a new one.
         self.text = ""
@@ -109,7 +109,7 @@ class Section:
         self.summary: Leaf | None = None
 
     def change(self, tokens: int) -> None:
-        """Add to what it costs, and to what everything around it costs."""
+        """Add `tokens` to the cost of this section and of every section around it."""
         section: Section | None = self
         while section is not None:
             section.used += tokens

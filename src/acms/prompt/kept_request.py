@@ -35,18 +35,18 @@ _OWN_FORMS = (
     r"[\s:.]",
 )
 _FRAME = re.compile("(?:" + "|".join([*map(re.escape, [*_OWN_WORDS, *Role]), *_OWN_FORMS]) + ")*")
-"""Text that we write around what is quoted: nothing in it can come from an entry but the name of its session."""
+"""Framing text that we write around quotations: nothing in it can come from an entry but the name of its session."""
 
 
 Change = Callable[[str, str], tuple[Segment, ...]]
-"""Returns what is kept of a literal text, given the entry that is quoted behind it, or ""."""
+"""Returns the part of a literal text to keep, given the id of the entry quoted after it, or ""."""
 
 
 class Rebuilt(NamedTuple):
     """A request written again."""
 
     payload: dict[str, Json] | None
-    #: How it differs from what was sent, or why it cannot be shown; "" if it is the same, byte for byte.
+    #: How it differs from the request sent, or why it cannot be shown; "" if it is the same, byte for byte.
     note: str
 
 
@@ -124,7 +124,7 @@ def _keep_own(sent: Sent, stage: Stage) -> Sent:
 
 
 def _keep_foreign(sent: Sent, actors: Mapping[str, str]) -> Sent:
-    """Keep a message that shows other logs: references, our own frame, and no hash of what it says."""
+    """Keep a message that shows other logs: only references and our own framing text, and no hash of the text."""
 
     def keep(text: str, quoted: str) -> tuple[Segment, ...]:
         lead, name, rest = _split_at_speaker(text, actors.get(quoted, ""))
@@ -139,7 +139,7 @@ def _keep_foreign(sent: Sent, actors: Mapping[str, str]) -> Sent:
 
 
 def _split_at_speaker(text: str, actor: str) -> tuple[str, str, str]:
-    """Split what stands before a quoted text at the name of who said it."""
+    """Split the text before a quotation at the name of its speaker."""
     start = text.rfind(SEPARATOR)
     start = 0 if start < 0 else start + len(SEPARATOR)
     if not actor or not text.startswith(actor, start):

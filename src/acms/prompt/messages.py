@@ -53,7 +53,7 @@ RECALL_SHARE = 0.8
 
 @dataclass(frozen=True, slots=True)
 class ChatPlan:
-    """Provider-ready messages, their cost, and what was decided."""
+    """Provider-ready messages, their cost, and the decisions behind them."""
 
     messages: chat_messages.ChatMessages
     tokens: int
@@ -69,7 +69,7 @@ class Material:
     rest: Sequence[Unit[Entry]]
     past: tuple[Ranked, Offer] | None = None
     known: Sequence[Known] = ()
-    #: What has to be told of some of these units, by id.
+    #: Labels of some of these units, by id.
     told: Mapping[str, str] = given(default_factory=dict[str, str])
 
 

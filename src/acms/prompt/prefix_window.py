@@ -25,8 +25,8 @@ async def gather_epoch(
 ) -> Gathered:
     """Read back until a budget is filled, with the summaries of the log as they were when its epoch began.
 
-    Summaries that nobody asked for count from the next epoch on, and what they stand for is read as it was said: so a
-    compaction changes prompts when their start moves anyway.
+    Automatic summaries take effect from the next epoch on; until then the messages they cover are read in their
+    original wording. So a compaction changes prompts only when their start moves anyway.
     """
     head = await storage.head(context)
     version = version_of(head, at)

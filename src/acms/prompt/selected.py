@@ -41,7 +41,7 @@ class SelectedLog:
 
     @property
     def effort(self) -> float:
-        """Share of a prompt's room that what is recalled for a turn may take."""
+        """Share of a prompt's budget that the recall for a turn may take."""
         return self._session.effort
 
     @property
@@ -69,7 +69,7 @@ class SelectedLog:
         return await self._session.context_id()
 
     async def said(self, *, budget: int | None = None, **how: Any) -> Gathered:
-        """Return what is in force and shown as units, oldest first; a budget is filled with what is shown."""
+        """Return the active entries that are shown as units, oldest first; hidden entries do not use up the budget."""
         more = 0
         while True:
             asked = None if budget is None else budget + more

@@ -61,7 +61,7 @@ class Readable(Protocol):
 
     @property
     def effort(self) -> float:
-        """Share of a prompt's room that what is recalled for a turn may take."""
+        """Share of a prompt's budget that the recall for a turn may take."""
         ...
 
     @property
@@ -93,7 +93,7 @@ class Readable(Protocol):
         scale: int = 0,
         slack: float = 0.0,
     ) -> Gathered:
-        """Return what is in force as units, oldest first: all of it, or the newest that fill a budget or a number."""
+        """Return the active entries as units, oldest first: all, or the newest that fill a budget or a number."""
         ...
 
     async def recall_for_prompt(
@@ -115,7 +115,7 @@ class Readable(Protocol):
 
 @runtime_checkable
 class Logging(Protocol):
-    """A session that may keep what is really sent of it."""
+    """A session that may keep a log of the requests it sends."""
 
     @property
     def render_log(self) -> RenderLog | None:
@@ -144,7 +144,7 @@ class Elsewhere(Protocol):
 
 
 class Inside(Protocol):
-    """A door of `acms.sync` to a session or a store; a prompt of that module reads what is inside."""
+    """A blocking session or store of `acms.sync`; a prompt of that module reads the async object inside."""
 
     @property
     def inner(self) -> Any:
@@ -440,7 +440,7 @@ def messages_of(
         held = compacted.parse_raw_json(part)
         if (
             isinstance(held, Mapping) and "role" in held
-        ):  # said by the user, kept beside what stands for the rest
+        ):  # said by the user, kept beside the compacted rest
             found += parse_message_mapping(held, "item")
         else:
             found.append(PromptMessage(role=Role.ASSISTANT, parts=(part,)))
@@ -448,9 +448,10 @@ def messages_of(
 
 
 def find_sealed_compaction(view: Readable, cover: Cover, vendors: Sequence[str]) -> Entry | None:
-    """Return the newest compaction that only its provider reads, where that is one of some vendors.
+    """Return the newest compaction that only its provider reads, if that provider is among `vendors`.
 
-    None when something of what it stands for was edited, retracted or summarised since: it would say it still.
+    Return None when any message it covers was edited, retracted or summarised since: it would still contain the old
+    text.
     """
     for entry in view.stage.entries(cover.sealed):
         if any(isinstance(part, Raw) and part.vendor in vendors for part in entry.parts):
@@ -475,11 +476,11 @@ def build_atoms(
     vendors: Sequence[str] = (),
     told: Mapping[str, str] = {},
 ) -> list[Atom]:
-    """Return the units of a log as atoms, each with its place in the log; `vendors` read their own compactions.
+    """Return the units of a log as atoms, each with its position in the log; `vendors` read their own compactions.
 
-    `told` are the labels of those that may not be so any more, by id. What stands for others, an edit or a summary,
-    lies where the next message does that was never touched: that place is known without reading what it stands for, and
-    it stays.
+    `told` holds the labels of outdated units, by id. An entry that replaces others, an edit or a summary, has the
+    position of the next message that was never edited: that position is known without reading the replaced entries, and
+    does not change.
     """
     found: list[Atom] = []
     after = 0
@@ -509,7 +510,7 @@ def build_atoms(
 
 
 def as_readable(session: Readable | Elsewhere) -> Readable:
-    """Return what stands in the steps for a session; one at a service is read there, never here."""
+    """Return the session of a step; a session at a service is read there, never here."""
     return cast("Readable", session)
 
 
@@ -548,7 +549,7 @@ def _sessions_of_steps(steps: Sequence[Step]) -> Iterator[Readable]:
 
 
 def has_moving_content(step: Step) -> bool:
-    """Return whether something in a step changes from turn to turn: what is recalled."""
+    """Return whether a step contains content that changes from turn to turn, which is recalled content."""
     if isinstance(step, Recalling):
         return True
     if isinstance(step, Shrinking | SummarisedContent):
@@ -583,7 +584,7 @@ def _has_moving_node(node: Node) -> bool:
 
 
 def name_steps(steps: Sequence[Step]) -> list[str]:
-    """Return a name for each step, unique among them: what it is, and a number from the second one on."""
+    """Return a unique name for each step: its kind, with a number from the second one on."""
     known: dict[str, int] = {}
     found: list[str] = []
     for step in steps:

@@ -43,14 +43,13 @@ __all__ = ["Loaded", "Summaries", "SummaryRun"]
 
 
 class Summaries:
-    """Stored summaries: a text under its id in a key-value memory, and beside it what it stands for.
+    """Stored summaries: a text under its id in a key-value memory, with a record of the messages it covers.
 
-    The key is the id, the value the text, so that it can be pinned and read like any other value; the metadata hold a
+    The key is the id, the value the text, so that it can be pinned and read like any other value. The metadata hold a
     `watermark`, beside the `metadata` given here. Without a `summarizer` the extractive one writes, which needs no
-    model. How long a call may take is up to the summarizer. With `pin`, a pin registry, a summary that is stored is
-    pinned too.
+    model. The summarizer sets its own timeout. With `pin`, a pin registry, a stored summary is pinned too.
 
-    It holds no state: any number of renders may use it at once. The store stays the caller's.
+    It holds no state: any number of renders may use it concurrently. The caller owns the store.
     """
 
     def __init__(
@@ -83,11 +82,11 @@ class Summaries:
     async def write(
         self, id: str, content: Content, *, tokens: int = 400, counter: TokenCounter | None = None
     ) -> str:
-        """Summarise a content now, all of it, store the text and return it.
+        """Summarise a whole content now, store the text and return it.
 
-        A content is what a prompt may be given: a session or a view, a text, messages, or a list of these. What an
-        earlier summary stands for is not read again; when it stands for all of it nobody is asked. A failure of the
-        summarizer is raised as `ProviderError`, and nothing is stored.
+        A content is anything a prompt accepts: a session or a view, a text, messages, or a list of these. Messages that
+        an earlier summary covers are not read again; when it covers all of them, the summarizer is not called. A
+        failure of the summarizer is raised as `ProviderError`, and nothing is stored.
         """
         steps = tuple(steps_of(content, "content", []))
         only = steps[0].session if len(steps) == 1 and isinstance(steps[0], Log) else None
@@ -184,7 +183,7 @@ class SummaryRun:
     warnings: list[str] = field(default_factory=list)
     #: Why a stored text was not used, for the ledger; "" when it was, or when there is none.
     reason: str = ""
-    #: What is stored under its id, "" when nothing is.
+    #: The text stored under its id, or "".
     stored: str = ""
     _entry: KVEntry | None = None
     _read: bool = False
@@ -359,7 +358,7 @@ class SummaryRun:
         log_event(logging.INFO, name, summary=self.id, atoms=mark.atoms)
 
     async def _stored(self) -> KVEntry | None:
-        """Read what is stored, once: a render goes on from what it has seen first."""
+        """Read the stored entry, once: a render continues with the first version it read."""
         if not self._read:
             self._entry, self._read = await self.store.get(self.id), True
             self.stored = "" if self._entry is None else _text_of_entry(self._entry)
@@ -382,7 +381,7 @@ def _text_of_entry(entry: KVEntry) -> str:
 
 
 async def _atoms_of_steps(steps: Sequence[Step]) -> list[Atom]:
-    """Return what is said in some steps of a prompt, every tool call with its answers."""
+    """Return the messages of some steps of a prompt, every tool call with its answers."""
     found: list[Atom] = []
     for step in steps:
         if isinstance(step, WrittenMessage):

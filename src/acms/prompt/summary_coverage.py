@@ -1,8 +1,8 @@
-"""Summary coverage: for which messages of a prompt a stored text still stands, and what is noted beside it.
+"""Summary coverage: the messages of a prompt that a stored text still covers, and the record kept with it.
 
-A watermark says what a text was made from. It is believed only where that can be seen again: every message by a chain
-of digests, or, where a log says that nothing in it was rewritten since, the last message by its id. Whatever else
-differs, the text does not match and a new one is written: a summary never stands for what it has not read.
+A watermark records the messages a text was made from. It is trusted only if they can be verified: every message by a
+chain of digests, or, where a log says that nothing in it was rewritten since, the last message by its id. If anything
+differs, the text does not match and a new one is written: a summary never replaces messages it has not read.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Watermark:
     seen: int = 0
 
     def to_json(self) -> dict[str, Json]:
-        """Return what is stored."""
+        """Return the stored form, without empty values."""
         return {name: getattr(self, name) for name in self.__slots__ if getattr(self, name) not in ("", 0)}
 
 
@@ -152,7 +152,7 @@ def find_resume_offset(mark: Watermark | None, *, model: str, stamp: str) -> int
 
 
 def covers_more_atoms(mine: Watermark, theirs: Watermark | None) -> bool:
-    """Whether a text replaces one that somebody else has stored meanwhile: the one that stands for more stays."""
+    """Return whether a text replaces one that another process stored meanwhile: the one covering more stays."""
     return theirs is None or mine.atoms > theirs.atoms
 
 
