@@ -438,9 +438,7 @@ def messages_of(
     found: list[PromptMessage] = []
     for part in own:
         held = compacted.parse_raw_json(part)
-        if (
-            isinstance(held, Mapping) and "role" in held
-        ):  # said by the user, kept beside the compacted rest
+        if isinstance(held, Mapping) and "role" in held:  # said by the user, kept beside the compacted rest
             found += parse_message_mapping(held, "item")
         else:
             found.append(PromptMessage(role=Role.ASSISTANT, parts=(part,)))

@@ -1,8 +1,8 @@
-"""Companions: what was said later about the best answers stands beside them, dated, and nothing is claimed of it.
+"""Companions: later statements near the best answers are shown with them, dated, without any claim about them.
 
 No rule on free text tells a correction from another remark about the same subject: of 46 links read in natural chat
-none was an update. So both are shown, in order of time, and the model judges. That something is superseded is said only
-where structure proves it: an edit, a retraction, the address of a fact.
+none was an update. So both are shown, in order of time, and the model judges. An entry is called superseded only where
+structure proves it: an edit, a retraction, the address of a fact.
 """
 
 from __future__ import annotations

@@ -24,13 +24,13 @@ from acms.results import Certainty
 BEST = 5
 """Best entries whose neighbourhoods are looked at."""
 NEAR = 2
-"""Entries before and after one that may hold what it lacks of an answer."""
+"""Entries before and after one that may hold a missing part of its answer."""
 LOOKED_AT = 64
-"""Best entries of which the one is looked for that a named speaker said."""
+"""Best entries among which one by a named speaker is looked for."""
 BY_WORDS = (-1.9, 2.8, 3.6)
-"""Of words alone: what the curve starts from, and what reach and lead add."""
+"""For words alone: the start of the curve, and the contributions of reach and lead."""
 BY_BOTH = (-2.3, 2.8, 3.6, 0.6)
-"""Of words and meaning: the same, and what rise adds."""
+"""For words and meaning: the same, and the contribution of rise."""
 COMPARED = 0.5
 """Share of the entries that must have vectors for meaning to count."""
 
@@ -79,7 +79,7 @@ def _weigh_words(ranking: Ranking) -> list[float]:
 
 
 def _share_held(ranking: Ranking, weights: Sequence[float], first: Ints, last: Ints, end: int) -> Floats:
-    """Return the share of what is asked that stretches of messages hold, from the first to before the last place."""
+    """Return the share of the query that runs of messages hold, from the first to before the last position."""
     first, last = np.maximum(first, 0), np.minimum(last, end)
     found = np.zeros(len(first), np.float32)
     for weight, holders in zip(weights, ranking.scores.holders, strict=True):

@@ -1,8 +1,8 @@
-"""Known: how well the facts in force answer a query, on the scale on which messages are measured.
+"""Fact candidates: how well the active facts answer a query, on the same scale as messages.
 
-A fact stands alone. It is weighed as a message would be that is its own neighbourhood, terms are as rare as they are in
-the whole log, and the usual cosine is that of the messages: a handful of facts tells neither. So a fact competes with
-what was said.
+A fact has no neighbours. It is scored as a message that is its own neighbourhood; the rarity of terms comes from the
+whole log, and the usual cosine from the messages, since a handful of facts gives neither. So facts compete with
+messages.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class When(NamedTuple):
 
     times: Mapping[int, Period]
     moment: datetime | None
-    #: Show also what is over.
+    #: Show ended facts too.
     superseded: bool = False
 
     def hidden(self, version: int) -> str:
@@ -47,7 +47,7 @@ class When(NamedTuple):
         return f"it is over {period.label(self.moment)}; include_superseded=True shows it"
 
     def label(self, version: int) -> str:
-        """Return what is said of a fact that is shown: from when on it is so, and until when; else ""."""
+        """Return the label of a shown fact, the period for which it is valid; else ""."""
         period = self.times.get(version)
         return "" if period is None or self.moment is None else period.label(self.moment)
 
@@ -123,7 +123,7 @@ class Known:
         return 0.0 if self._meaning is None else float(np.clip(self._meaning.max(initial=0.0) / SIGMA, 0, 1))
 
     def measure_coverage(self, weights: Sequence[float]) -> float:
-        """Return the most of what is asked that one fact holds; `weights` are the shares of the query's words."""
+        """Return the largest share of the query that one fact holds; `weights` are the shares of its words."""
         held = np.zeros(len(self.field), np.float32)
         for word, weight in zip(self._ranking.query.words, weights, strict=True):
             held[self.field.word_postings(word)[0]] += np.float32(weight)

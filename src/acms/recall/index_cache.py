@@ -1,8 +1,8 @@
 """The indexes of one storage handle: caught up with the log before each use, shared by sessions and forks.
 
 An index is a cache with a protocol (rules 2.1 to 2.11). Every use starts from a head row: a higher version means that
-entries were added, a higher `derived` that cards or vectors came, another `epoch` that content was erased and
-everything is read again. What is missing is healed: cards are written again from the entries, vectors by the embedder.
+entries were added, a higher `derived` that cards or vectors were added, another `epoch` that content was erased and
+everything is read again. Missing rows are healed: cards are rewritten from the entries, vectors by the embedder.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ LEARNED = 1_024
 
 
 COVERS = 256
-"""Logs of which it is kept what is out of force."""
+"""Logs whose superseded and retracted entries are cached."""
 
 
 NO_ROWS: list[Derived] = []
@@ -117,7 +117,7 @@ IndexRecords: TypeAlias = tuple[list[bytes | None], list[int]]
 
 
 class InForce(NamedTuple):
-    """What is out of force in a log, and which messages say what is no longer so."""
+    """The superseded or retracted entries of a log, and its messages with outdated statements."""
 
     cover: Cover
     stale: Stale
@@ -128,15 +128,15 @@ NOTHING = InForce(Cover((), searchable=True), NONE)
 
 @dataclass(slots=True)
 class _Sight:
-    """What is known of one log."""
+    """The cached state of one log."""
 
     epoch: int
-    #: (owner, first version, last version) of what is inherited, oldest first, then its own without an end.
+    #: (owner, first version, last version) of inherited entries, oldest first, then its own without an end.
     lineage: tuple[tuple[str, int, int | None], ...]
     parts: list[Segment]
     #: `Head.derived` up to which rows were read, by space.
     seen: dict[str, int] = field(default_factory=dict)
-    #: The last field made of it, and what it was made for.
+    #: The last field built from it, and its cache key.
     made: tuple[tuple[int, int], Field] | None = None
 
 
@@ -152,7 +152,7 @@ class Indexes:
         self._lineages: dict[str, tuple[str, tuple[tuple[str, int], ...], str]] = {}
         #: One builds, the others wait: by root of the fork tree.
         self._locks: WeakValueDictionary[str, Building] = WeakValueDictionary()
-        #: What was ingested here and has no card yet: (context, epoch, version, id, draft).
+        #: Entries ingested here that have no card yet: (context, epoch, version, id, draft).
         self._written: deque[tuple[str, int, int, str, Draft]] = deque()
         #: IndexRecords that no index has taken yet, with the epoch they were written under, and those not yet stored.
         self._fresh: OrderedDict[tuple[str, int], tuple[int, bytes]] = OrderedDict()
@@ -189,7 +189,7 @@ class Indexes:
     # ── writing cards ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def note(self, context: str, epoch: int, version: int, id: str, draft: Draft) -> None:
-        """Remember an entry that was stored; its card is written a moment later, when nobody waits."""
+        """Remember a stored entry; its card is written a moment later, when the event loop is idle."""
         self._written.append((context, epoch, version, id, draft))
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._idle)
@@ -267,9 +267,9 @@ class Indexes:
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def in_force(self, context: str, head: Head, version: int) -> InForce:
-        """Return what is out of force at a version, and which messages say what is no longer so.
+        """Return the superseded or retracted entries at a version, and the messages with outdated statements.
 
-        Whatever replaces something is counted by the head, so at the head both hold until that count changes.
+        The head counts all entries that replace others, so at the head both are valid until that count changes.
         """
         if not head.rewrites:
             return NOTHING
@@ -423,7 +423,7 @@ class Indexes:
                 parts.append(part)
         if not wanted:
             return False
-        kept = head.messages >= SMALL  # by the segment; what is built anew each time may need a card again
+        kept = head.messages >= SMALL  # by the segment; one that is rebuilt each time may need a card again
         after = sight.seen.get(index_record.SPACE, 0)
         for part, (own, gone) in zip(
             parts, await self.index_records(context, wanted, head, after, kept), strict=True
@@ -439,10 +439,10 @@ class Indexes:
     async def index_records(
         self, context: str, wanted: Sequence[tuple[str, int, int]], head: Head, after: int, taken: bool
     ) -> list[IndexRecords]:
-        """Return the cards of some versions of a log, by owner, first and last; of what is gone empty ones.
+        """Return the cards of ranges of a log, by owner, first and last version; empty ones for deleted entries.
 
-        Those that are stored are read above `after`, the others written anew. Those in memory are let go
-        when they are `taken`.
+        Stored cards are read above `after`, the others are rewritten. Cards in memory are released when they are
+        `taken`.
         """
         found: dict[int, bytes] = {}
         live: set[int] = set()

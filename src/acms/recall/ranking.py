@@ -36,7 +36,7 @@ class Ranking:
     def __init__(
         self, field: Field, query: Query, size: int = CANDIDATES, allowed: NDArray[np.bool_] | None = None
     ) -> None:
-        """Rank a corpus; all of it tells how rare a word is, and only what is allowed becomes a candidate."""
+        """Rank a corpus; the rarity of words comes from all of it, but only `allowed` entries become candidates."""
         self.field = field
         self.query = query.resolve_names(lambda number: len(field.snapshot.postings(number)) > 0)
         #: Which entries may be shown; None for all.
@@ -129,10 +129,10 @@ class Ranking:
 
     @cached_property
     def on_topic(self) -> NDArray[np.bool_]:
-        """Return which messages share a content word with the query, or lie near its meaning.
+        """Return which messages share a content word with the query, or are near to it in meaning.
 
-        The name of a speaker counts only if it is the sole content word: all that somebody says holds it. A greeting
-        is about nothing, whatever else holds its words.
+        The name of a speaker counts only if it is the sole content word, because all messages of that speaker hold it.
+        No message is on topic for a greeting, even if it holds the same words.
         """
         found = np.zeros(len(self.field), bool)
         content = find_content_words(self.query)
@@ -146,9 +146,9 @@ class Ranking:
         return found
 
     def distances(self, places: Ints) -> list[int]:
-        """Return how far each message is from what is on topic: 0 for itself, 1 for the next one, else 2.
+        """Return the distance of each message from the nearest on-topic one: 0 if on topic, 1 if adjacent, else 2.
 
-        Held messages and companions count as on topic. Of one without any content word it is 3.
+        Held messages and companions count as on topic. A message without any content word has distance 3.
         """
         near = np.zeros(len(self.field) + 2, bool)
         near[:-2] |= self.on_topic
