@@ -1,4 +1,4 @@
-"""Prompts: what a model is told, composed from sessions, pins, tools and plain messages, within a token budget.
+"""Prompts: requests to a model, composed from sessions, pins, tools and messages, within a token budget.
 
 rendered = await (
     Prompt(OpenAIChat("gpt-5"))
@@ -100,7 +100,7 @@ class Builder(Recipe):
         bound = "unbound" if self.codec is None else f"{self.codec.name} {self.codec.model}"
         return f"<{type(self).__name__} {bound}, {len(self.steps)} steps>"
 
-    # ── what the caller writes ──────────────────────────────────────────────────────────────────────────────────────
+    # ── required content ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def system(self, content: str | Sequence[Part], *, name: str | None = None) -> Self:
         """Add a message of the system."""
@@ -139,7 +139,7 @@ class Builder(Recipe):
         text, parts = _text_and_parts(content)
         return self._with(WrittenMessage(contents.build_message(role, text, parts=parts, name=name)))
 
-    # ── what shrinks ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── shrinkable content ────────────────────────────────────────────────────────────────────────────────────────────
 
     def history(
         self,
@@ -370,7 +370,7 @@ class Builder(Recipe):
         )
         return made._with(step)
 
-    # ── composition ─────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── composition ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def add(self, content: Content) -> Self:
         """Add any content as it is: sessions whole, and nothing of it shrinks unless it says so itself."""
@@ -378,7 +378,7 @@ class Builder(Recipe):
         return made._with(*steps)
 
     def when(self, condition: object, then: Callable[[Self], Self]) -> Self:
-        """Return what a function makes of this prompt if a condition holds, else the prompt as it is."""
+        """Return the result of a function of this prompt if a condition holds, else this prompt unchanged."""
         if not condition:
             return self
         made = then(self)
@@ -386,7 +386,7 @@ class Builder(Recipe):
         return made
 
     def use(self, plugin: Plugin) -> Self:
-        """Add what a plugin makes at each render."""
+        """Add the content that a plugin returns at each render."""
         if (
             isinstance(plugin, type)
             or not callable(getattr(plugin, "render", None))
@@ -437,7 +437,7 @@ class Builder(Recipe):
         )
         return self._with(hint)
 
-    # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── inside ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     @staticmethod
     def _own(value: Any) -> Any:

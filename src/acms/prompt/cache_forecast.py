@@ -75,7 +75,7 @@ def predict_cache(
 
 
 def _find_preamble_change(now: Manifest, previous: Manifest, key: str) -> tuple[Changed, str] | None:
-    """Return what differs before the first message, and how; None when nothing does."""
+    """Return the difference before the first message, and a description; None when there is none."""
     if (previous.codec, previous.model) != (now.codec, now.model):
         reason = f"it was sent to {previous.model} by {previous.codec}, this one goes to {now.model} by {now.codec}"
         return Changed.MODEL, reason
@@ -127,10 +127,10 @@ def diagnosis_agrees(prediction: CachePrediction, usage: Usage, *, asked: bool =
 
 
 def describe_cache_mismatch(prediction: CachePrediction, usage: Usage, *, asked: bool = False) -> str:
-    """Return what differs between a prediction and what the provider reports; "" when nothing does.
+    """Describe the difference between a prediction and the provider's report; "" when there is none.
 
-    More tokens than predicted are no fault: it may know the prompt from somewhere else. Where the provider says why,
-    its reason stands beside the predicted one, also when no token was missed but the reasons differ.
+    Reading more tokens than predicted is not an error: the provider may know the prompt from elsewhere. A reason given
+    by the provider is reported beside the predicted one, also when no token was missed but the reasons differ.
     """
     missed = prediction.predicted_tokens - usage.cached_tokens
     agreed = diagnosis_agrees(prediction, usage, asked=asked)
@@ -232,7 +232,7 @@ def _list_changed_names(names: Sequence[str], what: str) -> list[str]:
 def _describe_history_change(
     was: Sent, is_now: Sent, old: Sequence[Sent], new: Sequence[Sent], place: int
 ) -> str:
-    """Return what happened to a history."""
+    """Describe the change of a history."""
     after = new[place + 1] if place + 1 < len(new) else None
     if is_now.rendition == "summary" and was.rendition != "summary":
         return f"{is_now.path}: a summary stands for what began here"

@@ -165,7 +165,7 @@ def _record_step(steps: list[Step], section: Section, strategy: str, before: int
         steps.append(Step(section.path, section.scope.priority, strategy, before, after))
 
 
-# ── the error ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the error ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _build_fit_error(
@@ -209,13 +209,13 @@ def _compute_required_budget(codec: Codec, budget: int, limit: int, over: int, t
 
 
 def _count_own_tokens(section: Section) -> int:
-    """Return what a section costs without the sections in it."""
+    """Return the tokens of a section without its subsections."""
     total = sum([part.tokens for part in section.parts if isinstance(part, Leaf)])
     return total + (section.summary.tokens if section.summary is not None else 0)
 
 
 def _suggest_options(area: Section, over: int) -> Iterator[str]:
-    """Yield what else could be done, most room first: only what would be enough by itself."""
+    """Yield remedies that would each be enough alone, the one that frees most tokens first."""
     found = sorted(area.sections(), key=lambda one: (-one.used, one.path))
     for section in found:
         shrinks = any(one.scope.strategy is not None for one in section.sections())
@@ -247,7 +247,7 @@ def _describe_steps(steps: Sequence[Step]) -> tuple[str, ...]:
     )
 
 
-# ── what comes out ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── results ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _build_fitted(root: Section, base: int, codec: Codec, steps: Sequence[Step]) -> Fitted:

@@ -1,9 +1,9 @@
 """A request as the log of renders keeps it, and as it reads later.
 
-What the caller wrote, the system text and the tools are kept as they were sent, in the privacy mode of the session;
-text of the log is kept by reference. So the request can be written again word for word, and erasing an entry leaves
-nothing of it: erasing in the session's own fork tree deletes the kept requests, and of text from other trees only
-references are kept, with nothing around them but the words of our own frame.
+Text written by the caller, the system text and the tools are kept as they were sent, in the privacy mode of the
+session; text of the log is kept by reference. So the request can be written again word for word, and erasing an entry
+leaves no trace of it: erasing in the session's own fork tree deletes the kept requests, and of text from other trees
+only references are kept, surrounded only by our own framing text.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Rebuilt(NamedTuple):
     note: str
 
 
-# ── keeping ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── keeping ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def foreign_sources(manifest: Manifest, own: AbstractSet[str]) -> list[str]:
@@ -79,7 +79,7 @@ def keep_request(
 
 
 def drop_own_words(manifest: Manifest) -> Manifest:
-    """Return a kept request without what the caller wrote, for one that is too large to be kept whole."""
+    """Return a kept request without the caller's own text, for one that is too large to be kept whole."""
     messages = [
         one._replace(
             parts=tuple([part if isinstance(part, Whole) else _blank_literals(part) for part in one.parts]),
@@ -207,7 +207,7 @@ def _redact_strings(value: Any, stage: Stage) -> Any:
     return value
 
 
-# ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def rebuild_request(manifest: Manifest, told: Mapping[str, Entry]) -> Rebuilt:

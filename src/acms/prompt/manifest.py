@@ -94,7 +94,7 @@ class Sent(NamedTuple):
     pieces: tuple[str, ...] = ()
     #: Whether it changes from turn to turn.
     moves: bool = False
-    #: Versions of the first and last entry shown; 0 for what the caller wrote.
+    #: Versions of the first and last entry shown; 0 for text written by the caller.
     first: int = 0
     last: int = 0
 
@@ -122,19 +122,19 @@ class Scored(NamedTuple):
     reason: str
     score: float = 0.0
     relevance: float = 0.0
-    #: What the markers add, as a share of the best relevance.
+    #: Contribution of the markers, as a share of the best relevance.
     boost: float = 0.0
     tokens: int = 0
     #: Where it came from: "fact", "similar", "marked"; "" for an entry that was hidden from the recall.
     source: str = ""
-    #: What each signal adds to the relevance.
+    #: Contribution of each signal to the relevance.
     parts: tuple[tuple[str, float], ...] = ()
 
 
 class Unsent(NamedTuple):
     """Something that was left out or cut to fit, and the rule that did it."""
 
-    #: Ids of entries, keys of pins; the path of the scope for what the caller wrote.
+    #: Ids of entries, keys of pins; the path of the scope for text written by the caller.
     ids: tuple[str, ...]
     path: str
     rule: str
@@ -181,7 +181,7 @@ class Manifest:
     steps: tuple[Tried, ...] = ()
     #: Entries that were redacted or withheld, in the order of the prompt; a replay does it again.
     redactions: tuple[Redacted, ...] = ()
-    #: SHA-256 of the canonical JSON of the payload: what a replay is compared with; "" when it is not known.
+    #: SHA-256 of the canonical JSON of the payload, compared on replay; "" when it is not known.
     payload: str = ""
     #: Tokens that an answer may take, for formats that state it in the request.
     max_tokens: int | None = None

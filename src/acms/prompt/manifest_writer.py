@@ -39,7 +39,7 @@ from acms.results import UNSURE, Ledger, Verdict
 from acms.text.chat_messages import ORPHAN, RECALLED, SUMMARY
 
 _CUT = re.compile(r"(\s*\[…[^\]\n]*\]\s*)")
-"""What a cut leaves between two stretches of a text: the mark of `plan.CUT`, and the blanks around it."""
+"""The mark a cut leaves between two stretches of a text, that of `plan.CUT`, and the blanks around it."""
 _CLOSINGS = (RECALLED[1], SUMMARY[1], ORPHAN[1])
 _LEAD = re.compile(r": |\n")
 """The end of any text before a quotation: a speaker's name, an opening mark."""
@@ -56,9 +56,9 @@ _NAMES = frozenset(("call_id", "name", "mime", "sha256", "vendor"))
 
 
 class Quotable(Protocol):
-    """What a manifest quotes: an `Entry`, or a `ContextItem` that was not cut.
+    """Anything a manifest quotes: an `Entry`, or a `ContextItem` that was not cut.
 
-    Its `redaction` is noted where it has one.
+    Its `redaction` is recorded if it has one.
     """
 
     @property
@@ -72,7 +72,7 @@ class Quotable(Protocol):
         ...
 
 
-# ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── writing ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def write_manifest(
@@ -137,7 +137,7 @@ def hash_payload(payload: Mapping[str, Json]) -> str:
 
 
 def fingerprint_message(message: PromptMessage) -> str:
-    """Return what `Sent.hash` holds of a message: equal for messages that say the same."""
+    """Return the `Sent.hash` of a message: equal for messages with equal content."""
     parts = message.parts
     if len(parts) == 1 and isinstance(parts[0], Text):
         said = f"t\0{message.role.value}\0{message.name or ''}\0{parts[0].text}"
@@ -408,7 +408,7 @@ def _common_prefix_length(left: str, at: int, right: str, start: int) -> int:
     return low
 
 
-# ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def revive_messages(manifest: Manifest, told: Mapping[str, Quotable]) -> tuple[PromptMessage, ...]:
@@ -469,7 +469,7 @@ def join_segments(segments: tuple[Segment, ...], told: Mapping[str, Quotable]) -
     return "".join(said)
 
 
-# ── the ledger ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the ledger ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def ledger_of_manifest(
@@ -586,7 +586,7 @@ def _format_count(count: int, noun: str) -> str:
 
 
 def _rule_of_message(message: Sent, score: Scored | None) -> str:
-    """Return what brought a text into a prompt."""
+    """Return the rule that brought a text into a prompt."""
     if message.pieces:
         return "recall" if score is not None or message.sources else "pin"
     return "history" if message.first else "required"

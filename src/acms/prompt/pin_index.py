@@ -19,7 +19,7 @@ from acms.observability.events import PinsSkipped, PinsTruncated
 from acms.plan.nodes import Composed, Fitted, Keep, Left, Omit, Piece, Scope, Truncate
 
 INDEX_KEY = "__cria:pins:v1__"
-"""What the key of an index begins with; a colon and the namespace follow."""
+"""Prefix of the key of an index; a colon and the namespace follow."""
 VERSION = 1
 MOST_PINS = 1_000
 """Pins that a namespace may have."""
@@ -62,14 +62,14 @@ class Pin(NamedTuple):
 
 
 class Pinned(NamedTuple):
-    """A pin with its value: what a formatter gets."""
+    """A pin with its value, as passed to a formatter."""
 
     key: str
     data: Json
     metadata: PinMetadata
 
 
-# ── the index ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the index ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def index_key(namespace: object, prefix: object = INDEX_KEY) -> str:
@@ -257,7 +257,7 @@ def _too_large(what: str, before: Json, where: str) -> ValidationError:
     )
 
 
-# ── the block ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the block ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def format_pin(entry: Pinned) -> str:
@@ -283,9 +283,9 @@ def _one_line(name: str) -> str:
 
 
 def apply_formatter(entry: Pinned, namespace: str, formatter: Callable[[Pinned], object]) -> str:
-    """Return what a formatter makes of a pin; `ValidationError` (field "format") when it fails.
+    """Return the output of a formatter for a pin; `ValidationError` (field "format") when it fails.
 
-    The error names key and namespace, and never quotes the value; its cause is what the formatter raised.
+    The error names key and namespace, and never quotes the value; its cause is the formatter's exception.
     """
     where = f"on pin {entry.key!r} of namespace {namespace!r}"
     try:
@@ -348,11 +348,11 @@ def build_pin_block(
     )
 
 
-# ── what became of it ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── what became of it ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def list_skipped_pins(event: PinsSkipped) -> tuple[Left, ...]:
-    """Return what a ledger says of pins that never reached a prompt."""
+    """Return the ledger's verdicts on pins that never reached a prompt."""
     path = scope_id(event.namespace)
     missing = [Left((key,), path, "missing", "nothing is stored under the key", 0) for key in event.missing]
     beyond = [Left((key,), path, "max_pins", "others come before it", 0) for key in event.beyond]

@@ -53,9 +53,9 @@ class PlacementRecord:
         self.warnings: list[str] = []
 
     async def load(self, context: Context) -> Placements | None:
-        """Return the placement of a log, or what a fork takes over of the nearest ancestor that has one.
+        """Return the placement of a log, or the part a fork takes over from the nearest ancestor that has one.
 
-        It is the one of the budget; if there is none, the one that was stored last for another budget.
+        It is the one for the budget; if there is none, the one that was stored last for another budget.
         """
         self._rev, self._epochs, self.own, self.borrowed, self.warnings = None, {}, None, False, []
         try:

@@ -47,10 +47,10 @@ HALF = 0.5
 """The same of a history without a recall beside it."""
 
 BEGUN = 0.4
-"""Share of the room that an epoch begins with, at least: what a recall leaves of it shows more of the history."""
+"""Least share of the budget that an epoch begins with: tokens a recall does not need show more of the history."""
 
 MOST_RECALLED = 6_000
-"""Tokens that a turn recalls at most: a larger room holds more turns, which share what each of them recalled."""
+"""Tokens that a turn recalls at most: a larger budget holds more turns, which share their recalls."""
 
 RESULT = 12
 """A condensed output of a tool takes one part in so many of a prompt."""
@@ -58,7 +58,7 @@ NEWEST_RESULT = 0.85
 """Share of the room that the newest output of a tool may fill, if it does not fit whole."""
 
 FILLED = 0.6
-"""Share of what a recall may take that is filled by score alone."""
+"""Share of a recall's budget that is filled by score alone."""
 OWN = 2 / 3
 """Share of the room beyond which the newest turn is cut, so that it can go on growing."""
 LOOP = 1 / 3
@@ -196,7 +196,7 @@ def _segment_from_json(one: Any) -> Segment:
     return one if isinstance(one, str) else Quote(*one)
 
 
-# ── is it still so ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── is it still so ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def is_epoch_valid(kept: Placements, shown: Cover, found: Cover, rows: Sequence[Entry | None]) -> bool:
@@ -237,7 +237,7 @@ def group_foreign_ids(kept: Placements, lineage: Sequence[str]) -> dict[str, lis
     return found
 
 
-# ── where a turn begins ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── where a turn begins ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def find_turn_start(units: Sequence[Atom], *, asked: bool) -> int:
@@ -260,7 +260,7 @@ def find_turn_start(units: Sequence[Atom], *, asked: bool) -> int:
 
 
 def call_tokens_by_turn(units: Sequence[Atom], costs: Sequence[int]) -> list[int]:
-    """Return the tokens of each turn's calls of tools and what they answered, oldest first."""
+    """Return the tokens of each turn's tool calls and their answers, oldest first."""
     found, now = list[int](), 0
     for unit, cost in zip(units, costs, strict=True):
         if unit.messages[0].role is Role.USER:
@@ -280,7 +280,7 @@ def index_after_version(units: Sequence[Atom], after: int) -> int:
 
 
 def tag_of_query(query: str) -> int:
-    """Return what tells a query from others."""
+    """Return a short hash that identifies a query."""
     return int.from_bytes(sha256(query.encode("utf-8", "surrogatepass")).digest()[:4], "big") & TAG
 
 
@@ -321,7 +321,7 @@ def label_in_front(entry: Entry, gathered: Gathered) -> str:
     return "" if entry.role is Role.USER else gathered.labels.of(entry)
 
 
-# ── the shown text ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the shown text ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def build_recall_block(
@@ -391,9 +391,9 @@ def covers_content(text: str | None, content: str) -> bool:
 
 
 def condense_call(unit: Atom, tokens: int, counter: TokenCounter, question: str) -> Atom:
-    """Return a finished tool call in which no arguments and no output have more than so many tokens.
+    """Return a finished tool call whose arguments and outputs each have at most so many tokens.
 
-    The whole of it stays in the log. Of an output, what shares words with the question is kept first.
+    The whole call stays in the log. Parts of an output that share words with the question are kept first.
     """
     if not any(message.role is Role.TOOL for message in unit.messages):
         return unit
@@ -472,7 +472,7 @@ def ends_with_call(units: Sequence[Atom]) -> bool:
 
 
 def interleave_blocks(units: Sequence[Atom], blocks: Sequence[tuple[int, Composed]]) -> list[Atom | Composed]:
-    """Return units with blocks among them: each in front of what came after its version."""
+    """Return units with blocks among them: each before everything that came after its version."""
     found: list[Atom | Composed] = []
     places = [(index_after_version(units, after), node) for after, node in blocks]
     for place, unit in enumerate(units):
@@ -494,7 +494,7 @@ def find_newest_start(costs: Sequence[int], share: int, room: int, turn: int) ->
     return min(place, len(costs) - 1) if costs else 0
 
 
-# ── what a provider has read ────────────────────────────────────────────────────────────────────────────────────────
+# ── the requests a provider has read ──────────────────────────────────────────────────────────────────────────────────
 
 
 def drop_unproven_reasoning(

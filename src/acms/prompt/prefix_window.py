@@ -58,7 +58,7 @@ async def gather_epoch(
 
 
 def _epoch_length(said: Gathered, scale: int, slack: float) -> int:
-    """Return the length of an epoch by what messages take, as it was when the longest epoch there may be began."""
+    """Return the length of an epoch from the average message, measured when the longest possible epoch began."""
     plain = [entry for unit in said.units for entry in unit.entries if entry.position]
     if not plain:
         return epoch_length(scale, slack)

@@ -1,8 +1,8 @@
 """Rendering: a prompt as a provider's request within a budget, with the reasons for everything in it.
 
-Reads come first, decisions after: sessions are read and plugins asked, the tree is fitted with every recall as large
-as it may become, then the past is asked for what that does not show, and the whole is fitted again. Only `Codec.count`
-says whether it fits. Each render has a state of its own, so any number of them may run at once.
+Reads come first, decisions after: sessions are read and plugins called, the tree is fitted with every recall at its
+largest size, then the past is searched for content not shown yet, and the whole is fitted again. Only `Codec.count`
+decides whether it fits. Each render has a state of its own, so any number of them may run concurrently.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class Rendered:
 
     @cached_property
     def messages(self) -> tuple[PromptMessage, ...]:
-        """The messages in the normal form of the codec: what `codec.parse(payload)` gives back, with their sources."""
+        """The messages in the normal form of the codec: the result of `codec.parse(payload)`, with their sources."""
         return self.codec.normal([one.message for one in self._placed])
 
     @cached_property
@@ -193,7 +193,7 @@ class Rendered:
         return Use(**found, tools=self._base, free=free)
 
     def entry_texts(self) -> dict[str, str]:
-        """Return what the request shows of each entry, by its id."""
+        """Return the text the request shows of each entry, by its id."""
         found: dict[str, list[str]] = {}
         for message in self.messages:
             for id in message.sources:
@@ -205,7 +205,7 @@ class Rendered:
         return {id: "\n".join(texts) for id, texts in found.items()}
 
     def seen(self, id: str) -> bool:
-        """Return whether an entry is in the request: its text, or what its rendition shows of it."""
+        """Return whether an entry is in the request: its text, or the part that its rendition shows."""
         return id in _entry_ids(self._placed)
 
     def diagnosed(self, previous: str | None) -> dict[str, Json]:
@@ -284,13 +284,13 @@ class _Render:
         self._pins: list[str] = []
         #: Answers to questions of the fit, which is made more than once.
         self._answers: dict[tuple[str, str, int, int], str | None] = {}
-        #: What each recall found, by the path of its scope.
+        #: The items of each recall, by the path of its scope.
         self._found: dict[str, ContextItems] = {}
         #: Hashes of the requests that reasoning may have answered; None where nothing it stands behind ever changes.
         self._sent: frozenset[str] | None = None
         #: That of this one, where the provider holds reasoning to it.
         self._request = ""
-        #: Entries that may be shown, by id: what the manifest quotes.
+        #: Entries that may be shown, by id, for the manifest to quote.
         self._told: dict[str, Any] = {}
 
     def _tell(self, event: Event) -> None:
@@ -381,7 +381,7 @@ class _Render:
         with span.stage("fit"):
             return await self._fitted(tree, resolved)
 
-    # ── recall ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── recall ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _stayed(self, steps: Sequence[Step], stays: Pair, resolved: Resolved, span: RenderSpan) -> _Fit:
         """Fit a prompt whose history and recall keep their positions, and store these positions."""
@@ -418,7 +418,7 @@ class _Render:
     async def _staying(
         self, steps: Sequence[Step], stays: Pair, resolved: Resolved, names: Sequence[str]
     ) -> Staying:
-        """Return what places a history and its recall in the room that everything else leaves."""
+        """Return the object that places a history and its recall in the tokens left by everything else."""
         assert self._budget is not None
         assert self._limit is not None
         history = steps[stays.history]
@@ -464,7 +464,7 @@ class _Render:
         recall: Recalling | None,
         first: Sequence[str],
     ) -> list[Json]:
-        """Return what prompts have in common whose recalls stand at the same places."""
+        """Return the properties shared by prompts whose recalls have the same positions."""
         found: list[Json] = [self._codec.name, self._codec.model, names[stays.history]]
         if recall is not None:
             options = recall.options
@@ -490,7 +490,7 @@ class _Render:
         made: dict[str, Scope] = {}
         for path, step in recalls.items():
             name = path.rpartition("/")[2]
-            if not step.tokens:  # nothing is asked for, so nobody is asked
+            if not step.tokens:  # no tokens are asked for, so no search is made
                 made[path] = Scope(id=name)
                 continue
             tokens, frame = tokens_for_recall(step, self._codec, left)
@@ -533,11 +533,11 @@ class _Render:
         if other:
             rows = [row for row in await step.session.storage.get(sorted(other)) if row is not None]
             self._told.update({row.id: row for row in step.session.stage.entries(rows)})
-        # what the history shows too is known whole
+        # entries that the history shows too are known whole
         self._told.update({item.id: item for item in items if item.id not in other | self._told.keys()})
         return items
 
-    # ── fit ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── fit ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _fitted(self, tree: Scope, resolved: Resolved) -> _Fit:
         """Fit, lay out, write and count, until the request is within the budget and shows nothing twice."""
@@ -688,7 +688,7 @@ class _Fit(NamedTuple):
 
 
 def _part_of(one: Placed) -> str:
-    """Return what a message of a request is part of."""
+    """Return the part of a request that a message belongs to."""
     if one.pieces:
         return "recalled" if one.message.sources else "pins"
     if one.message.sources or one.rendition in ("summary", "placeholder"):

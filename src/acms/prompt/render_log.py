@@ -121,7 +121,7 @@ class RenderLog:
         self._context = self._context or await self._find() or ""
         return bool(self._context) and isinstance(self._storage, HasRecords)
 
-    # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── writing ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def add(self, kind: KindOf, manifest: Callable[[], Manifest], *, request: str | None = None) -> None:
         """Keep a render in the background; the caller does not wait for its manifest to be written.
@@ -228,7 +228,7 @@ class RenderLog:
     def _names(self) -> list[str]:
         return [NEWEST, *(f"{NEWEST}:{slot}" for slot in range(15))]
 
-    # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def page(self, limit: int, after: str | None) -> list[LoggedRender]:
         """Return the newest renders before one, newest first, each compared with the one before it."""
@@ -279,7 +279,7 @@ class RenderLog:
         return sorted(found.values(), key=lambda one: (one.at, one.id), reverse=True)
 
 
-# ── manifests of requests without one ───────────────────────────────────────────────────────────────────────────────
+# ── manifests of requests without one ─────────────────────────────────────────────────────────────────────────────────
 
 
 def manifest_of_messages(
@@ -365,7 +365,7 @@ def _versions_of_ids(ids: Sequence[str]) -> list[int]:
     return [place[1] for id in ids if (place := parse_entry_id(id)) is not None]
 
 
-# ── rows ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── rows ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _pack_row(kind: KindOf, manifest: Manifest, request: str, at: int, head: Head) -> _Row:
@@ -403,7 +403,7 @@ def _unpack_full_manifest(row: _Row) -> Manifest:
     return replace(_unpack_manifest(row.outline), candidates=_unpack_manifest(row.candidates).candidates)
 
 
-# ── reports ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── reports ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _index_of_row(rows: Sequence[_Row], id: str) -> int:
@@ -454,7 +454,7 @@ def _summarize_row(rows: Sequence[_Row], place: int) -> dict[str, Any]:
 def _predict_cache_loss(
     kind: KindOf, now: Manifest, was: Manifest | None
 ) -> tuple[CachePrediction | None, int]:
-    """Return what the provider can read from its cache, and what a break of it costs; None where nothing is cached."""
+    """Return the part the provider can read from its cache and the cost of a miss; None where nothing is cached."""
     if kind == "acs":
         return None, 0
     from acms.providers import codecs  # the formats of all providers
@@ -468,7 +468,7 @@ def _predict_cache_loss(
 
 
 def _part_of_request(one: Sent) -> str:
-    """Return what a message of a request is part of, as `Use` names it."""
+    """Return the part of a request that a message belongs to, as `Use` names it."""
     if one.pieces:
         return "recalled" if one.sources else "pins"
     if one.sources or one.rendition in ("summary", "placeholder"):
@@ -539,7 +539,7 @@ def _build_block(sent: Sent, place: int, change: str, told: Mapping[str, Entry])
 
 
 def _text_of(part: Whole | Written, told: Mapping[str, Entry]) -> str | None:
-    """Return what a part says, read off the log; None when the log no longer says it."""
+    """Return the text of a part, read from the log; None when the log no longer has it."""
     try:
         if isinstance(part, Whole):
             said = told[part.entry].parts[part.part]

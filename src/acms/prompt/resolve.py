@@ -45,7 +45,7 @@ SEAM = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What a plugin is told about the render that asks it."""
+    """The data a plugin receives about the render that calls it."""
 
     render_id: str
     #: Tokens the whole prompt may have; None without a budget.
@@ -114,7 +114,7 @@ class ContentBudget(NamedTuple):
 
 
 class Resolver:
-    """Reads what the steps of one render need; every render has its own."""
+    """Reads the data that the steps of one render need; every render has its own."""
 
     def __init__(self, request: Request, limit: int | None, read: Callable[[object], Sequence[Step]]) -> None:
         self._request = request
@@ -248,7 +248,7 @@ class Resolver:
         )
 
     async def _log(self, step: Log, place: ContentBudget) -> list[Atom]:
-        """Read of a log what could be shown, and all of what must be."""
+        """Read the part of a log that could be shown, and everything that is required."""
         room = place.tokens if place.shrinks else None
         view: Readable = step.session
         counter = view.counter.name
@@ -304,7 +304,7 @@ class Resolver:
         return sum([cost(message) for unit in units for message in unit.messages])
 
     def _summaries(self) -> set[str]:
-        """Return the ids of the summaries that were read, and of what a compaction left beside them."""
+        """Return the ids of the summaries that were read, and of the messages that a compaction kept beside them."""
         units = [unit for log in self._found.logs for unit in log.gathered.units]
         found = {one.id for unit in units for one in unit.entries if one.kind is Kind.SUMMARY}
         return found.union(*(log.gathered.stays for log in self._found.logs))

@@ -37,7 +37,7 @@ from acms.recall.planner import SUMMARIES_SHARE
 from acms.results import ContextItems
 
 TRIES = 3
-"""How often a placement is made anew when another process stored one meanwhile."""
+"""How often a placement is repeated when another process stored one meanwhile."""
 
 
 class Pair(NamedTuple):
@@ -88,7 +88,7 @@ def replace_pair_with_scopes(steps: Sequence[Step], found: Pair) -> list[Step]:
 
 
 class Read(NamedTuple):
-    """What a placement shows of the log."""
+    """The part of the log that a placement shows."""
 
     gathered: Gathered
     units: list[Atom]
@@ -159,17 +159,17 @@ class Staying:
         self._record: PlacementRecord | None = None
         self._was: Placements | None = None
         self._items: dict[tuple[int, bool], ContextItems] = {}
-        #: What the caller should know about the placement that was made last, see `warnings`.
+        #: Warnings for the caller about the last placement, see `warnings`.
         self._notes: list[str] = []
         #: Whether an epoch begins in any case, and whether one began.
         self._anew = self._began = False
 
     @property
     def warnings(self) -> list[str]:
-        """What the caller should know about the placement that was made last."""
+        """Warnings for the caller about the last placement."""
         return [*self._notes, *(() if self._record is None else self._record.warnings)]
 
-    # ── the record ──────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── the record ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def _keeps(self) -> bool:
@@ -272,7 +272,7 @@ class Staying:
             self._items.clear()  # the log may have grown, too
         return stored
 
-    # ── placing ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── placing ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def place(self) -> Placed:
         """Go on with the epoch that was kept, or begin one: when there is none, or it no longer fits."""
@@ -294,7 +294,7 @@ class Staying:
         return await self._begin(before)
 
     async def _alone(self) -> Placed:
-        """Show what others know of a session that has said nothing yet."""
+        """Show matches from other sessions for a session without messages."""
         found = () if self._recall is None else await self._answers(self._room, {}, single=True)
         return Placed((excerpts.write_block(found, self._codec),) if found else (), None, None)
 
@@ -343,7 +343,7 @@ class Staying:
         return self._room - self._cost(self._placed(kept, read).nodes)
 
     def _answered(self, blocks: Sequence[Block], units: Sequence[Atom], place: int) -> bool:
-        """Return whether what the newest turn asks was recalled already: at its beginning, or since."""
+        """Return whether the question of the newest turn was recalled already: at its beginning, or since."""
         assert self._recall is not None
         asked = placements.tag_of_query(self._recall.query)
         return any(
@@ -351,7 +351,7 @@ class Staying:
         )
 
     async def _begin(self, before: Sequence[Atom]) -> Placed:
-        """Begin an epoch: the newest messages, and what answers now; `before` is what one that cannot go on showed."""
+        """Begin an epoch with the newest messages and a recall; `before` holds the units of the epoch that ended."""
         read = await self._with_instructions(await self._read_newest())
         whole_units = placements.strip_old_reasoning(read.units, read.gathered.version)
         units, outputs = self._outputs(read, whole_units)
@@ -398,7 +398,7 @@ class Staying:
         )
         return self._placed(kept, read)._replace(older=older)
 
-    # ── outputs of tools ────────────────────────────────────────────────────────────────────────────────────────────
+    # ── outputs of tools ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _outputs(self, read: Read, units: Sequence[Atom]) -> tuple[list[Atom], dict[int, int]]:
         """Return the units an epoch may begin with, and the maximum tokens for the outputs of each call.
@@ -461,7 +461,7 @@ class Staying:
             left -= self._cost(self._calls.cut([unit], tokens)) - before
         return self._calls.cut(units, tokens, question), tokens
 
-    # ── how much ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── how much ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _loops(self, units: Sequence[Atom], costs: Sequence[int], before: Sequence[Atom]) -> tuple[int, int]:
         """Return the tokens that the tools of the newest turn may take, and the tokens they took so far.
@@ -636,10 +636,10 @@ class Staying:
         ]
         return sum(map(cost, messages))
 
-    # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _read_on(self, kept: Placements) -> Read:
-        """Read what an epoch shows of the log."""
+        """Read the part of the log that an epoch shows."""
         gathered = await self._session.said(since=kept.start, began=kept.began)
         lead = [self._in_front(self._told[id], tokens, gathered) for id, tokens in kept.lead]
         own = [self._told[id] for id, _ in kept.lead if is_sealed(self._told[id])]
@@ -725,7 +725,7 @@ class Staying:
         shown = placements.visible_ids([*read.lead, *read.units], ())
         return self._labels_in(read) == {id: label for id, label in kept.labels if id in shown}
 
-    # ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── asking ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def _depth(self) -> int:

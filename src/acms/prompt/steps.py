@@ -1,6 +1,6 @@
-"""Content: what a caller may put into a prompt, as messages and as steps of a builder.
+"""Content: the values a caller may put into a prompt, as messages and as steps of a builder.
 
-A prompt is a sequence of steps until it is rendered. Only then are sessions read and plugins asked, and each step
+A prompt is a sequence of steps until it is rendered. Only then are sessions read and plugins called, and each step
 becomes a scope of the prompt tree (`acms.plan.nodes`).
 """
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from acms.recall.pipeline import Gathered
 
 DEPTH = 100
-"""Levels of a prompt tree: what works on it calls itself for each."""
+"""Levels of a prompt tree: functions on it recurse once for each."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
-# ── the steps of a builder ──────────────────────────────────────────────────────────────────────────────────────────
+# ── the steps of a builder ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class WrittenMessage(NamedTuple):
@@ -47,7 +47,7 @@ class WrittenMessage(NamedTuple):
 
 @runtime_checkable
 class Readable(Protocol):
-    """What a prompt reads: a session, at its head or at a version."""
+    """The interface a prompt reads: a session, at its head or at a version."""
 
     @property
     def session_id(self) -> str:
@@ -76,7 +76,7 @@ class Readable(Protocol):
 
     @property
     def stage(self) -> Stage:
-        """What may leave of its entries."""
+        """The redaction applied to its entries."""
         ...
 
     async def context_id(self) -> str | None:
@@ -109,7 +109,7 @@ class Readable(Protocol):
         limit: int | None = None,
         include_superseded: bool = False,
     ) -> ContextItems:
-        """Return what a prompt shows beside its history."""
+        """Return the recalled items that a prompt shows with its history."""
         ...
 
 
@@ -119,7 +119,7 @@ class Logging(Protocol):
 
     @property
     def render_log(self) -> RenderLog | None:
-        """What keeps its renders; None where they are not kept."""
+        """The log of its renders, or None if they are not kept."""
         ...
 
 
@@ -139,7 +139,7 @@ class Elsewhere(Protocol):
 
     @property
     def home(self) -> Any:
-        """What asks the service to render a prompt; the same for all sessions of one client."""
+        """The object that requests renders from the service; the same for all sessions of one client."""
         ...
 
 
@@ -148,7 +148,7 @@ class Inside(Protocol):
 
     @property
     def inner(self) -> Any:
-        """What does the work."""
+        """The async object that does the work."""
         ...
 
 
@@ -195,7 +195,7 @@ class SummarisedContent(NamedTuple):
 
 
 class Recalling(NamedTuple):
-    """What a session's past answers to a query."""
+    """A recall from a session's past for a query."""
 
     session: Readable
     query: str
@@ -203,7 +203,7 @@ class Recalling(NamedTuple):
     tokens: int | None
     priority: int
     in_place: bool
-    #: Whether it stays where it was shown, for the turns to come; else it is chosen anew each time.
+    #: Whether it stays at its position for the following turns; else it is chosen again each time.
     stays: bool
     options: Mapping[str, Any]
 
@@ -226,7 +226,7 @@ class Hint(NamedTuple):
 Step: TypeAlias = WrittenMessage | Log | Fixed | Shrinking | SummarisedContent | Recalling | Plugged | Hint
 
 
-# ── messages ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── messages ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def build_message(
@@ -341,7 +341,7 @@ def validate_message(given: PromptMessage, field: str) -> PromptMessage:
     return given if made.parts == given.parts else replace(given, parts=made.parts)
 
 
-# ── tools ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── tools ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def parse_tool(given: object, field: str) -> Tool:
@@ -386,7 +386,7 @@ def parse_tools(given: Sequence[object]) -> tuple[Tool, ...]:
     return found
 
 
-# ── the log as atoms ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the log as atoms ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def message_of_entry(entry: Entry, counter: str, label: str = "") -> PromptMessage:
@@ -458,7 +458,7 @@ def find_sealed_compaction(view: Readable, cover: Cover, vendors: Sequence[str])
 
 
 def substitute_summary(units: Sequence[Unit[Entry]], by: Entry) -> list[Unit[Entry]]:
-    """Return the units of a log with a summary in place of those it stands for: behind what instructs at the start."""
+    """Return the units of a log with a summary replacing those it covers, after the leading instructions."""
     left = [
         unit
         for unit in units
@@ -513,7 +513,7 @@ def as_readable(session: Readable | Elsewhere) -> Readable:
 
 
 def find_render_service(steps: Sequence[Step]) -> Any:
-    """Return what renders some steps: the service of their sessions; None when all of it is read in this process."""
+    """Return the service that renders some steps, or None when all sessions are read in this process."""
     found = set(map(_service_of_session, _sessions_of_steps(steps)))
     if len(found) > 1:
         raise ValidationError(
@@ -529,7 +529,7 @@ def _service_of_session(session: Readable) -> Any:
 
 
 def render_logs(steps: Sequence[Step]) -> Iterator[RenderLog]:
-    """Yield what keeps the renders of the sessions that are read."""
+    """Yield the render logs of the sessions that are read."""
     for session in _sessions_of_steps(steps):
         if isinstance(session, Logging) and session.render_log is not None:
             yield session.render_log
@@ -543,7 +543,7 @@ def _sessions_of_steps(steps: Sequence[Step]) -> Iterator[Readable]:
             yield from _sessions_of_steps(step.steps)
 
 
-# ── steps ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── steps ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def has_moving_content(step: Step) -> bool:

@@ -36,7 +36,7 @@ def apply_strategy(
 
 
 def cut_mandatory(section: Section, over: int, codec: Codec) -> None:
-    """Cut what must stay, once nothing else can shrink."""
+    """Cut mandatory content, once nothing else can shrink."""
     strategy = section.scope.strategy
     keep = strategy.keep if isinstance(strategy, Truncate) else None
     target = section.used - over
@@ -56,7 +56,7 @@ def cut_mandatory(section: Section, over: int, codec: Codec) -> None:
 
 
 def name_of_strategy(section: Section) -> str:
-    """Return what the strategy of a section is called in ledgers."""
+    """Return the name of a section's strategy in ledgers."""
     strategy = section.scope.strategy
     return "summary" if isinstance(strategy, Summarise) else type(strategy).__name__.lower()
 

@@ -126,7 +126,7 @@ class Summaries:
 
 
 class Loaded(NamedTuple):
-    """What a scope of a prompt needs to be summarised."""
+    """The data a scope of a prompt needs to be summarised."""
 
     strategy: Summarise
     #: Its children: the content, which begins with the stored text where only the end of a log was read.
@@ -135,7 +135,7 @@ class Loaded(NamedTuple):
 
 @dataclass(slots=True)
 class _Known:
-    """What a render knows of a summary once it is loaded."""
+    """A summary as loaded for a render."""
 
     atoms: Sequence[Atom]
     entries: Mapping[str, Entry]
@@ -179,7 +179,7 @@ class SummaryRun:
     summarizer: Summarizer | None
     pin: PinRegistry | None
     metadata: Mapping[str, Json]
-    #: What went wrong without ending the render, in words.
+    #: Descriptions of failures that did not end the render.
     warnings: list[str] = field(default_factory=list)
     #: Why a stored text was not used, for the ledger; "" when it was, or when there is none.
     reason: str = ""
@@ -243,10 +243,10 @@ class SummaryRun:
         return Loaded(Summarise(self.id, text, 1, self.tokens, role), (first, *atoms[found.covers :]))
 
     async def of_log(self, view: Readable, *, room: int | None = 0) -> tuple[Loaded, Gathered]:
-        """Read of a log what the stored summary goes on from, all of it where none matches, and load it.
+        """Read the part of a log that the stored summary continues from, or all of it without a match, and load it.
 
-        The newest messages that fill `room` tokens are read in any case, None is all of them: what fits as a whole is
-        shown without a summary.
+        The newest messages that fill `room` tokens are read in any case, all of them for None: a log that fits as a
+        whole is shown without a summary.
         """
         gathered = await view.said() if room is None else await view.said(budget=room)
         reach = await self.reach(stamp=gathered.stamp)
@@ -302,10 +302,10 @@ class SummaryRun:
         return asked.text
 
     async def commit(self, summaries: Iterable[tuple[str, str, int]]) -> None:
-        """Store what a fit used, (id, text, atoms it stands for); call it once the prompt is rendered.
+        """Store the summaries a fit used, (id, text, atoms it covers); call it once the prompt is rendered.
 
-        Of two renders at once the one whose text stands for more is kept. A store that fails is told in `warnings`: the
-        prompt is no worse for it, the next render asks again.
+        Of two concurrent renders, the text that covers more is kept. A failing store is reported in `warnings`: the
+        prompt is not affected, and the next render asks again.
         """
         used = next(((text, covers) for id, text, covers in summaries if id == self.id), None)
         try:

@@ -29,7 +29,7 @@ FIELD = "watermark"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watermark:
-    """What a stored summary was made from."""
+    """A record of the messages a stored summary was made from."""
 
     #: How many leading atoms it stands for, and the chain of their digests.
     atoms: int
@@ -41,7 +41,7 @@ class Watermark:
     #: The last entry it stands for, and the tokens of the log before that atom.
     entry: str = ""
     before: int = 0
-    #: Highest version that was read then: what came later is not in it, wherever it is shown.
+    #: Highest version that was read then: later entries are not in it, wherever they are shown.
     seen: int = 0
 
     def to_json(self) -> dict[str, Json]:
@@ -93,10 +93,10 @@ def chain_digests(atoms: Iterable[Atom], start: str = "") -> str:
 def match_watermark(
     mark: Watermark | None, atoms: Sequence[Atom], *, model: str, stamp: str = "", whole: bool = True
 ) -> Match:
-    """Say for how many of the leading atoms a stored summary stands.
+    """Return how many of the leading atoms a stored summary covers.
 
     `stamp` is the state of the log they all came from, "" when there is none. Unless they are the `whole` content they
-    begin somewhere inside it: then only a summary of the same state matches, and it stands for what came before, too.
+    begin somewhere inside it: then only a summary of the same state matches, and it covers the earlier content too.
     """
     if mark is None:
         return Match(reason="nothing is stored that says what it stands for")
@@ -237,7 +237,7 @@ def _contains_text(piece: Piece, text: str | None) -> bool:
 
 
 def turns_of_atoms(atoms: Iterable[Atom], existing: str, entries: Mapping[str, Entry]) -> tuple[Turn, ...]:
-    """Return what a summarizer reads: the earlier summary, then the messages; of entries as a compaction reads them."""
+    """Return the input of a summarizer: the earlier summary, then the messages; entries as a compaction reads them."""
     found: list[Turn] = []
     if existing:
         found.append(Turn(speaker="summary", text=existing, version=0, summary=True))

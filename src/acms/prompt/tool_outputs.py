@@ -1,7 +1,7 @@
 """Outputs and arguments of finished tool calls, cut to the tokens that a prompt has for them.
 
-Of the newest call as much is shown as there is room for; of older ones what matters most. What a request has shown it
-shows again word for word, so the tokens of each call are kept with the placement (`acms.prompt.placements`).
+As much of the newest call is shown as fits; of older ones the most relevant parts. Text shown in one request is shown
+again word for word, so the tokens of each call are kept with the placement (`acms.prompt.placements`).
 """
 
 from __future__ import annotations

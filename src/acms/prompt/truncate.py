@@ -49,10 +49,10 @@ def shorten_text(text: str, budget: int, counter: TokenCounter, keep: Keep | Non
 def cut_messages(
     messages: Sequence[PromptMessage], costs: Sequence[int], room: int, codec: Codec, keep: Keep | None = None
 ) -> tuple[tuple[PromptMessage, ...], tuple[int, ...]]:
-    """Return the messages of one unit with what they cost, within `room` or as close to it as cutting gets.
+    """Return the messages of one unit with their costs, within `room` or as close to it as cutting gets.
 
-    Results of tools are cut first, the longest ones to an equal length; then texts, then arguments of calls that have
-    a result. Reasoning and media are never cut, and a role never changes.
+    Results of tools are cut first, the longest ones to an equal length; then texts, then arguments of calls that have a
+    result. Reasoning and media are never cut, and a role never changes.
     """
     written, priced = list(messages), list(costs)
     kinds = [(_has_result, _cut_message), (_has_text, _cut_message)]

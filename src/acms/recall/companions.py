@@ -143,8 +143,8 @@ def _measure_nearest(
 def _add_meaning(field: Field, ranking: Ranking, leader: int, nearness: Floats) -> Floats:
     """Return nearness by words and by meaning, in standard deviations, of the likely companions; 0 for all others.
 
-    Likely are those that share the rarest words with the statement, and those that answer the query best: what shares
-    no word with the statement shares its subject.
+    Likely companions share the rarest words with the statement, or answer the query best: those that share no word with
+    the statement share its subject.
     """
     likely = find_largest_indices(nearness, COMPARED)
     likely = likely[nearness[likely] > 0]

@@ -161,7 +161,7 @@ class Field:
 
     @cached_property
     def norms(self) -> Floats:
-        """Return what BM25 adds to the count of a term in each message: K1, more for a message longer than usual."""
+        """Return the BM25 addend to the count of a term in each message: K1, more for a message longer than usual."""
         length: Floats = self.column("length")
         mean = max(1.0, float(length.mean())) if len(length) else 1.0
         return np.asarray(np.float32(K1 * (1 - B)) + length * np.float32(K1 * B / mean), np.float32)
@@ -315,10 +315,10 @@ def mask_documents_by_kind(snapshot: Snapshot, kind: Kind) -> tuple[NDArray[np.b
 def reading_order(
     there: NDArray[np.bool_], kept: NDArray[np.bool_], cover: Cover, kind: Kind, base: int = 0
 ) -> Ints:
-    """Return which entries of a log are in force, as they are read: by their places above the version `base`.
+    """Return the active entries of a log in reading order, by their positions above the version `base`.
 
-    `there` have content, and those `kept` are of the kind: messages, among which edits and summaries are read in the
-    places of what they replace, or facts.
+    Entries in `there` have content, and those in `kept` are of the kind: messages, among which edits and summaries are
+    read at the positions of the entries they replace, or facts.
     """
     kept = kept.copy()
     for first, last in cover.spans():

@@ -45,7 +45,7 @@ PARTS = 64
 SHORTEST = 100
 """Characters of a part of a refused text, at least."""
 PROBE = "text"
-"""What every model takes: a model that refuses it refuses everything."""
+"""A text every model accepts: a model that refuses it refuses everything."""
 
 _MONTHS = (
     "January February March April May June July August September October November December".split()
@@ -223,7 +223,7 @@ class Embedding:
         self._said_unread = True
         return (f"{self.model} does not read the language of some texts: they are ranked by words alone",)
 
-    # ── the queue ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── the queue ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def put(self, context: str, epoch: int, drafts: Sequence[tuple[int, Draft]], learn: Learn) -> Embedded:
         """Queue entries that were just committed, in order.
@@ -302,7 +302,7 @@ class Embedding:
             self._patient_from = loop.time() + BACKOFF
 
     async def _run(self) -> None:
-        """Embed what waits until nothing does."""
+        """Embed waiting entries until there are none."""
         await self._lull()
         while self._queue:
             taken = self._take()
@@ -321,7 +321,7 @@ class Embedding:
             self._catching_up = asyncio.get_running_loop().create_task(self._catch_up())
 
     async def _catch_up(self) -> None:
-        """Ask for what found no room in the queue, one log after the other: all at once would keep queries waiting."""
+        """Request vectors for entries that did not fit the queue, log by log: all at once would delay queries."""
         while waits := self._overflowed or self._deferred:
             context = waits.pop()
             self.heal(context)
@@ -399,7 +399,7 @@ class Embedding:
             if item.ended is not None and not item.ended.done():
                 item.ended.set_result(None)
 
-    # ── healing ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── healing ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def heal(self, context: str, version: int | None = None) -> None:
         """Request the missing vectors of a log in the background; queued entries get theirs anyway.
@@ -577,7 +577,7 @@ class Embedding:
         code = error.code if isinstance(error, ACMSError) else type(error).__name__
         log_event(logging.WARNING, "embedding_failed", space=self.space, what=what, code=code)
 
-    # ── the embedder ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── the embedder ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _call(self, texts: list[str]) -> NDArray[np.float32]:
         async with asyncio.timeout(SECONDS):

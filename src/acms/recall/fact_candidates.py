@@ -101,7 +101,7 @@ class Known:
         return max(float(self._ranking.scores.plain.max(initial=0.0)), float(self.plain.max(initial=0.0)))
 
     def _weigh_marks(self, information: Floats) -> Floats:
-        """Return what their marks add to facts, as shares of the best relevance, as to messages."""
+        """Return the contributions of marks to facts, as shares of the best relevance, as for messages."""
         lifts = self.field.mark_weights(self._ranking.query.marker_weights)
         if lifts is None:
             return np.zeros(len(self.field), np.float32)
@@ -130,7 +130,7 @@ class Known:
         return float(held.max(initial=0.0))
 
     def parts(self, place: int) -> dict[str, float]:
-        """Return what each signal adds to the relevance of a fact, as shares of the best message."""
+        """Return the contribution of each signal to the relevance of a fact, as shares of the best message."""
         best = float(self._ranking.scores.marked.max(initial=0.0)) or 1.0
         found = {"fact": float(self._words[place])}
         if self._meaning is not None:
@@ -138,7 +138,7 @@ class Known:
         return {name: round(value / best, 4) for name, value in found.items() if value > 0}
 
     def score(self, place: int) -> float:
-        """Return what a fact is worth for its tokens, on the scale of messages, in [0, 1]."""
+        """Return the cost-scaled score of a fact, on the scale of messages, in [0, 1]."""
         return min(1.0, float(self._order[place]) / self._best)
 
     def doc(self, place: int) -> Doc:

@@ -22,7 +22,7 @@ from acms.recall.corpus import Field
 from acms.text.index_record import Label
 
 KEYS = ("role", "actor", "marker", "metadata", "after", "before", "session")
-"""What a filter may name."""
+"""Keys of a filter."""
 
 MINUTE = 60_000_000
 """Microseconds of the unit in which the index keeps times."""
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
-    """What an entry must be to be shown; every condition that is there must hold."""
+    """The conditions an entry must meet to be shown; all given ones must hold."""
 
     #: Any of these; None for all.
     roles: frozenset[Role] | None = None

@@ -312,7 +312,7 @@ class Segment:
             for card in cards:
                 self._add(card)
 
-    # ── one card ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── one card ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _add(self, card: bytes | None) -> None:
         document = self.count
@@ -387,7 +387,7 @@ class Segment:
         self._bytes += 300
         return code
 
-    # ── many cards ──────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── many cards ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _build(self, cards: Sequence[bytes | None]) -> None:
         blank = HEADER.pack(0, 0, 0, b"", EMPTY, 0, 0, 0, 0, 0)
@@ -498,10 +498,10 @@ class Segment:
             [found, _build_term_keys(self._spoken, self.columns["label"][documents], documents)]
         )
 
-    # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def terms_of(self, place: int) -> NDArray[np.uint32]:
-        """Return what a document says, without its date and speaker: term << 8 | occurrences."""
+        """Return the terms of a document, without its date and speaker: term << 8 | occurrences."""
         start = self._ends[place - 1] if place else 0
         return np.array(self._terms_by_document[start : self._ends[place]], np.uint32)
 
@@ -614,7 +614,7 @@ def _mix_bits(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 class Snapshot:
-    """What one read sees: the segments of a lineage, oldest first, each up to a number of documents."""
+    """The view of one read: the segments of a lineage, oldest first, each up to a number of documents."""
 
     #: Which log each document is of, by number; None when all are of one.
     logs: Ints | None = None

@@ -49,9 +49,9 @@ class Profiles:
         self._absent: dict[tuple[str, object], float] = {}
 
     async def find(self, namespace: str, asking: object = None) -> str | None:
-        """Return the id of a namespace's profile; None when it has none, or its sessions are anybody's.
+        """Return the id of a namespace's profile; None when it has none, or is unnamed.
 
-        `asking` is what the caller knows of its own log: when that has changed, the store is asked again.
+        `asking` is the caller's state of its own log: when it has changed, the store is asked again.
         """
         if namespace == UNNAMED:
             return None
@@ -89,7 +89,7 @@ def record_new_profile(handle: StorageBackend) -> None:
 
 
 SMALL = 256
-"""Logs with fewer messages are read anew each time: nothing of them is kept."""
+"""Logs with fewer messages are read again each time: they are not cached."""
 THREAD_ABOVE = 4_096
 """Building from more cards than this, or ranking more entries, leaves the event loop to others."""
 IDLE_SECONDS = 0.02
@@ -186,7 +186,7 @@ class Indexes:
             healed=self._healed,
         )
 
-    # ── writing cards ───────────────────────────────────────────────────────────────────────────────────────────────
+    # ── writing cards ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def note(self, context: str, epoch: int, version: int, id: str, draft: Draft) -> None:
         """Remember a stored entry; its card is written a moment later, when the event loop is idle."""
@@ -258,13 +258,13 @@ class Indexes:
         return not any(lock.locked() for lock in self._locks.values())
 
     async def write_records(self) -> None:
-        """Write what cards wait to be written, and hand them to the store where they are many."""
+        """Write the waiting cards, and pass them to the store when there are many."""
         if self._written:
             self.work(len(self._written))
         if self.due:
             await self.flush(everything=False)
 
-    # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def in_force(self, context: str, head: Head, version: int) -> InForce:
         """Return the superseded or retracted entries at a version, and the messages with outdated statements.
@@ -344,7 +344,7 @@ class Indexes:
         return found
 
     def know(self, context: Context) -> tuple[str, tuple[tuple[str, int], ...], str]:
-        """Remember what `lineage` returns of a context that was read: it never changes."""
+        """Remember the result of `lineage` for a context that was read: it never changes."""
         if len(self._lineages) >= KEPT:
             self._lineages.clear()
         found = self._lineages[context.id] = (context.root, context.lineage, context.key or context.id)
@@ -375,7 +375,7 @@ class Indexes:
     async def _catch_up(
         self, context: str, sight: _Sight, head: Head, spaces: Sequence[str], lock: Building
     ) -> bool:
-        """Read what came since; return whether anything did."""
+        """Read new rows; return whether there were any."""
         came = await self._extend(context, sight, head, lock)
         for space in spaces:
             after = sight.seen.get(space, 0)

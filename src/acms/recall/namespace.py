@@ -81,7 +81,7 @@ class Shelf(Segment):
 
 
 class NamespaceSnapshot(Snapshot):
-    """What one reader sees of a shelf."""
+    """The view one reader has of a shelf."""
 
     def __init__(self, shelf: Shelf, visible: Mapping[str, tuple[int, Ints]]) -> None:
         """Take the logs that it sees, by owner: the first version, and the documents from that one on."""
@@ -163,7 +163,7 @@ class _News:
 
 
 class Seen(NamedTuple):
-    """What one reader sees of a namespace."""
+    """The view one reader has of a namespace."""
 
     field: Field
     #: Messages with outdated statements.
@@ -210,7 +210,7 @@ class Index:
             self._made = stamp, made
             return made
 
-    # ── reading what came ───────────────────────────────────────────────────────────────────────────────────────────
+    # ── reading new data ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _refresh(
         self,
@@ -219,7 +219,7 @@ class Index:
         inherited: Sequence[tuple[str, int]],
         spaces: Sequence[str],
     ) -> None:
-        """Read of every log what came since."""
+        """Read new data from every log."""
         live = sum(len(self._logs[one.context].documents) for one in heads if one.context in self._logs)
         if (
             self.shelf.count > 2 * live + THREAD_ABOVE
@@ -263,7 +263,7 @@ class Index:
         return bool(spaces) and (learned or any(space not in log.seen for space in spaces))
 
     async def _read(self, one: _Wanted, spaces: Sequence[str]) -> _News | None:
-        """Read what a log lacks; None when it was deleted meanwhile."""
+        """Read the missing data of a log; None when it was deleted meanwhile."""
         indexes = self._indexes
         try:
             head = await indexes.storage.head(one.via)
@@ -337,7 +337,7 @@ class Index:
                 ],
             )
 
-    # ── what one session sees ───────────────────────────────────────────────────────────────────────────────────────
+    # ── the view of one session ───────────────────────────────────────────────────────────────────────────────────────
 
     async def _field(
         self, heads: Sequence[SessionHead], own: SessionHead | None, inherited: Sequence[tuple[str, int]]
@@ -403,7 +403,7 @@ class Index:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What shall be known of one log: through which it is read, whose entries, from which version to which."""
+    """The data wanted of one log: the log to read it through, the owner, and the first and last version."""
 
     via: str
     owner: str
@@ -422,7 +422,7 @@ def _active_documents(log: _Log) -> Ints:
 
 
 def _index_periods(times: Mapping[int, Period], documents: Ints, first: int) -> dict[int, Period]:
-    """Return when what a log says is so, by its places on a shelf; the first of its documents has a version."""
+    """Return the validity periods of a log's entries, by their version on a shelf; `first` is its first version."""
     return {
         int(documents[version - first]) + 1: period
         for version, period in times.items()
@@ -465,7 +465,7 @@ class Namespaces:
 
     @property
     def bytes(self) -> int:
-        """What they take in memory."""
+        """Bytes they take in memory."""
         return sum(one.shelf.bytes for one in self._found.values())
 
     def forget_order(self) -> None:

@@ -69,7 +69,7 @@ SPACE = 8
 """Tokens by which a message may differ from a query that it is, save for the space around it."""
 
 NOTED = 4_096
-"""Entries that are read at a time for what a filter asks of them."""
+"""Entries that are read at a time for the fields of a filter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class Gathered:
 
 
 async def load_labels(indexes: Indexes, context: str, version: int, moment: datetime | None) -> Labels:
-    """Return what the messages and summaries of a log have to say at a version and a moment."""
+    """Return the labels of the messages and summaries of a log at a version and a moment."""
     head = await indexes.storage.head(context)
     made = head.version > head.messages
     return Labels(await indexes.valid_times(context, head, version) if made else {}, moment)
@@ -271,7 +271,7 @@ def _end_of_previous_stretch(cover: Cover, first: int) -> int:
 
 
 def cost_of(found: Sequence[Unit[Entry]], frame: Frame) -> int:
-    """Return what some units cost in a frame."""
+    """Return the cost of some units in a frame."""
     entries = [entry for unit in found for entry in unit.entries]
     return sum(
         [entry.tokens + frame.cost(rendered_role(entry), entry.parts, entry.actor) for entry in entries]
@@ -357,7 +357,7 @@ async def load_instructions(
         size *= 2
 
 
-# ── recall ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── recall ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Gone(Exception):
@@ -418,9 +418,9 @@ async def rank_log(
     weights: Mapping[str, float],
     asked: Recall | None = None,
 ) -> Ranked:
-    """Catch the index of a log up with its head and rank the entries in force at a version.
+    """Catch the index of a log up with its head and rank the active entries at a version.
 
-    Those of its whole namespace, or only what a filter lets through, when that is asked.
+    Rank those of its whole namespace, or only those that a filter accepts, when asked to.
     """
     from acms.recall.companions import add_companions
     from acms.recall.query import parse_query, remove_speakers
@@ -490,7 +490,7 @@ async def _evaluate_filter(reader: Reader, field: Field, asked: Recall) -> NDArr
 
 
 async def _load_filter_fields(storage: StorageBackend, field: Field, places: Ints) -> None:
-    """Look up when some entries were said and what their callers noted, log by log."""
+    """Look up the times and the metadata of some entries, log by log."""
     wanted: dict[str, dict[int, tuple[Segment, int]]] = {}
     for document in field.documents(places).tolist():
         _, segment, at = field.snapshot.where(document)
@@ -509,7 +509,7 @@ async def _load_filter_fields(storage: StorageBackend, field: Field, places: Int
 
 
 async def run_recall(reader: Reader, context: str | None, at: int | None, asked: Recall) -> ContextItems:
-    """Return the current episode's newest messages and what in the past answers the query (seed 004, steps 2-6)."""
+    """Return the current episode's newest messages and the past answers to the query (seed 004, steps 2-6)."""
     from acms.recall.ranking import CANDIDATES, SHORT
     from acms.recall.topic import concerns_others
 
@@ -621,7 +621,7 @@ def plan_recall(
 
 
 def _build_terms(found: Ranked, asked: Recall, latest: Entry | None, beside: Beside | None) -> Terms:
-    """Return on what terms a ranked log is offered; a newest message that is the query itself is no answer to it."""
+    """Return the terms for candidates of a ranked log; a newest message that is the query itself is no answer."""
     from acms.recall.candidates import Terms
 
     asks = latest is not None and latest.content.strip() == asked.query.strip()
@@ -714,7 +714,7 @@ class Beside:
 
     #: The facts of the namespace, then those of each log.
     known: Sequence[Known] = ()
-    #: What the namespace's profile says about messages of this log.
+    #: The statements of the namespace's profile about messages of this log.
     stale: Stale = NONE
     #: The profile's whole index: content found to be gone is taken out of it.
     profile: tuple[str, Field] | None = None

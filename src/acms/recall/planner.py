@@ -130,7 +130,7 @@ Steps: TypeAlias = Generator[list[str] | Pairs, Any, T]
 """A plan under way: it asks for entries by id and goes on with `Rows`, or for `Scores`."""
 
 SUMMARIES_SHARE = 0.25
-"""Share of what the latest message leaves that is reserved for summaries of what does not fit (decision 0061)."""
+"""Share of the tokens left by the latest message that is reserved for summaries of omitted ones (decision 0061)."""
 LEAST_BUDGET = 6
 """Tokens below which nothing is shown: they hold no more than a speaker's name and a cut mark."""
 LEAST = 48
@@ -148,7 +148,7 @@ class Candidate(NamedTuple):
     relevance: float = 0.0
     boost: float = 0.0
     score: float = 0.0
-    #: Returns what each signal adds to its worth.
+    #: Returns the contribution of each signal to its relevance.
     parts: Callable[[], Mapping[str, float]] = dict
     #: Text to show along with the content: for a fact, its period of validity.
     label: str = ""
@@ -241,10 +241,10 @@ def choose_newest_suffix(candidates: Sequence[Candidate], budget: int) -> list[C
 
 
 def _reserve_summary_tokens(candidates: Sequence[Candidate], left: int) -> dict[int, int]:
-    """Return the room that is reserved for each summary among some candidates, by place: for its shortest text.
+    """Return the tokens reserved for each summary among some candidates, by index: those of its shortest text.
 
-    Together they have no more than their share of what the latest message leaves. The longest comes first: it stands
-    for most.
+    Together they have at most their share of the tokens that the latest message leaves. The longest comes first,
+    because it covers most.
     """
     places = [
         index

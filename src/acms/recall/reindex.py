@@ -100,7 +100,7 @@ async def reindex(
 async def _plan_ranges(
     storage: StorageBackend, context: str | None
 ) -> list[tuple[str, list[tuple[int, int]]]]:
-    """Return which versions of which contexts to go through: what forks share once."""
+    """Return the version ranges to process per context; versions shared by forks are included once."""
     found = (
         [one async for one in _iterate_contexts(storage)]
         if context is None

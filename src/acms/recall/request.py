@@ -36,7 +36,7 @@ Markers: TypeAlias = tuple[tuple[int, str], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recall:
-    """What a recall was asked for."""
+    """The request of a recall."""
 
     query: str
     budget: int
@@ -67,13 +67,13 @@ class Recall:
     rerank: int = 0
     #: Ask other sessions of the namespace only if they say something about the query, see `acms.recall.topic`.
     on_topic: bool = False
-    #: Tokens up to which what other sessions of the namespace say is shown whole, also what does not answer.
+    #: Tokens up to which other sessions of the namespace are shown whole, including messages that do not answer.
     others_whole: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """What reads need: the store, the indexes over it, and how tokens are counted."""
+    """The objects that reads need: the store, the indexes over it, and the token counter."""
 
     storage: StorageBackend
     indexes: Indexes
@@ -104,5 +104,5 @@ class Ranked:
     warnings: tuple[str, ...] = ()
 
     def labels(self, moment: datetime | None) -> Labels:
-        """Return what its messages and summaries have to say at a moment; None is when it was written last."""
+        """Return the labels of its messages and summaries at a moment; None means the time of the last write."""
         return Labels(self.times, moment or self.field.newest) if self.times else UNLABELLED

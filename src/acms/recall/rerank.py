@@ -102,7 +102,7 @@ def fuse_scores(own: Sequence[float], given: Sequence[float]) -> list[float]:
 
 
 def _text_of_candidate(one: Candidate, rows: Mapping[str, Entry], trims: Mapping[str, Demotion]) -> str:
-    """Return what a reranker reads of a candidate; "" when nothing of it is its to read."""
+    """Return the text a reranker reads of a candidate; "" when it may read none of it."""
     found = [rows[entry.id] for entry in one.unit.entries]
     if any(entry.privacy is Privacy.BLOCK for entry in found):
         return ""

@@ -17,7 +17,7 @@ EXCERPTS = 3
 NEIGHBOURS = 0.07
 """Share of a budget for messages that are not about the query but near one that is: a twentieth of a request."""
 RESULT = 0.125
-"""A tool call whose answers are larger than this share of the budget is shown with what in them answers."""
+"""A tool call whose answers exceed this share of the budget is shown with only their matching parts."""
 
 
 class ExternalBudget:
@@ -167,12 +167,12 @@ def _best_items(choices: Sequence[Choice], order: Sequence[int], most: int) -> s
 
 
 def best_first(one: Candidate) -> tuple[float, float, int]:
-    """Return what sorts candidates by score, then as they were said."""
+    """Return a sort key that orders candidates by score, then by relevance and version."""
     return -one.score, -one.relevance, one.unit.version
 
 
 def _leaders_first(one: Candidate) -> tuple[float, bool, float, int]:
-    """Return what sorts candidates by score, each companion right after the statement that it stands beside."""
+    """Return a sort key by score that puts each companion right after the statement it belongs to."""
     worth = max(one.score, one.leader_score)
     return -worth, one.leader_score > one.score, -one.relevance, one.unit.version
 

@@ -13,7 +13,7 @@ from acms.recall.scoring import Scores
 from acms.text.tokenizer import compute_idf, function_terms, primary_term, subjectless_terms
 
 LEAST_SHARE = 0.45
-"""Share of what a query asks that an exchange of another session must hold: a little less than half of its words."""
+"""Share of the query that an exchange of another session must hold: a little less than half of its words."""
 REACH = 2
 """Messages before and after one that belong to its exchange."""
 LOOKED_AT = 64
