@@ -100,7 +100,7 @@ class Builder(Recipe):
         bound = "unbound" if self.codec is None else f"{self.codec.name} {self.codec.model}"
         return f"<{type(self).__name__} {bound}, {len(self.steps)} steps>"
 
-    # ── required content ──────────────────────────────────────────────────────────────────────────────────────────────
+    # ── required content ────────────────────────────────────────────────────────────────────────────────────────────
 
     def system(self, content: str | Sequence[Part], *, name: str | None = None) -> Self:
         """Add a message of the system."""
@@ -139,7 +139,7 @@ class Builder(Recipe):
         text, parts = _text_and_parts(content)
         return self._with(WrittenMessage(contents.build_message(role, text, parts=parts, name=name)))
 
-    # ── shrinkable content ────────────────────────────────────────────────────────────────────────────────────────────
+    # ── shrinkable content ──────────────────────────────────────────────────────────────────────────────────────────
 
     def history(
         self,
@@ -370,7 +370,7 @@ class Builder(Recipe):
         )
         return made._with(step)
 
-    # ── composition ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── composition ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def add(self, content: Content) -> Self:
         """Add any content as it is: sessions whole, and nothing of it shrinks unless it says so itself."""
@@ -437,7 +437,7 @@ class Builder(Recipe):
         )
         return self._with(hint)
 
-    # ── inside ────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     @staticmethod
     def _own(value: Any) -> Any:

@@ -2,8 +2,9 @@
 
 Sections with a cap are reduced to it first, each as if it were a prompt of its own. Then, while the whole is over the
 limit, sections shrink in the order of their priorities, the largest number first, children before parents. Each shrinks
-as far as it can in one step; a section that cannot shrink is skipped. The cost of a message is counted once, and again
-only when the message is cut, so the total time is proportional to the number of messages (decision 0037).
+in one step, as far as needed and possible; a section that cannot shrink is skipped. The cost of a message is counted
+once, and again only when the message is cut, so the total time is proportional to the number of messages (decision
+0037).
 """
 
 from __future__ import annotations
@@ -165,7 +166,7 @@ def _record_step(steps: list[Step], section: Section, strategy: str, before: int
         steps.append(Step(section.path, section.scope.priority, strategy, before, after))
 
 
-# ── the error ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the error ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _build_fit_error(
@@ -215,7 +216,7 @@ def _count_own_tokens(section: Section) -> int:
 
 
 def _suggest_options(area: Section, over: int) -> Iterator[str]:
-    """Yield remedies that would each be enough alone, the one that frees most tokens first."""
+    """Yield remedies that would each be enough alone, the largest section first."""
     found = sorted(area.sections(), key=lambda one: (-one.used, one.path))
     for section in found:
         shrinks = any(one.scope.strategy is not None for one in section.sections())
@@ -247,7 +248,7 @@ def _describe_steps(steps: Sequence[Step]) -> tuple[str, ...]:
     )
 
 
-# ── results ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── results ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _build_fitted(root: Section, base: int, codec: Codec, steps: Sequence[Step]) -> Fitted:

@@ -50,7 +50,7 @@ class Rebuilt(NamedTuple):
     note: str
 
 
-# ── keeping ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── keeping ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def foreign_sources(manifest: Manifest, own: AbstractSet[str]) -> list[str]:
@@ -207,7 +207,7 @@ def _redact_strings(value: Any, stage: Stage) -> Any:
     return value
 
 
-# ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def rebuild_request(manifest: Manifest, told: Mapping[str, Entry]) -> Rebuilt:

@@ -69,7 +69,7 @@ FAR = 32
 """How many rooms back the message that began a turn is looked for."""
 
 CUTOFF = 0.2
-"""Least relevance, relative to the best answer, of content recalled beyond that share."""
+"""Least relevance, relative to the best answer, of content recalled beyond the share `FILLED`."""
 
 _BREAK = re.compile(rf"{condense.MARK.pattern}|\n")
 
@@ -196,7 +196,7 @@ def _segment_from_json(one: Any) -> Segment:
     return one if isinstance(one, str) else Quote(*one)
 
 
-# ── is it still so ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── is it still so ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def is_epoch_valid(kept: Placements, shown: Cover, found: Cover, rows: Sequence[Entry | None]) -> bool:
@@ -237,7 +237,7 @@ def group_foreign_ids(kept: Placements, lineage: Sequence[str]) -> dict[str, lis
     return found
 
 
-# ── where a turn begins ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── where a turn begins ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def find_turn_start(units: Sequence[Atom], *, asked: bool) -> int:
@@ -321,7 +321,7 @@ def label_in_front(entry: Entry, gathered: Gathered) -> str:
     return "" if entry.role is Role.USER else gathered.labels.of(entry)
 
 
-# ── the shown text ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the shown text ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def build_recall_block(
@@ -494,7 +494,7 @@ def find_newest_start(costs: Sequence[int], share: int, room: int, turn: int) ->
     return min(place, len(costs) - 1) if costs else 0
 
 
-# ── the requests a provider has read ──────────────────────────────────────────────────────────────────────────────────
+# ── the requests a provider has read ────────────────────────────────────────────────────────────────────────────────
 
 
 def drop_unproven_reasoning(

@@ -381,7 +381,7 @@ class _Render:
         with span.stage("fit"):
             return await self._fitted(tree, resolved)
 
-    # ── recall ────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── recall ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _stayed(self, steps: Sequence[Step], stays: Pair, resolved: Resolved, span: RenderSpan) -> _Fit:
         """Fit a prompt whose history and recall keep their positions, and store these positions."""
@@ -537,7 +537,7 @@ class _Render:
         self._told.update({item.id: item for item in items if item.id not in other | self._told.keys()})
         return items
 
-    # ── fit ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── fit ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _fitted(self, tree: Scope, resolved: Resolved) -> _Fit:
         """Fit, lay out, write and count, until the request is within the budget and shows nothing twice."""
@@ -590,7 +590,7 @@ class _Render:
                 self._left.append(Left((run.id,), run.path, "stale", run.reason, 0))
                 self._warnings.append(f"the stored summary {run.id!r} was not used: {run.reason}")
 
-    # ── results ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── results ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _made(self, resolved: Resolved, found: _Fit, after: Manifest | None, span: RenderSpan) -> Rendered:
         fitted, codec = found.fitted, self._codec

@@ -121,7 +121,7 @@ class RenderLog:
         self._context = self._context or await self._find() or ""
         return bool(self._context) and isinstance(self._storage, HasRecords)
 
-    # ── writing ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def add(self, kind: KindOf, manifest: Callable[[], Manifest], *, request: str | None = None) -> None:
         """Keep a render in the background; the caller does not wait for its manifest to be written.
@@ -228,7 +228,7 @@ class RenderLog:
     def _names(self) -> list[str]:
         return [NEWEST, *(f"{NEWEST}:{slot}" for slot in range(15))]
 
-    # ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def page(self, limit: int, after: str | None) -> list[LoggedRender]:
         """Return the newest renders before one, newest first, each compared with the one before it."""
@@ -279,7 +279,7 @@ class RenderLog:
         return sorted(found.values(), key=lambda one: (one.at, one.id), reverse=True)
 
 
-# ── manifests of requests without one ─────────────────────────────────────────────────────────────────────────────────
+# ── manifests of requests without one ───────────────────────────────────────────────────────────────────────────────
 
 
 def manifest_of_messages(
@@ -365,7 +365,7 @@ def _versions_of_ids(ids: Sequence[str]) -> list[int]:
     return [place[1] for id in ids if (place := parse_entry_id(id)) is not None]
 
 
-# ── rows ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── rows ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _pack_row(kind: KindOf, manifest: Manifest, request: str, at: int, head: Head) -> _Row:
@@ -403,7 +403,7 @@ def _unpack_full_manifest(row: _Row) -> Manifest:
     return replace(_unpack_manifest(row.outline), candidates=_unpack_manifest(row.candidates).candidates)
 
 
-# ── reports ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── reports ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _index_of_row(rows: Sequence[_Row], id: str) -> int:

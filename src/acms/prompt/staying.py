@@ -169,7 +169,7 @@ class Staying:
         """Warnings for the caller about the last placement."""
         return [*self._notes, *(() if self._record is None else self._record.warnings)]
 
-    # ── the record ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── the record ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def _keeps(self) -> bool:
@@ -272,7 +272,7 @@ class Staying:
             self._items.clear()  # the log may have grown, too
         return stored
 
-    # ── placing ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── placing ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def place(self) -> Placed:
         """Go on with the epoch that was kept, or begin one: when there is none, or it no longer fits."""
@@ -398,7 +398,7 @@ class Staying:
         )
         return self._placed(kept, read)._replace(older=older)
 
-    # ── outputs of tools ──────────────────────────────────────────────────────────────────────────────────────────────
+    # ── outputs of tools ────────────────────────────────────────────────────────────────────────────────────────────
 
     def _outputs(self, read: Read, units: Sequence[Atom]) -> tuple[list[Atom], dict[int, int]]:
         """Return the units an epoch may begin with, and the maximum tokens for the outputs of each call.
@@ -461,7 +461,7 @@ class Staying:
             left -= self._cost(self._calls.cut([unit], tokens)) - before
         return self._calls.cut(units, tokens, question), tokens
 
-    # ── how much ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── how much ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _loops(self, units: Sequence[Atom], costs: Sequence[int], before: Sequence[Atom]) -> tuple[int, int]:
         """Return the tokens that the tools of the newest turn may take, and the tokens they took so far.
@@ -636,7 +636,7 @@ class Staying:
         ]
         return sum(map(cost, messages))
 
-    # ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _read_on(self, kept: Placements) -> Read:
         """Read the part of the log that an epoch shows."""
@@ -725,7 +725,7 @@ class Staying:
         shown = placements.visible_ids([*read.lead, *read.units], ())
         return self._labels_in(read) == {id: label for id, label in kept.labels if id in shown}
 
-    # ── asking ────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def _depth(self) -> int:

@@ -36,7 +36,7 @@ DEPTH = 100
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
-# ── the steps of a builder ────────────────────────────────────────────────────────────────────────────────────────────
+# ── the steps of a builder ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 class WrittenMessage(NamedTuple):
@@ -226,7 +226,7 @@ class Hint(NamedTuple):
 Step: TypeAlias = WrittenMessage | Log | Fixed | Shrinking | SummarisedContent | Recalling | Plugged | Hint
 
 
-# ── messages ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── messages ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def build_message(
@@ -341,7 +341,7 @@ def validate_message(given: PromptMessage, field: str) -> PromptMessage:
     return given if made.parts == given.parts else replace(given, parts=made.parts)
 
 
-# ── tools ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── tools ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def parse_tool(given: object, field: str) -> Tool:
@@ -386,7 +386,7 @@ def parse_tools(given: Sequence[object]) -> tuple[Tool, ...]:
     return found
 
 
-# ── the log as atoms ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the log as atoms ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def message_of_entry(entry: Entry, counter: str, label: str = "") -> PromptMessage:
@@ -543,7 +543,7 @@ def _sessions_of_steps(steps: Sequence[Step]) -> Iterator[Readable]:
             yield from _sessions_of_steps(step.steps)
 
 
-# ── steps ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── steps ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def has_moving_content(step: Step) -> bool:

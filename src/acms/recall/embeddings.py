@@ -2,9 +2,9 @@
 
 A message is committed and acknowledged first and embedded in the background: a slow or unavailable embedder costs a
 vector, never a message, and its writer no time (rule 2.4). Acknowledged entries wait here in a bounded queue, and the
-next recall of their log waits for them, for a bounded time too. All other missing vectors are looked up in the store,
-not remembered: that covers a full queue, a provider that failed, a process that was killed, and a new model (rule 2.3).
-A text that the model refuses is embedded in parts, and without a vector when its parts are refused too.
+next recall of their log waits for them, for a bounded time too. All other entries without vectors are not remembered
+but queried from the store: that covers a full queue, a provider that failed, a process that was killed, and a new model
+(rule 2.3). A text that the model refuses is embedded in parts, and without a vector when its parts are refused too.
 
 A model reads only a limited number of words, so a long text is embedded in chunks of about 170 words that end with a
 sentence; the nearest chunk counts. Every text includes the speaker, and the first text also the date. A fact is one
@@ -223,7 +223,7 @@ class Embedding:
         self._said_unread = True
         return (f"{self.model} does not read the language of some texts: they are ranked by words alone",)
 
-    # ── the queue ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── the queue ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def put(self, context: str, epoch: int, drafts: Sequence[tuple[int, Draft]], learn: Learn) -> Embedded:
         """Queue entries that were just committed, in order.
@@ -399,7 +399,7 @@ class Embedding:
             if item.ended is not None and not item.ended.done():
                 item.ended.set_result(None)
 
-    # ── healing ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── healing ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def heal(self, context: str, version: int | None = None) -> None:
         """Request the missing vectors of a log in the background; queued entries get theirs anyway.
@@ -577,7 +577,7 @@ class Embedding:
         code = error.code if isinstance(error, ACMSError) else type(error).__name__
         log_event(logging.WARNING, "embedding_failed", space=self.space, what=what, code=code)
 
-    # ── the embedder ──────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── the embedder ────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _call(self, texts: list[str]) -> NDArray[np.float32]:
         async with asyncio.timeout(SECONDS):

@@ -312,7 +312,7 @@ class Segment:
             for card in cards:
                 self._add(card)
 
-    # ── one card ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── one card ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _add(self, card: bytes | None) -> None:
         document = self.count
@@ -387,7 +387,7 @@ class Segment:
         self._bytes += 300
         return code
 
-    # ── many cards ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── many cards ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _build(self, cards: Sequence[bytes | None]) -> None:
         blank = HEADER.pack(0, 0, 0, b"", EMPTY, 0, 0, 0, 0, 0)
@@ -498,7 +498,7 @@ class Segment:
             [found, _build_term_keys(self._spoken, self.columns["label"][documents], documents)]
         )
 
-    # ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def terms_of(self, place: int) -> NDArray[np.uint32]:
         """Return the terms of a document, without its date and speaker: term << 8 | occurrences."""

@@ -186,7 +186,7 @@ class Indexes:
             healed=self._healed,
         )
 
-    # ── writing cards ─────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── writing cards ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def note(self, context: str, epoch: int, version: int, id: str, draft: Draft) -> None:
         """Remember a stored entry; its card is written a moment later, when the event loop is idle."""
@@ -264,7 +264,7 @@ class Indexes:
         if self.due:
             await self.flush(everything=False)
 
-    # ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def in_force(self, context: str, head: Head, version: int) -> InForce:
         """Return the superseded or retracted entries at a version, and the messages with outdated statements.

@@ -210,7 +210,7 @@ class Index:
             self._made = stamp, made
             return made
 
-    # ── reading new data ──────────────────────────────────────────────────────────────────────────────────────────────
+    # ── reading new data ────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _refresh(
         self,
@@ -337,7 +337,7 @@ class Index:
                 ],
             )
 
-    # ── the view of one session ───────────────────────────────────────────────────────────────────────────────────────
+    # ── the view of one session ─────────────────────────────────────────────────────────────────────────────────────
 
     async def _field(
         self, heads: Sequence[SessionHead], own: SessionHead | None, inherited: Sequence[tuple[str, int]]

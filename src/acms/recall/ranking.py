@@ -113,7 +113,7 @@ class Ranking:
         """Whether an entry may be shown."""
         return self.allowed is None or bool(self.allowed[place])
 
-    # ── figures of messages ───────────────────────────────────────────────────────────────────────────────────────────
+    # ── figures of messages ─────────────────────────────────────────────────────────────────────────────────────────
 
     @cached_property
     def relevances(self) -> Floats:

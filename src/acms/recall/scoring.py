@@ -112,7 +112,7 @@ def order_by_cost(relevance: Floats, tokens: NDArray[np.uint32]) -> Floats:
     return np.asarray(relevance / np.sqrt(tokens.astype(np.float32) + np.float32(FRAME)), np.float32)
 
 
-# ── words ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── words ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _score_words(
@@ -190,7 +190,7 @@ def _neighbours_of_common_words(corpus: Field, words: Sequence[tuple[float, Ints
     return found[corpus.padded_places(np.arange(size))]
 
 
-# ── meaning ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── meaning ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _standardize_cosines(corpus: Field, cosines: Floats, level: tuple[float, float]) -> tuple[Floats, Floats]:
@@ -208,7 +208,7 @@ def _standardize_cosines(corpus: Field, cosines: Floats, level: tuple[float, flo
     return own, np.asarray((own + near) * np.float32(0.5), np.float32)
 
 
-# ── speakers and marks ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── speakers and marks ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _speaker_factor(corpus: Field, query: Query) -> Floats:
