@@ -1,4 +1,4 @@
-"""Prompts: what a model is told, composed from sessions, pins, tools and plain messages, within a token budget.
+"""Prompts: requests to a model, composed from sessions, pins, tools and messages, within a token budget.
 
 rendered = await (
     Prompt(OpenAIChat("gpt-5"))

@@ -1,4 +1,4 @@
-"""Prompts: what a model is told, composed from sessions, pins, tools and plain messages, within a token budget.
+"""Prompts: requests to a model, composed from sessions, pins, tools and messages, within a token budget.
 
 rendered = await (
     Prompt(OpenAIChat("gpt-5"))
@@ -75,9 +75,9 @@ class Plugin(Protocol):
     """Makes content at each render."""
 
     async def render(self, request: Request) -> Content:
-        """Return what stands at this place of the prompt; None for nothing.
+        """Return the content to insert at this position of the prompt, or None for nothing.
 
-        Plugins of one prompt run at the same time. What one raises ends the render.
+        The plugins of one prompt run concurrently. An exception raised by one ends the render.
         """
         ...
 
@@ -100,7 +100,7 @@ class Builder(Recipe):
         bound = "unbound" if self.codec is None else f"{self.codec.name} {self.codec.model}"
         return f"<{type(self).__name__} {bound}, {len(self.steps)} steps>"
 
-    # ── what the caller writes ──────────────────────────────────────────────────────────────────────────────────────
+    # ── required content ────────────────────────────────────────────────────────────────────────────────────────────
 
     def system(self, content: str | Sequence[Part], *, name: str | None = None) -> Self:
         """Add a message of the system."""
@@ -139,7 +139,7 @@ class Builder(Recipe):
         text, parts = _text_and_parts(content)
         return self._with(WrittenMessage(contents.build_message(role, text, parts=parts, name=name)))
 
-    # ── what shrinks ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── shrinkable content ──────────────────────────────────────────────────────────────────────────────────────────
 
     def history(
         self,
@@ -220,12 +220,12 @@ class Builder(Recipe):
         pin: PinRegistry | Inside | None = None,
         metadata: Mapping[str, Json] = MappingProxyType({}),
     ) -> Self:
-        """Add a content whose oldest messages a summary replaces when the budget is short; see `acms.prompt.summaries`.
+        """Add a content whose oldest messages are summarised when the budget is short; see `acms.prompt.summaries`.
 
-        The summary lies in `store` under `id` together with what it stands for: a content that has only grown asks the
-        summarizer for nothing that it has read before. It is stored once the prompt is rendered, and not if that
-        fails. Without a summarizer the extractive one writes. With `pin` it is pinned too. A `role` that instructs
-        becomes user unless all that the summary stands for instructs.
+        The summary is kept in `store` under `id`, with a record of the messages it covers: when a content has only
+        grown, the summarizer reads only the new messages. It is stored once the prompt is rendered, and not if that
+        fails. Without a summarizer the extractive one writes it. With `pin` it is pinned too. A `role` that instructs
+        becomes user unless everything the summary covers instructs.
         """
         made, steps = self._read(content, "content")
         step = SummarisedContent(
@@ -255,19 +255,19 @@ class Builder(Recipe):
         limit: int | None = None,
         include_superseded: bool = False,
     ) -> Self:
-        """Add what a session's past says about a query, in at most so many tokens; other options as for `ACMS.recall`.
+        """Add passages of a session's past that match a query, within `tokens`; other options as for `ACMS.recall`.
 
-        In a named namespace all its sessions are asked; `scope="session"` asks this one alone. Other sessions are shown
-        whole while together they have no more than 2,000 tokens and a quarter of the prompt's budget; beyond that, what
-        is above the cutoff.
+        In a named namespace all its sessions are searched; `scope="session"` searches this one alone. Other sessions
+        are shown whole while together they have at most 2,000 tokens and a quarter of the prompt's budget; beyond that,
+        only messages above the cutoff are shown.
 
-        Beside a `history` of the same session it stands before the newest message of the user and stays there: later
-        requests grow at their end, read all before from the provider's cache, and recall only what they do not show
-        yet. What stands where is kept in the session's store, by ids; see `acms.prompt.placements`. With
-        `keep="turn"`, at a past version, and without such a history it is chosen anew each time and stands before the
-        newest message of the user, or with `in_place` where the caller put it. What the prompt shows of the session
-        anyway is not recalled.
-        Without `tokens` (or `budget`, its other name) history and recall share the room: see `RecallConfig.effort`.
+        Next to a `history` of the same session, the recall goes before the newest user message and stays there: later
+        requests grow at their end, read everything before from the provider's cache, and recall only content they do
+        not show yet. The positions are kept in the session's store, by ids; see `acms.prompt.placements`. With
+        `keep="turn"`, at a past version, and without such a history, the recall is chosen again each time and goes
+        before the newest user message, or with `in_place` where the caller put it. Content the prompt already shows is
+        not recalled. Without `tokens` (or its alias `budget`) history and recall share the budget: see
+        `RecallConfig.effort`.
         """
         if tokens is not None and budget is not None:
             raise TypeError("recall() takes budget or tokens, not both: they are the same")
@@ -339,11 +339,11 @@ class Builder(Recipe):
         share: float | None = None,
         priority: int | None = None,
     ) -> Self:
-        """Add a part with a budget of its own: never more than `ceiling`, nor than its `share` of the prompt's budget.
+        """Add a part with its own budget: at most `ceiling` tokens, and at most its `share` of the prompt's budget.
 
-        What is in it shrinks by its own rules, but never so far that the section has less than `floor`. With a
-        `priority` the section can be truncated as a whole, once nothing in it shrinks any more. A function is given an
-        empty prompt to fill.
+        Its content shrinks by its own rules, but never so far that the section has less than `floor` tokens. With a
+        `priority` the section can be truncated as a whole once nothing in it can shrink further. If `content` is a
+        function, it is called with an empty prompt to fill.
         """
         floor = validation.validate_integer(floor, "floor", most=validation.BUDGET)
         if (
@@ -378,7 +378,7 @@ class Builder(Recipe):
         return made._with(*steps)
 
     def when(self, condition: object, then: Callable[[Self], Self]) -> Self:
-        """Return what a function makes of this prompt if a condition holds, else the prompt as it is."""
+        """Return the result of a function of this prompt if a condition holds, else this prompt unchanged."""
         if not condition:
             return self
         made = then(self)
@@ -386,7 +386,7 @@ class Builder(Recipe):
         return made
 
     def use(self, plugin: Plugin) -> Self:
-        """Add what a plugin makes at each render."""
+        """Add the content that a plugin returns at each render."""
         if (
             isinstance(plugin, type)
             or not callable(getattr(plugin, "render", None))
@@ -441,7 +441,7 @@ class Builder(Recipe):
 
     @staticmethod
     def _own(value: Any) -> Any:
-        """Return what is read of a session or a store that the caller gave: itself, unless the prompt is a door."""
+        """Return the object to read for a caller's session or store: itself, unless a blocking prompt unwraps it."""
         return value
 
     def _with(self, *steps: Step) -> Self:
@@ -508,13 +508,14 @@ class Builder(Recipe):
 
 
 class Prompt(Builder):
-    """A prompt as a recipe: every method returns a new one, and nothing is read before `render`.
+    """Build a prompt step by step: every method returns a new prompt, and nothing is read before `render`.
 
-    Order of calls is the order of the prompt; only what is recalled stands before the newest message of the user. What
-    the caller writes is required; what is given to `history`, `last`, `truncate`, `omit`, `summary`, `recall` and
-    `pinned_kv` shrinks when the budget is short, the highest priority number first.
+    The order of calls is the order of the prompt, except that recalled content goes before the newest user message.
+    Content written by the caller is required. Content given to `history`, `last`, `truncate`, `omit`, `summary`,
+    `recall` and `pinned_kv` shrinks when the budget is short, the highest priority number first.
 
-    A prompt is bound to one codec. One without is a fragment, to be given to others or merged into them.
+    A prompt is bound to one codec. A prompt without a codec is a fragment, to be passed to other prompts or merged into
+    them.
     """
 
     async def render(
@@ -524,15 +525,16 @@ class Prompt(Builder):
         after: Rendered | Manifest | None = None,
         on_event: Callable[[Event], object] | None = None,
     ) -> Rendered:
-        """Return the request for the provider, with the reasons for everything in it; None as budget leaves all in.
+        """Return the request for the provider, with a reason for everything in it; no budget includes everything.
 
-        The whole request is within the budget by the codec's own count, roles, ids and tools included. `after` is an
-        earlier `Rendered` or its manifest: what of it can be read from the provider's cache is predicted. Raises
-        `FitError` when what is required does not fit, `ValidationError` for a budget that is none, and what a store or
-        a plugin raises. The same prompt may be rendered many times at once.
+        The whole request is within the budget by the codec's own count, including roles, ids and tools. `after` is an
+        earlier `Rendered` or its manifest, from which the part of this request that the provider can read from its
+        cache is predicted. Raises `FitError` when the required content does not fit, `ValidationError` for an invalid
+        budget, and any error of a store or plugin. The same prompt may be rendered many times concurrently.
 
-        One that reads sessions at a service is rendered by that service, where its events are told too: with all of its
-        sessions from one client, within a budget, and made of what can be sent; `ValidationError` says what cannot.
+        A prompt that reads sessions at a service is rendered by that service, which also emits its events. All of its
+        sessions must come from one client, it needs a budget, and its content must be sendable; `ValidationError` names
+        content that cannot be sent.
         """
         return await rendering.render_steps(
             self.steps,

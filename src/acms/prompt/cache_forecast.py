@@ -1,4 +1,4 @@
-"""What of a prompt a provider has in its cache: predicted from two manifests, confirmed by what it reports."""
+"""Predict the provider's cache hits for a prompt from two manifests, and check them against its usage report."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def find_hoisted_roles(
 def predict_cache(
     now: Manifest, previous: Manifest | None, codec: Codec, *, key: str = ""
 ) -> CachePrediction:
-    """Return what of a prompt can be read from the provider's cache when another one was sent before it, and why.
+    """Predict which part of a prompt the provider can read from its cache after an earlier prompt, and why.
 
-    Whole messages are compared by their hashes, in the order in which the provider reads them: tools, what is set
-    before all others, then the rest. `key` is the name under which the cache is kept, where a hint gave one.
+    Whole messages are compared by their hashes, in the order in which the provider reads them: tools, hoisted messages,
+    then the rest. `key` is the name under which the cache is kept, if a hint gave one.
     """
     base = codec.base(now.tools)
     plain = CachePrediction(key=key, total_tokens=base + sum([one.tokens for one in now.messages]))
@@ -75,7 +75,7 @@ def predict_cache(
 
 
 def _find_preamble_change(now: Manifest, previous: Manifest, key: str) -> tuple[Changed, str] | None:
-    """Return what differs before the first message, and how; None when nothing does."""
+    """Return the difference before the first message, and a description; None when there is none."""
     if (previous.codec, previous.model) != (now.codec, now.model):
         reason = f"it was sent to {previous.model} by {previous.codec}, this one goes to {now.model} by {now.codec}"
         return Changed.MODEL, reason
@@ -108,9 +108,9 @@ def _find_first_change(
 
 
 def diagnosis_agrees(prediction: CachePrediction, usage: Usage, *, asked: bool = False) -> bool | None:
-    """Return whether a provider's diagnosis is what was predicted; None when it has none, or none of the prompt.
+    """Return whether a provider's diagnosis matches the prediction; None without a diagnosis of the prompt.
 
-    `asked` says that the request asked for one: then a provider that reports nothing found no difference.
+    `asked` says that the request asked for a diagnosis: then a provider that reports nothing found no difference.
     """
     told = usage.diagnosis
     if told is None or not prediction.compared or told.outcome is Outcome.UNKNOWN:
@@ -127,10 +127,10 @@ def diagnosis_agrees(prediction: CachePrediction, usage: Usage, *, asked: bool =
 
 
 def describe_cache_mismatch(prediction: CachePrediction, usage: Usage, *, asked: bool = False) -> str:
-    """Return what differs between a prediction and what the provider reports; "" when nothing does.
+    """Describe the difference between a prediction and the provider's report; "" when there is none.
 
-    More tokens than predicted are no fault: it may know the prompt from somewhere else. Where the provider says why,
-    its reason stands beside the predicted one, also when no token was missed but the reasons differ.
+    Reading more tokens than predicted is not an error: the provider may know the prompt from elsewhere. A reason given
+    by the provider is reported beside the predicted one, also when no token was missed but the reasons differ.
     """
     missed = prediction.predicted_tokens - usage.cached_tokens
     agreed = diagnosis_agrees(prediction, usage, asked=asked)
@@ -189,7 +189,7 @@ def _describe_tools_change(old: Manifest, new: Manifest) -> str:
 
 
 def _explain_first_change(old: Sequence[Sent], new: Sequence[Sent], place: int) -> str:
-    """Return in words what is different at the first place at which two prompts are."""
+    """Describe in words the first difference between two prompts."""
     if place == len(old):
         added = len(new) - place
         return (
@@ -232,7 +232,7 @@ def _list_changed_names(names: Sequence[str], what: str) -> list[str]:
 def _describe_history_change(
     was: Sent, is_now: Sent, old: Sequence[Sent], new: Sequence[Sent], place: int
 ) -> str:
-    """Return what happened to a history."""
+    """Describe the change of a history."""
     after = new[place + 1] if place + 1 < len(new) else None
     if is_now.rendition == "summary" and was.rendition != "summary":
         return f"{is_now.path}: a summary stands for what began here"

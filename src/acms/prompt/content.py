@@ -1,4 +1,4 @@
-"""Content: what may stand in a prompt, and how it is read as steps."""
+"""Content: the values a prompt accepts, and their conversion to steps."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ PARTS = (Text, Reasoning, ToolCall, ToolResult, Media, Raw)
 
 
 class Recipe:
-    """What a prompt is made of: `Prompt` builds one, and one may stand in another."""
+    """The steps of a prompt: `Prompt` builds them, and a prompt may contain another."""
 
     def __init__(self, codec: Codec | None = None) -> None:
-        #: What it is bound to, what it is made of in order, and the functions it offers; never changed.
+        #: The codec it is bound to, its steps in order, and the functions it offers; never changed.
         self.codec = codec
         self.steps: tuple[Step, ...] = ()
         self.offered: tuple[Tool, ...] = ()
@@ -58,7 +58,7 @@ def _too_deep(field: str) -> ValidationError:
 
 
 def _parse_content(content: object, field: str, bound: list[Recipe], depth: int = 0) -> list[Step]:
-    """Return a content as steps; `ValidationError` for what is none. Prompts that are met are added to `bound`."""
+    """Return a content as steps; raise `ValidationError` for an invalid one. Nested prompts are added to `bound`."""
     if content is None:
         return []
     if isinstance(content, str):
@@ -86,7 +86,7 @@ def _parse_content(content: object, field: str, bound: list[Recipe], depth: int 
 
 
 def _steps_of(recipe: Recipe, field: str) -> list[Step]:
-    """Return the steps of a prompt within another; `ValidationError` for what belongs to a whole prompt."""
+    """Return the steps of a nested prompt; raise `ValidationError` for settings that belong to a whole prompt."""
     if recipe.offered:
         raise ValidationError("carries tools: merge it instead", field=field)
     if any(isinstance(step, Hint) for step in recipe.steps):
@@ -119,6 +119,6 @@ def _role_of(parts: Sequence[object]) -> Role:
 
 
 def suggest_sync_import(value: object) -> tuple[str, ...]:
-    """Return what to do with a session of the blocking door."""
+    """Return advice for a session of the blocking API."""
     inner = getattr(value, "inner", None)
     return ("from acms.sync import Prompt",) if isinstance(inner, Readable | Elsewhere) else ()

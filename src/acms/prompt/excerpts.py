@@ -1,6 +1,6 @@
-"""Excerpts: what was recalled, written into a prompt like minutes: who said what, when, in which session.
+"""Excerpts: recalled messages, written into a prompt like minutes with speaker, date and session.
 
-A first line says what the block is. Nothing in an excerpt can close the block or pass for another speaker
+A first line explains the block. Nothing in an excerpt can close the block or pass for another speaker
 (`acms.prompt_types`), and no role of a provider is imitated.
 """
 
@@ -134,9 +134,9 @@ def _add_result(call: Piece, item: ContextItem) -> Piece:
 
 
 def write_block(pieces: tuple[Piece, ...], codec: Codec, *, first: bool = True) -> Composed:
-    """Return recalled pieces as one message of quoted text; each by itself where the format has a block for it.
+    """Return recalled pieces as one message of quoted text, or as separate blocks where the format supports them.
 
-    The first block of a request explains what it is, later ones refer to it.
+    The first block of a request explains its purpose; later ones refer to it.
     """
     if codec.search_results:
         return Composed(Role.USER, pieces, separator="\n", kind="recall", cited=True)
@@ -146,6 +146,6 @@ def write_block(pieces: tuple[Piece, ...], codec: Codec, *, first: bool = True) 
 
 
 def write_frame(codec: Codec) -> PromptMessage:
-    """Return a block of excerpts without any: what stands around them."""
+    """Return an empty block of excerpts: the opening and closing text without any pieces."""
     empty = write_block((), codec)
     return PromptMessage(role=empty.role, parts=(Text(empty.opening + empty.closing),))

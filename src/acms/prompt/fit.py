@@ -1,9 +1,10 @@
-"""Fit: how a prompt is made to cost no more than its budget, and what is said when it cannot.
+"""Fit: reduce a prompt to its budget, or report why that is impossible.
 
-What a section may have at most is seen to first, as if it were a prompt of its own. Then, while the whole is over the
-limit, sections shrink in the order of their priorities, the largest number first, children before parents; each does
-in one go what it can, and one that can do nothing is passed over. What a message costs is counted once, and again only
-when it is cut: the whole takes time in proportion to the messages (decision 0037).
+Sections with a cap are reduced to it first, each as if it were a prompt of its own. Then, while the whole is over the
+limit, sections shrink in the order of their priorities, the largest number first, children before parents. Each shrinks
+in one step, as far as needed and possible; a section that cannot shrink is skipped. The cost of a message is counted
+once, and again only when the message is cut, so the total time is proportional to the number of messages (decision
+0037).
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ _leave: Any = partial(tuple.__new__, Left)
 def fit_prompt(
     tree: Scope, codec: Codec, limit: int | None, *, tools: Sequence[Tool] = (), budget: int | None = None
 ) -> Generator[NeedSummary, str | None, Fitted]:
-    """Fit a prompt into `limit` raw tokens, base included; None shows everything but what is over a ceiling.
+    """Fit a prompt into `limit` raw tokens, base included; with None, reduce only sections over their ceiling.
 
-    Ask for the summaries it needs, each answered with a text or None, and return the prompt; `FitError` when what is
-    required does not fit. `budget` is what the caller asked for, to be named in the error.
+    Yield a request for each summary needed, to be answered with a text or None, and return the prompt. Raise `FitError`
+    when the required content does not fit. `budget` is the caller's budget, named in the error.
     """
     base = codec.base(tools)
     root = build_section_tree(tree, codec, None if limit is None else max(0, limit - base))
@@ -144,10 +145,10 @@ def _shrink_to_limit(
 
 
 def _compute_reserve(window: Section, room: int, moving: Sequence[Section], done: Sequence[Section]) -> int:
-    """Return what is kept free for sections that move: a window that counted only their use would move with them.
+    """Return the tokens to keep free for sections that move: otherwise the window would move whenever they grow.
 
-    What they may still grow by, but no more than leaves the window half of what it shares with them: a ceiling far
-    above what is ever used is not worth a history.
+    This is the number of tokens they may still grow by, limited so that the window keeps half of the tokens it shares
+    with them: a ceiling far above the actual use does not justify dropping history.
     """
     used = grows = 0
     for one in moving:
@@ -177,7 +178,7 @@ def _build_fit_error(
     tools: Sequence[Tool],
     steps: Sequence[Step],
 ) -> FitError:
-    """Say by how much a prompt is over, where most of it is, what was tried, and what would help."""
+    """Build the error: the excess in tokens, the largest section, the steps tried, and suggested remedies."""
     named, needed = (
         (limit, limit + over)
         if budget is None
@@ -209,13 +210,13 @@ def _compute_required_budget(codec: Codec, budget: int, limit: int, over: int, t
 
 
 def _count_own_tokens(section: Section) -> int:
-    """Return what a section costs without the sections in it."""
+    """Return the tokens of a section without its subsections."""
     total = sum([part.tokens for part in section.parts if isinstance(part, Leaf)])
     return total + (section.summary.tokens if section.summary is not None else 0)
 
 
 def _suggest_options(area: Section, over: int) -> Iterator[str]:
-    """Yield what else could be done, most room first: only what would be enough by itself."""
+    """Yield remedies that would each be enough alone, the largest section first."""
     found = sorted(area.sections(), key=lambda one: (-one.used, one.path))
     for section in found:
         shrinks = any(one.scope.strategy is not None for one in section.sections())
@@ -247,7 +248,7 @@ def _describe_steps(steps: Sequence[Step]) -> tuple[str, ...]:
     )
 
 
-# ── what comes out ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── results ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _build_fitted(root: Section, base: int, codec: Codec, steps: Sequence[Step]) -> Fitted:
@@ -265,7 +266,7 @@ def _write_section(
     left: list[Left],
     summaries: list[tuple[str, str, int]],
 ) -> None:
-    """Write down what a section shows and what it does not."""
+    """Record which content a section shows and which it omits."""
     path, moves = section.path, section.moves
     strategy = section.scope.strategy
     window = isinstance(strategy, Window)
@@ -331,7 +332,7 @@ def _write_composed(
 
 
 def _write_early(section: Section, path: str, left: list[Left], *, window: bool) -> None:
-    """Write down what was never counted, with the tokens of its text where they are known."""
+    """Record the messages that were never counted, with the tokens of their text where these are known."""
     rule = "window" if window else "truncate"
     reason = "older than all that there is room for" if window else "beyond all that there is room for"
     for atom in section.early:

@@ -1,4 +1,4 @@
-"""The state of a fit: what every leaf of a prompt costs and shows, and what every section adds up to."""
+"""The state of a fit: the cost and the shown content of every leaf of a prompt, and the totals of every section."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ LOWEST = "ranked lowest, and there was no room for it"
 
 
 class Leaf:
-    """A unit of the prompt: what it is, what of it is shown, and why not more.
+    """A unit of the prompt: its content, the part of it that is shown, and the reason for any omission.
 
-    Thousands are made for one prompt, of which most never change: what is the same for all lies on the class.
+    A prompt has thousands of these, most of which never change, so default values are kept on the class.
     """
 
     #: Messages as they are now, and what each costs; None while they are those of the node.
     messages: tuple[PromptMessage, ...] | None = None
     costs: tuple[int, ...] | None = None
-    #: What each message of a node with several costs when nothing is left out.
+    #: Cost of each message of a node with several, with nothing left out.
     whole: tuple[int, ...] | None = None
     #: Pieces shown, of a composed message.
     pieces: tuple[Piece, ...] = ()
     gone = False
     #: Whether some of its text was cut off.
     cut = False
-    #: What left out or cut it last.
+    #: The last rule that left out or cut it, and the reason.
     rule = ""
     reason = ""
 
     def __init__(self, node: Atom | Composed, section: Section, tokens: int) -> None:
         self.node = node
         self.section = section
-        #: Raw tokens of what it shows, and of what it shows when nothing is left out.
+        #: Raw tokens of the shown content, and of the content with nothing left out.
         self.tokens = self.full = tokens
 
     @property
@@ -82,7 +82,7 @@ def omit_leaves(leaves: Iterable[Leaf], rule: str, reason: str) -> None:
 
 
 class Section:
-    """A scope and what all under it costs."""
+    """A scope and the total cost of its content."""
 
     __slots__ = (
         "allowed", "answered", "covers", "early", "floor", "moves", "parent", "parts", "path", "scope",
@@ -100,7 +100,7 @@ class Section:
         self.moves: bool = scope.moves or (parent is not None and parent.moves)
         #: Tokens it may have at most, by a ceiling or its own cap.
         self.allowed = cap
-        #: Tokens it is not shrunk below; not in force until all under it is within what it may have.
+        #: Tokens it is not shrunk below; applies only once all its content is within the allowed tokens.
         self.floor = 0
         #: The summary at hand: its text, the units it stands for, the leaf that shows it, whether it is a new one.
         self.text = ""
@@ -109,7 +109,7 @@ class Section:
         self.summary: Leaf | None = None
 
     def change(self, tokens: int) -> None:
-        """Add to what it costs, and to what everything around it costs."""
+        """Add `tokens` to the cost of this section and of every section around it."""
         section: Section | None = self
         while section is not None:
             section.used += tokens
@@ -146,10 +146,10 @@ class Section:
 
 
 def build_section_tree(tree: Scope, codec: Codec, room: int | None) -> Section:
-    """Return the state of a prompt of which everything is shown.
+    """Return the state of a prompt with everything shown.
 
-    `room` is what all messages may cost; None is no limit. Of a window longer than that only the end is counted: what
-    comes before could not be shown whatever else is left out.
+    `room` is the maximum cost of all messages, None for no limit. For a longer window only the end is counted: the
+    messages before it could not be shown even if everything else were omitted.
     """
     return _build_section(tree, tree.id, None, codec, room, plain=True)
 
@@ -259,7 +259,7 @@ def _build_atom_leaf(node: Atom, section: Section, cost: Callable[[PromptMessage
 
 
 def _build_composed_leaf(node: Composed, section: Section, codec: Codec, bound: int | None) -> Leaf:
-    """Return a composed message, without the pieces that could not be shown by what they are stated to cost."""
+    """Return a composed message, without the pieces whose stated costs show that they cannot fit."""
     pieces = node.pieces
     if bound is not None and len(pieces) > 1:
         room = int(max(bound, section.scope.floor) * GENEROUS)

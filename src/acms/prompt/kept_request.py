@@ -1,9 +1,9 @@
 """A request as the log of renders keeps it, and as it reads later.
 
-What the caller wrote, the system text and the tools are kept as they were sent, in the privacy mode of the session;
-text of the log is kept by reference. So the request can be written again word for word, and erasing an entry leaves
-nothing of it: erasing in the session's own fork tree deletes the kept requests, and of text from other trees only
-references are kept, with nothing around them but the words of our own frame.
+Text written by the caller, the system text and the tools are kept as they were sent, in the privacy mode of the
+session; text of the log is kept by reference. So the request can be written again word for word, and erasing an entry
+leaves no trace of it: erasing in the session's own fork tree deletes the kept requests, and of text from other trees
+only references are kept, surrounded only by our own framing text.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ _OWN_FORMS = (
     r"[\s:.]",
 )
 _FRAME = re.compile("(?:" + "|".join([*map(re.escape, [*_OWN_WORDS, *Role]), *_OWN_FORMS]) + ")*")
-"""Text that we write around what is quoted: nothing in it can come from an entry but the name of its session."""
+"""Framing text that we write around quotations: nothing in it can come from an entry but the name of its session."""
 
 
 Change = Callable[[str, str], tuple[Segment, ...]]
-"""Returns what is kept of a literal text, given the entry that is quoted behind it, or ""."""
+"""Returns the part of a literal text to keep, given the id of the entry quoted after it, or ""."""
 
 
 class Rebuilt(NamedTuple):
     """A request written again."""
 
     payload: dict[str, Json] | None
-    #: How it differs from what was sent, or why it cannot be shown; "" if it is the same, byte for byte.
+    #: How it differs from the request sent, or why it cannot be shown; "" if it is the same, byte for byte.
     note: str
 
 
@@ -79,7 +79,7 @@ def keep_request(
 
 
 def drop_own_words(manifest: Manifest) -> Manifest:
-    """Return a kept request without what the caller wrote, for one that is too large to be kept whole."""
+    """Return a kept request without the caller's own text, for one that is too large to be kept whole."""
     messages = [
         one._replace(
             parts=tuple([part if isinstance(part, Whole) else _blank_literals(part) for part in one.parts]),
@@ -124,7 +124,7 @@ def _keep_own(sent: Sent, stage: Stage) -> Sent:
 
 
 def _keep_foreign(sent: Sent, actors: Mapping[str, str]) -> Sent:
-    """Keep a message that shows other logs: references, our own frame, and no hash of what it says."""
+    """Keep a message that shows other logs: only references and our own framing text, and no hash of the text."""
 
     def keep(text: str, quoted: str) -> tuple[Segment, ...]:
         lead, name, rest = _split_at_speaker(text, actors.get(quoted, ""))
@@ -139,7 +139,7 @@ def _keep_foreign(sent: Sent, actors: Mapping[str, str]) -> Sent:
 
 
 def _split_at_speaker(text: str, actor: str) -> tuple[str, str, str]:
-    """Split what stands before a quoted text at the name of who said it."""
+    """Split the text before a quotation at the name of its speaker."""
     start = text.rfind(SEPARATOR)
     start = 0 if start < 0 else start + len(SEPARATOR)
     if not actor or not text.startswith(actor, start):

@@ -1,8 +1,8 @@
-"""The manifest of a prompt: what was sent, from which entries of the log each stretch of it comes, what was left out.
+"""The manifest of a prompt: the messages sent, the log entry behind each stretch of text, and the omitted entries.
 
-It holds no text of the log: where a text comes from an entry it says which characters of which one, so it is small, it
-can be kept, and `acms.prompt.replay` makes the very same payload from it. What the caller wrote, pins, and stored
-summaries are no entries and stand in it as they are.
+It holds no text of the log: for text that comes from an entry it records which characters of which entry. So it is
+small enough to keep, and `acms.prompt.replay` rebuilds exactly the same payload from it. Text written by the caller,
+pins, and stored summaries are not entries and are included verbatim.
 """
 
 from __future__ import annotations
@@ -90,11 +90,11 @@ class Sent(NamedTuple):
     rendition: str = "whole"
     #: Entries whose text it shows, in order.
     sources: tuple[str, ...] = ()
-    #: What is shown in it piece by piece: ids of entries, keys of pins.
+    #: The pieces shown in it: ids of entries, keys of pins.
     pieces: tuple[str, ...] = ()
     #: Whether it changes from turn to turn.
     moves: bool = False
-    #: Versions of the first and last entry shown; 0 for what the caller wrote.
+    #: Versions of the first and last entry shown; 0 for text written by the caller.
     first: int = 0
     last: int = 0
 
@@ -108,12 +108,12 @@ class Read(NamedTuple):
     first: int = 0
     #: Inherited segments: (owner, last version read from it).
     lineage: tuple[tuple[str, int], ...] = ()
-    #: Name of the stored summary that stands for what is older than `first`; "" when none does.
+    #: Name of the stored summary that replaces the messages older than `first`, or "".
     summary: str = ""
 
 
 class Scored(NamedTuple):
-    """A candidate of a recall, and what was decided about it."""
+    """A candidate of a recall, and the decision about it."""
 
     id: str
     included: bool
@@ -122,19 +122,19 @@ class Scored(NamedTuple):
     reason: str
     score: float = 0.0
     relevance: float = 0.0
-    #: What the markers add, as a share of the best relevance.
+    #: Contribution of the markers, as a share of the best relevance.
     boost: float = 0.0
     tokens: int = 0
-    #: Where it came from: "fact", "similar", "marked"; "" for what was hidden from the recall.
+    #: Where it came from: "fact", "similar", "marked"; "" for an entry that was hidden from the recall.
     source: str = ""
-    #: What each signal adds to the relevance.
+    #: Contribution of each signal to the relevance.
     parts: tuple[tuple[str, float], ...] = ()
 
 
 class Unsent(NamedTuple):
     """Something that was left out or cut to fit, and the rule that did it."""
 
-    #: Ids of entries, keys of pins; the path of the scope for what the caller wrote.
+    #: Ids of entries, keys of pins; the path of the scope for text written by the caller.
     ids: tuple[str, ...]
     path: str
     rule: str
@@ -181,7 +181,7 @@ class Manifest:
     steps: tuple[Tried, ...] = ()
     #: Entries that were redacted or withheld, in the order of the prompt; a replay does it again.
     redactions: tuple[Redacted, ...] = ()
-    #: SHA-256 of the canonical JSON of the payload: what a replay is compared with; "" when it is not known.
+    #: SHA-256 of the canonical JSON of the payload, compared on replay; "" when it is not known.
     payload: str = ""
     #: Tokens that an answer may take, for formats that state it in the request.
     max_tokens: int | None = None
@@ -205,7 +205,7 @@ class Manifest:
         return tuple(found)
 
     def to_json(self) -> dict[str, Json]:
-        """Write it as a JSON object; what is empty is left out."""
+        """Return it as a JSON object without empty fields."""
         places = {entry: place for place, entry in enumerate(self.entries)}
         words = _Words()
         written: dict[str, Json] = {

@@ -1,8 +1,8 @@
-"""Manifests: written from a prompt that was laid out, turned back into its messages, and read as a ledger.
+"""Manifests: written from a laid-out prompt, converted back into its messages, and read as a ledger.
 
-Every stretch of text is looked up in the entries that the message says it shows: an entry whole, the head and tail that
-a cut left, the sentences of an excerpt. What is not found there stays as it is. Time is linear in the text, but for
-texts of which a part repeats.
+Every stretch of text is looked up in the entries that the message shows: a whole entry, the head and tail that a cut
+left, the sentences of an excerpt. Text not found in them is kept verbatim. Time is linear in the text, except for texts
+that contain repetitions.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from acms.results import UNSURE, Ledger, Verdict
 from acms.text.chat_messages import ORPHAN, RECALLED, SUMMARY
 
 _CUT = re.compile(r"(\s*\[…[^\]\n]*\]\s*)")
-"""What a cut leaves between two stretches of a text: the mark of `plan.CUT`, and the blanks around it."""
+"""The mark a cut leaves between two stretches of a text, that of `plan.CUT`, and the blanks around it."""
 _CLOSINGS = (RECALLED[1], SUMMARY[1], ORPHAN[1])
 _LEAD = re.compile(r": |\n")
-"""What ends whatever stands before a quoted text: who speaks, an opening mark."""
+"""The end of any text before a quotation: a speaker's name, an opening mark."""
 _LEADING = 300
-"""Characters of what stands before it, at most."""
+"""Maximum characters of the text before a quotation."""
 _AHEAD = 4
 """Texts in which a stretch is looked for, beginning with the one that was reached."""
 _GRAM = 8
@@ -56,9 +56,9 @@ _NAMES = frozenset(("call_id", "name", "mime", "sha256", "vendor"))
 
 
 class Quotable(Protocol):
-    """What a manifest quotes: an `Entry`, or a `ContextItem` that was not cut.
+    """Anything a manifest quotes: an `Entry`, or a `ContextItem` that was not cut.
 
-    Its `redaction` is noted where it has one.
+    Its `redaction` is recorded if it has one.
     """
 
     @property
@@ -92,7 +92,7 @@ def write_manifest(
 ) -> Manifest:
     """Return the manifest of a prompt as it was laid out and given to a codec; `considered` adds the candidates.
 
-    `told` has the entries whose text is shown, by id; of what is missing there the text itself is kept.
+    `told` maps ids to the entries whose text is shown; the text of an entry missing there is kept verbatim.
     """
     known = told or {}
     messages = tuple([_build_sent(one, known) for one in placed])
@@ -137,7 +137,7 @@ def hash_payload(payload: Mapping[str, Json]) -> str:
 
 
 def fingerprint_message(message: PromptMessage) -> str:
-    """Return what `Sent.hash` holds of a message: equal for messages that say the same."""
+    """Return the `Sent.hash` of a message: equal for messages with equal content."""
     parts = message.parts
     if len(parts) == 1 and isinstance(parts[0], Text):
         said = f"t\0{message.role.value}\0{message.name or ''}\0{parts[0].text}"
@@ -217,7 +217,7 @@ def _build_part(
 def _quote_composed(
     text: str, pieces: Sequence[Piece], known: Sequence[str], told: Mapping[str, Quotable]
 ) -> tuple[Segment, ...]:
-    """Quote a text that was written from pieces: each piece from its own entries, a cut one from what is in between."""
+    """Quote a text written from pieces: each piece from its own entries, a cut piece from the text in between."""
     out = _Segments()
     place = 0
     waiting: list[str] = []
@@ -295,7 +295,7 @@ def _list_level_texts(told: Quotable) -> list[str]:
 
 
 def quote_text(text: str, sources: Sequence[str], told: Mapping[str, Quotable]) -> tuple[Segment, ...]:
-    """Return a text as stretches of some entries, which it shows in order; what is none of theirs as it is."""
+    """Return a text as quotations of entries, which it shows in order; text from none of them stays verbatim."""
     if not text:
         return ()
     if len(sources) == 1 and text == told[sources[0]].content:  # most of them
@@ -345,9 +345,10 @@ def _quote_fragments(text: str, places: Sequence[_Place]) -> Iterator[Segment]:
 def _find_fragment(
     fragment: str, places: Sequence[_Place], reached: int, end: int
 ) -> tuple[str, Quote, str, tuple[int, int]] | None:
-    """Return a fragment that stands in one of the texts, perhaps behind a lead and before a closing mark.
+    """Find a fragment in one of the texts, perhaps after a lead and before a closing mark.
 
-    Looked for in the text that was reached, from `end` on, and in the next ones; last comes what is reached then.
+    The search begins in the text reached so far, from `end` on, and continues in the next ones. The last item of the
+    result is the new position.
     """
     starts = [0, *[lead.end() for lead in islice(_LEAD.finditer(fragment, 0, _LEADING), 8)]]
     stops = [len(fragment), *[len(fragment) - len(mark) for mark in _CLOSINGS if fragment.endswith(mark)]]
@@ -478,10 +479,10 @@ def ledger_of_manifest(
     *,
     omitted: int = 0,
 ) -> Ledger:
-    """Return what a prompt shows and what it leaves out, by id of an entry, key of a pin and path of a scope.
+    """Return the ledger of a prompt, by entry id, pin key and scope path.
 
-    The manifest is asked for when the ledger is first read. `recalls` answer for the rest of their logs; of a log that
-    was only read it is told which versions were.
+    The manifest is built when the ledger is first read. `recalls` answer for the other entries of their logs; for a log
+    that was only read, the ledger reports the range of versions read.
     """
     return Ledger(
         lambda: _collect_verdicts(manifest()),
@@ -536,7 +537,7 @@ def _verdict_of_unread(id: str, version: int, read: Read) -> Verdict:
 
 
 def _collect_verdicts(manifest: Manifest) -> dict[str, Verdict]:
-    """Return a verdict on everything a manifest names: what is shown counts more than what is not."""
+    """Return a verdict on everything a manifest names; being shown takes precedence over being omitted."""
     scored = {one.id: one for one in manifest.candidates}
     found = {one.id: _verdict_of_candidate(one) for one in manifest.candidates}
     left: dict[str, Unsent] = {}
@@ -585,14 +586,14 @@ def _format_count(count: int, noun: str) -> str:
 
 
 def _rule_of_message(message: Sent, score: Scored | None) -> str:
-    """Return what brought a text into a prompt."""
+    """Return the rule that brought a text into a prompt."""
     if message.pieces:
         return "recall" if score is not None or message.sources else "pin"
     return "history" if message.first else "required"
 
 
 def _verdict_of_candidate(one: Scored) -> Verdict:
-    """Return the verdict of a recall; what it chose and is not sent, is not shown."""
+    """Return the verdict on a recall candidate; one that was chosen but not sent counts as not shown."""
     if one.included:
         reason = "chosen by the recall, and left out of the prompt"
         return _build_verdict(one.id, one, included=False, rule="fit", reason=reason)

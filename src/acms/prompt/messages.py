@@ -1,4 +1,4 @@
-"""A whole prompt: the history when it fits, else its newest messages and what the past says about the query."""
+"""A whole prompt: the history when it fits, else its newest messages and the past messages that match the query."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ RECALL_SHARE = 0.8
 
 @dataclass(frozen=True, slots=True)
 class ChatPlan:
-    """Provider-ready messages, their cost, and what was decided."""
+    """Provider-ready messages, their cost, and the decisions behind them."""
 
     messages: chat_messages.ChatMessages
     tokens: int
@@ -62,20 +62,20 @@ class ChatPlan:
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """What a prompt is made of: leading units, the newest ones, and what the past offers when they are not all."""
+    """The material of a prompt: leading units, the newest ones, and candidates of the past if these are not all."""
 
     gathered: Gathered
     lead: Sequence[Unit[Entry]]
     rest: Sequence[Unit[Entry]]
     past: tuple[Ranked, Offer] | None = None
     known: Sequence[Known] = ()
-    #: What has to be told of some of these units, by id.
+    #: Labels of some of these units, by id.
     told: Mapping[str, str] = given(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """The decisions about the newest messages, and what the past shows beside them."""
+    """The decisions about the newest messages, and the recalled items shown with them."""
 
     window: list[Choice]
     items: Sequence[ContextItem] = ()
@@ -84,10 +84,10 @@ class _Chosen:
 
 
 async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall) -> ChatPlan:
-    """Write the whole history when it fits, else the newest messages and, before the last turn, what the past answers.
+    """Write the whole history when it fits, else the newest messages and, before the last turn, recalled ones.
 
-    Leading system and developer messages stay. Recalled text stands right before the newest user message, so what
-    comes before it is the same from turn to turn. `TokenBudgetExceededError` when not even the newest unit fits.
+    Leading system and developer messages stay. Recalled text goes right before the newest user message, so the text
+    before it is the same from turn to turn. `TokenBudgetExceededError` when not even the newest unit fits.
     """
     from acms.recall.candidates import (
         Terms,
@@ -145,7 +145,7 @@ async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall)
 async def _gather_turn(
     reader: Reader, context: str, at: int | None, frame: chat_messages.ChatFrame, budget: int
 ) -> Gathered:
-    """Read the newest messages that a budget could hold, and on to what the newest turn began with."""
+    """Read the newest messages that a budget could hold, and on to the message that began the newest turn."""
     wanted = budget
     while True:
         gathered = await gather_newest(reader.storage, context, at, frame, wanted, reader.stage)
@@ -250,9 +250,9 @@ def _choose_past(
     room: int,
     own: int,
 ) -> Steps[_Chosen]:
-    """Choose what the past answers within its share, then the newest messages in the room that is left.
+    """Choose answers from the past within their share, then the newest messages in the remaining tokens.
 
-    `own` tokens of these are the newest turn's, which calls tools and is not cut for the past.
+    `own` is the number of tokens of the newest turn, which calls tools and is not cut for the past.
     """
     assert material.past is not None
     offered = material.past[1]
@@ -260,7 +260,7 @@ def _choose_past(
     reserved = int(max(0, room) * (RECALL_SHARE - SUMMARIES_SHARE * summarised))
     reserved = max(0, min(reserved, room - own))
     left = room - sum(one.tokens for one in newest)
-    if material.gathered.whole and left >= 0:  # the history fits: it is not cut for what else is known
+    if material.gathered.whole and left >= 0:  # the history fits: it is not cut for other facts
         reserved = min(reserved, left)
     newer = choose_newest_suffix(newest, room - reserved)
     if left < 0:  # what the newest messages leave because the next one does not fit
@@ -299,7 +299,7 @@ def _explain_choices(
     choices: Sequence[Choice],
     items: Sequence[ContextItem],
 ) -> ContextItems:
-    """Return what a prompt shows, with a reason for every entry that was considered."""
+    """Return the items a prompt shows, with a reason for every entry that was considered."""
     decided = {id for choice in (*chosen.past, *chosen.rejected) for id in _ids_of_choice(choice)}
     windowed = [choice for choice in choices if decided.isdisjoint(_ids_of_choice(choice))]
     shown = [*chosen.items, *items]

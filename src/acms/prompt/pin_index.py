@@ -19,7 +19,7 @@ from acms.observability.events import PinsSkipped, PinsTruncated
 from acms.plan.nodes import Composed, Fitted, Keep, Left, Omit, Piece, Scope, Truncate
 
 INDEX_KEY = "__cria:pins:v1__"
-"""What the key of an index begins with; a colon and the namespace follow."""
+"""Prefix of the key of an index; a colon and the namespace follow."""
 VERSION = 1
 MOST_PINS = 1_000
 """Pins that a namespace may have."""
@@ -41,7 +41,7 @@ _LINE_BREAKS = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinMetadata:
-    """What is known of a pin besides its key."""
+    """The metadata of a pin besides its key."""
 
     #: Shown behind the key; one line.
     label: str | None = None
@@ -50,7 +50,7 @@ class PinMetadata:
     #: The higher, the earlier; a pin without one comes after all that have one.
     priority: float | None = None
     tags: tuple[str, ...] = ()
-    #: Milliseconds since 1970; of equal priorities the newest comes first. None in what is to be pinned: now.
+    #: Milliseconds since 1970; of equal priorities the newest comes first. None when creating a pin means now.
     updated_at: int | None = None
 
 
@@ -62,7 +62,7 @@ class Pin(NamedTuple):
 
 
 class Pinned(NamedTuple):
-    """A pin with its value: what a formatter gets."""
+    """A pin with its value, as passed to a formatter."""
 
     key: str
     data: Json
@@ -135,10 +135,10 @@ def _pin_sort_key(pin: Pin) -> tuple[float, int, str]:
 
 
 def add_pin(index: Json, where: str, pin: Pin, *, now: int) -> Json:
-    """Return an index with a pin in it, whose metadata replaces what was said of the key before.
+    """Return an index with a pin added; its metadata replaces the earlier metadata of the key.
 
-    A change is at least a millisecond later than the last one: so the newest comes first whatever the clocks of the
-    writers say, and however fast they are. `ValidationError` when the index gets too large.
+    Each change is at least a millisecond later than the last one, so the newest comes first regardless of the writers'
+    clocks and speed. Raise `ValidationError` when the index gets too large.
     """
     before = _open_index(index, where)
     pins = dict(_pins_of_index(before))
@@ -220,7 +220,7 @@ def _metadata_to_json(metadata: PinMetadata, now: int) -> dict[str, Json]:
 
 
 def _metadata_from_json(stored: Json, key: str, where: str) -> PinMetadata:
-    """Read what is stored of a pin; null is as good as nothing."""
+    """Parse the stored metadata of a pin; null values count as missing."""
     try:
         found = _object_or_none(stored)
         if found is None:
@@ -261,11 +261,11 @@ def _too_large(what: str, before: Json, where: str) -> ValidationError:
 
 
 def format_pin(entry: Pinned) -> str:
-    r"""Write a pin as the seed shows it: `- key (label)`, and its value below, two spaces in.
+    r"""Format a pin as the seed shows it: `- key (label)`, with its value below, indented by two spaces.
 
-    A string is shown as it is, anything else as compact JSON, its names in the order in which they are stored. Every
-    line of a value is indented, and key and label are one line, whatever line breaks they have: a value cannot pass for
-    another pin, nor for what stands outside the block. Line breaks of any kind become "\n".
+    A string is shown verbatim, any other value as compact JSON with its names in stored order. Every line of a value is
+    indented, and key and label are reduced to one line, so a value cannot pass for another pin or for text outside the
+    block. Line breaks of any kind become "\n".
     """
     key, data, metadata = entry
     value = data if isinstance(data, str) else compact_json(data)
@@ -283,9 +283,9 @@ def _one_line(name: str) -> str:
 
 
 def apply_formatter(entry: Pinned, namespace: str, formatter: Callable[[Pinned], object]) -> str:
-    """Return what a formatter makes of a pin; `ValidationError` (field "format") when it fails.
+    """Return the output of a formatter for a pin; `ValidationError` (field "format") when it fails.
 
-    The error names key and namespace, and never quotes the value; its cause is what the formatter raised.
+    The error names key and namespace, and never quotes the value; its cause is the formatter's exception.
     """
     where = f"on pin {entry.key!r} of namespace {namespace!r}"
     try:
@@ -305,7 +305,7 @@ def scope_id(namespace: str) -> str:
 
 
 def parse_pin_strategy(value: object) -> Truncate | Omit:
-    """Read what is done when room is short: "omit", or {"truncate_tokens": n}."""
+    """Parse the strategy for shrinking pins: "omit", or {"truncate_tokens": n}."""
     if value == "omit":
         return Omit()
     if isinstance(value, Mapping) and set(value) == {"truncate_tokens"}:
@@ -348,11 +348,11 @@ def build_pin_block(
     )
 
 
-# ── what became of it ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── verdicts on pins ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def list_skipped_pins(event: PinsSkipped) -> tuple[Left, ...]:
-    """Return what a ledger says of pins that never reached a prompt."""
+    """Return the ledger's verdicts on pins that never reached a prompt."""
     path = scope_id(event.namespace)
     missing = [Left((key,), path, "missing", "nothing is stored under the key", 0) for key in event.missing]
     beyond = [Left((key,), path, "max_pins", "others come before it", 0) for key in event.beyond]

@@ -75,11 +75,11 @@ class KVPinRegistry:
         priority: float | None = None,
         tags: Sequence[str] = (),
     ) -> Pin:
-        """Pin a key, or say something else of one that is pinned; return the pin as stored.
+        """Pin a key, or change the metadata of a pinned key; return the pin as stored.
 
-        What is said replaces what was said before: a second call without a label takes the label away. The value need
-        not be there yet. `metadata` says the same as the names behind it, and may bring an `updated_at` of its own.
-        `ValidationError` when the namespace has too many pins: it says which come last.
+        The new metadata replaces the old: a second call without a label removes the label. The value need not exist
+        yet. `metadata` is an alternative to the arguments after it, and may have an `updated_at` of its own. Raise
+        `ValidationError`, which names the last pins, when the namespace has too many.
         """
         validation.validate_key(key)
         if key.startswith(self._reserved):
@@ -157,17 +157,16 @@ class _Listens(Protocol):
 
 
 class PinnedKV:
-    """A part of a prompt that shows what is pinned: one message, within a cap of tokens.
+    """A part of a prompt that shows pinned values: one message, within a cap of tokens.
 
-    At most `max_pins`, the first ones; a pin without a value is skipped and told (`PinsSkipped`). `strategy` is
-    `{"truncate_tokens": n}`, which leaves whole pins out from the last one, then cuts the one that is left, or "omit",
-    which leaves all out when room is short. `reserve` is what the block is not shrunk below. `role` is that of the
-    block: system, developer or user, and user where a stored summary is among them, which never instructs; the roles
-    of single pins say nothing about it. `format` writes one pin; without
-    it one is written as `- key (label)` with its value indented below, and cannot pass for another. What `format`
-    returns is shown as it is.
+    At most the first `max_pins` are shown; a pin without a value is skipped and reported (`PinsSkipped`). `strategy` is
+    `{"truncate_tokens": n}`, which omits whole pins from the last one on, then cuts the one that is left, or "omit",
+    which omits all pins when the budget is short. The block is not shrunk below `reserve` tokens. `role` is the role of
+    the block: system, developer or user, and always user when it contains a stored summary, which never instructs; the
+    roles of single pins do not affect it. `format` formats one pin and its output is shown verbatim; by default a pin
+    is written as `- key (label)` with its value indented below, and cannot pass for another.
 
-    It holds no state: any number of renders may use it at once. The store stays the caller's.
+    It holds no state: any number of renders may use it concurrently. The caller owns the store.
     """
 
     def __init__(

@@ -45,17 +45,17 @@ class PlacementRecord:
         #: Revision that was read; 0 if this log has no record of its own, None if it could not be read.
         self._rev: int | None = None
         self._epochs: Epochs = {}
-        #: What the record of this log itself holds for the budget.
+        #: The placement for the budget in this log's own record.
         self.own: Placements | None = None
-        #: Whether what was loaded was placed for another budget.
+        #: Whether the loaded placement was made for another budget.
         self.borrowed = False
-        #: What went wrong.
+        #: Warnings about failed reads and writes.
         self.warnings: list[str] = []
 
     async def load(self, context: Context) -> Placements | None:
-        """Return the placement of a log, or what a fork takes over of the nearest ancestor that has one.
+        """Return the placement of a log, or the part a fork takes over from the nearest ancestor that has one.
 
-        It is the one of the budget; if there is none, the one that was stored last for another budget.
+        It is the one for the budget; if there is none, the one that was stored last for another budget.
         """
         self._rev, self._epochs, self.own, self.borrowed, self.warnings = None, {}, None, False, []
         try:

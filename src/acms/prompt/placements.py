@@ -1,14 +1,14 @@
-"""Placements: where a session's prompts show what was recalled for their turns, so that requests grow at their end.
+"""Placements: the positions at which a session's prompts show recalled content, so that requests grow at their end.
 
-A provider reads from its cache what a request shares with the one before, up to the first change, and accepts signed
-reasoning only behind the very prefix it was produced under. A recall that is placed anew each turn changes the request
-in its middle, every turn. So what was recalled for a turn becomes a block before that turn's message of the user and
-stays there, in front of whatever follows, until the room is full. Then a new *epoch* begins: the newest messages, and
-what answers now.
+A provider reads from its cache the prefix a request shares with the one before, up to the first change, and accepts
+signed reasoning only after the exact prefix it was produced under. Placing a recall again each turn would change the
+request in its middle, every turn. So the content recalled for a turn becomes a block before that turn's user message
+and stays there, before everything that follows, until the budget is full. Then a new *epoch* begins with the newest
+messages and a new recall.
 
-What stands where cannot be found again from the log alone (recalls depend on what was asked, and on vectors that come
-late), so it is kept: a record of ids and stretches, without text, beside the log (decision 0060). Everything here is a
-pure function of such a record and of what was read; `acms.prompt.staying` reads and stores.
+The positions cannot be derived from the log alone (recalls depend on the question, and on vectors that arrive late), so
+they are kept in a record of ids and stretches, without text, beside the log (decision 0060). Everything here is a pure
+function of such a record and of the entries read; `acms.prompt.staying` reads and stores.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ HALF = 0.5
 """The same of a history without a recall beside it."""
 
 BEGUN = 0.4
-"""Share of the room that an epoch begins with, at least: what a recall leaves of it shows more of the history."""
+"""Least share of the budget that an epoch begins with: tokens a recall does not need show more of the history."""
 
 MOST_RECALLED = 6_000
-"""Tokens that a turn recalls at most: a larger room holds more turns, which share what each of them recalled."""
+"""Tokens that a turn recalls at most: a larger budget holds more turns, which share their recalls."""
 
 RESULT = 12
 """A condensed output of a tool takes one part in so many of a prompt."""
@@ -58,7 +58,7 @@ NEWEST_RESULT = 0.85
 """Share of the room that the newest output of a tool may fill, if it does not fit whole."""
 
 FILLED = 0.6
-"""Share of what a recall may take that is filled by score alone."""
+"""Share of a recall's budget that is filled by score alone."""
 OWN = 2 / 3
 """Share of the room beyond which the newest turn is cut, so that it can go on growing."""
 LOOP = 1 / 3
@@ -69,7 +69,7 @@ FAR = 32
 """How many rooms back the message that began a turn is looked for."""
 
 CUTOFF = 0.2
-"""Least relevance, beside the best answer, of what is recalled beyond that."""
+"""Least relevance, relative to the best answer, of content recalled beyond the share `FILLED`."""
 
 _BREAK = re.compile(rf"{condense.MARK.pattern}|\n")
 
@@ -93,9 +93,9 @@ class Quoted(NamedTuple):
 
 
 class Block(NamedTuple):
-    """What was recalled for one turn, and where it stands."""
+    """The content recalled for one turn, and its position."""
 
-    #: It stands in front of what came after this version of the log.
+    #: The block goes before everything that came after this version of the log.
     after: int
     tag: int
     pieces: tuple[Quoted, ...]
@@ -113,10 +113,10 @@ class Placements(NamedTuple):
     generation: int
     #: Hashes of the requests that were rendered in it: reasoning is sent again only behind one of them.
     sent: tuple[str, ...] = ()
-    #: What stands in front of it: system messages, summaries with the tokens of the text that is shown, a question.
+    #: Entries in front of it: system messages, summaries with the tokens of the text that is shown, a question.
     lead: tuple[tuple[str, int], ...] = ()
     blocks: tuple[Block, ...] = ()
-    #: What is told of messages and summaries of the history that may not be so any more, by id.
+    #: Labels of messages and summaries of the history that may be outdated, by id.
     labels: tuple[tuple[str, str], ...] = ()
     #: Calls of tools by version, each with the tokens that an output of it is shown with at most, once it was shown so.
     outputs: tuple[tuple[int, int], ...] = ()
@@ -179,7 +179,7 @@ class Placements(NamedTuple):
         )
 
     def inherited(self, fork: int) -> Placements | None:
-        """Return what of it a fork at a version goes on with; None when the epoch began later than that."""
+        """Return the part that a fork at a version continues with, or None when the epoch began later."""
         if self.began > fork:
             return None
         return self._replace(
@@ -202,9 +202,9 @@ def _segment_from_json(one: Any) -> Segment:
 def is_epoch_valid(kept: Placements, shown: Cover, found: Cover, rows: Sequence[Entry | None]) -> bool:
     """Return whether an epoch can go on: nothing it shows was replaced, retracted, erased or lost since it began.
 
-    `shown` is what is out of force in the log, `found` what cannot be found, `rows` are the entries that `kept.ids`
-    name. A summary that nobody asked for takes effect with the next epoch; what a summary stands for is recalled as it
-    was said.
+    `shown` covers the entries superseded or retracted in the log, `found` those that a recall cannot find, `rows` are
+    the entries that `kept.ids` name. An automatic summary takes effect with the next epoch; the messages a summary
+    covers are recalled in their original wording.
     """
     news = shown.after(kept.began)
     if any(not is_automatic_summary(entry) and _changes_history(entry, kept.first) for entry in news):
@@ -260,7 +260,7 @@ def find_turn_start(units: Sequence[Atom], *, asked: bool) -> int:
 
 
 def call_tokens_by_turn(units: Sequence[Atom], costs: Sequence[int]) -> list[int]:
-    """Return the tokens of each turn's calls of tools and what they answered, oldest first."""
+    """Return the tokens of each turn's tool calls and their answers, oldest first."""
     found, now = list[int](), 0
     for unit, cost in zip(units, costs, strict=True):
         if unit.messages[0].role is Role.USER:
@@ -280,7 +280,7 @@ def index_after_version(units: Sequence[Atom], after: int) -> int:
 
 
 def tag_of_query(query: str) -> int:
-    """Return what tells a query from others."""
+    """Return a short hash that identifies a query."""
     return int.from_bytes(sha256(query.encode("utf-8", "surrogatepass")).digest()[:4], "big") & TAG
 
 
@@ -290,7 +290,7 @@ def hash_prompt_shape(*parts: Json) -> str:
 
 
 def start_of_exchange(units: Sequence[Atom], start: int, most: int) -> int:
-    """Return the first unit from a start on that does not answer what is no longer shown, `most` at the latest."""
+    """Return the first unit from `start` on that does not answer an omitted message, at most `most`."""
     while 0 < start < most and units[start].messages[0].role is Role.ASSISTANT:
         start += 1
     return start
@@ -303,9 +303,9 @@ def question_of(lead: Sequence[Atom]) -> str:
 
 
 def is_label_current(shown: str | None, period: Period, entry: Entry, moment: datetime | None) -> bool:
-    """Whether what is shown of an entry tells what has to be told of it by now; None is not shown here.
+    """Return whether the shown text of an entry carries its current label; None means it is not shown here.
 
-    A fact that is over is not shown at all, and of a call of a tool and its answer nothing is told.
+    An ended fact is not shown at all, and a tool call and its answer have no label.
     """
     if entry.kind is Kind.FACT and moment is not None and period.over(moment):
         return False
@@ -317,11 +317,11 @@ def is_label_current(shown: str | None, period: Period, entry: Entry, moment: da
 
 
 def label_in_front(entry: Entry, gathered: Gathered) -> str:
-    """Return what is told of what stands in front; nothing of a question, which waits for its answer."""
+    """Return the label of an entry at the front; none for a question, which waits for its answer."""
     return "" if entry.role is Role.USER else gathered.labels.of(entry)
 
 
-# ── what is shown ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the shown text ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def build_recall_block(
@@ -366,7 +366,7 @@ def select_answers(items: Sequence[ContextItem], least: int, cutoff: float) -> l
 def collect_visible_texts(
     units: Sequence[Atom], blocks: Sequence[Block], told: Mapping[str, Quotable]
 ) -> dict[str, str]:
-    """Return what is shown of each entry, by its id."""
+    """Return the shown text of each entry, by its id."""
     found: dict[str, str] = {}
     for message in (message for unit in units for message in unit.messages):
         text = "\n".join(map(_part_text, message.parts))
@@ -384,16 +384,16 @@ def _part_text(part: Part) -> str:
 
 
 def covers_content(text: str | None, content: str) -> bool:
-    """Return whether what is shown of an entry, None for nothing, says what a recall would say of it."""
+    """Return whether the shown text of an entry (None if not shown) contains the content a recall would add."""
     if text is None or not condense.MARK.search(text):
         return text is not None
     return all(fragment.strip() in text for fragment in _BREAK.split(content))
 
 
 def condense_call(unit: Atom, tokens: int, counter: TokenCounter, question: str) -> Atom:
-    """Return a finished tool call in which no arguments and no output have more than so many tokens.
+    """Return a finished tool call whose arguments and outputs each have at most so many tokens.
 
-    The whole of it stays in the log. Of an output, what shares words with the question is kept first.
+    The whole call stays in the log. Parts of an output that share words with the question are kept first.
     """
     if not any(message.role is Role.TOOL for message in unit.messages):
         return unit
@@ -472,7 +472,7 @@ def ends_with_call(units: Sequence[Atom]) -> bool:
 
 
 def interleave_blocks(units: Sequence[Atom], blocks: Sequence[tuple[int, Composed]]) -> list[Atom | Composed]:
-    """Return units with blocks among them: each in front of what came after its version."""
+    """Return units with blocks among them: each before everything that came after its version."""
     found: list[Atom | Composed] = []
     places = [(index_after_version(units, after), node) for after, node in blocks]
     for place, unit in enumerate(units):
@@ -494,7 +494,7 @@ def find_newest_start(costs: Sequence[int], share: int, room: int, turn: int) ->
     return min(place, len(costs) - 1) if costs else 0
 
 
-# ── what a provider has read ────────────────────────────────────────────────────────────────────────────────────────
+# ── the requests a provider has read ────────────────────────────────────────────────────────────────────────────────
 
 
 def drop_unproven_reasoning(

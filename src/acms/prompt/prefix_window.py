@@ -25,8 +25,8 @@ async def gather_epoch(
 ) -> Gathered:
     """Read back until a budget is filled, with the summaries of the log as they were when its epoch began.
 
-    Summaries that nobody asked for count from the next epoch on, and what they stand for is read as it was said: so a
-    compaction changes prompts when their start moves anyway.
+    Automatic summaries take effect from the next epoch on; until then the messages they cover are read in their
+    original wording. So a compaction changes prompts only when their start moves anyway.
     """
     head = await storage.head(context)
     version = version_of(head, at)
@@ -58,7 +58,7 @@ async def gather_epoch(
 
 
 def _epoch_length(said: Gathered, scale: int, slack: float) -> int:
-    """Return the length of an epoch by what messages take, as it was when the longest epoch there may be began."""
+    """Return the length of an epoch from the average message, measured when the longest possible epoch began."""
     plain = [entry for unit in said.units for entry in unit.entries if entry.position]
     if not plain:
         return epoch_length(scale, slack)

@@ -1,8 +1,8 @@
 """Rendering: a prompt as a provider's request within a budget, with the reasons for everything in it.
 
-Reads come first, decisions after: sessions are read and plugins asked, the tree is fitted with every recall as large
-as it may become, then the past is asked for what that does not show, and the whole is fitted again. Only `Codec.count`
-says whether it fits. Each render has a state of its own, so any number of them may run at once.
+Reads come first, decisions after: sessions are read and plugins called, the tree is fitted with every recall at its
+largest size, then the past is searched for content not shown yet, and the whole is fitted again. Only `Codec.count`
+decides whether it fits. Each render has a state of its own, so any number of them may run concurrently.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ OVERTAKEN = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a provider reported about a request, beside what was predicted of it."""
+    """A provider's report about a request, compared with the prediction."""
 
     usage: Usage
     count: Count
@@ -94,14 +94,14 @@ class Report:
 
     @property
     def agrees(self) -> bool | None:
-        """Whether the provider's diagnosis is what was predicted; None when it has none, or none of the prompt."""
+        """Whether the provider's diagnosis matches the prediction; None without a diagnosis of the prompt."""
         return diagnosis_agrees(self.predicted, self.usage, asked=self.asked)
 
     @property
     def missed(self) -> str:
-        """What of the predicted prefix was not read from the cache, and why by the provider and by us; "" when all was.
+        """Part of the predicted prefix that missed the cache, and why; "" when all was read and the reasons agree.
 
-        Not "" either when all was read and the two reasons differ.
+        The reason is given by the provider and by us.
         """
         return describe_cache_mismatch(self.predicted, self.usage, asked=self.asked)
 
@@ -131,9 +131,9 @@ class Rendered:
         self.tokens = count
         self.budget = budget
         self.codec = codec
-        #: What was done to make it fit, in order.
+        #: Steps taken to make it fit, in order.
         self.steps = tuple(steps)
-        #: What the caller should know.
+        #: Warnings for the caller.
         self.warnings = tuple(warnings)
         self._placed = tuple(placed)
         self._write = manifest
@@ -159,7 +159,7 @@ class Rendered:
 
     @cached_property
     def messages(self) -> tuple[PromptMessage, ...]:
-        """The messages in the normal form of the codec: what `codec.parse(payload)` gives back, with their sources."""
+        """The messages in the normal form of the codec: the result of `codec.parse(payload)`, with their sources."""
         return self.codec.normal([one.message for one in self._placed])
 
     @cached_property
@@ -179,13 +179,13 @@ class Rendered:
 
     @cached_property
     def cache(self) -> CachePrediction:
-        """What of the request the provider can read from its cache, after the earlier render that `after` named."""
+        """Part of the request the provider can read from its cache after the earlier render given as `after`."""
         key = self.payload.get("prompt_cache_key", "")
         return predict_cache(self.outline, self._after, self.codec, key=key)
 
     @cached_property
     def use(self) -> Use:
-        """What its tokens are used for; `free` is what is left of the budget."""
+        """Tokens of the request by use; `free` is the unused part of the budget."""
         found = Counter[str]()
         for one in self._placed:
             found[_part_of(one)] += one.tokens
@@ -193,7 +193,7 @@ class Rendered:
         return Use(**found, tools=self._base, free=free)
 
     def entry_texts(self) -> dict[str, str]:
-        """Return what the request shows of each entry, by its id."""
+        """Return the text the request shows of each entry, by its id."""
         found: dict[str, list[str]] = {}
         for message in self.messages:
             for id in message.sources:
@@ -205,7 +205,7 @@ class Rendered:
         return {id: "\n".join(texts) for id, texts in found.items()}
 
     def seen(self, id: str) -> bool:
-        """Return whether an entry is in the request: its text, or what its rendition shows of it."""
+        """Return whether an entry is in the request: its text, or the part that its rendition shows."""
         return id in _entry_ids(self._placed)
 
     def diagnosed(self, previous: str | None) -> dict[str, Json]:
@@ -262,7 +262,7 @@ async def render_steps(
 
 
 class _Render:
-    """One render: what it was asked for, and what it has found so far."""
+    """One render: its request and its results so far."""
 
     def __init__(
         self,
@@ -284,13 +284,13 @@ class _Render:
         self._pins: list[str] = []
         #: Answers to questions of the fit, which is made more than once.
         self._answers: dict[tuple[str, str, int, int], str | None] = {}
-        #: What each recall found, by the path of its scope.
+        #: The items of each recall, by the path of its scope.
         self._found: dict[str, ContextItems] = {}
         #: Hashes of the requests that reasoning may have answered; None where nothing it stands behind ever changes.
         self._sent: frozenset[str] | None = None
         #: That of this one, where the provider holds reasoning to it.
         self._request = ""
-        #: Entries that may be shown, by id: what the manifest quotes.
+        #: Entries that may be shown, by id, for the manifest to quote.
         self._told: dict[str, Any] = {}
 
     def _tell(self, event: Event) -> None:
@@ -350,7 +350,7 @@ class _Render:
         return None if self._limit is None else max(0, self._limit - self._codec.base(self._tools))
 
     async def _fit(self, tree: Scope, resolved: Resolved, limit: int | None) -> Fitted:
-        """Fit a tree; what it asks for is asked for once."""
+        """Fit a tree; each summary it requests is requested only once per render."""
         steps = fit_prompt(tree, self._codec, limit, tools=self._tools, budget=self._budget)
         try:
             need = next(steps)
@@ -364,7 +364,7 @@ class _Render:
             return found
 
     def _proven(self, placed: tuple[Placed, ...]) -> tuple[Placed, ...]:
-        """Return messages with the reasoning that a provider takes which holds it to what it stood behind."""
+        """Return messages without reasoning that the provider would reject because its prefix changed."""
         if self._sent is None or not self._codec.binds_reasoning:
             return placed
         found, self._request = placements.drop_unproven_reasoning(
@@ -373,7 +373,7 @@ class _Render:
         return found
 
     async def _decided(self, tree: Scope, resolved: Resolved, span: RenderSpan) -> _Fit:
-        """Recall what is recalled anew each turn, and fit the whole."""
+        """Make the recalls that are chosen again each turn, and fit the whole."""
         tree = pair_tool_calls(tree)
         if resolved.recalls:
             with span.stage("recall"):
@@ -384,7 +384,7 @@ class _Render:
     # ── recall ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _stayed(self, steps: Sequence[Step], stays: Pair, resolved: Resolved, span: RenderSpan) -> _Fit:
-        """Fit a prompt whose history and recall stay where they were shown, and keep what stands where."""
+        """Fit a prompt whose history and recall keep their positions, and store these positions."""
         names = content.name_steps(steps)
         path = f"{resolved.tree.id}/{names[stays.history]}"
         staying = await self._staying(steps, stays, resolved, names)
@@ -418,7 +418,7 @@ class _Render:
     async def _staying(
         self, steps: Sequence[Step], stays: Pair, resolved: Resolved, names: Sequence[str]
     ) -> Staying:
-        """Return what places a history and its recall in the room that everything else leaves."""
+        """Return the object that places a history and its recall in the tokens left by everything else."""
         assert self._budget is not None
         assert self._limit is not None
         history = steps[stays.history]
@@ -464,7 +464,7 @@ class _Render:
         recall: Recalling | None,
         first: Sequence[str],
     ) -> list[Json]:
-        """Return what prompts have in common whose recalls stand at the same places."""
+        """Return the properties shared by prompts whose recalls have the same positions."""
         found: list[Json] = [self._codec.name, self._codec.model, names[stays.history]]
         if recall is not None:
             options = recall.options
@@ -474,9 +474,9 @@ class _Render:
         return [*found, *first, str(session.stage.mode or "")]
 
     async def _recalled(self, tree: Scope, resolved: Resolved) -> Scope:
-        """Return the tree with what the past says, beside what is shown anyway.
+        """Return the tree with recalled content that the prompt does not show anyway.
 
-        A history that fits as a whole is not cut for more of the same: then its past has what room is left.
+        A history that fits as a whole is not cut for a recall of itself: the recall gets the remaining tokens.
         """
         recalls = resolved.recalls
         without = replace_scopes(tree, {path: Scope(id=path.rpartition("/")[2]) for path in recalls})
@@ -490,7 +490,7 @@ class _Render:
         made: dict[str, Scope] = {}
         for path, step in recalls.items():
             name = path.rpartition("/")[2]
-            if not step.tokens:  # nothing is asked for, so nobody is asked
+            if not step.tokens:  # no tokens are asked for, so no search is made
                 made[path] = Scope(id=name)
                 continue
             tokens, frame = tokens_for_recall(step, self._codec, left)
@@ -511,7 +511,7 @@ class _Render:
     async def _recall(
         self, step: Recalling, tokens: int, seen: Collection[str], *, beside: bool = False
     ) -> ContextItems:
-        """Ask the past; a message of the user that is the query itself is no answer, nor is what stands beside one."""
+        """Recall from the past; a user message that repeats the query is no answer, nor are messages next to it."""
         options = dict(step.options)
         exclude = {*options.pop("exclude"), *seen}
         while True:
@@ -524,7 +524,7 @@ class _Render:
                 break
             exclude |= echoes
         self._warnings += items.ledger.warnings
-        # They do not read as what was said: of a fact it may be said until when it is so.
+        # Their text differs from the original: a fact may carry a note of when it ends.
         other = {
             item.id
             for item in items
@@ -533,14 +533,14 @@ class _Render:
         if other:
             rows = [row for row in await step.session.storage.get(sorted(other)) if row is not None]
             self._told.update({row.id: row for row in step.session.stage.entries(rows)})
-        # what the history shows too is known whole
+        # entries that the history shows too are known whole
         self._told.update({item.id: item for item in items if item.id not in other | self._told.keys()})
         return items
 
     # ── fit ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _fitted(self, tree: Scope, resolved: Resolved) -> _Fit:
-        """Fit, lay out, write and count, until what is sent is within the budget and shows nothing twice."""
+        """Fit, lay out, write and count, until the request is within the budget and shows nothing twice."""
         limit = self._limit
         while True:
             fitted = await self._fit(tree, resolved, limit)
@@ -590,7 +590,7 @@ class _Render:
                 self._left.append(Left((run.id,), run.path, "stale", run.reason, 0))
                 self._warnings.append(f"the stored summary {run.id!r} was not used: {run.reason}")
 
-    # ── what comes out ──────────────────────────────────────────────────────────────────────────────────────────────
+    # ── results ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _made(self, resolved: Resolved, found: _Fit, after: Manifest | None, span: RenderSpan) -> Rendered:
         fitted, codec = found.fitted, self._codec
@@ -688,7 +688,7 @@ class _Fit(NamedTuple):
 
 
 def _part_of(one: Placed) -> str:
-    """Return what a message of a request is part of."""
+    """Return the part of a request that a message belongs to."""
     if one.pieces:
         return "recalled" if one.message.sources else "pins"
     if one.message.sources or one.rendition in ("summary", "placeholder"):
@@ -704,7 +704,7 @@ def _entry_ids(placed: Iterable[Placed]) -> set[str]:
 
 
 def _wrap_recalls(nodes: Sequence[Atom | Composed]) -> tuple[Node, ...]:
-    """Return the nodes of a history, what was recalled among them in scopes of their own."""
+    """Return the nodes of a history, with each recalled block wrapped in a scope of its own."""
     number = 0
     found: list[Node] = []
     for node in nodes:
@@ -753,7 +753,7 @@ def _drop_repeated_recalls(
 ) -> Scope | None:
     """Return the tree without recalled pieces that the history shows too; None when there are none.
 
-    What was recalled may take less room than it was given, and then the history shows more than was foreseen.
+    A recall may take fewer tokens than its budget, and then the history shows more entries than foreseen.
     """
     history = _entry_ids(one for one in placed if one.path not in recalls)
     made: dict[str, Scope] = {}

@@ -1,9 +1,9 @@
-"""The log of renders: which requests a session really sent, beside its log, with its text by reference.
+"""The log of renders: the requests a session really sent, kept beside its log, with their text by reference.
 
-It is off unless `ACMSConfig.renders` says otherwise. What it keeps lies in records of the context (decision 0059): the
-newest rows in one that is written on, older ones in a ring. So it moves nothing of the log, a fork does not inherit it,
-and erasing an entry deletes the log of renders of the whole fork tree in the same commit. What a prompt shows of other
-trees is kept by reference alone, since their erasures do not reach here: see `acms.prompt.kept_request`.
+It is off unless `ACMSConfig.renders` enables it. It is kept in records of the context (decision 0059): the newest rows
+in a current record, older ones in a ring. So it does not change the log, a fork does not inherit it, and erasing an
+entry deletes the log of renders of the whole fork tree in the same commit. Content of other trees is kept by reference
+alone, since their erasures do not reach here: see `acms.prompt.kept_request`.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ TRIES = 4
 LONGEST = 1 << 30
 """More characters than an entry has: all of it."""
 PREVIEW = 160
-"""Characters of what was left out that are shown."""
+"""Characters shown of an omitted text."""
 READ = 60
 """How long a log it is read off the event loop for, in entries' worth of work per row."""
 INSTRUCTING = (Role.SYSTEM, Role.DEVELOPER)
 TEXTS = ("name", "text", "arguments", "output")
-"""Fields of parts that hold what is said."""
+"""Fields of parts that hold the message text."""
 LIKE = {"messages": ("openai-chat", "gpt-5")}
 """Formats that stand in where a request has none of its own."""
 
@@ -96,11 +96,11 @@ class RenderLog:
         self._config = config
         self._stage = stage
         self._find = find
-        #: What is being written.
+        #: Pending writes.
         self._pending = pending
         self._slots = max(1, config.max_bytes // RECORD_BYTES - 1)
         self._context = ""
-        #: Where the log stood when a render began: what was erased since may be in what is to be kept.
+        #: Head of the log when a render began: entries erased since may be in the row to be kept.
         self._head: Head | None = None
 
     async def begin(self) -> RenderLog | None:
@@ -124,9 +124,9 @@ class RenderLog:
     # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def add(self, kind: KindOf, manifest: Callable[[], Manifest], *, request: str | None = None) -> None:
-        """Keep a render, behind the caller's back: nobody waits for the reasons to be written down.
+        """Keep a render in the background; the caller does not wait for its manifest to be written.
 
-        One that cannot be kept costs its row and nothing else: it is told to the application's log.
+        A failure loses this row and nothing else; it is reported to the application's log.
         """
         asked, at = request or correlation_id.get() or "", to_microseconds(datetime.now(UTC))
         task = asyncio.create_task(self._keep(kind, manifest, asked, at, self._head), name="acms-render-log")
@@ -155,7 +155,7 @@ class RenderLog:
             log_event(logging.WARNING, "render_not_logged", error=safe_error(error))
 
     async def idle(self) -> None:
-        """Wait for what is being written."""
+        """Wait for pending writes."""
         if self._pending:
             await asyncio.wait(set(self._pending))
 
@@ -257,7 +257,7 @@ class RenderLog:
         return await off_loop(partial(_build_details, rows, place, told, more), READ * 4)
 
     async def _rows(self) -> list[_Row]:
-        """Return the rows that are young enough, newest first; what is too old is deleted on the way."""
+        """Return the rows that have not expired, newest first, and delete the expired ones."""
         storage = self._storage
         if not await self._known() or not isinstance(storage, HasRecords):
             return []
@@ -279,7 +279,7 @@ class RenderLog:
         return sorted(found.values(), key=lambda one: (one.at, one.id), reverse=True)
 
 
-# ── manifests of what has none ──────────────────────────────────────────────────────────────────────────────────────
+# ── manifests of requests without one ───────────────────────────────────────────────────────────────────────────────
 
 
 def manifest_of_messages(
@@ -291,7 +291,7 @@ def manifest_of_messages(
     tokens: int,
     counter: str,
 ) -> Manifest:
-    """Return the manifest of a list of chat messages: of each what it shows, and what was chosen from."""
+    """Return the manifest of a list of chat messages: the entries each one shows, and the candidates."""
     costs = {item.id: item.token_count for item in items}
     sent = [
         Sent(
@@ -403,7 +403,7 @@ def _unpack_full_manifest(row: _Row) -> Manifest:
     return replace(_unpack_manifest(row.outline), candidates=_unpack_manifest(row.candidates).candidates)
 
 
-# ── what is told ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── reports ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _index_of_row(rows: Sequence[_Row], id: str) -> int:
@@ -454,7 +454,7 @@ def _summarize_row(rows: Sequence[_Row], place: int) -> dict[str, Any]:
 def _predict_cache_loss(
     kind: KindOf, now: Manifest, was: Manifest | None
 ) -> tuple[CachePrediction | None, int]:
-    """Return what the provider can read from its cache, and what a break of it costs; None where nothing is cached."""
+    """Return the part the provider can read from its cache and the cost of a miss; None where nothing is cached."""
     if kind == "acs":
         return None, 0
     from acms.providers import codecs  # the formats of all providers
@@ -468,7 +468,7 @@ def _predict_cache_loss(
 
 
 def _part_of_request(one: Sent) -> str:
-    """Return what a message of a request is part of, as `Use` names it."""
+    """Return the part of a request that a message belongs to, as `Use` names it."""
     if one.pieces:
         return "recalled" if one.sources else "pins"
     if one.sources or one.rendition in ("summary", "placeholder"):
@@ -539,7 +539,7 @@ def _build_block(sent: Sent, place: int, change: str, told: Mapping[str, Entry])
 
 
 def _text_of(part: Whole | Written, told: Mapping[str, Entry]) -> str | None:
-    """Return what a part says, read off the log; None when the log no longer says it."""
+    """Return the text of a part, read from the log; None when the log no longer has it."""
     try:
         if isinstance(part, Whole):
             said = told[part.entry].parts[part.part]

@@ -20,9 +20,9 @@ BATCH = 500
 async def replay(manifest: Manifest, storage: StorageBackend, codec: Codec) -> dict[str, Json]:
     """Return the payload of a prompt as it was rendered, byte for byte; every entry it shows is read once.
 
-    What was retracted, replaced or summarised since is still there. `GoneError` names what was erased, `ExpiredError`
-    what retention has deleted. `ValidationError` for another codec or model than the manifest names, and when this
-    release or this store would make another payload.
+    Entries retracted, replaced or summarised since are still available. `GoneError` names the erased entries,
+    `ExpiredError` those that retention has deleted. `ValidationError` is raised for another codec or model than the
+    manifest names, and when this release or this store would make another payload.
     """
     for field, made, given in (
         ("codec", manifest.codec, codec.name),
@@ -56,7 +56,7 @@ async def replay_messages(manifest: Manifest, storage: StorageBackend) -> tuple[
 
 
 def _redact_as_rendered(entry: Entry, mode: Privacy | None) -> Entry:
-    """Return an entry as the stage of privacy let it leave; how many tokens that takes nobody asks."""
+    """Return an entry as the privacy stage redacted it; its token count is not used."""
     if mode is None:
         return entry
     from acms.privacy.redact_entry import apply_privacy_mode  # the rules come with it

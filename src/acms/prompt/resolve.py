@@ -45,26 +45,26 @@ SEAM = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What a plugin is told about the render that asks it."""
+    """The data a plugin receives about the render that calls it."""
 
     render_id: str
     #: Tokens the whole prompt may have; None without a budget.
     budget: int | None
     codec: Codec
-    #: Gives an event to whoever listens to this render.
+    #: Sends an event to the listeners of this render.
     tell: Callable[[Event], None]
 
 
 @dataclass(frozen=True, slots=True)
 class LogRead:
-    """What was read of a log for a prompt."""
+    """The entries read from a log for a prompt."""
 
     view: Readable
     gathered: Gathered
-    #: Whether it is all that is in force.
+    #: Whether it contains all active entries.
     complete: bool
     lineage: tuple[tuple[str, int], ...] = ()
-    #: Version from which on it is shown, and the stored summary that stands for what is older; "" when none does.
+    #: Version from which on it is shown, and the stored summary that replaces older messages, or "".
     first: int = 0
     summary: str = ""
 
@@ -76,10 +76,10 @@ class LogRead:
 
 @dataclass(slots=True)
 class Resolved:
-    """A tree, and what is still open in it."""
+    """A prompt tree, and the decisions still open in it."""
 
     tree: Scope
-    #: What is to be recalled, by the path of its scope.
+    #: Recalls to be made, by the path of their scope.
     recalls: dict[str, Recalling] = field(default_factory=dict)
     #: Cache hints, each with how many scopes of the tree are before it.
     hints: list[tuple[Hint, int]] = field(default_factory=list)
@@ -99,11 +99,11 @@ class Resolved:
 
 
 class ContentBudget(NamedTuple):
-    """What a content may take up."""
+    """The size limits of a content."""
 
     #: Raw tokens; None without a limit.
     tokens: int | None = None
-    #: Whether something gives way when it is short. What is required is read whole: an error says how much that is.
+    #: Whether something shrinks when it is too large. Required content is read whole: an error reports its size.
     shrinks: bool = False
     #: Messages; None without a limit.
     newest: int | None = None
@@ -114,7 +114,7 @@ class ContentBudget(NamedTuple):
 
 
 class Resolver:
-    """Reads what the steps of one render need; every render has its own."""
+    """Reads the data that the steps of one render need; every render has its own."""
 
     def __init__(self, request: Request, limit: int | None, read: Callable[[object], Sequence[Step]]) -> None:
         self._request = request
@@ -146,7 +146,7 @@ class Resolver:
     async def _each(
         self, steps: Sequence[Step], names: Sequence[str], path: str, room: ContentBudget
     ) -> Sequence[tuple[Node, ...]]:
-        """Return the nodes of each step; what has to be waited for is waited for at the same time."""
+        """Return the nodes of each step; all asynchronous reads run concurrently."""
         return await asyncio.gather(
             *(self._node(step, name, f"{path}/{name}", room) for step, name in zip(steps, names, strict=True))
         )
@@ -248,7 +248,7 @@ class Resolver:
         )
 
     async def _log(self, step: Log, place: ContentBudget) -> list[Atom]:
-        """Read of a log what could be shown, and all of what must be."""
+        """Read the part of a log that could be shown, and everything that is required."""
         room = place.tokens if place.shrinks else None
         view: Readable = step.session
         counter = view.counter.name
@@ -304,7 +304,7 @@ class Resolver:
         return sum([cost(message) for unit in units for message in unit.messages])
 
     def _summaries(self) -> set[str]:
-        """Return the ids of the summaries that were read, and of what a compaction left beside them."""
+        """Return the ids of the summaries that were read, and of the messages that a compaction kept beside them."""
         units = [unit for log in self._found.logs for unit in log.gathered.units]
         found = {one.id for unit in units for one in unit.entries if one.kind is Kind.SUMMARY}
         return found.union(*(log.gathered.stays for log in self._found.logs))
@@ -343,9 +343,9 @@ def tokens_for_recall(step: Recalling, codec: Codec, left: int | None = None) ->
 
 
 def build_recall_scope(step: Recalling, name: str, tokens: int, found: Composed | None = None) -> Scope:
-    """Return the scope of a recall: what it found, or the room for it while it has not been made.
+    """Return the scope of a recall: the pieces found, or an empty one with its budget before the recall is made.
 
-    It is fitted as something that moves also where it is laid out in its place: so a history leaves room for it.
+    It is fitted as moving content even when it is laid out in its place, so that a history leaves tokens for it.
     """
     return Scope(
         id=name,
@@ -357,10 +357,10 @@ def build_recall_scope(step: Recalling, name: str, tokens: int, found: Composed 
 
 
 def lay_out_messages(placed: Sequence[Placed]) -> tuple[Placed, ...]:
-    """Return messages with those that move before the newest message of the user, each kind in its order.
+    """Return messages with the moving ones before the newest user message, each kind in its order.
 
-    So an answer that was begun stays last, and what the model does in a turn stays behind what was asked. Where no user
-    speaks they stand last. Nothing comes between the messages of one atom.
+    So an answer in progress stays last, and the model's actions in a turn stay after the question. Without a user
+    message they go last. The messages of one atom are never separated.
     """
     stable = [one for one in placed if not one.moves]
     moving = [one for one in placed if one.moves]
@@ -376,9 +376,10 @@ def lay_out_messages(placed: Sequence[Placed]) -> tuple[Placed, ...]:
 def cache_marks(
     placed: Sequence[Placed], tree: Scope, resolved: Resolved, tools: Sequence[Tool]
 ) -> tuple[CacheMark, ...]:
-    """Return the cache hints as counts of messages: of what is before them, the beginning that is in one piece.
+    """Return the cache hints as message counts: the contiguous beginning of the messages before each hint.
 
-    Where there is a hint and a log is shown, the end of all that stays is marked too: the next turn reads up to there.
+    When there is a hint and a log is shown, the end of the content that stays is marked too: the next turn reads up to
+    there.
     """
     found: list[CacheMark] = []
     for hint, count in resolved.hints:

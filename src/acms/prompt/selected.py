@@ -1,7 +1,7 @@
 """A session of which a prompt shows only some entries.
 
-A framework or a gateway holds a list of its own: what the list leaves out is kept in the log and can be recalled, and
-is not shown among the history.
+A framework or a gateway holds a message list of its own: entries missing from that list are kept in the log and can be
+recalled, but are not shown among the history.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SelectedLog:
 
     @property
     def effort(self) -> float:
-        """Share of a prompt's room that what is recalled for a turn may take."""
+        """Share of a prompt's budget that the recall for a turn may take."""
         return self._session.effort
 
     @property
@@ -56,12 +56,12 @@ class SelectedLog:
 
     @property
     def stage(self) -> Stage:
-        """What may leave of its entries."""
+        """The redaction applied to its entries."""
         return self._session.stage
 
     @property
     def render_log(self) -> RenderLog | None:
-        """What keeps its renders; None where they are not kept."""
+        """The log of its renders, or None if they are not kept."""
         return getattr(self._session, "render_log", None)
 
     async def context_id(self) -> str | None:
@@ -69,7 +69,7 @@ class SelectedLog:
         return await self._session.context_id()
 
     async def said(self, *, budget: int | None = None, **how: Any) -> Gathered:
-        """Return what is in force and shown as units, oldest first; a budget is filled with what is shown."""
+        """Return the active entries that are shown as units, oldest first; hidden entries do not use up the budget."""
         more = 0
         while True:
             asked = None if budget is None else budget + more
@@ -82,7 +82,7 @@ class SelectedLog:
             more = lost
 
     async def recall_for_prompt(self, query: str, *, exclude: Iterable[str] = (), **how: Any) -> ContextItems:
-        """Return what a prompt shows beside its history."""
+        """Return the recalled items that a prompt shows with its history."""
         return await self._session.recall_for_prompt(query, exclude=exclude, **how)
 
 

@@ -1,7 +1,7 @@
-"""A history whose recall stays: read at each render, placed, and kept for the next one.
+"""A history whose recall stays in place: read at each render, placed, and kept for the next one.
 
-`acms.prompt.placements` decides; here the record and the log are read, the past is asked, and what stands where is
-stored by compare-and-set once there is a prompt.
+`acms.prompt.placements` makes the decisions; this module reads the record and the log, recalls, and stores the
+positions by compare-and-set once there is a prompt.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from acms.recall.planner import SUMMARIES_SHARE
 from acms.results import ContextItems
 
 TRIES = 3
-"""How often a placement is made anew when another process stored one meanwhile."""
+"""How often a placement is repeated when another process stored one meanwhile."""
 
 
 class Pair(NamedTuple):
@@ -88,34 +88,34 @@ def replace_pair_with_scopes(steps: Sequence[Step], found: Pair) -> list[Step]:
 
 
 class Read(NamedTuple):
-    """What a placement shows of the log."""
+    """The part of the log that a placement shows."""
 
     gathered: Gathered
     units: list[Atom]
     lead: list[Atom]
-    #: What stands in front: ids, each with the tokens of the text that is shown of a summary; 0 for a message.
+    #: Entries at the front: ids, each with the tokens of the text that is shown of a summary; 0 for a message.
     levels: tuple[tuple[str, int], ...]
-    #: Whether the units are all that was ever said and is in force: no summary stands for any of it.
+    #: Whether the units are all active messages: no summary replaces any of them.
     whole: bool
-    #: What has to be told of some of the units, by id.
+    #: Labels of some of the units, by id.
     told: Mapping[str, str]
 
 
 class Placed(NamedTuple):
-    """A history with what was recalled among it."""
+    """A history with the recalled blocks in it."""
 
     nodes: tuple[Atom | Composed, ...]
-    #: None where nothing is to be kept: at a past version, or in a store that keeps no records.
+    #: None where nothing is to be stored: at a past version, or in a store that keeps no records.
     kept: Placements | None
     log: LogRead | None
-    #: What was read and is older than the start of an epoch that begins.
+    #: Units that were read and are older than the start of an epoch that begins.
     older: tuple[Atom, ...] = ()
     #: Messages of tool calls that are shown condensed, by id: tokens of the whole, and of what is shown.
     condensed: Mapping[str, tuple[int, int]] = MappingProxyType({})
 
 
 Ask = Callable[[int, bool], Awaitable[ContextItems]]
-"""Recalls within so many tokens; True: what stands beside answers too, in what room these leave."""
+"""Recalls within so many tokens; with True, adjacent messages too, in the tokens that the answers leave."""
 
 
 class Staying:
@@ -159,14 +159,14 @@ class Staying:
         self._record: PlacementRecord | None = None
         self._was: Placements | None = None
         self._items: dict[tuple[int, bool], ContextItems] = {}
-        #: What the caller should know about the placement that was made last, see `warnings`.
+        #: Warnings for the caller about the last placement, see `warnings`.
         self._notes: list[str] = []
         #: Whether an epoch begins in any case, and whether one began.
         self._anew = self._began = False
 
     @property
     def warnings(self) -> list[str]:
-        """What the caller should know about the placement that was made last."""
+        """Warnings for the caller about the last placement."""
         return [*self._notes, *(() if self._record is None else self._record.warnings)]
 
     # ── the record ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -187,7 +187,7 @@ class Staying:
         return found if found is not None and await self._lasts(found, context) else None
 
     async def _lasts(self, kept: Placements, context: Context) -> bool:
-        """Return whether an epoch can go on; what it shows is read."""
+        """Return whether an epoch can go on; the entries it shows are read."""
         storage = self._session.storage
         head = await storage.head(context.id)
         if head.epoch != kept.generation:
@@ -207,7 +207,7 @@ class Staying:
         return await self._still_so(context.id, others, known, kept)
 
     async def _known_elsewhere(self, others: Mapping[str, Sequence[str]]) -> bool:
-        """Return whether what is shown of other logs is in force there, and may still be shown outside of them."""
+        """Return whether the entries shown of other logs are active there, and may still be shown outside of them."""
         storage = self._session.storage
         for owner, ids in others.items():
             try:
@@ -225,7 +225,7 @@ class Staying:
     async def _still_so(
         self, context: str, others: Mapping[str, Sequence[str]], rows: Sequence[Entry], kept: Placements
     ) -> bool:
-        """Return whether no fact that is shown is over by now, and what is in doubt says so."""
+        """Return whether no fact that is shown has ended by now, and every doubtful entry carries its label."""
         storage = self._session.storage
         labels = (await self._session.said(messages=1)).labels
         shown = placements.collect_visible_texts((), kept.blocks, self._told)
@@ -248,10 +248,10 @@ class Staying:
         return True
 
     async def keep(self, placed: Placed, fitted: Fitted, path: str, request: str) -> bool:
-        """Store what stands where; False when another process did meanwhile: place it anew.
+        """Store the positions; return False when another process stored others meanwhile: place it again.
 
-        False too when an epoch that went on was cut after all. `request` is the hash of what is sent, where the
-        provider holds reasoning to it. A store that cannot be written costs the next request its cache, not this one.
+        Return False too when a continued epoch was cut after all. `request` is the hash of the request, if the provider
+        binds reasoning to it. A store that cannot be written costs the next request its cache, not this one.
         """
         kept = placed.kept
         if kept is None or self._context is None or self._record is None:
@@ -294,12 +294,12 @@ class Staying:
         return await self._begin(before)
 
     async def _alone(self) -> Placed:
-        """Show what others know of a session that has said nothing yet."""
+        """Show matches from other sessions for a session without messages."""
         found = () if self._recall is None else await self._answers(self._room, {}, single=True)
         return Placed((excerpts.write_block(found, self._codec),) if found else (), None, None)
 
     async def _go_on(self, kept: Placements, read: Read) -> Placed | None:
-        """Add what the newest turn needs behind what was shown; None when it does not fit."""
+        """Add the content for the newest turn after the content already shown; None when it does not fit."""
         if not self._same_labels(kept, read):
             return None
         sized = self._outputs_since(kept, read, placements.strip_old_reasoning(read.units, kept.began))
@@ -343,7 +343,7 @@ class Staying:
         return self._room - self._cost(self._placed(kept, read).nodes)
 
     def _answered(self, blocks: Sequence[Block], units: Sequence[Atom], place: int) -> bool:
-        """Return whether what the newest turn asks was recalled already: at its beginning, or since."""
+        """Return whether the question of the newest turn was recalled already: at its beginning, or since."""
         assert self._recall is not None
         asked = placements.tag_of_query(self._recall.query)
         return any(
@@ -351,7 +351,7 @@ class Staying:
         )
 
     async def _begin(self, before: Sequence[Atom]) -> Placed:
-        """Begin an epoch: the newest messages, and what answers now; `before` is what one that cannot go on showed."""
+        """Begin an epoch with the newest messages and a recall; `before` holds the units of the epoch that ended."""
         read = await self._with_instructions(await self._read_newest())
         whole_units = placements.strip_old_reasoning(read.units, read.gathered.version)
         units, outputs = self._outputs(read, whole_units)
@@ -401,10 +401,10 @@ class Staying:
     # ── outputs of tools ────────────────────────────────────────────────────────────────────────────────────────────
 
     def _outputs(self, read: Read, units: Sequence[Atom]) -> tuple[list[Atom], dict[int, int]]:
-        """Return the units an epoch may begin with, and the tokens that the outputs of each call have at most.
+        """Return the units an epoch may begin with, and the maximum tokens for the outputs of each call.
 
-        All are whole when all that was said fits. Else the newest output may fill what the question leaves of the
-        room, others of the turn what is left of half of it; the rest is condensed.
+        All are whole when the whole history fits. Otherwise the newest output may take the tokens that the question
+        leaves, the other outputs of the turn the rest of half of the budget; all others are condensed.
         """
         room = self._room - self._cost(read.lead)
         short, tokens = self._calls.condense(units, {})
@@ -430,10 +430,10 @@ class Staying:
     def _outputs_since(
         self, kept: Placements, read: Read, units: Sequence[Atom]
     ) -> tuple[list[Atom], dict[int, int]] | None:
-        """Return the same of an epoch that goes on: what was shown stays as it was.
+        """Return the same for an epoch that goes on: outputs already shown stay unchanged.
 
-        New outputs of the turn in hand are whole where they fit what is left; all of them where all that was said does.
-        None if a new epoch would show more than twice as much of the newest output.
+        New outputs of the current turn are whole where they fit the remaining tokens; all of them where the whole
+        history fits. None if a new epoch would show more than twice as much of the newest output.
         """
         known = dict(kept.outputs)
         question = placements.question_of(read.lead)
@@ -464,11 +464,11 @@ class Staying:
     # ── how much ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _loops(self, units: Sequence[Atom], costs: Sequence[int], before: Sequence[Atom]) -> tuple[int, int]:
-        """Return the tokens that the tools of the newest turn may take, and what they did so far.
+        """Return the tokens that the tools of the newest turn may take, and the tokens they took so far.
 
-        They may take what those of an earlier turn took, but no more than a share of the room; nothing where a question
-        is written behind the log and no tool is offered: it is answered at once. Where the log ends with one, tools
-        may be offered beside the prompt. `costs` are those of what is shown; what is expected is whole.
+        They may take as much as the tools of an earlier turn, but no more than a share of the budget; nothing if a
+        question follows the log and no tool is offered, since it is answered at once. If the log ends with a question,
+        tools may be offered beside the prompt. `costs` are those of the shown units; the estimate uses whole ones.
         """
         known = [[self._cost([unit]) for unit in some] for some in (before, units)]
         *others, _ = placements.call_tokens_by_turn(before, known[0])
@@ -488,7 +488,7 @@ class Staying:
     def _filled(
         self, units: Sequence[Atom], costs: Sequence[int], start: int, room: int, found: tuple[Piece, ...]
     ) -> tuple[int, tuple[Piece, ...]]:
-        """Show more of the history in what room the answers left; what it shows is not shown twice."""
+        """Show more of the history in the tokens that the recall left, and drop recalled pieces it now shows."""
         while True:
             block = self._cost([excerpts.write_block(found, self._codec)]) if found else 0
             left = room - sum(costs[start:]) - block
@@ -506,11 +506,11 @@ class Staying:
             )
 
     def _spare(self, units: Sequence[Atom], costs: Sequence[int], loops: int, now: int) -> int | None:
-        """Return the tokens that an epoch which is filled leaves free for its turn; None where more turns are to fit.
+        """Return the tokens that a filled epoch leaves free for its turn, or None when more turns must fit.
 
-        A request that shares its room with no later turn is filled: the first of its kind, what keeps nothing, and
-        where turns are so long that the next one would not fit what is left, told by how much was said in the epoch
-        before. The requests of a turn share it in any case: its tools take what those of the turns before took.
+        A request that shares its budget with no later turn is filled: the first of its kind, one that is not stored,
+        and one whose turns are so long that the next would not fit, judged by the length of the last epoch. The
+        requests of one turn share it in any case: its tools are expected to take as much as those of earlier turns.
         """
         was = self._was
         if self._recall is None or not self._keeps:
@@ -541,7 +541,7 @@ class Staying:
         )
 
     def _with_question(self, read: Read, older: Sequence[Atom], costs: Sequence[int]) -> Read:
-        """Put what the newest turn began with in front, when it is older than what is shown."""
+        """Put the message that began the newest turn at the front, when it is older than the messages shown."""
         turn = placements.find_turn_start(read.units, asked=self._asked)
         if turn >= len(older) or costs[turn] > self._room // 2:
             return read
@@ -639,21 +639,21 @@ class Staying:
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _read_on(self, kept: Placements) -> Read:
-        """Read what an epoch shows of the log."""
+        """Read the part of the log that an epoch shows."""
         gathered = await self._session.said(since=kept.start, began=kept.began)
         lead = [self._in_front(self._told[id], tokens, gathered) for id, tokens in kept.lead]
         own = [self._told[id] for id, _ in kept.lead if is_sealed(self._told[id])]
         shown = content.substitute_summary(gathered.units, own[0]) if own else gathered.units
         told = gathered.labels.by_id(shown)
         units = self._atoms([unit for unit in shown if unit.entries[0] not in own], told)
-        if kept.first:  # an edit lies where the next message does: what comes before it says the same place
+        if kept.first:  # an edit has the position of the next message: units before it have the same position
             starts = (place for place, unit in enumerate(units) if unit.first == kept.first)
             units = units[next(starts, len(units)) :]
             units = [unit for unit in units if not any(map(is_summary, unit.messages[0].sources))]
         return Read(gathered, units, lead, kept.lead, not kept.first, told)
 
     async def _read_newest(self) -> Read:
-        """Read the newest messages that the room could hold, and the summaries of what is older."""
+        """Read the newest messages that could fit the budget, and the summaries of older ones."""
         wanted = max(1, int(self._room * MARGIN))  # twice nothing is nothing
         while True:
             gathered = await self._session.said(budget=wanted)
@@ -700,7 +700,7 @@ class Staying:
         return tuple(levels[::-1])
 
     def _in_front(self, entry: Entry, tokens: int, gathered: Gathered) -> Atom:
-        """Return what stands in front with its label; a summary by the one of its texts that has so many tokens."""
+        """Return an entry for the front with its label; for a summary, use its text of `tokens` tokens."""
         level = next((one for one in summary_levels.levels_of_summary(entry) if one.tokens == tokens), None)
         shown = entry if level is None else summary_levels.at_level(entry, level)
         told = {entry.id: placements.label_in_front(entry, gathered)}
@@ -713,7 +713,7 @@ class Staying:
         return content.build_atoms(units, self._session.counter.name, self._codec.vendors, told)
 
     def _labels_in(self, read: Read) -> dict[str, str]:
-        """Return what is told of the history that is shown, by id."""
+        """Return the labels of the history that is shown, by id."""
         front = {id: placements.label_in_front(self._told[id], read.gathered) for id, _ in read.levels}
         found = {id: read.told.get(id, "") for id in placements.visible_ids(read.units, ())} | front
         return {id: label for id, label in found.items() if label}
@@ -738,9 +738,9 @@ class Staying:
     async def _answers(
         self, depth: int, seen: Mapping[str, str], *, single: bool = False
     ) -> tuple[Piece, ...]:
-        """Return what answers within a depth and is not seen yet; what is seen counts towards the depth.
+        """Return answers within a depth that are not seen yet; seen ones count towards the depth.
 
-        `single` takes all that there is room for, else what is far below the best is not worth its tokens.
+        `single` takes everything that fits; otherwise answers far below the best are not worth their tokens.
         """
         assert self._recall is not None
         frame = self._codec.cost(excerpts.write_frame(self._codec))

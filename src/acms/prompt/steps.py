@@ -1,6 +1,6 @@
-"""Content: what a caller may put into a prompt, as messages and as steps of a builder.
+"""Content: the values a caller may put into a prompt, as messages and as steps of a builder.
 
-A prompt is a sequence of steps until it is rendered. Only then are sessions read and plugins asked, and each step
+A prompt is a sequence of steps until it is rendered. Only then are sessions read and plugins called, and each step
 becomes a scope of the prompt tree (`acms.plan.nodes`).
 """
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from acms.recall.pipeline import Gathered
 
 DEPTH = 100
-"""Levels of a prompt tree: what works on it calls itself for each."""
+"""Levels of a prompt tree: functions on it recurse once for each."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
@@ -47,7 +47,7 @@ class WrittenMessage(NamedTuple):
 
 @runtime_checkable
 class Readable(Protocol):
-    """What a prompt reads: a session, at its head or at a version."""
+    """The interface a prompt reads: a session, at its head or at a version."""
 
     @property
     def session_id(self) -> str:
@@ -61,7 +61,7 @@ class Readable(Protocol):
 
     @property
     def effort(self) -> float:
-        """Share of a prompt's room that what is recalled for a turn may take."""
+        """Share of a prompt's budget that the recall for a turn may take."""
         ...
 
     @property
@@ -76,7 +76,7 @@ class Readable(Protocol):
 
     @property
     def stage(self) -> Stage:
-        """What may leave of its entries."""
+        """The redaction applied to its entries."""
         ...
 
     async def context_id(self) -> str | None:
@@ -93,7 +93,7 @@ class Readable(Protocol):
         scale: int = 0,
         slack: float = 0.0,
     ) -> Gathered:
-        """Return what is in force as units, oldest first: all of it, or the newest that fill a budget or a number."""
+        """Return the active entries as units, oldest first: all, or the newest that fill a budget or a number."""
         ...
 
     async def recall_for_prompt(
@@ -109,17 +109,17 @@ class Readable(Protocol):
         limit: int | None = None,
         include_superseded: bool = False,
     ) -> ContextItems:
-        """Return what a prompt shows beside its history."""
+        """Return the recalled items that a prompt shows with its history."""
         ...
 
 
 @runtime_checkable
 class Logging(Protocol):
-    """A session that may keep what is really sent of it."""
+    """A session that may keep a log of the requests it sends."""
 
     @property
     def render_log(self) -> RenderLog | None:
-        """What keeps its renders; None where they are not kept."""
+        """The log of its renders, or None if they are not kept."""
         ...
 
 
@@ -139,16 +139,16 @@ class Elsewhere(Protocol):
 
     @property
     def home(self) -> Any:
-        """What asks the service to render a prompt; the same for all sessions of one client."""
+        """The object that requests renders from the service; the same for all sessions of one client."""
         ...
 
 
 class Inside(Protocol):
-    """A door of `acms.sync` to a session or a store; a prompt of that module reads what is inside."""
+    """A blocking session or store of `acms.sync`; a prompt of that module reads the async object inside."""
 
     @property
     def inner(self) -> Any:
-        """What does the work."""
+        """The async object that does the work."""
         ...
 
 
@@ -195,7 +195,7 @@ class SummarisedContent(NamedTuple):
 
 
 class Recalling(NamedTuple):
-    """What a session's past answers to a query."""
+    """A recall from a session's past for a query."""
 
     session: Readable
     query: str
@@ -203,7 +203,7 @@ class Recalling(NamedTuple):
     tokens: int | None
     priority: int
     in_place: bool
-    #: Whether it stays where it was shown, for the turns to come; else it is chosen anew each time.
+    #: Whether it stays at its position for the following turns; else it is chosen again each time.
     stays: bool
     options: Mapping[str, Any]
 
@@ -438,9 +438,7 @@ def messages_of(
     found: list[PromptMessage] = []
     for part in own:
         held = compacted.parse_raw_json(part)
-        if (
-            isinstance(held, Mapping) and "role" in held
-        ):  # said by the user, kept beside what stands for the rest
+        if isinstance(held, Mapping) and "role" in held:  # said by the user, kept beside the compacted rest
             found += parse_message_mapping(held, "item")
         else:
             found.append(PromptMessage(role=Role.ASSISTANT, parts=(part,)))
@@ -448,9 +446,10 @@ def messages_of(
 
 
 def find_sealed_compaction(view: Readable, cover: Cover, vendors: Sequence[str]) -> Entry | None:
-    """Return the newest compaction that only its provider reads, where that is one of some vendors.
+    """Return the newest compaction that only its provider reads, if that provider is among `vendors`.
 
-    None when something of what it stands for was edited, retracted or summarised since: it would say it still.
+    Return None when any message it covers was edited, retracted or summarised since: it would still contain the old
+    text.
     """
     for entry in view.stage.entries(cover.sealed):
         if any(isinstance(part, Raw) and part.vendor in vendors for part in entry.parts):
@@ -459,7 +458,7 @@ def find_sealed_compaction(view: Readable, cover: Cover, vendors: Sequence[str])
 
 
 def substitute_summary(units: Sequence[Unit[Entry]], by: Entry) -> list[Unit[Entry]]:
-    """Return the units of a log with a summary in place of those it stands for: behind what instructs at the start."""
+    """Return the units of a log with a summary replacing those it covers, after the leading instructions."""
     left = [
         unit
         for unit in units
@@ -475,11 +474,11 @@ def build_atoms(
     vendors: Sequence[str] = (),
     told: Mapping[str, str] = {},
 ) -> list[Atom]:
-    """Return the units of a log as atoms, each with its place in the log; `vendors` read their own compactions.
+    """Return the units of a log as atoms, each with its position in the log; `vendors` read their own compactions.
 
-    `told` are the labels of those that may not be so any more, by id. What stands for others, an edit or a summary,
-    lies where the next message does that was never touched: that place is known without reading what it stands for, and
-    it stays.
+    `told` holds the labels of outdated units, by id. An entry that replaces others, an edit or a summary, has the
+    position of the next message that was never edited: that position is known without reading the replaced entries, and
+    does not change.
     """
     found: list[Atom] = []
     after = 0
@@ -509,12 +508,12 @@ def build_atoms(
 
 
 def as_readable(session: Readable | Elsewhere) -> Readable:
-    """Return what stands in the steps for a session; one at a service is read there, never here."""
+    """Return the session of a step; a session at a service is read there, never here."""
     return cast("Readable", session)
 
 
 def find_render_service(steps: Sequence[Step]) -> Any:
-    """Return what renders some steps: the service of their sessions; None when all of it is read in this process."""
+    """Return the service that renders some steps, or None when all sessions are read in this process."""
     found = set(map(_service_of_session, _sessions_of_steps(steps)))
     if len(found) > 1:
         raise ValidationError(
@@ -530,7 +529,7 @@ def _service_of_session(session: Readable) -> Any:
 
 
 def render_logs(steps: Sequence[Step]) -> Iterator[RenderLog]:
-    """Yield what keeps the renders of the sessions that are read."""
+    """Yield the render logs of the sessions that are read."""
     for session in _sessions_of_steps(steps):
         if isinstance(session, Logging) and session.render_log is not None:
             yield session.render_log
@@ -548,7 +547,7 @@ def _sessions_of_steps(steps: Sequence[Step]) -> Iterator[Readable]:
 
 
 def has_moving_content(step: Step) -> bool:
-    """Return whether something in a step changes from turn to turn: what is recalled."""
+    """Return whether a step contains content that changes from turn to turn, which is recalled content."""
     if isinstance(step, Recalling):
         return True
     if isinstance(step, Shrinking | SummarisedContent):
@@ -583,7 +582,7 @@ def _has_moving_node(node: Node) -> bool:
 
 
 def name_steps(steps: Sequence[Step]) -> list[str]:
-    """Return a name for each step, unique among them: what it is, and a number from the second one on."""
+    """Return a unique name for each step: its kind, with a number from the second one on."""
     known: dict[str, int] = {}
     found: list[str] = []
     for step in steps:

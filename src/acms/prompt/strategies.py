@@ -1,7 +1,7 @@
-"""What a fit can do to a section that is too large: leave out, cut, move a window, let a summary stand.
+"""Strategies to shrink a section that is too large: omit, truncate, move a window, or substitute a summary.
 
-Every strategy is told how many tokens are over and does it in one go. None ever makes a section dearer, and none
-shrinks one below a floor; what it cannot do is left to the next.
+Every strategy gets the number of excess tokens and acts in one step. No strategy ever makes a section more expensive or
+shrinks it below a floor; any remaining excess is left to the next.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from acms.text.chat_messages import SUMMARY, wrap_text
 def apply_strategy(
     section: Section, over: int, scale: int, codec: Codec
 ) -> Generator[NeedSummary, str | None, None]:
-    """Make a section cost `over` less, or as much less as its strategy can; `scale` is the limit of what it is in."""
+    """Make a section cost `over` tokens less, or as much less as it can; `scale` is the limit of its container."""
     strategy = section.scope.strategy
     if isinstance(strategy, Omit):
         omit_section(section)
@@ -36,7 +36,7 @@ def apply_strategy(
 
 
 def cut_mandatory(section: Section, over: int, codec: Codec) -> None:
-    """Cut what must stay, once nothing else can shrink."""
+    """Cut mandatory content, once nothing else can shrink."""
     strategy = section.scope.strategy
     keep = strategy.keep if isinstance(strategy, Truncate) else None
     target = section.used - over
@@ -56,7 +56,7 @@ def cut_mandatory(section: Section, over: int, codec: Codec) -> None:
 
 
 def name_of_strategy(section: Section) -> str:
-    """Return what the strategy of a section is called in ledgers."""
+    """Return the name of a section's strategy in ledgers."""
     strategy = section.scope.strategy
     return "summary" if isinstance(strategy, Summarise) else type(strategy).__name__.lower()
 
@@ -90,7 +90,7 @@ def truncate_section(section: Section, over: int, codec: Codec, keep: Keep) -> N
             continue
         shorten_leaf(section, leaf, target, codec, keep, "truncate", "cut to the room that is left")
         if section.spare() < leaf.tokens:
-            return  # its floor: what comes after is not left out before this
+            return  # its floor: the next one is not left out before this
     for leaf in optional[-1:]:
         if section.used > target and not leaf.gone:
             shorten_leaf(section, leaf, target, codec, keep, "truncate", "cut to the room that is left")
@@ -99,10 +99,10 @@ def truncate_section(section: Section, over: int, codec: Codec, keep: Keep) -> N
 
 
 def move_window(section: Section, over: int, scale: int, strategy: Window) -> None:
-    """Move the start of what is shown to a line of a grid from which all that follows fits.
+    """Move the start of the shown messages to a line of a grid from which everything after it fits.
 
-    The grid is measured by `scale`, the limit, halved until the room is more than half of it: so it stays the same
-    while the rest of the prompt grows or shrinks a little.
+    The grid is measured by `scale`, the limit, halved until the available tokens are more than half of it, so the grid
+    stays the same while the rest of the prompt grows or shrinks a little.
     """
     left = [leaf for leaf in section.leaves() if not leaf.gone]
     if not left:
@@ -110,7 +110,7 @@ def move_window(section: Section, over: int, scale: int, strategy: Window) -> No
     room = max(0, section.used - over)
     costs = [leaf.tokens for leaf in left]
     befores = [leaf.node.before if isinstance(leaf.node, Atom) else 0 for leaf in left]
-    if not any(befores):  # what the caller wrote has no place in a log: it is placed by what it costs
+    if not any(befores):  # the caller's messages have no position in a log: their costs give one
         befores = [0, *accumulate(costs[:-1])]
     while scale >= 2 * room > 0:
         scale //= 2
@@ -202,7 +202,7 @@ def _shrink_summarised(
 def _apply_summary(
     section: Section, units: Sequence[Leaf], target: int | None, codec: Codec, strategy: Summarise
 ) -> bool:
-    """Let the summary at hand stand for what it covers, if that is shorter and, where asked, within `target`."""
+    """Replace the units a summary covers by it, if it is shorter and, when asked, fits within `target`."""
     if not section.text:
         return False
     covered = units[: section.covers]
@@ -242,9 +242,9 @@ def _atom_of_leaf(leaf: Leaf) -> Atom:
 
 
 def drop_pieces(section: Section, leaf: Leaf, target: int, codec: Codec) -> None:
-    """Leave pieces out of a composed message, the lowest first, until the section fits or one is left.
+    """Omit pieces of a composed message, the lowest ranked first, until the section fits or one is left.
 
-    Counts of joined text do not add up, so what is left is counted as a whole; the number of pieces is found by
+    Counts of joined text do not add up, so the remaining text is counted as a whole; the number of pieces is found by
     bisection.
     """
     node = leaf.node

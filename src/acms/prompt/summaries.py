@@ -43,14 +43,13 @@ __all__ = ["Loaded", "Summaries", "SummaryRun"]
 
 
 class Summaries:
-    """Stored summaries: a text under its id in a key-value memory, and beside it what it stands for.
+    """Stored summaries: a text under its id in a key-value memory, with a record of the messages it covers.
 
-    The key is the id, the value the text, so that it can be pinned and read like any other value; the metadata hold a
+    The key is the id, the value the text, so that it can be pinned and read like any other value. The metadata hold a
     `watermark`, beside the `metadata` given here. Without a `summarizer` the extractive one writes, which needs no
-    model. How long a call may take is up to the summarizer. With `pin`, a pin registry, a summary that is stored is
-    pinned too.
+    model. The summarizer sets its own timeout. With `pin`, a pin registry, a stored summary is pinned too.
 
-    It holds no state: any number of renders may use it at once. The store stays the caller's.
+    It holds no state: any number of renders may use it concurrently. The caller owns the store.
     """
 
     def __init__(
@@ -83,11 +82,11 @@ class Summaries:
     async def write(
         self, id: str, content: Content, *, tokens: int = 400, counter: TokenCounter | None = None
     ) -> str:
-        """Summarise a content now, all of it, store the text and return it.
+        """Summarise a whole content now, store the text and return it.
 
-        A content is what a prompt may be given: a session or a view, a text, messages, or a list of these. What an
-        earlier summary stands for is not read again; when it stands for all of it nobody is asked. A failure of the
-        summarizer is raised as `ProviderError`, and nothing is stored.
+        A content is anything a prompt accepts: a session or a view, a text, messages, or a list of these. Messages that
+        an earlier summary covers are not read again; when it covers all of them, the summarizer is not called. A
+        failure of the summarizer is raised as `ProviderError`, and nothing is stored.
         """
         steps = tuple(steps_of(content, "content", []))
         only = steps[0].session if len(steps) == 1 and isinstance(steps[0], Log) else None
@@ -127,7 +126,7 @@ class Summaries:
 
 
 class Loaded(NamedTuple):
-    """What a scope of a prompt needs to be summarised."""
+    """The data a scope of a prompt needs to be summarised."""
 
     strategy: Summarise
     #: Its children: the content, which begins with the stored text where only the end of a log was read.
@@ -136,7 +135,7 @@ class Loaded(NamedTuple):
 
 @dataclass(slots=True)
 class _Known:
-    """What a render knows of a summary once it is loaded."""
+    """A summary as loaded for a render."""
 
     atoms: Sequence[Atom]
     entries: Mapping[str, Entry]
@@ -180,11 +179,11 @@ class SummaryRun:
     summarizer: Summarizer | None
     pin: PinRegistry | None
     metadata: Mapping[str, Json]
-    #: What went wrong without ending the render, in words.
+    #: Descriptions of failures that did not end the render.
     warnings: list[str] = field(default_factory=list)
     #: Why a stored text was not used, for the ledger; "" when it was, or when there is none.
     reason: str = ""
-    #: What is stored under its id, "" when nothing is.
+    #: The text stored under its id, or "".
     stored: str = ""
     _entry: KVEntry | None = None
     _read: bool = False
@@ -244,10 +243,10 @@ class SummaryRun:
         return Loaded(Summarise(self.id, text, 1, self.tokens, role), (first, *atoms[found.covers :]))
 
     async def of_log(self, view: Readable, *, room: int | None = 0) -> tuple[Loaded, Gathered]:
-        """Read of a log what the stored summary goes on from, all of it where none matches, and load it.
+        """Read the part of a log that the stored summary continues from, or all of it without a match, and load it.
 
-        The newest messages that fill `room` tokens are read in any case, None is all of them: what fits as a whole is
-        shown without a summary.
+        The newest messages that fill `room` tokens are read in any case, all of them for None: a log that fits as a
+        whole is shown without a summary.
         """
         gathered = await view.said() if room is None else await view.said(budget=room)
         reach = await self.reach(stamp=gathered.stamp)
@@ -303,10 +302,10 @@ class SummaryRun:
         return asked.text
 
     async def commit(self, summaries: Iterable[tuple[str, str, int]]) -> None:
-        """Store what a fit used, (id, text, atoms it stands for); call it once the prompt is rendered.
+        """Store the summaries a fit used, (id, text, atoms it covers); call it once the prompt is rendered.
 
-        Of two renders at once the one whose text stands for more is kept. A store that fails is told in `warnings`: the
-        prompt is no worse for it, the next render asks again.
+        Of two concurrent renders, the text that covers more is kept. A failing store is reported in `warnings`: the
+        prompt is not affected, and the next render asks again.
         """
         used = next(((text, covers) for id, text, covers in summaries if id == self.id), None)
         try:
@@ -359,7 +358,7 @@ class SummaryRun:
         log_event(logging.INFO, name, summary=self.id, atoms=mark.atoms)
 
     async def _stored(self) -> KVEntry | None:
-        """Read what is stored, once: a render goes on from what it has seen first."""
+        """Read the stored entry, once: a render continues with the first version it read."""
         if not self._read:
             self._entry, self._read = await self.store.get(self.id), True
             self.stored = "" if self._entry is None else _text_of_entry(self._entry)
@@ -382,7 +381,7 @@ def _text_of_entry(entry: KVEntry) -> str:
 
 
 async def _atoms_of_steps(steps: Sequence[Step]) -> list[Atom]:
-    """Return what is said in some steps of a prompt, every tool call with its answers."""
+    """Return the messages of some steps of a prompt, every tool call with its answers."""
     found: list[Atom] = []
     for step in steps:
         if isinstance(step, WrittenMessage):

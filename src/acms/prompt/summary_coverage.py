@@ -1,8 +1,8 @@
-"""Summary coverage: for which messages of a prompt a stored text still stands, and what is noted beside it.
+"""Summary coverage: the messages of a prompt that a stored text still covers, and the record kept with it.
 
-A watermark says what a text was made from. It is believed only where that can be seen again: every message by a chain
-of digests, or, where a log says that nothing in it was rewritten since, the last message by its id. Whatever else
-differs, the text does not match and a new one is written: a summary never stands for what it has not read.
+A watermark records the messages a text was made from. It is trusted only if they can be verified: every message by a
+chain of digests, or, where a log says that nothing in it was rewritten since, the last message by its id. If anything
+differs, the text does not match and a new one is written: a summary never replaces messages it has not read.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FIELD = "watermark"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watermark:
-    """What a stored summary was made from."""
+    """A record of the messages a stored summary was made from."""
 
     #: How many leading atoms it stands for, and the chain of their digests.
     atoms: int
@@ -41,11 +41,11 @@ class Watermark:
     #: The last entry it stands for, and the tokens of the log before that atom.
     entry: str = ""
     before: int = 0
-    #: Highest version that was read then: what came later is not in it, wherever it is shown.
+    #: Highest version that was read then: later entries are not in it, wherever they are shown.
     seen: int = 0
 
     def to_json(self) -> dict[str, Json]:
-        """Return what is stored."""
+        """Return the stored form, without empty values."""
         return {name: getattr(self, name) for name in self.__slots__ if getattr(self, name) not in ("", 0)}
 
 
@@ -93,10 +93,10 @@ def chain_digests(atoms: Iterable[Atom], start: str = "") -> str:
 def match_watermark(
     mark: Watermark | None, atoms: Sequence[Atom], *, model: str, stamp: str = "", whole: bool = True
 ) -> Match:
-    """Say for how many of the leading atoms a stored summary stands.
+    """Return how many of the leading atoms a stored summary covers.
 
     `stamp` is the state of the log they all came from, "" when there is none. Unless they are the `whole` content they
-    begin somewhere inside it: then only a summary of the same state matches, and it stands for what came before, too.
+    begin somewhere inside it: then only a summary of the same state matches, and it covers the earlier content too.
     """
     if mark is None:
         return Match(reason="nothing is stored that says what it stands for")
@@ -152,7 +152,7 @@ def find_resume_offset(mark: Watermark | None, *, model: str, stamp: str) -> int
 
 
 def covers_more_atoms(mine: Watermark, theirs: Watermark | None) -> bool:
-    """Whether a text replaces one that somebody else has stored meanwhile: the one that stands for more stays."""
+    """Return whether a text replaces one that another process stored meanwhile: the one covering more stays."""
     return theirs is None or mine.atoms > theirs.atoms
 
 
@@ -237,7 +237,7 @@ def _contains_text(piece: Piece, text: str | None) -> bool:
 
 
 def turns_of_atoms(atoms: Iterable[Atom], existing: str, entries: Mapping[str, Entry]) -> tuple[Turn, ...]:
-    """Return what a summarizer reads: the earlier summary, then the messages; of entries as a compaction reads them."""
+    """Return the input of a summarizer: the earlier summary, then the messages; entries as a compaction reads them."""
     found: list[Turn] = []
     if existing:
         found.append(Turn(speaker="summary", text=existing, version=0, summary=True))

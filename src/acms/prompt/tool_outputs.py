@@ -1,7 +1,7 @@
 """Outputs and arguments of finished tool calls, cut to the tokens that a prompt has for them.
 
-Of the newest call as much is shown as there is room for; of older ones what matters most. What a request has shown it
-shows again word for word, so the tokens of each call are kept with the placement (`acms.prompt.placements`).
+As much of the newest call is shown as fits; of older ones the most relevant parts. Text shown in one request is shown
+again word for word, so the tokens of each call are kept with the placement (`acms.prompt.placements`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PARTS = 4
 
 
 class CallCutter:
-    """Cuts the tool calls of a history, and knows what it cut last."""
+    """Cuts the tool calls of a history, and remembers the last cuts."""
 
     def __init__(self, codec: Codec, *, room: int, result: int) -> None:
         self._codec = codec
@@ -33,8 +33,8 @@ class CallCutter:
     def cut(self, units: Sequence[Atom], tokens: Mapping[int, int], question: str = "") -> list[Atom]:
         """Return units with each part of a finished tool call cut to its tokens, by the version of the call.
 
-        Calls without tokens of their own are condensed. What is kept of an output depends on the message of the user
-        before it; `question` is that before all units.
+        Calls without tokens of their own are condensed. The user message before an output decides which parts of it are
+        kept; `question` is the user message before all units.
         """
         self.cut_calls = {}
         found: list[Atom] = []

@@ -12,7 +12,7 @@ from acms.prompt_types import PromptMessage
 from acms.text.condense import condense_arguments, find_level
 
 MARK = "[…]"
-"""Stands for what was cut off a text."""
+"""Marks the part cut off a text."""
 
 
 def shorten_text(text: str, budget: int, counter: TokenCounter, keep: Keep | None = None) -> str:
@@ -49,10 +49,10 @@ def shorten_text(text: str, budget: int, counter: TokenCounter, keep: Keep | Non
 def cut_messages(
     messages: Sequence[PromptMessage], costs: Sequence[int], room: int, codec: Codec, keep: Keep | None = None
 ) -> tuple[tuple[PromptMessage, ...], tuple[int, ...]]:
-    """Return the messages of one unit with what they cost, within `room` or as close to it as cutting gets.
+    """Return the messages of one unit with their costs, within `room` or as close to it as cutting gets.
 
-    Results of tools are cut first, the longest ones to an equal length; then texts, then arguments of calls that have
-    a result. Reasoning and media are never cut, and a role never changes.
+    Results of tools are cut first, the longest ones to an equal length; then texts, then arguments of calls that have a
+    result. Reasoning and media are never cut, and a role never changes.
     """
     written, priced = list(messages), list(costs)
     kinds = [(_has_result, _cut_message), (_has_text, _cut_message)]
@@ -104,9 +104,9 @@ def _cut_calls(
 def cut_text(
     text: str, write: Callable[[str], PromptMessage], room: int, codec: Codec, keep: Keep | None = None
 ) -> tuple[str, PromptMessage, int]:
-    """Return the most of a text with which a message costs no more than `room`, the message, and what it costs.
+    """Return the longest cut of a text whose message costs at most `room`, the message, and its cost.
 
-    When not even the mark fits that is what is returned: whether that is short enough is for the caller to see.
+    When not even the mark fits, the mark is returned: the caller must check the cost.
     """
     least = write(MARK)
     price = codec.cost(least)

@@ -1,6 +1,6 @@
-"""Offer: what a ranked log puts before the planner, as units: the current episode, and what of the past answers.
+"""Candidates: the current episode and the matching past of a ranked log, as units for the planner.
 
-Pure functions of a ranking, so a plan can be made again, and a past version is asked the same way as the newest one.
+Pure functions of a ranking, so a plan can be recomputed, and a past version is queried like the newest one.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ NEWEST = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """Candidates for one plan, both oldest first, and what was turned down before planning."""
+    """Candidates for one plan, both oldest first, and the choices rejected before planning."""
 
     past: Sequence[Candidate]
     current: Sequence[Candidate]
     rejected: Sequence[Choice]
-    #: Of the past: messages by id of which only a part is offered, for the rest is no longer so.
+    #: Messages of the past by id of which only a part is offered, since the rest is outdated.
     trims: Mapping[str, Demotion] = given(default_factory=dict)
-    #: The first day and the last one on which something was said; none where nothing was.
+    #: The first and the last day of the messages; empty when there are none.
     days: tuple[int, ...] = ()
 
     @property
@@ -55,7 +55,7 @@ class Terms:
     """On which terms candidates are taken."""
 
     min_relevance: float = 0.0
-    #: Whether only what is above the cutoff is a candidate.
+    #: Whether only entries above the cutoff are candidates.
     answers_only: bool = False
     exclude: Collection[str] = ()
     include_current: bool = True
@@ -67,11 +67,11 @@ class Terms:
     shown: Collection[int] = ()
     #: The newest unit is the query itself.
     asks: bool = False
-    #: Messages that say what is no longer so, as this log knows and as the namespace's profile does: nothing of it is
-    #: shown but in the current episode.
+    #: Messages with outdated statements, known from this log and from the namespace's profile: these are shown only in
+    #: the current episode.
     stale: Stale = NONE
     profile: Stale = NONE
-    #: What messages and summaries have to say that may not be so any more.
+    #: Labels of messages and summaries that may be outdated.
     labels: Labels = UNLABELLED
 
 
@@ -108,7 +108,7 @@ def find_newest_group(field: Field) -> Unit[Doc] | None:
 
 
 def collect_candidates(field: Field, ranking: Ranking, terms: Terms, frame: Frame) -> Offer:
-    """Divide what is ranked into the current episode and the past."""
+    """Divide the ranked entries into the current episode and the past."""
     rejected: list[Choice] = []
     taken: set[int] = set(terms.shown)
     current: list[Candidate] = []
@@ -140,7 +140,7 @@ def collect_candidates(field: Field, ranking: Ranking, terms: Terms, frame: Fram
 
 
 class _Past:
-    """Takes what is ranked as candidates of the past, best first, or turns it down."""
+    """Takes ranked entries as candidates of the past, best first, or rejects them."""
 
     def __init__(
         self,
@@ -157,14 +157,14 @@ class _Past:
         self._rejected, self._taken, self._episode = rejected, taken, episode
         self._episodes = field.snapshot.column("episode")
         self._found: list[tuple[int, Candidate]] = []
-        #: Only what is offered can stand for what says the same, and only when it carries the same markers.
+        #: Only an offered entry can replace duplicates of it, and only when it carries the same markers.
         self._offered = offered
         self._stands: dict[int, int] = {}
         self._old: Mapping[int, Demotion] = {}
         self.trims: dict[str, Demotion] = {}
 
     def in_order(self) -> list[Candidate]:
-        """Return what was taken, oldest first."""
+        """Return the candidates taken, oldest first."""
         return [one for _, one in sorted(self._found, key=itemgetter(0))]
 
     def take(self) -> None:
@@ -200,7 +200,7 @@ class _Past:
                 self._stands.setdefault(family, version)
 
     def _find_plain(self, groups: Ints) -> list[bool]:
-        """Return which of what is ranked nothing but a better copy could turn down: most of it."""
+        """Return for each ranked entry whether only a better copy could reject it, which holds for most."""
         ranking, terms = self._ranking, self._terms
         usual = terms.include_current and not (terms.exclude or self._old) and ranking.allowed is None
         if not usual:
@@ -272,7 +272,7 @@ def _add_warnings(found: list[Candidate], labels: Labels) -> list[Candidate]:
 def _find_superseded(
     field: Field, documents: Ints, families: Sequence[int], terms: Terms
 ) -> dict[int, Demotion]:
-    """Return which candidates say what is no longer so, by version: also older ones that say the same as these.
+    """Return the outdated candidates by version, including older duplicates of them.
 
     A tool group is shown whole or not at all, so one member is enough.
     """
@@ -320,9 +320,9 @@ long."""
 
 
 def _single_candidates(field: Field, ranking: Ranking, documents: Ints, frame: Frame) -> Iterator[Candidate]:
-    """Yield what is ranked as units of one entry each; the members of tool groups too, which are none.
+    """Yield the ranked entries as units of one entry each, including members of tool groups, which are not units.
 
-    There are hundreds and few are shown: their fields are read a column at a time, and the rest when asked for.
+    There are hundreds and few are shown: their fields are read a column at a time, and the rest on demand.
     """
     codes, labels = field.labels
     places = ranking.places
@@ -424,9 +424,9 @@ def _find_previous_group(field: Field, place: int) -> tuple[Unit[Doc], int] | No
 
 
 def _rank_group(one: Candidate, ranking: Ranking, places: Sequence[int]) -> Candidate:
-    """Return a unit with the relevance of the entry that answers best, at the price of them all: one shows the others.
+    """Return a unit with the relevance of its best entry at the price of all: showing one shows the others.
 
-    A call says little and is cheap, its answer is dear and says what is asked.
+    A tool call is short and cheap; its answer is expensive and contains the answer to the query.
     """
     best = max(places, key=lambda place: (ranking.scores.marked[place], -place))
     (found,) = _score_candidates([one], ranking, [best])
@@ -497,7 +497,7 @@ def collect_fact_candidates(logs: Sequence[Known], terms: Terms, frame: Frame) -
 
 
 class Rest:
-    """Why the entries of what was ranked that were no candidates were none."""
+    """The reasons why the other ranked entries were not candidates."""
 
     def __init__(self, field: Field, ranking: Ranking, known: Sequence[Known] = ()) -> None:
         self._field = field

@@ -1,8 +1,8 @@
-"""Companions: what was said later about the best answers stands beside them, dated, and nothing is claimed of it.
+"""Companions: later statements near the best answers are shown with them, dated, without any claim about them.
 
 No rule on free text tells a correction from another remark about the same subject: of 46 links read in natural chat
-none was an update. So both are shown, in order of time, and the model judges. That something is superseded is said only
-where structure proves it: an edit, a retraction, the address of a fact.
+none was an update. So both are shown, in order of time, and the model judges. An entry is called superseded only where
+structure proves it: an edit, a retraction, the address of a fact.
 """
 
 from __future__ import annotations
@@ -143,8 +143,8 @@ def _measure_nearest(
 def _add_meaning(field: Field, ranking: Ranking, leader: int, nearness: Floats) -> Floats:
     """Return nearness by words and by meaning, in standard deviations, of the likely companions; 0 for all others.
 
-    Likely are those that share the rarest words with the statement, and those that answer the query best: what shares
-    no word with the statement shares its subject.
+    Likely companions share the rarest words with the statement, or answer the query best: those that share no word with
+    the statement share its subject.
     """
     likely = find_largest_indices(nearness, COMPARED)
     likely = likely[nearness[likely] > 0]

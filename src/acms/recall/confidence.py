@@ -1,10 +1,10 @@
-"""Certainty: how sure it is that a log holds what answers a query, from how well its best messages match.
+"""Certainty: how sure it is that a log holds an answer to a query, from how well its best messages match.
 
-Three figures, none of which depends on what else the log holds. Reach: the share of what the query asks for, by how
-rare its words are, that the five best messages and their neighbours hold on average; names of speakers do not count.
-Lead: how much more of it the speaker whom the query names has said in one message than anybody else. Rise: how far the
-best message rises above the log's own mean by meaning. A logistic curve makes one number of them; where nothing was
-compared by meaning it has two terms. Its coefficients are fitted by `benchmarks/certainty.py`.
+Three figures, all independent of the rest of the log. Reach: the share of the query, weighted by the rarity of its
+words, that the five best messages and their neighbours hold on average; names of speakers do not count. Lead: how much
+more of it the speaker whom the query names has said in one message than anybody else. Rise: how far the best message
+rises above the log's own mean by meaning. A logistic curve combines them into one number; where nothing was compared by
+meaning it has two terms. Its coefficients are fitted by `benchmarks/certainty.py`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from acms.results import Certainty
 BEST = 5
 """Best entries whose neighbourhoods are looked at."""
 NEAR = 2
-"""Entries before and after one that may hold what it lacks of an answer."""
+"""Entries before and after one that may hold a missing part of its answer."""
 LOOKED_AT = 64
-"""Best entries of which the one is looked for that a named speaker said."""
+"""Best entries among which one by a named speaker is looked for."""
 BY_WORDS = (-1.9, 2.8, 3.6)
-"""Of words alone: what the curve starts from, and what reach and lead add."""
+"""For words alone: the start of the curve, and the contributions of reach and lead."""
 BY_BOTH = (-2.3, 2.8, 3.6, 0.6)
-"""Of words and meaning: the same, and what rise adds."""
+"""For words and meaning: the same, and the contribution of rise."""
 COMPARED = 0.5
 """Share of the entries that must have vectors for meaning to count."""
 
@@ -38,9 +38,9 @@ COMPARED = 0.5
 def estimate_confidence(
     field: Field, ranking: Ranking, known: Sequence[Known] = (), *, asks: int = -1
 ) -> Certainty:
-    """Return how sure it is that a log, or a fact known beside it, holds what answers a query.
+    """Return how sure it is that a log, or a fact known beside it, holds an answer to a query.
 
-    `asks` is the place of the query itself when it is the last entry.
+    `asks` is the position of the query itself when it is the last entry.
     """
     end = asks if asks >= 0 else len(field)
     best = ranking.places[ranking.places < end][:LOOKED_AT]
@@ -68,7 +68,7 @@ def estimate_confidence(
 
 
 def _weigh_words(ranking: Ranking) -> list[float]:
-    """Return the share of what a query asks for that each word is; the name of a speaker none, if there is more."""
+    """Return the share of each word in a query; 0 for the name of a speaker, unless there is nothing else."""
     words, rarities = ranking.query.words, ranking.scores.rarities
     only_names = all(word.is_name for word in words)
     found = [
@@ -79,7 +79,7 @@ def _weigh_words(ranking: Ranking) -> list[float]:
 
 
 def _share_held(ranking: Ranking, weights: Sequence[float], first: Ints, last: Ints, end: int) -> Floats:
-    """Return the share of what is asked that stretches of messages hold, from the first to before the last place."""
+    """Return the share of the query that runs of messages hold, from the first to before the last position."""
     first, last = np.maximum(first, 0), np.minimum(last, end)
     found = np.zeros(len(first), np.float32)
     for weight, holders in zip(weights, ranking.scores.holders, strict=True):

@@ -29,7 +29,7 @@ K1, B = 0.9, 0.4
 class Field:
     """The messages and summaries in force at the end of a snapshot, in the order in which they are read."""
 
-    #: What of a log belongs to it.
+    #: Kind of the entries of a log that belong to it.
     kind = Kind.MESSAGE
 
     def __init__(
@@ -41,16 +41,16 @@ class Field:
         facts: Ints | None = None,
         start: int = 0,
     ) -> None:
-        """Take what a reader sees; of several logs also what is in force in `order`, and which `facts` are.
+        """Take the entries a reader sees; for several logs also the active ones in `order`, and which `facts` are.
 
-        The log that is asked begins at the place `start` then: it is the last one.
+        The queried log is the last one; then it begins at position `start`.
         """
         self.start = start
         self._facts = facts
         self.snapshot = snapshot
         self.cover = cover
-        #: Documents in reading order, and the place of each document in it, -1 for what is not in force; None when
-        #: the log holds plain messages only and all are in force, in order.
+        #: Documents in reading order, and the position of each document in it, -1 for inactive ones; None when the log
+        #: holds plain messages only and all are active, in order.
         self.order: Ints | None = None
         self.place: Ints | None = None
         self._size = snapshot.count
@@ -161,7 +161,7 @@ class Field:
 
     @cached_property
     def norms(self) -> Floats:
-        """Return what BM25 adds to the count of a term in each message: K1, more for a message longer than usual."""
+        """Return the BM25 addend to the count of a term in each message: K1, more for a message longer than usual."""
         length: Floats = self.column("length")
         mean = max(1.0, float(length.mean())) if len(length) else 1.0
         return np.asarray(np.float32(K1 * (1 - B)) + length * np.float32(K1 * B / mean), np.float32)
@@ -236,14 +236,14 @@ class Field:
         return np.array(by_label, np.float32)[codes]
 
     def following(self, place: int) -> Ints:
-        """Return the places of what is read after an entry; in other logs, of what was said later."""
+        """Return the positions of the entries read after an entry; in other logs, of those said later."""
         places = np.arange(len(self))
         if self.snapshot.logs is None:
             return places[place + 1 :]
         return np.flatnonzero(self._later(self.document(place), places > place))
 
     def later_than(self, document: int) -> Ints:
-        """Return the places of what was said after a document, which may be a fact."""
+        """Return the positions of the entries said after a document, which may be a fact."""
         return np.flatnonzero(self._later(document, self.documents(np.arange(len(self))) > document))
 
     def _later(self, document: int, after: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -315,10 +315,10 @@ def mask_documents_by_kind(snapshot: Snapshot, kind: Kind) -> tuple[NDArray[np.b
 def reading_order(
     there: NDArray[np.bool_], kept: NDArray[np.bool_], cover: Cover, kind: Kind, base: int = 0
 ) -> Ints:
-    """Return which entries of a log are in force, as they are read: by their places above the version `base`.
+    """Return the active entries of a log in reading order, by their positions above the version `base`.
 
-    `there` have content, and those `kept` are of the kind: messages, among which edits and summaries are read in the
-    places of what they replace, or facts.
+    Entries in `there` have content, and those in `kept` are of the kind: messages, among which edits and summaries are
+    read at the positions of the entries they replace, or facts.
     """
     kept = kept.copy()
     for first, last in cover.spans():

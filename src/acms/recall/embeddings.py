@@ -1,14 +1,14 @@
-"""Vectors for entries and queries: asked from an embedder in batches, stored beside the log, healed when missing.
+"""Vectors for entries and queries: requested from an embedder in batches, stored beside the log, healed when missing.
 
-A message is committed and acknowledged first and embedded in the background: an embedder that is slow or down costs a
-vector, never a message, and its writer no time (rule 2.4). What was acknowledged waits here in a bounded queue, and the
-next recall of its log waits for it, bounded too. Everything else that lacks a vector is asked of the store, not
-remembered: that covers a full queue, a provider that failed, a process that was killed, and a new model (rule 2.3).
-A text that the model refuses is embedded in parts, and without a vector when its parts are refused too.
+A message is committed and acknowledged first and embedded in the background: a slow or unavailable embedder costs a
+vector, never a message, and its writer no time (rule 2.4). Acknowledged entries wait here in a bounded queue, and the
+next recall of their log waits for them, for a bounded time too. All other entries without vectors are not remembered
+but queried from the store: that covers a full queue, a provider that failed, a process that was killed, and a new model
+(rule 2.3). A text that the model refuses is embedded in parts, and without a vector when its parts are refused too.
 
-A model reads so many words and no more, so a long text is embedded in chunks of about 170 words that end with a
-sentence, of which the nearest counts. Who speaks is part of every text, and when it was said of the first. A fact is
-one statement: its one text begins with its subject and attribute instead.
+A model reads only a limited number of words, so a long text is embedded in chunks of about 170 words that end with a
+sentence; the nearest chunk counts. Every text includes the speaker, and the first text also the date. A fact is one
+statement: its one text begins with its subject and attribute instead.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PARTS = 64
 SHORTEST = 100
 """Characters of a part of a refused text, at least."""
 PROBE = "text"
-"""What every model takes: a model that refuses it refuses everything."""
+"""A text every model accepts: a model that refuses it refuses everything."""
 
 _MONTHS = (
     "January February March April May June July August September October November December".split()
@@ -98,7 +98,7 @@ PASSAGE = 60
 QUEUED = 4_000_000
 """Characters that may wait in the queue, about two thousand short messages; the store knows the others."""
 ENTRY = 1_500
-"""Characters that an entry counts for in the queue beside its own: about what it takes of memory."""
+"""Characters that an entry counts for in the queue beside its own: about its memory overhead."""
 LULL = 0.05
 """Seconds without an append after which the queue is worked off: writers go first, and their texts go together."""
 POSTPONED = 1.0
@@ -128,7 +128,7 @@ class _Queued:
     version: int
     draft: Draft
     learn: Learn
-    #: Done when nobody need wait for it any more; made by the first who waits.
+    #: Done when waiting for it is no longer useful; created by the first waiter.
     ended: asyncio.Future[None] | None = None
 
 
@@ -159,7 +159,7 @@ class Embedding:
         #: Names everything that makes two vectors comparable.
         self.space = f"{self.model}/{self.dimension}/f16/{RECIPE}"
         self._queries: OrderedDict[str, NDArray[np.float32]] = OrderedDict()
-        #: What was appended in this process and has no vectors yet, by log, and how many characters it counts for.
+        #: Entries appended in this process that have no vectors yet, by log; then the characters they count for.
         self._queue: OrderedDict[str, deque[_Queued]] = OrderedDict()
         self._size = 0
         #: The newest entry of a log that waits or is being embedded.
@@ -168,7 +168,7 @@ class Embedding:
         self._overflowed: set[str] = set()
         #: Logs that are healed when others are not.
         self._deferred: set[str] = set()
-        #: Logs that somebody waits for: they come first.
+        #: Logs that a recall waits for: they come first.
         self._wanted: set[str] = set()
         self._hurry = asyncio.Event()
         self._pump: asyncio.Task[None] | None = None
@@ -176,7 +176,7 @@ class Embedding:
         self._healing: dict[str, asyncio.Task[None]] = {}
         #: By log that is healed for the first time: done when that has ended, or is known to take long.
         self._first: dict[str, asyncio.Future[None]] = {}
-        #: Version of each log up to which no vector is missing, and what is queued or being embedded.
+        #: Version of each log up to which no vector is missing, and the entries queued or being embedded.
         self._whole: dict[str, int] = {}
         self._under_way: set[tuple[str, int]] = set()
         self._not_before = self._patient_from = -math.inf
@@ -248,10 +248,11 @@ class Embedding:
         return "queued"
 
     async def ready(self, context: str, version: int) -> bool:
-        """Wait for the vectors of a log up to a version as long as the caller is patient; return whether it waited.
+        """Wait for the vectors of a log up to a version, within the caller's patience; return whether it waited.
 
-        That is for what was appended in this process, also to the ancestors of a fork; and, the first time the log is
-        used, for what it lacks otherwise unless that is much. After a wait in vain nobody waits for a while.
+        This covers entries appended in this process, also to the ancestors of a fork; and, the first time the log is
+        used, its other missing vectors unless there are many. After a wait in vain, later calls do not wait for a
+        while.
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + patience.get()
@@ -301,7 +302,7 @@ class Embedding:
             self._patient_from = loop.time() + BACKOFF
 
     async def _run(self) -> None:
-        """Embed what waits until nothing does."""
+        """Embed waiting entries until there are none."""
         await self._lull()
         while self._queue:
             taken = self._take()
@@ -309,7 +310,7 @@ class Embedding:
                 await self._embed_entries(taken)
             except Exception as error:
                 self._failed("entries", error)
-                taken += self._drop()  # the store knows what is missing
+                taken += self._drop()  # the store knows which are missing
             finally:
                 self._ended(taken)
         self._begin_to_catch_up()
@@ -320,7 +321,7 @@ class Embedding:
             self._catching_up = asyncio.get_running_loop().create_task(self._catch_up())
 
     async def _catch_up(self) -> None:
-        """Ask for what found no room in the queue, one log after the other: all at once would keep queries waiting."""
+        """Request vectors for entries that did not fit the queue, log by log: all at once would delay queries."""
         while waits := self._overflowed or self._deferred:
             context = waits.pop()
             self.heal(context)
@@ -334,7 +335,7 @@ class Embedding:
         self._deferred.clear()
 
     async def _lull(self) -> None:
-        """Let writers go first for a moment, unless somebody waits for vectors."""
+        """Let writers go first for a moment, unless a recall waits for vectors."""
         self._hurry.clear()
         loop, state = asyncio.get_running_loop(), handles.get_loop_state(self.storage)
         end = loop.time() + POSTPONED
@@ -346,7 +347,7 @@ class Embedding:
                 continue
 
     def _take(self) -> list[_Queued]:
-        """Take about what one call holds: of a log that somebody waits for, else what is oldest."""
+        """Take about one call's worth of entries: of a log that a recall waits for, else the oldest."""
         taken: list[_Queued] = []
         texts = 0
         while self._queue and texts < BATCH:
@@ -401,10 +402,10 @@ class Embedding:
     # ── healing ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def heal(self, context: str, version: int | None = None) -> None:
-        """Ask for the vectors a log lacks, in the background; what is queued comes without.
+        """Request the missing vectors of a log in the background; queued entries get theirs anyway.
 
-        With a version only when some may be missing up to it, and not right after a failure; of many logs one after
-        the other.
+        With a version, do so only when some may be missing up to it, and not right after a failure; beyond a number of
+        logs at once, the others wait their turn.
         """
         loop = asyncio.get_running_loop()
         known = version is not None and version <= self._whole.get(context, 0)
@@ -434,7 +435,7 @@ class Embedding:
     async def _heal(self, context: str) -> None:
         refused: set[tuple[str, int]] = set()
         try:
-            await self.storage.put_derived(context, ())  # what is queued is there before it is asked for
+            await self.storage.put_derived(context, ())  # queued rows are stored before the store is queried
             version, after = (await self.storage.head(context)).version, self._whole.get(context, 0)
             while True:
                 limit = BATCH + len(refused)
@@ -502,7 +503,7 @@ class Embedding:
             return self._stored(version, [part for part, _ in parts], known)
 
     async def _accepted(self, passage: Passage) -> list[tuple[Passage, NDArray[np.float32]]]:
-        """Return what of a passage is not refused, in parts, with their vectors."""
+        """Return the parts of a passage that are not refused, with their vectors."""
         try:
             (vector,) = await self._call([passage.text])
             return [(passage, vector)]
@@ -555,7 +556,7 @@ class Embedding:
             await asyncio.wait([self._healing[context]])
 
     async def stop(self) -> None:
-        """Wait a moment for what is queued, and give up the rest: the next session finds out what is missing."""
+        """Wait a moment for queued entries, and give up the rest: the next session finds out which are missing."""
         if self._pump is not None and not self._pump.done():
             self._wanted.update(self._queue)
             self._hurry.set()

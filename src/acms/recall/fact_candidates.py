@@ -1,8 +1,8 @@
-"""Known: how well the facts in force answer a query, on the scale on which messages are measured.
+"""Fact candidates: how well the active facts answer a query, on the same scale as messages.
 
-A fact stands alone. It is weighed as a message would be that is its own neighbourhood, terms are as rare as they are in
-the whole log, and the usual cosine is that of the messages: a handful of facts tells neither. So a fact competes with
-what was said.
+A fact has no neighbours. It is scored as a message that is its own neighbourhood; the rarity of terms comes from the
+whole log, and the usual cosine from the messages, since a handful of facts gives neither. So facts compete with
+messages.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class When(NamedTuple):
 
     times: Mapping[int, Period]
     moment: datetime | None
-    #: Show also what is over.
+    #: Show ended facts too.
     superseded: bool = False
 
     def hidden(self, version: int) -> str:
@@ -47,7 +47,7 @@ class When(NamedTuple):
         return f"it is over {period.label(self.moment)}; include_superseded=True shows it"
 
     def label(self, version: int) -> str:
-        """Return what is said of a fact that is shown: from when on it is so, and until when; else ""."""
+        """Return the label of a shown fact, the period for which it is valid; else ""."""
         period = self.times.get(version)
         return "" if period is None or self.moment is None else period.label(self.moment)
 
@@ -101,7 +101,7 @@ class Known:
         return max(float(self._ranking.scores.plain.max(initial=0.0)), float(self.plain.max(initial=0.0)))
 
     def _weigh_marks(self, information: Floats) -> Floats:
-        """Return what their marks add to facts, as shares of the best relevance, as to messages."""
+        """Return the contributions of marks to facts, as shares of the best relevance, as for messages."""
         lifts = self.field.mark_weights(self._ranking.query.marker_weights)
         if lifts is None:
             return np.zeros(len(self.field), np.float32)
@@ -123,14 +123,14 @@ class Known:
         return 0.0 if self._meaning is None else float(np.clip(self._meaning.max(initial=0.0) / SIGMA, 0, 1))
 
     def measure_coverage(self, weights: Sequence[float]) -> float:
-        """Return the most of what is asked that one fact holds; `weights` are the shares of the query's words."""
+        """Return the largest share of the query that one fact holds; `weights` are the shares of its words."""
         held = np.zeros(len(self.field), np.float32)
         for word, weight in zip(self._ranking.query.words, weights, strict=True):
             held[self.field.word_postings(word)[0]] += np.float32(weight)
         return float(held.max(initial=0.0))
 
     def parts(self, place: int) -> dict[str, float]:
-        """Return what each signal adds to the relevance of a fact, as shares of the best message."""
+        """Return the contribution of each signal to the relevance of a fact, as shares of the best message."""
         best = float(self._ranking.scores.marked.max(initial=0.0)) or 1.0
         found = {"fact": float(self._words[place])}
         if self._meaning is not None:
@@ -138,7 +138,7 @@ class Known:
         return {name: round(value / best, 4) for name, value in found.items() if value > 0}
 
     def score(self, place: int) -> float:
-        """Return what a fact is worth for its tokens, on the scale of messages, in [0, 1]."""
+        """Return the cost-scaled score of a fact, on the scale of messages, in [0, 1]."""
         return min(1.0, float(self._order[place]) / self._best)
 
     def doc(self, place: int) -> Doc:

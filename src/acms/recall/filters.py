@@ -1,7 +1,7 @@
-"""Filters of a recall: which entries may be shown, by who said them, where, when, and what was noted with them.
+"""Filters of a recall: which entries may be shown, by speaker, role, session, time, and metadata.
 
-The index tells most of it. What it does not tell, metadata and the second at which something was said, is looked up in
-the entries, of those only that all else lets through, and remembered beside the index.
+The index answers most filters. The others, metadata and the exact second of a message, are looked up in the entries
+that pass all other filters, and remembered beside the index.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from acms.recall.corpus import Field
 from acms.text.index_record import Label
 
 KEYS = ("role", "actor", "marker", "metadata", "after", "before", "session")
-"""What a filter may name."""
+"""Keys of a filter."""
 
 MINUTE = 60_000_000
 """Microseconds of the unit in which the index keeps times."""
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
-    """What an entry must be to be shown; every condition that is there must hold."""
+    """The conditions an entry must meet to be shown; all given ones must hold."""
 
     #: Any of these; None for all.
     roles: frozenset[Role] | None = None
@@ -48,9 +48,9 @@ class Where:
 
     @classmethod
     def of(cls, given: object) -> Where | None:
-        """Return a filter from a mapping as callers write it; None for one that says nothing.
+        """Return a filter from a caller's mapping, or None for an empty one.
 
-        `ValidationError` names what is wrong, and for an unknown key all that there are.
+        `ValidationError` names the invalid field, and for an unknown key all valid keys.
         """
         if not isinstance(given, Mapping):
             raise ValidationError(f"must be a mapping, not {type(given).__name__}", field="where")
@@ -110,7 +110,7 @@ class Where:
         return found
 
     def holds(self, said: datetime, metadata: Mapping[str, Json]) -> bool:
-        """Whether it lets through what was said at a time, with what was noted."""
+        """Return whether it accepts a message with this time and this metadata."""
         timely = (self.after is None or said >= self.after) and (self.before is None or said < self.before)
         return timely and all(name in metadata and metadata[name] == value for name, value in self.metadata)
 

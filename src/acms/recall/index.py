@@ -1,8 +1,8 @@
 """The retrieval index of a log, in memory: postings, vectors and a few fields per entry.
 
 A `Segment` holds the entries one context owns and only grows; the entry of version v is document v - 1. A `Snapshot` is
-what one read sees of it: the segments of a lineage, each up to a length. So a fork shares its ancestors' segments, a
-past version is a prefix, and a reader never waits for a writer: what is added lies beyond the length it has taken.
+the view of one read: the segments of a lineage, each up to a length. So a fork shares its ancestors' segments, a past
+version is a prefix, and a reader never waits for a writer: new documents lie beyond the length it has taken.
 
 Nothing is derived when a document is added that a later one could change: neighbourhoods, days, document frequencies
 and average lengths are computed for each query from the prefix it sees (rule 2.9).
@@ -83,7 +83,7 @@ class Vectors:
         self.count = count
 
     def _fill(self, data: Sequence[bytes], order: Ints, total: int) -> None:
-        """Add vectors in an order, a few at a time: what is done to them is done while they are at hand."""
+        """Add vectors in an order, in small batches: each is normalised and packed right after it is read."""
         done = 0
         while done < len(order):
             start = (total + done) % BLOCK
@@ -163,7 +163,7 @@ class Vectors:
 
     @property
     def bytes(self) -> int:
-        """What it takes in memory."""
+        """Bytes it takes in memory."""
         held = sum(block.nbytes for block in self.blocks) + sum(block.nbytes for block in self.signs)
         return held + self.documents.nbytes + self.begin.nbytes + self.slot.nbytes
 
@@ -243,9 +243,9 @@ assert _HEADER.itemsize == HEADER.size
 class Segment:
     """The documents one context owns: versions `base` + 1 and on."""
 
-    #: How often something was erased in its fork tree when it was built: all who share it know it under this.
+    #: Number of erasures in its fork tree when it was built: all logs that share it know it under this number.
     epoch = 0
-    #: What it took in memory when it was used last.
+    #: Bytes it took in memory when it was last used.
     counted = 0
 
     def __init__(self, base: int) -> None:
@@ -254,9 +254,9 @@ class Segment:
         self.columns: dict[str, NDArray[Any]] = {
             name: np.zeros(64, dtype) for name, dtype in _COLUMNS.items()
         }
-        #: Documents that are no plain message: facts, summaries, edits, retractions, and what is gone.
+        #: Documents that are not plain messages: facts, summaries, edits, retractions, and deleted content.
         self.odd: list[int] = []
-        #: The first one is that of what is gone; the others in the order in which they came.
+        #: The first one is that of deleted content; the others in the order in which they came.
         self.labels: list[Label] = [Label(Kind.EPISODE, None, None, ())]
         self._labels: dict[bytes, int] = {}
         self._spoken: list[tuple[int, ...]] = [()]
@@ -283,7 +283,7 @@ class Segment:
 
     @property
     def bytes(self) -> int:
-        """What it takes in memory, counted."""
+        """Bytes it takes in memory, counted."""
         arrays = (
             sum(column.nbytes for column in self.columns.values())
             + self._terms.nbytes
@@ -338,7 +338,7 @@ class Segment:
         self._ends.append(len(self._terms_by_document))
         for number in (*day_terms(minute // DAY), *self._spoken[code]):
             counts[number] = counts.get(number, 0) + 1
-        length = -said.count(0)  # what is found by a name does not make a text longer
+        length = -said.count(0)  # terms added for a name do not make a text longer
         for number, count in counts.items():
             count = min(count, 255)
             length += count
@@ -501,7 +501,7 @@ class Segment:
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def terms_of(self, place: int) -> NDArray[np.uint32]:
-        """Return what a document says, without its date and speaker: term << 8 | occurrences."""
+        """Return the terms of a document, without its date and speaker: term << 8 | occurrences."""
         start = self._ends[place - 1] if place else 0
         return np.array(self._terms_by_document[start : self._ends[place]], np.uint32)
 
@@ -614,7 +614,7 @@ def _mix_bits(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 class Snapshot:
-    """What one read sees: the segments of a lineage, oldest first, each up to a number of documents."""
+    """The view of one read: the segments of a lineage, oldest first, each up to a number of documents."""
 
     #: Which log each document is of, by number; None when all are of one.
     logs: Ints | None = None

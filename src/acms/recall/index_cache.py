@@ -1,8 +1,8 @@
 """The indexes of one storage handle: caught up with the log before each use, shared by sessions and forks.
 
 An index is a cache with a protocol (rules 2.1 to 2.11). Every use starts from a head row: a higher version means that
-entries were added, a higher `derived` that cards or vectors came, another `epoch` that content was erased and
-everything is read again. What is missing is healed: cards are written again from the entries, vectors by the embedder.
+entries were added, a higher `derived` that cards or vectors were added, another `epoch` that content was erased and
+everything is read again. Missing rows are healed: cards are rewritten from the entries, vectors by the embedder.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class Profiles:
         self._absent: dict[tuple[str, object], float] = {}
 
     async def find(self, namespace: str, asking: object = None) -> str | None:
-        """Return the id of a namespace's profile; None when it has none, or its sessions are anybody's.
+        """Return the id of a namespace's profile; None when it has none, or is unnamed.
 
-        `asking` is what the caller knows of its own log: when that has changed, the store is asked again.
+        `asking` is the caller's state of its own log: when it has changed, the store is asked again.
         """
         if namespace == UNNAMED:
             return None
@@ -89,7 +89,7 @@ def record_new_profile(handle: StorageBackend) -> None:
 
 
 SMALL = 256
-"""Logs with fewer messages are read anew each time: nothing of them is kept."""
+"""Logs with fewer messages are read again each time: they are not cached."""
 THREAD_ABOVE = 4_096
 """Building from more cards than this, or ranking more entries, leaves the event loop to others."""
 IDLE_SECONDS = 0.02
@@ -107,7 +107,7 @@ LEARNED = 1_024
 
 
 COVERS = 256
-"""Logs of which it is kept what is out of force."""
+"""Logs whose superseded and retracted entries are cached."""
 
 
 NO_ROWS: list[Derived] = []
@@ -117,7 +117,7 @@ IndexRecords: TypeAlias = tuple[list[bytes | None], list[int]]
 
 
 class InForce(NamedTuple):
-    """What is out of force in a log, and which messages say what is no longer so."""
+    """The superseded or retracted entries of a log, and its messages with outdated statements."""
 
     cover: Cover
     stale: Stale
@@ -128,15 +128,15 @@ NOTHING = InForce(Cover((), searchable=True), NONE)
 
 @dataclass(slots=True)
 class _Sight:
-    """What is known of one log."""
+    """The cached state of one log."""
 
     epoch: int
-    #: (owner, first version, last version) of what is inherited, oldest first, then its own without an end.
+    #: (owner, first version, last version) of inherited entries, oldest first, then its own without an end.
     lineage: tuple[tuple[str, int, int | None], ...]
     parts: list[Segment]
     #: `Head.derived` up to which rows were read, by space.
     seen: dict[str, int] = field(default_factory=dict)
-    #: The last field made of it, and what it was made for.
+    #: The last field built from it, and its cache key.
     made: tuple[tuple[int, int], Field] | None = None
 
 
@@ -152,7 +152,7 @@ class Indexes:
         self._lineages: dict[str, tuple[str, tuple[tuple[str, int], ...], str]] = {}
         #: One builds, the others wait: by root of the fork tree.
         self._locks: WeakValueDictionary[str, Building] = WeakValueDictionary()
-        #: What was ingested here and has no card yet: (context, epoch, version, id, draft).
+        #: Entries ingested here that have no card yet: (context, epoch, version, id, draft).
         self._written: deque[tuple[str, int, int, str, Draft]] = deque()
         #: IndexRecords that no index has taken yet, with the epoch they were written under, and those not yet stored.
         self._fresh: OrderedDict[tuple[str, int], tuple[int, bytes]] = OrderedDict()
@@ -189,7 +189,7 @@ class Indexes:
     # ── writing cards ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def note(self, context: str, epoch: int, version: int, id: str, draft: Draft) -> None:
-        """Remember an entry that was stored; its card is written a moment later, when nobody waits."""
+        """Remember a stored entry; its card is written a moment later, when the event loop is idle."""
         self._written.append((context, epoch, version, id, draft))
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._idle)
@@ -258,7 +258,7 @@ class Indexes:
         return not any(lock.locked() for lock in self._locks.values())
 
     async def write_records(self) -> None:
-        """Write what cards wait to be written, and hand them to the store where they are many."""
+        """Write the waiting cards, and pass them to the store when there are many."""
         if self._written:
             self.work(len(self._written))
         if self.due:
@@ -267,9 +267,9 @@ class Indexes:
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def in_force(self, context: str, head: Head, version: int) -> InForce:
-        """Return what is out of force at a version, and which messages say what is no longer so.
+        """Return the superseded or retracted entries at a version, and the messages with outdated statements.
 
-        Whatever replaces something is counted by the head, so at the head both hold until that count changes.
+        The head counts all entries that replace others, so at the head both are valid until that count changes.
         """
         if not head.rewrites:
             return NOTHING
@@ -344,7 +344,7 @@ class Indexes:
         return found
 
     def know(self, context: Context) -> tuple[str, tuple[tuple[str, int], ...], str]:
-        """Remember what `lineage` returns of a context that was read: it never changes."""
+        """Remember the result of `lineage` for a context that was read: it never changes."""
         if len(self._lineages) >= KEPT:
             self._lineages.clear()
         found = self._lineages[context.id] = (context.root, context.lineage, context.key or context.id)
@@ -375,7 +375,7 @@ class Indexes:
     async def _catch_up(
         self, context: str, sight: _Sight, head: Head, spaces: Sequence[str], lock: Building
     ) -> bool:
-        """Read what came since; return whether anything did."""
+        """Read new rows; return whether there were any."""
         came = await self._extend(context, sight, head, lock)
         for space in spaces:
             after = sight.seen.get(space, 0)
@@ -423,7 +423,7 @@ class Indexes:
                 parts.append(part)
         if not wanted:
             return False
-        kept = head.messages >= SMALL  # by the segment; what is built anew each time may need a card again
+        kept = head.messages >= SMALL  # by the segment; one that is rebuilt each time may need a card again
         after = sight.seen.get(index_record.SPACE, 0)
         for part, (own, gone) in zip(
             parts, await self.index_records(context, wanted, head, after, kept), strict=True
@@ -439,10 +439,10 @@ class Indexes:
     async def index_records(
         self, context: str, wanted: Sequence[tuple[str, int, int]], head: Head, after: int, taken: bool
     ) -> list[IndexRecords]:
-        """Return the cards of some versions of a log, by owner, first and last; of what is gone empty ones.
+        """Return the cards of ranges of a log, by owner, first and last version; empty ones for deleted entries.
 
-        Those that are stored are read above `after`, the others written anew. Those in memory are let go
-        when they are `taken`.
+        Stored cards are read above `after`, the others are rewritten. Cards in memory are released when they are
+        `taken`.
         """
         found: dict[int, bytes] = {}
         live: set[int] = set()

@@ -1,9 +1,9 @@
-"""The index of a namespace: what was said in all its sessions, found and ranked as if it were one log.
+"""The index of a namespace: the messages of all its sessions, found and ranked as if they were one log.
 
-Each entry is there once, under the session in which it was said, however many forks inherit it; whoever asks reads its
-own log as it stands, to its end, and of every other session what that one has in force. A private session is read for
-nobody but itself. Before each use one read tells where every session stands, and what moved since is read: so an
-answer never waits for a notice, and what another process wrote is found at once.
+Each entry is in it once, under the session in which it was said, however many forks inherit it. A reader sees its own
+log up to its end, and of every other session the active entries. A private session is visible only to itself. Before
+each use one read returns the heads of all sessions, and those that changed since are read: so an answer never waits for
+a notification, and entries written by another process are found at once.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Shelf(Segment):
 
 
 class NamespaceSnapshot(Snapshot):
-    """What one reader sees of a shelf."""
+    """The view one reader has of a shelf."""
 
     def __init__(self, shelf: Shelf, visible: Mapping[str, tuple[int, Ints]]) -> None:
         """Take the logs that it sees, by owner: the first version, and the documents from that one on."""
@@ -125,7 +125,7 @@ class NamespaceSnapshot(Snapshot):
 
 @dataclass(slots=True)
 class _Log:
-    """What is known of one log."""
+    """The cached state of one log."""
 
     number: int
     #: First version it owns, and the documents from that one on.
@@ -148,7 +148,7 @@ class _Log:
 
 @dataclass(slots=True)
 class _News:
-    """What was read of one log."""
+    """New data read from one log."""
 
     log: _Log
     head: Head
@@ -163,10 +163,10 @@ class _News:
 
 
 class Seen(NamedTuple):
-    """What one reader sees of a namespace."""
+    """The view one reader has of a namespace."""
 
     field: Field
-    #: Messages that say what is no longer so.
+    #: Messages with outdated statements.
     stale: Stale
     #: The facts in force, by their places in the field, and when each of them is so.
     times: Mapping[int, Period]
@@ -184,17 +184,17 @@ class Index:
     def _begin(self) -> None:
         self.shelf = Shelf()
         self._logs: dict[str, _Log] = {}
-        #: What is in force was made for: where all sessions stood, and who asked.
+        #: Cache key of the active entries: the heads of all sessions and the reader; then the result.
         self._made: tuple[object, Seen] | None = None
 
     def forget_order(self) -> None:
-        """Find out anew what is in force: content was found to be gone."""
+        """Mark the active entries for recomputation, after content was found to be deleted."""
         self._made = None
         for log in self._logs.values():
             log.order = None
 
     async def field(self, counter: str, spaces: Sequence[str], context: str | None) -> Seen:
-        """Return what is in force in all sessions, as one of them sees it, and what of it is no longer so."""
+        """Return the active entries of all sessions, as one of them sees it, and which of them are outdated."""
         await self._indexes.write_records()
         async with self._lock:
             stood = await _list_session_heads(self._indexes.storage, self._namespace)
@@ -210,7 +210,7 @@ class Index:
             self._made = stamp, made
             return made
 
-    # ── reading what came ───────────────────────────────────────────────────────────────────────────────────────────
+    # ── reading new data ────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _refresh(
         self,
@@ -219,7 +219,7 @@ class Index:
         inherited: Sequence[tuple[str, int]],
         spaces: Sequence[str],
     ) -> None:
-        """Read of every log what came since."""
+        """Read new data from every log."""
         live = sum(len(self._logs[one.context].documents) for one in heads if one.context in self._logs)
         if (
             self.shelf.count > 2 * live + THREAD_ABOVE
@@ -263,7 +263,7 @@ class Index:
         return bool(spaces) and (learned or any(space not in log.seen for space in spaces))
 
     async def _read(self, one: _Wanted, spaces: Sequence[str]) -> _News | None:
-        """Read what a log lacks; None when it was deleted meanwhile."""
+        """Read the missing data of a log; None when it was deleted meanwhile."""
         indexes = self._indexes
         try:
             head = await indexes.storage.head(one.via)
@@ -299,7 +299,7 @@ class Index:
         return news
 
     def _add(self, news: Sequence[_News]) -> None:
-        """Add what was read, and find out what of each log is in force."""
+        """Add the new data, and recompute the active entries of each log."""
         shelf = self.shelf
         grown = [one for one in news if one.cards[0]]
         runs = [(one.log.number, _last_version_of(one.log) + 1, one.cards[0]) for one in grown]
@@ -337,7 +337,7 @@ class Index:
                 ],
             )
 
-    # ── what one session sees ───────────────────────────────────────────────────────────────────────────────────────
+    # ── the view of one session ─────────────────────────────────────────────────────────────────────────────────────
 
     async def _field(
         self, heads: Sequence[SessionHead], own: SessionHead | None, inherited: Sequence[tuple[str, int]]
@@ -392,7 +392,7 @@ class Index:
         return Seen(made, NONE.of_many(stales, snapshot.find), times)
 
     def _inherited(self, owner: str, last: int, visible: dict[str, tuple[int, Ints]]) -> Ints:
-        """Return the documents that a log inherits of an ancestor, which it sees even where nobody else does."""
+        """Return the documents that a log inherits from an ancestor, visible to it even if hidden from others."""
         log = self._logs.get(owner)
         if log is None:
             return NOBODY
@@ -403,7 +403,7 @@ class Index:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What shall be known of one log: through which it is read, whose entries, from which version to which."""
+    """The data wanted of one log: the log to read it through, the owner, and the first and last version."""
 
     via: str
     owner: str
@@ -422,7 +422,7 @@ def _active_documents(log: _Log) -> Ints:
 
 
 def _index_periods(times: Mapping[int, Period], documents: Ints, first: int) -> dict[int, Period]:
-    """Return when what a log says is so, by its places on a shelf; the first of its documents has a version."""
+    """Return the validity periods of a log's entries, by their version on a shelf; `first` is its first version."""
     return {
         int(documents[version - first]) + 1: period
         for version, period in times.items()
@@ -465,18 +465,18 @@ class Namespaces:
 
     @property
     def bytes(self) -> int:
-        """What they take in memory."""
+        """Bytes they take in memory."""
         return sum(one.shelf.bytes for one in self._found.values())
 
     def forget_order(self) -> None:
-        """Find out anew what is in force: content was found to be gone."""
+        """Mark the active entries for recomputation, after content was found to be deleted."""
         for one in self._found.values():
             one.forget_order()
 
     async def field(self, namespace: str, counter: str, spaces: Sequence[str], context: str | None) -> Seen:
-        """Return what is in force in a namespace, as the log of one session sees it, and what of it is no longer so.
+        """Return the active entries of a namespace, as one session sees them, and which of them are outdated.
 
-        Messages counted by another token counter are not mixed in. With `spaces` vectors are read too.
+        Messages counted by another token counter are not included. With `spaces` vectors are read too.
         """
         index = self._found.get(namespace)
         if index is None:

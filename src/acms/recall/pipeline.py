@@ -1,7 +1,7 @@
 """The one pipeline behind every read: gather from the log, rank, plan, present.
 
-Only what reads the log awaits; the rest is pure functions of what was read, so a plan can be made again. A plan that
-knows entries by their place only asks for those it has chosen, and for no others.
+Only steps that read the log are async; the rest are pure functions of the data read, so a plan can be recomputed. A
+plan that knows entries only by position requests those it has chosen, and no others.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ SPACE = 8
 """Tokens by which a message may differ from a query that it is, save for the space around it."""
 
 NOTED = 4_096
-"""Entries that are read at a time for what a filter asks of them."""
+"""Entries that are read at a time for the fields of a filter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +87,15 @@ class Gathered:
     #: State of the log: the same while it only grows, another one once anything in it was rewritten, and one for each
     #: mode of privacy it is read in.
     stamp: str = ""
-    #: Ids of messages that a compaction left among what it took: they stay where its summary does.
+    #: Ids of messages in a compacted span that the compaction kept: they stay where its summary does.
     stays: frozenset[str] = frozenset()
     #: Tokens by which the log grows between two moves of a start; 0 when nothing was measured.
     length: int = 0
-    #: Summaries in force of what is older than the units.
+    #: Active summaries of entries older than the units.
     older: Sequence[Unit[Entry]] = ()
-    #: Entries at the head of the log that are no messages: what was made of them.
+    #: Number of entries of the log, at its head, that are not messages.
     made: int = 0
-    #: What of it has to say that it may not be so any more.
+    #: Labels of its entries that may be outdated.
     labels: Labels = UNLABELLED
 
     @property
@@ -105,7 +105,7 @@ class Gathered:
 
 
 async def load_labels(indexes: Indexes, context: str, version: int, moment: datetime | None) -> Labels:
-    """Return what the messages and summaries of a log have to say at a version and a moment."""
+    """Return the labels of the messages and summaries of a log at a version and a moment."""
     head = await indexes.storage.head(context)
     made = head.version > head.messages
     return Labels(await indexes.valid_times(context, head, version) if made else {}, moment)
@@ -123,7 +123,7 @@ async def gather_all(storage: StorageBackend, context: str, at: int | None, stag
 
 
 async def _fold_entries(entries: Sequence[Entry], cover: Cover, stage: Stage, after: int = 0) -> Units:
-    """Fold what is in force above a version into units, as a stage lets them leave."""
+    """Group the active entries above a version into units, as redacted by a stage."""
 
     def work() -> Units:
         return fold_atomic_groups(
@@ -183,7 +183,7 @@ async def gather_newest(
     stage: Stage = OPEN,
     cover: Cover | None = None,
 ) -> Gathered:
-    """Read back from a version until a budget is filled, or the log ends; `cover` says what is out of force."""
+    """Read back from a version until a budget is filled or the log ends; `cover` holds the superseded entries."""
     head = await storage.head(context)
     average = max(1.0, head.tokens / head.messages + frame.cost(Role.USER, ())) if head.messages else 1.0
     size = int(budget / average * 1.05) + 4
@@ -211,10 +211,10 @@ async def gather_since(
     stage: Stage = OPEN,
     began: int | None = None,
 ) -> Gathered:
-    """Read back from a version to a unit that has no more than so many tokens of the log before it.
+    """Read back from a version to a unit that has at most `tokens` tokens of the log before it.
 
-    Summaries that nobody asked for have no effect when they came after `began`: what they stand for is read as it was
-    said.
+    Automatic summaries created after `began` have no effect: the messages they cover are read in their original
+    wording.
     """
 
     def enough(found: Sequence[Unit[Entry]]) -> bool:
@@ -236,14 +236,14 @@ async def _gather_back(
     stage: Stage,
     cover: Cover | None = None,
 ) -> Gathered:
-    """Read back from a version, so many entries first, until what is read is enough, or the log ends."""
+    """Read back from a version, first `size` entries, until `enough` accepts the units read or the log ends."""
     context, version = head.context, version_of(head, at)
     if cover is None:
         cover = await cover_at(storage, context, head, version)
     size = min(size, max(version, 1))
     entries: list[Entry] = []
     for first, last in reversed(cover.stretches(version)):
-        end = last  # what of this stretch was not read yet ends here
+        end = last  # the unread part of this stretch ends here
         while end >= first:
             older = await storage.read(context, at=end, after=first - 1, newest=size)
             entries = older + entries
@@ -271,7 +271,7 @@ def _end_of_previous_stretch(cover: Cover, first: int) -> int:
 
 
 def cost_of(found: Sequence[Unit[Entry]], frame: Frame) -> int:
-    """Return what some units cost in a frame."""
+    """Return the cost of some units in a frame."""
     entries = [entry for unit in found for entry in unit.entries]
     return sum(
         [entry.tokens + frame.cost(rendered_role(entry), entry.parts, entry.actor) for entry in entries]
@@ -308,7 +308,7 @@ def plan_window(
 
 
 def build_window_candidate(unit: Unit[Entry], frame: Frame, told: Mapping[str, str]) -> Candidate:
-    """Return a unit of a window with what has to be told of it, by id."""
+    """Return a unit of a window with its label; `told` holds the labels by id."""
     one = build_candidate(unit, Source.WINDOW, frame)
     return append_label(one, told.get(unit.entries[0].id, "")) if told else one
 
@@ -369,7 +369,7 @@ class Gone(Exception):
 
 
 class _Caught(NamedTuple):
-    """What is read: the index at a version, what is stale there, its facts, and how much it was reflected on."""
+    """The data read: the index at a version, outdated messages, facts, and the count of non-message entries."""
 
     version: int
     field: Field
@@ -418,9 +418,9 @@ async def rank_log(
     weights: Mapping[str, float],
     asked: Recall | None = None,
 ) -> Ranked:
-    """Catch the index of a log up with its head and rank the entries in force at a version.
+    """Catch the index of a log up with its head and rank the active entries at a version.
 
-    Those of its whole namespace, or only what a filter lets through, when that is asked.
+    Rank those of its whole namespace, or only those that a filter accepts, when asked to.
     """
     from acms.recall.companions import add_companions
     from acms.recall.query import parse_query, remove_speakers
@@ -490,7 +490,7 @@ async def _evaluate_filter(reader: Reader, field: Field, asked: Recall) -> NDArr
 
 
 async def _load_filter_fields(storage: StorageBackend, field: Field, places: Ints) -> None:
-    """Look up when some entries were said and what their callers noted, log by log."""
+    """Look up the times and the metadata of some entries, log by log."""
     wanted: dict[str, dict[int, tuple[Segment, int]]] = {}
     for document in field.documents(places).tolist():
         _, segment, at = field.snapshot.where(document)
@@ -509,7 +509,7 @@ async def _load_filter_fields(storage: StorageBackend, field: Field, places: Int
 
 
 async def run_recall(reader: Reader, context: str | None, at: int | None, asked: Recall) -> ContextItems:
-    """Return the current episode's newest messages and what in the past answers the query (seed 004, steps 2-6)."""
+    """Return the current episode's newest messages and the past answers to the query (seed 004, steps 2-6)."""
     from acms.recall.ranking import CANDIDATES, SHORT
     from acms.recall.topic import concerns_others
 
@@ -552,7 +552,7 @@ def _hold_others(found: Ranked, frame: Frame, tokens: int) -> None:
 
 
 def remove_gone_content(reader: Reader, gone: Gone, found: Ranked, beside: Beside) -> None:
-    """Take what was found to be gone out of every index that may hold it."""
+    """Remove content found to be deleted from every index that may hold it."""
     reader.indexes.blank(found.context, found.field, gone.ids)
     if beside.profile is not None:
         reader.indexes.blank(*beside.profile, gone.ids)
@@ -584,7 +584,7 @@ def plan_recall(
     frame: Frame,
     beside: Beside | None = None,
 ) -> Steps[ContextItems]:
-    """Choose what to show of what is ranked, and of what is known."""
+    """Choose which ranked entries and known facts to show."""
     from acms.recall.candidates import collect_candidates, collect_fact_candidates, merge_candidate_sets
 
     terms = _build_terms(found, asked, latest, beside)
@@ -621,7 +621,7 @@ def plan_recall(
 
 
 def _build_terms(found: Ranked, asked: Recall, latest: Entry | None, beside: Beside | None) -> Terms:
-    """Return on what terms a ranked log is offered; a newest message that is the query itself is no answer to it."""
+    """Return the terms for candidates of a ranked log; a newest message that is the query itself is no answer."""
     from acms.recall.candidates import Terms
 
     asks = latest is not None and latest.content.strip() == asked.query.strip()
@@ -679,7 +679,7 @@ def build_recall_result(
 
 
 def tier_of_ranking(found: Ranked) -> str:
-    """Return who ranked a log: "words", or the model that compared what was meant."""
+    """Return the ranking tier of a log: "words", or the name of the model that compared meanings."""
     space = found.ranking.query.space
     return "words" if space is None or not found.ranking.coverage else space.rsplit("/", 3)[0]
 
@@ -688,10 +688,10 @@ T = TypeVar("T")
 
 
 async def run_plan(steps: Steps[T], reader: Reader, tokens: int = 0) -> T:
-    """Give a plan the entries, as they may leave, and the scores it asks for until it is done.
+    """Answer a plan's requests for redacted entries and reranker scores until it is done.
 
-    What was read before a reranker thought about it is read again before it is shown: it may be gone since. A plan of
-    many tokens is made beside the event loop.
+    Entries read before a reranker ran are read again before they are shown: they may have been deleted since. A plan of
+    many tokens is made off the event loop.
     """
 
     async def answer(wanted: list[str] | Pairs) -> object:
@@ -710,11 +710,11 @@ async def run_plan(steps: Steps[T], reader: Reader, tokens: int = 0) -> T:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What stands beside the ranked messages of a log."""
+    """Facts and profile data used along with the ranked messages of a log."""
 
     #: The facts of the namespace, then those of each log.
     known: Sequence[Known] = ()
-    #: What the namespace's profile says about messages of this log.
+    #: The statements of the namespace's profile about messages of this log.
     stale: Stale = NONE
     #: The profile's whole index: content found to be gone is taken out of it.
     profile: tuple[str, Field] | None = None

@@ -37,11 +37,11 @@ from acms.text.condense import condense_arguments, condense_output, find_level, 
 from acms.text.tokenizer import content_terms, split_words
 
 CUT = " […] "
-"""Stands for what was left out of a text that did not fit."""
+"""Marks text left out because it did not fit."""
 
 
 LABEL = 20
-"""Tokens of a label, about: what it really takes is counted with the text."""
+"""Estimated tokens of a label; its real tokens are counted with the text."""
 COUNTED = 16_384
 """Entries whose count is kept."""
 
@@ -54,7 +54,7 @@ class TextFrame:
         self._separator = counter.count(SEPARATOR)
         self._known: dict[str | None, int] = {}
         #: Whether the counts of paragraphs that begin with a letter add up, and those of such entries by id and text:
-        #: of what is shown again nothing has to be read, and counting reads a table of millions of bytes.
+        #: entries shown again are not counted again, since counting reads a table of millions of bytes.
         self._adds = bool(getattr(counter, "paragraphs", False))
         self._counted: dict[tuple[str, Role | None, str | None, str | None, bool, int], int] = {}
 
@@ -130,9 +130,9 @@ Steps: TypeAlias = Generator[list[str] | Pairs, Any, T]
 """A plan under way: it asks for entries by id and goes on with `Rows`, or for `Scores`."""
 
 SUMMARIES_SHARE = 0.25
-"""Share of what the latest message leaves that is reserved for summaries of what does not fit (decision 0061)."""
+"""Share of the tokens left by the latest message that is reserved for summaries of omitted ones (decision 0061)."""
 LEAST_BUDGET = 6
-"""Tokens below which nothing is shown: they hold no more than a speaker's name and a mark of what was cut."""
+"""Tokens below which nothing is shown: they hold no more than a speaker's name and a cut mark."""
 LEAST = 48
 """Tokens that an excerpt is worth."""
 
@@ -148,9 +148,9 @@ class Candidate(NamedTuple):
     relevance: float = 0.0
     boost: float = 0.0
     score: float = 0.0
-    #: Returns what each signal adds to its worth.
+    #: Returns the contribution of each signal to its relevance.
     parts: Callable[[], Mapping[str, float]] = dict
-    #: Says what has to be told beside the text: of a fact, when it is so.
+    #: Text to show along with the content: for a fact, its period of validity.
     label: str = ""
     #: Whether it is external text, or was made from some.
     external: bool = False
@@ -205,9 +205,9 @@ def append_label(one: Candidate, told: str) -> Candidate:
 
 
 def choose_newest_suffix(candidates: Sequence[Candidate], budget: int) -> list[Choice]:
-    """Choose the newest contiguous candidates that fit; the newest is always in, to be cut if it must be.
+    """Choose the newest contiguous candidates that fit; the newest is always included, cut if necessary.
 
-    Where not all fit, summaries stand for what is older than the rest: a share of the room is theirs.
+    Where not all fit, summaries cover the omitted older ones, with a reserved share of the budget.
     """
     chosen: list[Choice] = []
     left = budget
@@ -241,10 +241,10 @@ def choose_newest_suffix(candidates: Sequence[Candidate], budget: int) -> list[C
 
 
 def _reserve_summary_tokens(candidates: Sequence[Candidate], left: int) -> dict[int, int]:
-    """Return the room that is reserved for each summary among some candidates, by place: for its shortest text.
+    """Return the tokens reserved for each summary among some candidates, by index: those of its shortest text.
 
-    Together they have no more than their share of what the latest message leaves. The longest comes first: it stands
-    for most.
+    Together they have at most their share of the tokens that the latest message leaves. The longest comes first,
+    because it covers most.
     """
     places = [
         index
@@ -355,9 +355,9 @@ def _explain_trim(choice: Choice, trims: Mapping[str, Demotion]) -> Choice:
 
 
 def trim_entry(entry: Entry, spans: Sequence[Span]) -> Entry:
-    """Return a message with what of it is still good, and marks where something was left out.
+    """Return a message reduced to its still valid stretches, with marks where text was left out.
 
-    The stretches are those of what was stored: in one that was redacted they are looked up.
+    The stretches are those of the stored text: in a redacted text they are looked up.
     """
     if isinstance(entry, Cleared):
         if entry.privacy is Privacy.BLOCK:
@@ -424,7 +424,7 @@ def _shorten_items(
 
 
 def _apply_label(item: ContextItem, one: Candidate, counter: TokenCounter, frame: Frame) -> ContextItem:
-    """Say of an item what its label does; of what was cut to nothing there is nothing to say."""
+    """Add the label of a candidate to its item, unless the item was cut to nothing."""
     if not item.content:
         return item
     content = attach_label(item.content, one.label)
@@ -465,7 +465,7 @@ def _excerpt_item(
 def _excerpt_group(
     items: Sequence[ContextItem], budget: int, counter: TokenCounter, frame: Frame, query: str
 ) -> list[ContextItem]:
-    """Show of a tool call and its answers what shares the most words with the query, what is short whole."""
+    """Show the parts of a tool call and its answers that share the most words with the query; short items whole."""
     order = sorted(range(len(items)), key=lambda index: items[index].token_count)
     shown = list(items)
     left = budget
@@ -480,7 +480,7 @@ def _excerpt_group(
 
 
 def _restore_result_part(item: ContextItem, whole: ContextItem) -> ContextItem:
-    """Return a cut item of a tool's answer as one: what it answers is still known."""
+    """Restore a cut item as a tool result, so that the call it answers is still known."""
     parts = tuple(
         [replace(part, output=item.content) for part in whole.parts if isinstance(part, ToolResult)][:1]
     )
@@ -502,10 +502,10 @@ def _build_item(
     one = choice.candidate
     role = rendered_role(entry)
     redaction = day = None
-    if isinstance(entry, Cleared):  # the index knows what it was when it was stored
+    if isinstance(entry, Cleared):  # the index knows the entry as it was stored
         redaction = entry.redaction
         tokens = entry.tokens + frame.cost(role, entry.parts, display_name_of(entry))
-    # The day on which a fact or a summary was written is not the day of what it says.
+    # The day on which a fact or a summary was written is not the day of its content.
     if dated and one.source is not Source.FACT and resolve_speaker(entry.actor, role) is not None:
         day = entry.created_at.astimezone(UTC).date().isoformat()
     return ContextItem(
@@ -596,9 +596,9 @@ def _cut_arguments(item: ContextItem, budget: int, counter: TokenCounter, frame:
 
 
 def cut_middle(text: str, budget: int, counter: TokenCounter) -> str:
-    """Return the most of a text's head and tail, joined by a mark, that a budget holds; "" when nothing fits.
+    """Return the longest head and tail of a text, joined by a mark, that fit a budget; "" when nothing fits.
 
-    Two thirds of what is kept is head. The longest such text is found by bisection, so it ends on token boundaries.
+    Two thirds of the kept text is head. The longest such text is found by bisection, so it ends on token boundaries.
     """
 
     def at(kept: int) -> str:

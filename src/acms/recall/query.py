@@ -31,7 +31,7 @@ class QueryWord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """What a recall asks with."""
+    """A query as a recall uses it."""
 
     words: tuple[QueryWord, ...]
     #: Of each name in it, a path, an amount, "roll back" as one word: the terms of its own words, and those under which
@@ -41,7 +41,7 @@ class Query:
     vector: Floats | None = None
     #: Speakers whom it names.
     speakers: frozenset[str] = frozenset()
-    #: What a mark weighs, by marker; nothing for a marker that is not there.
+    #: Weight of a mark, by marker; none for a missing marker.
     marker_weights: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def resolve_names(self, holds: Callable[[int], bool]) -> Query:

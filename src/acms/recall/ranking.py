@@ -1,4 +1,4 @@
-"""Rank: the messages of a corpus that answer a query, best first, with what spoke for each of them."""
+"""Rank: the messages of a corpus that answer a query, best first, with the reasons for each of them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Ranking:
     def __init__(
         self, field: Field, query: Query, size: int = CANDIDATES, allowed: NDArray[np.bool_] | None = None
     ) -> None:
-        """Rank a corpus; all of it tells how rare a word is, and only what is allowed becomes a candidate."""
+        """Rank a corpus; the rarity of words comes from all of it, but only `allowed` entries become candidates."""
         self.field = field
         self.query = query.resolve_names(lambda number: len(field.snapshot.postings(number)) > 0)
         #: Which entries may be shown; None for all.
@@ -85,7 +85,7 @@ class Ranking:
         self.places = np.concatenate([self.places[:size], rest[stays]])
 
     def keep_all(self) -> None:
-        """Let everything that may be shown be a candidate, also what does not answer."""
+        """Make every entry that may be shown a candidate, even those that do not answer."""
         places = np.arange(len(self.field)) if self.allowed is None else np.flatnonzero(self.allowed)
         self.places = places[np.lexsort((places, -self._order[places]))]
 
@@ -129,10 +129,10 @@ class Ranking:
 
     @cached_property
     def on_topic(self) -> NDArray[np.bool_]:
-        """Return which messages share a content word with the query, or lie near its meaning.
+        """Return which messages share a content word with the query, or are near to it in meaning.
 
-        The name of a speaker counts only if it is the sole content word: all that somebody says holds it. A greeting
-        is about nothing, whatever else holds its words.
+        The name of a speaker counts only if it is the sole content word, because all messages of that speaker hold it.
+        No message is on topic for a greeting, even if it holds the same words.
         """
         found = np.zeros(len(self.field), bool)
         content = find_content_words(self.query)
@@ -146,9 +146,9 @@ class Ranking:
         return found
 
     def distances(self, places: Ints) -> list[int]:
-        """Return how far each message is from what is on topic: 0 for itself, 1 for the next one, else 2.
+        """Return the distance of each message from the nearest on-topic one: 0 if on topic, 1 if adjacent, else 2.
 
-        Held messages and companions count as on topic. Of one without any content word it is 3.
+        Held messages and companions count as on topic. A message without any content word has distance 3.
         """
         near = np.zeros(len(self.field) + 2, bool)
         near[:-2] |= self.on_topic
@@ -197,11 +197,11 @@ class Ranking:
         return float(self.relevances[place])
 
     def score(self, place: int) -> float:
-        """Return what a message is worth for its tokens, in [0, 1]; 1 is the best."""
+        """Return the cost-scaled score of a message, in [0, 1]; 1 is the best."""
         return self.scores_of(np.array([place]))[0]
 
     def scores_of(self, places: Ints) -> list[float]:
-        """Return what some messages are worth for their tokens, in [0, 1]."""
+        """Return the cost-scaled scores of some messages, in [0, 1]."""
         # rounded, for the last bits depend on how an index is cut into segments
         found: list[float] = (self._order[places].astype(np.float64) / (self.best or 1)).round(6).tolist()
         return found
@@ -211,18 +211,18 @@ class Ranking:
         return [self._companions.get(place, 0.0) for place in places.tolist()]
 
     def marks_of(self, places: Ints) -> list[float]:
-        """Return what their marks add to some messages, as shares of the best relevance without marks."""
+        """Return the contributions of marks to some messages, as shares of the best relevance without marks."""
         best = np.float32(float(self.scores.plain.max(initial=0.0)) or 1.0)
         found: list[float] = ((self.scores.marked[places] - self.scores.plain[places]) / best).tolist()
         return found
 
     def score_at_cost(self, place: int, tokens: int) -> float:
-        """Return what a message is worth when so many tokens are shown for it."""
+        """Return the cost-scaled score of a message for which so many tokens are shown."""
         at_cost = order_by_cost(self.scores.marked[[place]], np.array([tokens], np.uint32))
         return float(at_cost[0]) / (self.best or 1)
 
     def parts(self, place: int) -> Mapping[str, float]:
-        """Return what each signal adds to the relevance of a message, as shares of the best."""
+        """Return the contribution of each signal to the relevance of a message, as shares of the best."""
         scores = self.scores
         best = float(scores.marked.max(initial=0.0)) or 1.0
         found = {"message": float(scores.own[place]), "near": float(scores.near[place])}

@@ -1,7 +1,7 @@
-"""Derived rows made again from the log: cards, and the vectors of an embedder, wherever they are kept.
+"""Rebuild the derived rows of a log: cards, and the vectors of an embedder, wherever they are kept.
 
-Nothing here is needed for a log to be read; it is needed before it is ranked as well and as fast as it could be. Only
-what is missing or not as the log says is written, so a call that was interrupted is continued by the same call.
+A log can be read without them; they are needed to rank it as well and as fast as possible. Only rows that are missing
+or disagree with the log are written, so an interrupted call is continued by the same call.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _Parts: TypeAlias = Mapping[int, tuple[int, int, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reindexed:
-    """What was made again."""
+    """The rebuilt rows."""
 
     contexts: int = 0
     #: Entries that were looked at, each once although several forks may read it.
     entries: int = 0
-    #: Cards that were missing or not as the log says.
+    #: Cards that were missing or disagreed with the log.
     cards: int = 0
-    #: Vectors that were missing or not as the log says.
+    #: Vectors that were missing or disagreed with the log.
     vectors: int = 0
     #: Vectors that went from the store to the place where vectors are kept.
     moved: int = 0
@@ -69,11 +69,11 @@ async def reindex(
     privacy: Privacy | None = None,
     progress: Progress = lambda done, total: None,
 ) -> Reindexed:
-    """Make the derived rows of a context, or of every live one, as the log says they should be.
+    """Rebuild the derived rows of a context, or of every live one, so that they agree with the log.
 
-    Without an embedder only cards. What may not be sent to it, by its own mode or by `privacy`, that of the
-    configuration, is not, and loses the vectors it had. `ProviderError` when the embedder fails; what was made until
-    then is stored.
+    Without an embedder only cards are rebuilt. Entries that may not be sent to it, by their own mode or by `privacy`,
+    the mode of the configuration, are not sent and lose their vectors. `ProviderError` is raised when the embedder
+    fails; rows written until then stay stored.
     """
     work = _Work(storage, None if embedder is None else Embedding(storage, embedder, privacy))
     home: StorageBackend | None = storage
@@ -100,7 +100,7 @@ async def reindex(
 async def _plan_ranges(
     storage: StorageBackend, context: str | None
 ) -> list[tuple[str, list[tuple[int, int]]]]:
-    """Return which versions of which contexts to go through: what forks share once."""
+    """Return the version ranges to process per context; versions shared by forks are included once."""
     found = (
         [one async for one in _iterate_contexts(storage)]
         if context is None

@@ -1,4 +1,4 @@
-"""What a recall is asked for, what it reads with, and a log once it is ranked."""
+"""The request of a recall, the objects it reads with, and a ranked log."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Markers: TypeAlias = tuple[tuple[int, str], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recall:
-    """What a recall was asked for."""
+    """The request of a recall."""
 
     query: str
     budget: int
@@ -46,7 +46,7 @@ class Recall:
     floor: float = 0.4
     weights: Mapping[str, float]
     markers: Markers = ()
-    #: Also find what was said in the other sessions of this namespace.
+    #: Also search the other sessions of this namespace.
     namespace: str | None = None
     #: Share of the budget that external text may take while other text that answers is left out.
     external_share: float = 0.25
@@ -57,9 +57,9 @@ class Recall:
     limit: int | None = None
     #: Also ask the profile of this namespace.
     profile: str | None = None
-    #: Show also what messages say that is no longer so, and facts that were so once.
+    #: Show outdated statements of messages and ended facts too.
     superseded: bool = False
-    #: When it is asked: what is over by then is not shown as if it were so. None is when the log was written last.
+    #: Time of the recall: entries that have ended by then are not shown as current. None: when the log last grew.
     moment: datetime | None = None
     #: Show the current episode only as far as it is relevant.
     relevant: bool = False
@@ -67,13 +67,13 @@ class Recall:
     rerank: int = 0
     #: Ask other sessions of the namespace only if they say something about the query, see `acms.recall.topic`.
     on_topic: bool = False
-    #: Tokens up to which what other sessions of the namespace say is shown whole, also what does not answer.
+    #: Tokens up to which other sessions of the namespace are shown whole, including messages that do not answer.
     others_whole: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """What reads need: the store, the indexes over it, and how tokens are counted."""
+    """The objects that reads need: the store, the indexes over it, and the token counter."""
 
     storage: StorageBackend
     indexes: Indexes
@@ -81,7 +81,7 @@ class Reader:
     counter: TokenCounter
     frame: Frame
     reranking: Reranking | None = None
-    #: What may leave of what is read.
+    #: The redaction applied to everything read.
     stage: Stage = OPEN
     #: The indexes of namespaces; None where only single logs are read.
     namespaces: Namespaces | None = None
@@ -95,14 +95,14 @@ class Ranked:
     version: int
     field: Field
     ranking: Ranking
-    #: Messages that say what is no longer so.
+    #: Messages with outdated statements.
     stale: Stale = NONE
-    #: Entries at its head that are no messages: what was made of them.
+    #: Number of its entries, at its head, that are not messages.
     made: int = 0
     #: Its facts in force, by version, and when each of them is so; beside them messages and summaries with a label.
     times: Mapping[int, Period] = given(default_factory=dict[int, Period])
     warnings: tuple[str, ...] = ()
 
     def labels(self, moment: datetime | None) -> Labels:
-        """Return what its messages and summaries have to say at a moment; None is when it was written last."""
+        """Return the labels of its messages and summaries at a moment; None means the time of the last write."""
         return Labels(self.times, moment or self.field.newest) if self.times else UNLABELLED

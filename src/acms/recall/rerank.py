@@ -1,9 +1,10 @@
-"""Rerank: a model that reads query and text together has a say in the order of the best candidates of the past.
+"""Rerank: a model that reads query and text together adjusts the order of the best candidates of the past.
 
-Which texts it is asked about and what its scores change is decided here; who asks it is told by the plan, which yields
-the question. Its scores are fused with those that brought the candidates here, each measured in standard deviations
-from the mean of the candidates (z-score normalisation: Renda and Straccia, "Web metasearch: rank vs. score based rank
-aggregation methods", 2003): a model whose scores tell little moves little. What is not its to read stays where it was.
+This module decides which texts are scored and how the scores change the order; the plan yields the question, and its
+driver calls the model. The model's scores are fused with the ranking scores, each measured in standard deviations from
+the mean of the candidates (z-score normalisation: Renda and Straccia, "Web metasearch: rank vs. score based rank
+aggregation methods", 2003): a model whose scores hardly differ changes little. Candidates that are not scored keep
+their positions.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ LEAST_SCORE = 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reranked:
-    """What a reranker is asked, and what stands whatever it says."""
+    """The question to a reranker, and limits that hold whatever it answers."""
 
     query: str
     #: Candidates it is asked about, at most.
@@ -101,7 +102,7 @@ def fuse_scores(own: Sequence[float], given: Sequence[float]) -> list[float]:
 
 
 def _text_of_candidate(one: Candidate, rows: Mapping[str, Entry], trims: Mapping[str, Demotion]) -> str:
-    """Return what a reranker reads of a candidate; "" when nothing of it is its to read."""
+    """Return the text a reranker reads of a candidate; "" when it may read none of it."""
     found = [rows[entry.id] for entry in one.unit.entries]
     if any(entry.privacy is Privacy.BLOCK for entry in found):
         return ""

@@ -31,7 +31,7 @@ NAMED = 1.5
 FRAME = 30
 """Tokens that showing any message costs beside its text: name, date, separators."""
 LIFT = 6.0
-"""What a mark adds: its weight times this times the best relevance, as far as the message is about the question."""
+"""Contribution of a mark: its weight times this times the best relevance, to the extent the message is on topic."""
 ABOUT = 3.0
 """Standard deviations of meaning from which a marked message is fully about the question."""
 SPARSE = 64
@@ -42,7 +42,7 @@ DENSE_CELLS = 1 << 17
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What every message of a corpus is worth for a query."""
+    """The relevance of every message of a corpus for a query."""
 
     #: BM25 of each message, and of its neighbourhood.
     own: Floats
@@ -108,7 +108,7 @@ def score_messages(corpus: Field, query: Query, *, asking: int = -1) -> Scores:
 
 
 def order_by_cost(relevance: Floats, tokens: NDArray[np.uint32]) -> Floats:
-    """Return what each message is worth for its tokens (cost-scaled greedy choice: Lin and Bilmes, 2010)."""
+    """Return the cost-scaled score of each message (cost-scaled greedy choice: Lin and Bilmes, 2010)."""
     return np.asarray(relevance / np.sqrt(tokens.astype(np.float32) + np.float32(FRAME)), np.float32)
 
 
@@ -226,9 +226,9 @@ def _speaker_factor(corpus: Field, query: Query) -> Floats:
 def _add_marks(
     corpus: Field, query: Query, plain: Floats, meaning: Floats | None, holders: Sequence[Ints]
 ) -> Floats:
-    """Return relevance with marks: what the topic of the query justifies is added, never multiplied.
+    """Return relevance with marks: a contribution justified by the topic of the query is added, never multiplied.
 
-    A topic word that stands in every message has no rarity, so a factor would raise nothing.
+    A topic word that occurs in every message has no rarity, so a factor would raise nothing.
     """
     lifts = corpus.mark_weights(query.marker_weights)
     if lifts is None or not len(plain):

@@ -1,6 +1,6 @@
-"""Selection: which ranked candidates a budget holds, in which shares, and why.
+"""Selection: which ranked candidates fit a budget, in which shares, and why.
 
-Pure functions of the candidates. `acms.recall.planner` writes what was chosen and counts it.
+Pure functions of the candidates. `acms.recall.planner` writes the chosen ones and counts them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ EXCERPTS = 3
 NEIGHBOURS = 0.07
 """Share of a budget for messages that are not about the query but near one that is: a twentieth of a request."""
 RESULT = 0.125
-"""A tool call whose answers are larger than this share of the budget is shown with what in them answers."""
+"""A tool call whose answers exceed this share of the budget is shown with only their matching parts."""
 
 
 class ExternalBudget:
@@ -57,10 +57,10 @@ def divide_budget(
 ) -> list[Choice]:
     """Divide a budget between the past and the current episode, both oldest first.
 
-    The latest message first; then up to `floor` of the budget for the rest of the current episode, marked messages
-    and then newest first; then what answers by score, of the past as of the current episode; then what is left for
-    the current episode again. A share that is not used flows on.
-    Of all of it external text has at most `external_share` while other text that answers is left out.
+    The latest message comes first; then up to `floor` of the budget goes to the rest of the current episode, marked
+    messages and then newest first; then to answers by score, from the past and the current episode alike; then the rest
+    to the current episode again. An unused share passes to the next. External text has at most `external_share` of the
+    whole budget while other text that answers is left out.
     """
     shown: list[Choice | None] = [None] * len(current)
     left = budget
@@ -104,10 +104,10 @@ def divide_budget(
 
 
 def split_neighbours(past: Sequence[Candidate], budget: int) -> tuple[Sequence[Candidate], Sequence[Choice]]:
-    """Return what is about the query with the best of what stands near it, and the choices to leave out the rest.
+    """Keep messages about the query and the best of their neighbours; return the rest as rejected choices.
 
-    A message without a content word of the query, or its meaning, is worth its tokens only as a part of an exchange:
-    such messages have a small share of the budget together, and none without any content word.
+    A message that shares neither a content word nor the meaning of the query is useful only as a part of an exchange:
+    such messages together have a small share of the budget, and those without any content word have none.
     """
     left = int(NEIGHBOURS * budget)
     gone: dict[int, Choice] = {}
@@ -167,12 +167,12 @@ def _best_items(choices: Sequence[Choice], order: Sequence[int], most: int) -> s
 
 
 def best_first(one: Candidate) -> tuple[float, float, int]:
-    """Return what sorts candidates by score, then as they were said."""
+    """Return a sort key that orders candidates by score, then by relevance and version."""
     return -one.score, -one.relevance, one.unit.version
 
 
 def _leaders_first(one: Candidate) -> tuple[float, bool, float, int]:
-    """Return what sorts candidates by score, each companion right after the statement that it stands beside."""
+    """Return a sort key by score that puts each companion right after the statement it belongs to."""
     worth = max(one.score, one.leader_score)
     return -worth, one.leader_score > one.score, -one.relevance, one.unit.version
 
@@ -180,7 +180,7 @@ def _leaders_first(one: Candidate) -> tuple[float, bool, float, int]:
 def _choose_by_score(
     past: Sequence[Candidate], budget: int, left: int, external: ExternalBudget
 ) -> tuple[list[Choice], int]:
-    """Choose what of the past fits into what is left of a budget, by score; return what is left.
+    """Choose candidates of the past that fit the remaining budget, by score; return the choices and the rest.
 
     External text beyond its share waits until all other text had its turn.
     """
@@ -221,7 +221,7 @@ def _choose_by_score(
 
 
 def _choose_candidate(one: Candidate, budget: int, left: int, *, whole: bool, excerpt: bool) -> Choice:
-    """Choose a candidate whole, what in a tool call answers, or an excerpt, if it fits into what is left."""
+    """Choose a candidate whole, the answering part of a tool call, or an excerpt, if it fits into `left` tokens."""
     tokens = one.tokens
     single = len(one.costs) == 1
     if not single and not whole:

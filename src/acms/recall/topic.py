@@ -1,4 +1,4 @@
-"""Topic: the words of a query that say what it is about, and whether other sessions have anything to say about it."""
+"""Topic: the content words of a query, and whether other sessions have anything to say about it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from acms.recall.scoring import Scores
 from acms.text.tokenizer import compute_idf, function_terms, primary_term, subjectless_terms
 
 LEAST_SHARE = 0.45
-"""Share of what a query asks that an exchange of another session must hold: a little less than half of its words."""
+"""Share of the query that an exchange of another session must hold: a little less than half of its words."""
 REACH = 2
 """Messages before and after one that belong to its exchange."""
 LOOKED_AT = 64
@@ -36,9 +36,9 @@ def contentless_terms() -> frozenset[int]:
 
 
 def find_content_words(query: Query) -> list[int]:
-    """Return the places of the words of a query that say what it is about; none for a greeting or an acknowledgment.
+    """Return the indexes of the content words of a query; none for a greeting or an acknowledgment.
 
-    A courtesy is a word like any other beside words that are none: "the right night".
+    A courtesy counts like any other word when other content words are present: "the right night".
     """
     function = function_terms()
     found = [place for place, word in enumerate(query.words) if word.is_name or word.terms[0] not in function]
@@ -50,9 +50,9 @@ def find_content_words(query: Query) -> list[int]:
 def concerns_others(field: Field, query: Query, scores: Scores, places: Ints) -> bool:
     """Return whether other sessions say something about a query.
 
-    It names a speaker, its meaning is near, or one exchange holds about half of what it asks, or two of its words that
-    are rare together. Otherwise a question on a new topic would recall anything that shares one of its words. `places`
-    are the candidates, best first.
+    They do if it names a speaker, its meaning is near, or one exchange holds about half of its content, or two of its
+    words that are rare together. Otherwise a question on a new topic would recall anything that shares one of its
+    words. `places` are the candidates, best first.
     """
     if query.speakers:
         return True

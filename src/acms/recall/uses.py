@@ -1,7 +1,7 @@
-"""Uses: how often answers cited which entry, kept in a record beside the log.
+"""Uses: how often answers cited each entry, kept in a record beside the log.
 
-No entry and no part of the ranking: what was useful once is not more true. It goes with an erasure, is not exported,
-and is made anew in a fork.
+Uses are not entries and do not affect the ranking: an entry that was useful once is not more true. They are deleted
+with an erasure, are not exported, and start empty in a fork.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Meaning: how near the vectors of an entry, and of its neighbourhood, are to that of a query; of one space only.
 
-An entry has one vector, or one for each chunk of a long text, of which the nearest counts. A cosine tells nothing by
-itself, so it is measured from the mean of all, in standard deviations (z-score normalisation). What stands around an
-entry counts half, as it does for words: a message alone is often too short to mean much.
+An entry has one vector, or one for each chunk of a long text, of which the nearest counts. A single cosine means
+little, so it is measured from the mean of all, in standard deviations (z-score normalisation). Neighbouring entries
+count half, as they do for words: a message alone is often too short to mean much.
 """
 
 from __future__ import annotations
