@@ -40,7 +40,7 @@ class Source:
         self.name = name
         #: Where it is in the folder or archive that is imported, with forward slashes.
         self.path = PurePosixPath(path or name)
-        #: What was read and not imported, by reason.
+        #: Number of records that were read and not imported, by reason.
         self.skipped = Counter[str]()
         #: The record that was read last, for errors.
         self.place = name
