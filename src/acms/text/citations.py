@@ -29,7 +29,7 @@ class Shows(Protocol):
     """Something that shows entries: recalled items, a rendered prompt."""
 
     def entry_texts(self) -> Mapping[str, str]:
-        """Return what is shown of each entry, by its id."""
+        """Return the shown text of each entry, by its id."""
         ...
 
 
