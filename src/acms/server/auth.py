@@ -153,7 +153,7 @@ class Gate:
 
 
 def _check_scope(found: Principal, scope: Scope) -> None:
-    """Raise `PermissionDeniedError` when a key or token is not for what is asked."""
+    """Raise `PermissionDeniedError` if a key or token does not allow the scope."""
     if scope not in found.scopes:
         denied = PermissionDeniedError(
             f"the key lacks the scope {scope.value}",

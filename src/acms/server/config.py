@@ -58,7 +58,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """How the HTTP service is reached and what it allows."""
+    """The address, the access rules and the limits of the HTTP service."""
 
     #: Whether a key is needed. Without one everybody is the tenant `tenant` and may do everything.
     auth: Literal["required", "off"] = "required"
