@@ -155,7 +155,7 @@ class Turn:
     summary: bool = False
     #: When it was said; None for a text made from several messages.
     created_at: datetime | None = None
-    #: Where the text came from, which decides what it may change.
+    #: Origin of the text, which decides which facts it may change.
     origin: Origin = Origin.USER
 
 
@@ -596,7 +596,7 @@ class Searchable(Protocol):
     """A store that can be searched for remains of erased entries."""
 
     async def residue(self, ids: Sequence[str], texts: Sequence[bytes]) -> list[str]:
-        """Return a description of each remain of the entries and their texts, without their content."""
+        """Return descriptions of all remains of the entries and their texts, without their content."""
         ...
 
 

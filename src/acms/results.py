@@ -79,7 +79,7 @@ class MessageReceipt:
     embedded: Embedded = "stored"
     #: True when this key had been ingested before: nothing new was stored.
     repeated: bool = False
-    #: What had to be repaired or cut so that it could be stored, in words.
+    #: Descriptions of repairs and cuts that were needed to store it.
     notes: tuple[str, ...] = ()
 
 

@@ -148,7 +148,7 @@ class SharedSession:
         self.retained = self.closed = False
         #: The current time of a query or a statement, which decides which facts are valid.
         self.clock: Callable[[], datetime] = _utc_now
-        #: What it has in each event loop that uses it.
+        #: Its state in each event loop that uses it.
         self._loops: PerLoop[_Here] = PerLoop(_Here)
 
     def sibling(self, context: Context) -> SharedSession:
@@ -236,7 +236,7 @@ class SharedSession:
 
     @property
     def background(self) -> Background:
-        """Return the worker of the storage handle in this process; the first session receives its unassigned events."""
+        """Return this process's worker for the storage handle; events without a session go to the first session."""
         from acms.jobs.worker import get_background_worker
 
         return get_background_worker(
