@@ -136,7 +136,7 @@ def to_camel_case(name: str) -> str:
 
 
 def to_snake_case(name: str) -> str:
-    """Return a name over HTTP as it is here."""
+    """Return the field name for a name over HTTP."""
     return "".join(f"_{one.lower()}" if one.isupper() else one for one in name)
 
 
@@ -249,7 +249,7 @@ def build_encoder(kind: type[Any], wire: bool = True) -> Callable[[Any], dict[st
 
 
 def _encoder_for_type(hint: Any, wire: bool, name: str = "") -> Convert | None:
-    """Return what writes a value of a type that is not None; None when it stands for itself."""
+    """Return the function that converts values of a type to JSON, or None if they need no conversion."""
     origin, args = get_origin(hint), get_args(hint)
     if hint == PAIRS and wire:
         return dict

@@ -177,8 +177,8 @@ class SummaryRequest:
 class Summarizer(Protocol):
     """Shortens a stretch of a conversation.
 
-    Two attributes may be given: `model` names it (the class name stands in), and `window` is the number of tokens it
-    reads in one call; a longer stretch is handed over in pieces. Without one it reads everything.
+    Two attributes are optional: `model` names it (default: the class name), and `window` is the number of tokens it
+    reads in one call; a longer stretch is passed in pieces. Without a window it reads everything at once.
     """
 
     async def summarize(self, request: SummaryRequest) -> str:
@@ -209,10 +209,10 @@ class ReflectionRequest:
 
 
 class Reflector(Protocol):
-    """Distils facts from episodes: proposes what to add, update, remove or keep; rules decide what becomes of it.
+    """Distils facts from episodes: proposes facts to add, update, remove or keep; rules decide which are applied.
 
-    An attribute `model` names it (the class name stands in): a job waits for a worker that has it. One that
-    has the simpler shape `reflect(episode, turns) -> list[Fact]` is accepted too; its facts are all to be added.
+    An attribute `model` names it (default: the class name): a job waits for a worker that has it. A reflector with
+    the simpler method `reflect(episode, turns) -> list[Fact]` is accepted too; all its facts are to be added.
     """
 
     async def reflect(self, request: ReflectionRequest) -> Reflection:
@@ -224,10 +224,10 @@ class Reflector(Protocol):
 
 
 class Reranker(Protocol):
-    """Tells how well texts answer a query by reading each beside it, as a cross-encoder does.
+    """Scores how well texts answer a query by reading each together with it, as a cross-encoder does.
 
-    Two attributes may be given: `model` names it in logs and warnings (the class name stands in), and `candidates` is
-    the number of texts it is asked about at most, 32 when it is missing.
+    Two attributes are optional: `model` names it in logs and warnings (default: the class name), and `candidates` is
+    the maximum number of texts it is asked to score, 32 by default.
     """
 
     async def rerank(self, query: str, texts: Sequence[str]) -> Sequence[float]:
@@ -318,7 +318,7 @@ class Codec(Protocol):
         ...
 
     def limit(self, budget: int, tools: int = 0) -> int:
-        """Return the most raw tokens, of which so many are tools, whose upper bound is within a budget."""
+        """Return the most raw tokens, `tools` of them for tools, whose upper bound is within a budget."""
         ...
 
     def cached(self, tokens: int) -> int:
@@ -452,7 +452,7 @@ class StorageBackend(Protocol):
     async def blank(
         self, context: str, versions: Sequence[int], *, to: State, audit: Mapping[str, Json]
     ) -> int:
-        """Delete the content of entries for ever, in every lineage; return how many were changed.
+        """Delete the content of entries permanently, in every lineage; return how many were changed.
 
         To ERASED also deletes keys, actors and derived rows, and empties job payloads that name them; to EXPIRED
         keeps all that. Raises the epoch of the fork tree and writes an audit row in the same commit. Once an erasure
@@ -558,10 +558,10 @@ class HasSpaces(Protocol):
 
 @runtime_checkable
 class HasRecords(Protocol):
-    """A store that keeps small records beside a log: derived state, such as what a prompt showed where.
+    """A store that keeps small records beside a log: derived state, such as the entries a prompt showed and where.
 
-    A record is no entry and moves nothing of the head. It is as durable as what the handle writes, but waits for no
-    standby; forks do not inherit it, and exports, copies and restored logs do not carry it. Erasing an entry deletes
+    A record is no entry and does not change the head. It is as durable as other writes of the handle, but waits for no
+    standby; forks do not inherit it, and exports, copies and restored logs do not contain it. Erasing an entry deletes
     every record of its fork tree in the same commit, deleting a context deletes those of the context.
     """
 
@@ -587,7 +587,7 @@ class HasOwnValues(Protocol):
     """A store that keeps values of ACMS itself beside the logs of a tenant: no pin and no request can name them."""
 
     def own_values(self) -> ListingKV:
-        """Return them, over the connections of this handle and open as long as it is; they compare and set too."""
+        """Return the values; they use the connections of this handle, close with it, and support compare-and-set."""
         ...
 
 

@@ -607,7 +607,7 @@ class ACMS(View):
         return await merge.merge_session(self._shared, self._writer, side, strategy, dry_run=dry_run)
 
     async def tag(self, name: str, version: int | None = None, *, move: bool = False) -> int:
-        """Name a version, the newest by default, and return it; `ConflictError` when the name stands for another one.
+        """Name a version, the newest by default, and return it; `ConflictError` if the name has another version.
 
         A fork knows the tags it inherited. With `move` a name may be given to another version.
         """
@@ -710,10 +710,10 @@ class ACMS(View):
         return await by_hand.withdraw_facts(self._shared, subject, attribute, scope)
 
     async def wait(self, job: Job, *, timeout: float | None = None) -> Compaction | None:
-        """Wait until a job has ended and return the compaction it made; None when it made none.
+        """Wait until a job has ended and return its compaction, or None if it made none.
 
-        Why it made none is the `reason` of the job as it is then, see `job`.
-        `JobFailedError` when it was given up or cancelled, `TimeoutError` after that many seconds.
+        The `reason` of the ended job says why it made none, see `job`.
+        Raises `JobFailedError` if it was given up or cancelled, `TimeoutError` after `timeout` seconds.
         """
         from acms.compaction import job as compaction
 
@@ -723,7 +723,7 @@ class ACMS(View):
             )
 
     async def job(self, id: str) -> Job:
-        """Return a job of this session as it is now; `GoneError` when there is none with this id."""
+        """Return the current state of a job of this session; raise `GoneError` if there is none with this id."""
         from acms.compaction import job as compaction
 
         found = await compaction.read_current_job(self._shared.storage, validation.validate_name(id, "id"))

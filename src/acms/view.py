@@ -587,9 +587,9 @@ class View:
         return [] if context is None else await uses.load_citations(self._shared.storage, context)
 
     async def expand(self, version: int) -> list[Entry]:
-        """Return what the summary at a version stands for, as it was read before: messages and earlier summaries.
+        """Return the messages and earlier summaries that the summary at a version replaced, as they were shown before.
 
-        `EntryNotFoundError` when there is no summary.
+        Raises `EntryNotFoundError` if there is no summary.
         """
         from acms.compaction import job
 

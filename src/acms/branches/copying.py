@@ -598,7 +598,7 @@ async def _copy_expire_jobs(storage: StorageBackend, runs: Sequence[Run], copy: 
 async def _copy_vectors(
     storage: StorageBackend, original: str, version: int, copy: str, runs: Sequence[Run]
 ) -> None:
-    """Copy what an embedder made of the entries; index records name their entry and are written anew."""
+    """Copy the embedder's vectors of the entries; index records name their entry and are computed again."""
     inmost = _unwrap_to_spaces(storage)
     if not isinstance(inmost, HasSpaces):
         return

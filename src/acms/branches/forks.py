@@ -222,7 +222,7 @@ async def _load_branch(storage: StorageBackend, context: Context) -> Branch:
 
 
 async def version_of(storage: StorageBackend, context: str, at: int | str | None) -> int:
-    """Return the version that a number or a tag stands for, the newest one for None.
+    """Return the version that a number or a tag names, the newest one for None.
 
     `ValidationError` when the log does not reach it, `NotFoundError` for an unknown tag.
     """
@@ -230,7 +230,7 @@ async def version_of(storage: StorageBackend, context: str, at: int | str | None
 
 
 async def version_of_tag(storage: StorageBackend, context: str | None, tag: str) -> int:
-    """Return the version that a tag stands for; nothing that was never written has any."""
+    """Return the version that a tag names; a log that was never written has no tags."""
     if context is None:
         raise _unknown_tag_error(tag, {})
     return await version_of(storage, context, tag)

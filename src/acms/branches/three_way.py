@@ -105,7 +105,7 @@ class Log:
         return self.merges.origin(entry)
 
     def undone(self, entry: Entry) -> bool:
-        """Whether an entry of its own came with a merge that was undone: the log knows nothing of it."""
+        """Whether an entry of its own came with a merge that was undone, so that it does not count."""
         return entry.version > self.common and self.merges.took_back(entry)
 
     def void(self, slot: Slot) -> bool:

@@ -195,7 +195,7 @@ class Audit:
             ) from None
 
     async def _answered(self, call: Call[Any, Any], receipt: Receipt) -> Reply | None:
-        """Return what the first request was answered with; None when it was not done, as far as anybody knows."""
+        """Return the answer to the first request, or None if it is not known to be done."""
         tenant, again = call.tenant, call.operation.again
         intent = last = receipt.versions[0]
         log_id = await self._trail(tenant)

@@ -1,4 +1,4 @@
-"""What an operator decides about the HTTP service; nothing of it can be changed by a request."""
+"""Settings of the HTTP service for its operator; no request can change them."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ class OIDCConfig:
 
 
 class Tokens:
-    """Reads off access tokens who asks."""
+    """Identifies callers by their access tokens."""
 
     def __init__(
         self,
@@ -132,10 +132,10 @@ class Tokens:
         await self._keys.aclose()
 
     async def find(self, token: str) -> Principal:
-        """Return who asks.
+        """Return the principal that a token identifies.
 
-        `AuthenticationError` for a token that is not valid, `PermissionDeniedError` for one that names no tenant,
-        `UnreachableError` when its key is not known and the provider does not answer.
+        Raises `AuthenticationError` for an invalid token, `PermissionDeniedError` for one that names no tenant, and
+        `UnreachableError` if its key is not known and the provider does not answer.
         """
         claims = await self._claims(token)
         config = self._config
@@ -178,7 +178,7 @@ class Tokens:
         raise failure
 
     async def _decoded(self, token: str, kid: str | None, algorithm: Any) -> Mapping[str, Any]:
-        """Check a token with the key that it names, or with all when it names none; keys are read anew if it takes."""
+        """Verify a token with the key it names, or with all keys if it names none; reread the keys if necessary."""
         jwt, config = self._jwt, self._config
         if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
             raise jwt.InvalidAlgorithmError

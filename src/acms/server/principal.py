@@ -1,4 +1,4 @@
-"""Who asks: a key or a subject, whose data it means, for what, and in which namespaces."""
+"""The caller of a request: a key or a subject, with its tenant, scopes and namespaces."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Buckets:
 
 
 def network_of_address(address: str) -> str:
-    """Return whom an address stands for: itself, or the /64 of which a single customer has every address."""
+    """Return the network of an address: itself, or the /64 of IPv6, since one customer has all its addresses."""
     try:
         found = ip_address(address)
     except ValueError:

@@ -22,7 +22,7 @@ CORE = ("url", "email", "path", "host", "id", "version", "date", "number", "name
 
 
 class Detail(NamedTuple):
-    """A string to be kept letter by letter, and where it stands in its text."""
+    """A string to be kept letter by letter, and its position in its text."""
 
     kind: str
     text: str

@@ -104,7 +104,7 @@ class _Sentence:
 
 
 def extract_summary(turns: Sequence[Turn], max_tokens: int, count: Callable[[str], int]) -> str:
-    """Return a text of at most `max_tokens` that can stand for some turns; empty when nothing of them fits."""
+    """Return a summary of some turns with at most `max_tokens` tokens, or "" if nothing fits."""
     if max_tokens <= 0:
         return ""
     lines = [line for turn in turns for line in parse_turn(turn)]
@@ -584,7 +584,7 @@ def _collect_all_pieces(lines: Sequence[Line], split: _Split) -> list[Piece]:
 
 
 def _fit_to_limit(chosen: list[Piece], limit: int, count: Callable[[str], int]) -> str:
-    """Return the summary as it is counted whole: counts of parts prove nothing about it."""
+    """Drop pieces until the whole summary fits the limit: counts of parts do not add up to its count."""
     chosen = sorted(chosen, key=attrgetter("keep"), reverse=True)
     while chosen:
         text = format_summary(chosen)

@@ -163,7 +163,7 @@ class _Cursor:
         return value, span
 
     def empty_span(self) -> Span:
-        """Return the place before the position, of which nothing is read again."""
+        """Return an empty span at the current position."""
         return Span(self._offset, 0, 0)
 
     def error(self, message: str, at: int | None = None) -> ValidationError:

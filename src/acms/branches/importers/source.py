@@ -25,7 +25,7 @@ _SAMPLE = 64
 
 
 class Source:
-    """A file, or a member of an archive. Nothing of it is held but what a caller keeps; a document is held whole."""
+    """A file, or a member of an archive. It is streamed and not kept in memory, except a document, which is whole."""
 
     def __init__(
         self,
