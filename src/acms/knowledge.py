@@ -1,4 +1,4 @@
-"""What is known: facts distilled from a log, what a reflector proposes to change about them, and what became of that.
+"""Facts distilled from a log, the changes that a reflector proposes to them, and the decisions on these proposals.
 
 A `Fact` is an entry of the log as its readers see it. Its *address* is (subject, attribute), normalised: at an address
 of cardinality one at most one fact is in force, at one of cardinality many they add up (rule 1.16).
@@ -45,8 +45,8 @@ Outcome: TypeAlias = Literal[
 class Retired:
     """Why a fact is no longer in force."""
 
-    #: updated (a newer fact stands for it), removed (it is no longer so), archived (too many facts), revoked (what it
-    #: was made from was retracted or edited), or the word of whoever retracted it.
+    #: updated (a newer fact replaces it), removed (it is no longer true), archived (too many facts), revoked (a source
+    #: was retracted or edited), or the reason given with the retraction.
     reason: str
     #: Version and id of the entry that did it: taking that one back brings the fact back.
     version: int
@@ -64,9 +64,9 @@ _ENDED = {"updated": "replaced", "removed": "ended"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doubt:
-    """Why a fact in force may no longer be so: what it rests on has gone."""
+    """Why an active fact may no longer be true: a premise of it is no longer active."""
 
-    #: Id and version of what it rests on, directly or through others.
+    #: Id and version of the premise, on which it rests directly or through others.
     premise: str
     premise_version: int
     #: Id and version of the entry that put that out of force, and the reason as `Retired` has it.
@@ -76,7 +76,7 @@ class Doubt:
 
     @classmethod
     def of(cls, premise: Fact) -> Doubt:
-        """Return the doubt in what rests on a fact that was retired."""
+        """Return the doubt about facts that rest on a retired fact."""
         gone = premise.retired
         assert gone is not None
         return cls(
@@ -140,7 +140,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """One change to what is known, as a reflector proposes it; rules decide what becomes of it."""
+    """One change to the facts, as a reflector proposes it; rules decide whether it is applied."""
 
     action: Action = "add"
     #: The statement, to be understood without the conversation; current state only.
@@ -148,7 +148,7 @@ class Proposal:
     subject: str = ""
     attribute: str = ""
     value: str = ""
-    #: None leaves it to the address: what is in force there, else "many".
+    #: None: the cardinality of the active fact at the address, else "many".
     cardinality: Cardinality | None = None
     fact_type: str = "fact"
     confidence: float = 1.0
@@ -156,7 +156,7 @@ class Proposal:
     scope: Scope = "session"
     #: Other names of its subject.
     names: tuple[str, ...] = ()
-    #: From when on it is so, and until before when; `acms.text.moments` reads them from what was said.
+    #: Start and end (exclusive) of its validity; `acms.text.moments` parses them from the statement.
     valid_from: datetime | None = None
     valid_to: datetime | None = None
     #: Id of the known fact that an update replaces, a remove ends, or a keep confirms.
@@ -171,7 +171,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reflection:
-    """A reflector's answer: proposals in the order in which they apply, and a summary of what it read."""
+    """A reflector's answer: proposals in the order in which they apply, and a summary of the turns it read."""
 
     proposals: tuple[Proposal, ...] = ()
     #: What the turns were about; None leaves the extractive one.

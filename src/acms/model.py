@@ -123,7 +123,7 @@ class Role(StrEnum):
 class Origin(StrEnum):
     """Where a text came from, which decides how far it is trusted."""
 
-    SYSTEM = "system"  # written by whoever runs the application
+    SYSTEM = "system"  # written by the operator of the application
     USER = "user"
     ASSISTANT = "assistant"
     TOOL = "tool"
@@ -222,7 +222,7 @@ class Media:
     mime: str
     ref: str
     sha256: str = ""
-    #: What the media costs in tokens, as stated by whoever knows.
+    #: Cost of the media in tokens, as stated by the caller.
     tokens: int = 0
 
 
@@ -238,11 +238,11 @@ Part: TypeAlias = Text | Reasoning | ToolCall | ToolResult | Media | Raw
 
 
 ONCE = "@once:"
-"""How a key begins that a client made up for one call, to repeat it safely: nobody calls the message by it."""
+"""Prefix of a key that a client generated to repeat one call safely; it is not the caller's name of the message."""
 
 
 def client_supplied_key(key: str | None) -> str | None:
-    """Return the key of a message if somebody gave it; None for one that a client made up."""
+    """Return the key of a message if the caller supplied it, or None if a client generated it."""
     return None if key is None or key.startswith(ONCE) else key
 
 
@@ -277,9 +277,9 @@ class Draft:
     closes: str | None = None
     #: Tool group: an opaque id shared by a message with tool calls and the answers to them.
     group: str | None = None
-    #: What a summary or an episode stands for.
+    #: The entries that a summary or an episode covers.
     covers: Span | None = None
-    #: What is out of force from this entry's version on.
+    #: The entries that are superseded or retracted from this entry's version on.
     replaces: tuple[Span, ...] = ()
     #: Ids of the entries this one was made from, also of other contexts.
     sources: tuple[str, ...] = ()
@@ -393,7 +393,7 @@ class Expect:
     last_message: Seen = ANY
     #: `Head.rewrites` as the writer read it: the precondition of a worker.
     rewrites: int | None = None
-    #: `Head.version` as the writer read it: for whoever decides by everything at the end of the log.
+    #: `Head.version` as the writer read it: the precondition of a writer whose decision depends on the whole log.
     version: int | None = None
 
 
@@ -421,7 +421,7 @@ class JobState(StrEnum):
 UNFINISHED = (JobState.READY, JobState.RUNNING)
 """States of a job that is still to be done."""
 WEBHOOK = "webhook"
-"""Kind of the jobs that deliver what was appended."""
+"""Kind of the jobs that deliver appended entries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -599,7 +599,7 @@ class Record:
 
     context: str
     name: str
-    #: Counts the times it was put, from 1; what is put after it was deleted starts anew.
+    #: Number of times it was put, from 1; after a deletion the count starts again.
     rev: int
     data: Mapping[str, Json]
 
@@ -624,7 +624,7 @@ class Migration:
     applied: bool
     #: The SQL that applies it, with all that must run before it and nothing else: it may be run by hand.
     script: str
-    #: What the server lacks for it; all but what it adds works without, and a later `migrate` applies it.
+    #: The feature that the server lacks for it; everything else works without it, and a later `migrate` applies it.
     waits_for: str | None = None
 
 
@@ -636,9 +636,9 @@ class KVEntry:
     """One value under its key."""
 
     key: str
-    #: A copy that nobody else holds: whoever changes it changes nothing that is stored.
+    #: A private copy: changing it does not change the stored value.
     data: Json
-    #: When the key was first set; a key that was deleted starts anew. Aware UTC, microseconds.
+    #: When the key was first set, or first set again after a deletion. Aware UTC, microseconds.
     created_at: datetime
     #: When the key was last set; never goes back.
     updated_at: datetime

@@ -1,7 +1,7 @@
-"""Nouns as JSON: what is written and read is derived from the dataclasses, and a new field needs nothing else.
+"""Nouns as JSON: reading and writing are derived from the dataclasses, and a new field needs no other change.
 
-Over HTTP names are camelCase, times RFC 3339 in UTC, bytes hex. What a store or an export keeps has the names of the
-fields. JSON of others (metadata, arguments, settings) is left as it is.
+Over HTTP names are camelCase, times RFC 3339 in UTC, bytes hex. Stores and exports use the names of the fields. JSON
+supplied by the caller (metadata, arguments, settings) is left unchanged.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def answered_call_id(parts: Iterable[Part]) -> str | None:
 
 
 def text_of(metadata: Mapping[str, Json], name: str) -> str | None:
-    """Return what stands under a name when it is a text."""
+    """Return the value under a name if it is a text, else None."""
     value = metadata.get(name)
     return value if isinstance(value, str) else None
 
@@ -109,7 +109,7 @@ _DERIVED: Mapping[type[Any], Mapping[str, tuple[Any, Convert]]] = {
     Branch: {"key": (str | None, lambda one: None if one.session_id == one.context_id else one.session_id)},
     Diff: {"text": (str, str)},
 }
-"""What is shown over HTTP besides the fields, or in their place."""
+"""Members of the JSON over HTTP that are shown besides the fields, or replace them."""
 
 _READ: Mapping[type[Any], Callable[[Mapping[str, Json]], dict[str, Any]]] = {
     Entry: lambda written: {"episode": int((written.get("episodeId") or "_0").rpartition("_")[2])},
@@ -136,7 +136,7 @@ def to_camel_case(name: str) -> str:
 
 
 def to_snake_case(name: str) -> str:
-    """Return a name over HTTP as it is here."""
+    """Return the field name for a name over HTTP."""
     return "".join(f"_{one.lower()}" if one.isupper() else one for one in name)
 
 
@@ -150,7 +150,7 @@ def format_instant(moment: datetime | None) -> str | None:
 class Member(NamedTuple):
     """One name of a noun in JSON."""
 
-    #: Of the field; "" for what is derived from several.
+    #: Name of the field; "" for a member derived from several fields.
     field: str
     name: str
     hint: Any
@@ -163,7 +163,7 @@ class Member(NamedTuple):
 
 @cache
 def list_json_members(kind: type[Any], wire: bool = True) -> tuple[Member, ...]:
-    """Return what stands in the JSON of a noun, in order: over HTTP, or where names are those of the fields."""
+    """Return the members in the JSON of a noun, in order: over HTTP, or without `wire` with the names of the fields."""
     hints = get_type_hints(kind)
     lines = [one for one in reversed(kind.__mro__) if wire]
     names = {name: shown for one in lines for name, shown in _NAMES.get(one, {}).items()}
@@ -201,7 +201,7 @@ def _list_noun_fields(kind: type[Any]) -> dict[str, Field[Any]]:
 
 
 def _split_union(hint: Any) -> tuple[Any, bool] | None:
-    """Return what a union holds besides None, and whether None; None for what is no union."""
+    """Return the union's other members and whether it includes None; return None for a type that is no union."""
     if get_origin(hint) not in (Union, UnionType):
         return None
     others = tuple(one for one in get_args(hint) if one is not NoneType)
@@ -249,7 +249,7 @@ def build_encoder(kind: type[Any], wire: bool = True) -> Callable[[Any], dict[st
 
 
 def _encoder_for_type(hint: Any, wire: bool, name: str = "") -> Convert | None:
-    """Return what writes a value of a type that is not None; None when it stands for itself."""
+    """Return the function that converts values of a type to JSON, or None if they need no conversion."""
     origin, args = get_origin(hint), get_args(hint)
     if hint == PAIRS and wire:
         return dict

@@ -118,13 +118,13 @@ class RequestCounter(Protocol):
 class Embedder(Protocol):
     """Turns texts into vectors: the closer two texts are in meaning, the smaller the angle between them.
 
-    An attribute `model` names the model, so that the vectors of two models are never compared; the class name stands in
-    where it is missing. Two methods are optional:
+    An attribute `model` names the model, so that the vectors of two models are never compared; without it the class
+    name is used. Two methods are optional:
 
-    - `async def embed_query(self, text: str)` returns the vector of a question, for a model that tells questions from
-      the passages that `embed` is given; without it `embed` is asked.
-    - `def reads(self, text: str) -> bool` says whether the model knows the language of a text. What it does not read
-      is not embedded, and is found by its words.
+    - `async def embed_query(self, text: str)` returns the vector of a question, for a model that embeds questions
+      differently from the passages that `embed` is given; without it `embed` is called.
+    - `def reads(self, text: str) -> bool` returns whether the model knows the language of a text. Other texts are not
+      embedded, and are found by their words.
     """
 
     @property
@@ -153,9 +153,9 @@ class Turn:
     version: int
     #: Whether it is an earlier summary.
     summary: bool = False
-    #: When it was said; None for what was put together from several.
+    #: When it was said; None for a text made from several messages.
     created_at: datetime | None = None
-    #: Where the text came from, which decides what it may change.
+    #: Origin of the text, which decides which facts it may change.
     origin: Origin = Origin.USER
 
 
@@ -177,14 +177,14 @@ class SummaryRequest:
 class Summarizer(Protocol):
     """Shortens a stretch of a conversation.
 
-    Two attributes may be given: `model` names it (the class name stands in), and `window` is the number of tokens it
-    reads in one call; a longer stretch is handed over in pieces. Without one it reads everything.
+    Two attributes are optional: `model` names it (default: the class name), and `window` is the number of tokens it
+    reads in one call; a longer stretch is passed in pieces. Without a window it reads everything at once.
     """
 
     async def summarize(self, request: SummaryRequest) -> str:
-        """Return a text that can stand for the turns.
+        """Return a text that can replace the turns.
 
-        What it raises, an empty text and one that is no shorter than the turns change nothing: the job is tried again.
+        On an exception, an empty text, or one no shorter than the turns, nothing is changed: the job is retried.
         """
         ...
 
@@ -195,9 +195,9 @@ class ReflectionRequest:
 
     #: Oldest first; at least one. Proposals cite them by `Turn.version`.
     turns: tuple[Turn, ...]
-    #: Facts in force, those that have most to do with the turns first; proposals name them by id.
+    #: Active facts, the most relevant to the turns first; proposals name them by id.
     facts: tuple[Fact, ...] = ()
-    #: Facts that the answer may add: the rules pass over what is beyond.
+    #: Facts that the answer may add: the rules ignore further ones.
     max_facts: int = 10
     #: A summary in the answer should have at most this many tokens, counted by `counter`.
     max_summary_tokens: int
@@ -209,32 +209,32 @@ class ReflectionRequest:
 
 
 class Reflector(Protocol):
-    """Distils facts from episodes: proposes what to add, update, remove or keep; rules decide what becomes of it.
+    """Distils facts from episodes: proposes facts to add, update, remove or keep; rules decide which are applied.
 
-    An attribute `model` names it (the class name stands in): a job waits for a worker that has it. One that
-    has the simpler shape `reflect(episode, turns) -> list[Fact]` is accepted too; its facts are all to be added.
+    An attribute `model` names it (default: the class name): a job waits for a worker that has it. A reflector with
+    the simpler method `reflect(episode, turns) -> list[Fact]` is accepted too; all its facts are to be added.
     """
 
     async def reflect(self, request: ReflectionRequest) -> Reflection:
-        """Return what the turns change about what is known.
+        """Return the changes to the facts that follow from the turns.
 
-        What it raises changes nothing: the job is tried again. The same turns may be asked about twice.
+        On an exception nothing is changed: the job is retried. The same turns may be passed twice.
         """
         ...
 
 
 class Reranker(Protocol):
-    """Tells how well texts answer a query by reading each beside it, as a cross-encoder does.
+    """Scores how well texts answer a query by reading each together with it, as a cross-encoder does.
 
-    Two attributes may be given: `model` names it in logs and warnings (the class name stands in), and `candidates` is
-    the number of texts it is asked about at most, 32 when it is missing.
+    Two attributes are optional: `model` names it in logs and warnings (default: the class name), and `candidates` is
+    the maximum number of texts it is asked to score, 32 by default.
     """
 
     async def rerank(self, query: str, texts: Sequence[str]) -> Sequence[float]:
-        """Return one score in [0, 1] for each text, in order: 0 when it has nothing to do with the query.
+        """Return one score in [0, 1] for each text, in order: 0 when it does not match the query.
 
-        The score of a text does not depend on the texts beside it. Calls may overlap. A long text may be cut. What it
-        raises, and an answer that is not this, costs nothing but the new order.
+        The score of a text does not depend on the other texts. Calls may overlap. A long text may be cut. On an
+        exception or an invalid answer the candidates keep their order.
         """
         ...
 
@@ -318,7 +318,7 @@ class Codec(Protocol):
         ...
 
     def limit(self, budget: int, tools: int = 0) -> int:
-        """Return the most raw tokens, of which so many are tools, whose upper bound is within a budget."""
+        """Return the most raw tokens, `tools` of them for tools, whose upper bound is within a budget."""
         ...
 
     def cached(self, tokens: int) -> int:
@@ -386,10 +386,10 @@ class StorageBackend(Protocol):
     async def append(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:
         """Append; each operation is atomic on its own, many may share a commit.
 
-        One result per operation, in order: a receipt once it is as durable as the handle says, or the error that
-        refused it. A cancelled call may still commit: repeat it with the same keys. A key stands for one entry of what
-        the context reads: a fork knows the keys of what it inherits, until that is erased. A message, fact or summary
-        that names an erased entry among its sources is refused with `GoneError`: it was made from what is gone.
+        One result per operation, in order: a receipt once it is as durable as the handle promises, or the error that
+        refused it. A cancelled call may still commit: repeat it with the same keys. A key names one entry among those
+        that the context reads: a fork knows the keys of inherited entries, until these are erased. A message, fact or
+        summary that names an erased entry among its sources is refused with `GoneError`.
         """
         ...
 
@@ -409,8 +409,8 @@ class StorageBackend(Protocol):
         """Read entries with after < version < before and version <= at, ascending.
 
         `newest` keeps the last n of them, `limit` the first n; `kinds` selects, `replacing` keeps only entries that
-        put others out of force. Inherited entries of a fork are part of its log. With `deleted` a deleted context is
-        read too: for whoever erases, not for whoever shows.
+        supersede or retract others. Inherited entries of a fork are part of its log. With `deleted` a deleted context
+        is read too: use it for erasure, not to show entries.
         """
         ...
 
@@ -435,7 +435,7 @@ class StorageBackend(Protocol):
         """Return the derived rows of one space with a sequence number above `after`, in that order.
 
         Numbers count up over the whole fork tree, and a row that is replaced gets a new one: `Head.derived` read before
-        this call is the next `after`, and no row of an ancestor or a fork is skipped, whoever stored it.
+        this call is the next `after`, and no row of an ancestor or a fork is skipped.
         """
         ...
 
@@ -452,7 +452,7 @@ class StorageBackend(Protocol):
     async def blank(
         self, context: str, versions: Sequence[int], *, to: State, audit: Mapping[str, Json]
     ) -> int:
-        """Delete the content of entries for ever, in every lineage; return how many were changed.
+        """Delete the content of entries permanently, in every lineage; return how many were changed.
 
         To ERASED also deletes keys, actors and derived rows, and empties job payloads that name them; to EXPIRED
         keeps all that. Raises the epoch of the fork tree and writes an audit row in the same commit. Once an erasure
@@ -543,7 +543,7 @@ class HasIntegrity(Protocol):
     """A store whose medium can be checked apart from the logs in it."""
 
     async def integrity(self) -> list[str]:
-        """Return what is wrong with the medium; nothing when it is sound."""
+        """Return the problems of the storage medium, or an empty list if it is sound."""
         ...
 
 
@@ -558,10 +558,10 @@ class HasSpaces(Protocol):
 
 @runtime_checkable
 class HasRecords(Protocol):
-    """A store that keeps small records beside a log: derived state, such as what a prompt showed where.
+    """A store that keeps small records beside a log: derived state, such as the entries a prompt showed and where.
 
-    A record is no entry and moves nothing of the head. It is as durable as what the handle writes, but waits for no
-    standby; forks do not inherit it, and exports, copies and restored logs do not carry it. Erasing an entry deletes
+    A record is no entry and does not change the head. It is as durable as other writes of the handle, but waits for no
+    standby; forks do not inherit it, and exports, copies and restored logs do not contain it. Erasing an entry deletes
     every record of its fork tree in the same commit, deleting a context deletes those of the context.
     """
 
@@ -587,16 +587,16 @@ class HasOwnValues(Protocol):
     """A store that keeps values of ACMS itself beside the logs of a tenant: no pin and no request can name them."""
 
     def own_values(self) -> ListingKV:
-        """Return them, over the connections of this handle and open as long as it is; they compare and set too."""
+        """Return the values; they use the connections of this handle, close with it, and support compare-and-set."""
         ...
 
 
 @runtime_checkable
 class Searchable(Protocol):
-    """A store that can say what it still holds of erased entries."""
+    """A store that can be searched for remains of erased entries."""
 
     async def residue(self, ids: Sequence[str], texts: Sequence[bytes]) -> list[str]:
-        """Return what is left of entries and of their texts, in words without their content."""
+        """Return descriptions of all remains of the entries and their texts, without their content."""
         ...
 
 
@@ -631,7 +631,7 @@ class HasCommits(Protocol):
     """A store that can tell cheaply whether anything was committed to it, by whatever process."""
 
     async def commits(self) -> int:
-        """Return a number that changes with every commit; what it is says nothing."""
+        """Return a number that changes with every commit; its value has no other meaning."""
         ...
 
 
@@ -649,11 +649,11 @@ class HasMigrations(Protocol):
     async def migrate(
         self, *, partitions: int | None = None, progress: Callable[[Migration], None] | None = None
     ) -> list[Migration]:
-        """Apply what is missing, each step in a transaction of its own; return those that were applied.
+        """Apply the missing migrations, each in its own transaction; return those that were applied.
 
-        One migrator at a time: another one waits, and finds the work done. Interrupted anywhere it goes on where it
-        stopped. `progress` is told each step, once it is there. `ConfigurationError` for partitions of a database that
-        is not empty, or of a store that has none.
+        Only one migrator runs at a time: another one waits, and finds the work done. An interrupted run is resumed by
+        the next one. `progress` is called with each migration once it is applied. Raises `ConfigurationError` for
+        `partitions` of a database that is not empty, or of a store without partitions.
         """
         ...
 
@@ -668,7 +668,7 @@ class KVMemory(Protocol):
     """
 
     async def get(self, key: str) -> KVEntry | None:
-        """Return what is stored under a key; None when nothing is."""
+        """Return the entry under a key, or None if there is none."""
         ...
 
     async def set(self, key: str, data: Json, metadata: Mapping[str, Json] | None = None) -> KVEntry:
@@ -689,12 +689,12 @@ class KVMemory(Protocol):
 
 @runtime_checkable
 class ListingKV(KVMemory, Protocol):
-    """A key-value memory that says what it holds."""
+    """A key-value memory that can list its entries."""
 
     async def list(self, prefix: str = "", *, after: str | None = None, limit: int = 100) -> KVPage:
-        """Return the entries whose keys begin with `prefix` and come behind `after`, in the order of code points.
+        """Return the entries whose keys begin with `prefix` and come after `after`, in the order of code points.
 
-        Up to 500 a page. What is set or deleted between two pages may be seen or not; everything else is seen once.
+        Up to 500 per page. Entries set or deleted between two pages may be seen or not; all others are seen once.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""What a prompt is made of, in no provider's format: messages, tools, counts, cache marks; what was sent, and why."""
+"""Provider-neutral types of a prompt: messages, tools, counts, cache marks; the sent requests and their reasons."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Tool:
 class Exactness(StrEnum):
     """How far a count of tokens can be relied on."""
 
-    #: By the provider's public tokenizer and framing: what is sent never has more.
+    #: By the provider's public tokenizer and framing: the sent request never has more.
     EXACT = "exact"
     #: A stated quantile of what the provider has reported, or a published upper bound until it has.
     CALIBRATED = "calibrated"
@@ -145,7 +145,7 @@ class Outcome(StrEnum):
     MISS = "miss"
     #: It could not compare them, or has not done so yet.
     UNKNOWN = "unknown"
-    #: It reports nothing: there was no difference, or nobody asked.
+    #: It reports nothing: there was no difference, or no diagnosis was requested.
     SILENT = "silent"
 
 
@@ -168,7 +168,7 @@ class ServerEdit:
 
     #: The provider's word for it: "clear_tool_uses_20250919", "thinking_dropped", "compaction".
     kind: str
-    #: What was changed, as the provider names it: a path in the request, or the id of an item.
+    #: The changed place as the provider names it: a path in the request, or the id of an item.
     place: str = ""
     reason: str = ""
     #: How many blocks, turns or tool calls it was, and how many tokens they had, where that is told.
@@ -178,7 +178,7 @@ class ServerEdit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What a provider says a request took, and what it did to it."""
+    """Tokens of a request as its provider reports them, and the changes it made to the request."""
 
     #: Tokens of the whole request, cached or not.
     input_tokens: int
@@ -187,7 +187,7 @@ class Usage:
     written_tokens: int = 0
     #: Why it read no more; None when the answer was not given, or says nothing of the kind.
     diagnosis: Diagnosis | None = None
-    #: What it changed in the request, in order.
+    #: Its changes to the request, in order.
     edits: tuple[ServerEdit, ...] = ()
 
 
@@ -204,15 +204,15 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachePrediction:
-    """What of a prompt its provider can read from the prompt cache, when another one was sent before it."""
+    """The part of a prompt that its provider can read from the prompt cache after an earlier prompt."""
 
     #: By the provider's rules: it reads no short prefix, and some only in steps.
     predicted_tokens: int = 0
-    #: Raw tokens of what both begin with, tools and frame included.
+    #: Raw tokens of the common beginning of both, tools and frame included.
     shared_tokens: int = 0
     #: None when the earlier prompt is the beginning of this one, and when there is none.
     first_change: Change | None = None
-    #: What changed there, in words.
+    #: Description of that change.
     reason: str = ""
     #: Name under which the provider keeps it, where a cache hint gave one.
     key: str = ""
@@ -243,19 +243,19 @@ class Use:
     history: int = 0
     recalled: int = 0
     pins: int = 0
-    #: Functions that are offered, and what the format takes by itself.
+    #: Offered functions, and the overhead of the format itself.
     tools: int = 0
-    #: What is left of the budget; 0 without one.
+    #: Tokens left of the budget; 0 without one.
     free: int = 0
 
 
 class Redacted(NamedTuple):
-    """An entry that is not shown as it was stored, and what was taken out of it."""
+    """An entry that is shown redacted, and the kinds of text that were removed from it."""
 
     entry: str
     #: The mode it was shown under; under `block` all of its text was withheld.
     mode: Privacy
-    #: How often what was taken out, by kind.
+    #: Number of removed texts by kind.
     kinds: tuple[tuple[str, int], ...] = ()
 
 
@@ -310,9 +310,9 @@ class LoggedRender:
     #: Candidates and messages that are not in it.
     left_out: int
     use: Use
-    #: What the provider could read from its cache after the render before it; None where nothing is cached.
+    #: The part that the provider could read from its cache after the render before it; None where nothing is cached.
     cache: CachePrediction | None
-    #: What it costs in tokens of uncached input, and how much of that only because the cache broke.
+    #: Its cost in tokens of uncached input, and the part of that cost due to a broken cache.
     paid: int
     lost: int
     #: Id of the render it is compared with: the one of the same kind before it.
@@ -337,34 +337,34 @@ class RenderBlock:
     last: int
     #: Against the render before: "same" up to the first change, then "moved" or "added"; "removed" of the other one.
     change: str
-    #: What the caller wrote, or what the log says there now; None for what is gone.
+    #: The caller's text, or the log's current text there; None if the content is gone.
     text: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderDetails(LoggedRender):
-    """A request that was sent, with its messages, why each is in it, and what was left out."""
+    """A sent request with its messages, the reason for each of them, and the entries that were left out."""
 
     blocks: Sequence[RenderBlock]
     #: Messages of the render before that are not in this one.
     removed: Sequence[RenderBlock]
     verdicts: Sequence[Verdict]
-    #: How what was left out begins, by id, as the log has it now.
+    #: Beginnings of the entries that were left out, by id, as the log has them now.
     previews: Mapping[str, str]
-    #: What was done to make it fit: path, strategy, tokens before and after.
+    #: The steps taken to make it fit: path, strategy, tokens before and after.
     steps: Sequence[Mapping[str, Json]]
     #: What privacy took out, by entry: how often, by kind.
     redactions: Mapping[str, Mapping[str, int]]
     #: The request as it was given to the provider, system text and tools included; None if it cannot be shown.
     payload: Mapping[str, Json] | None = None
-    #: How that differs from what was sent, or why there is none; "" if it is the same, byte for byte.
+    #: How `payload` differs from the sent request, or why it is None; "" if it is identical byte for byte.
     payload_note: str = ""
 
 
 # ── texts as paragraphs of one ────────────────────────────────────────────────────────────────────────────────────────
 
 SEPARATOR = "\n\n"
-"""What stands between two paragraphs."""
+"""Separator between two paragraphs."""
 
 _PLACE = r", (?:session [^\n]{1,255}?|this session)"
 _DATED = re.compile(rf"([^\n:]{{1,300}}?)((?:, \d{{4}}-\d\d-\d\d)?(?:{_PLACE})?): ")
@@ -384,7 +384,7 @@ def format_paragraph(
     place: str | None = None,
     external: bool = False,
 ) -> str:
-    """Write what somebody said as a paragraph; a line in it that begins as one of a role does is quoted."""
+    """Format a message as a paragraph; lines in it that begin like a role's paragraph are quoted."""
     if speaker is None:
         return content
     said = quote_speakers(content, _SPEAKERS)
@@ -406,7 +406,7 @@ def omit_repeated_dates(paragraphs: Iterable[str]) -> Iterator[str]:
 
 # ── texts in a frame ──────────────────────────────────────────────────────────────────────────────────────────────────
 # Nothing in a text may end the frame it is put into or pass for another speaker, however it is spelt: characters are
-# compared as a reader sees them. NFKC and case are folded, and what is invisible does not count.
+# compared as a reader sees them. NFKC and case are folded, and invisible characters are ignored.
 
 BREAKS = r"\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
 """Characters that end a line, inside a class of a regular expression."""
@@ -429,7 +429,7 @@ LONGEST = 120
 
 @lru_cache(maxsize=4096)
 def fold_character(char: str) -> str:
-    """Return what a reader sees in a character: "" for what is invisible, " " for any space, lower case for letters."""
+    """Fold a character to its appearance: "" for an invisible one, " " for any space, lower case for letters."""
     if char.isspace():
         return " "
     if unicodedata.category(char) in _INVISIBLE or char in _BLANK:
@@ -481,7 +481,7 @@ def quote_speakers(text: str, speakers: Sequence[str]) -> str:
 
 @lru_cache(maxsize=8)
 def _build_line_quoter(speakers: tuple[str, ...]) -> Callable[[re.Match[str]], str]:
-    """Return what is put before a line, by its beginning up to a colon."""
+    """Return a function that gives the quote prefix for a line, by its beginning up to a colon."""
     brackets = r"[(\[{<\u3010\u3014\u300c\u300e\u300a\u3008]"
     ends = r"[)\]}>\u3011\u3015\u300d\u300f\u300b\u3009]"
     names = "|".join(speakers)
@@ -495,7 +495,7 @@ def _build_line_quoter(speakers: tuple[str, ...]) -> Callable[[re.Match[str]], s
 
 
 def _fold_visible_prefix(text: str) -> str:
-    """Return what a reader sees of the beginning of a text, each space once; of a longer one a bit too much."""
+    """Return the visible beginning of a text, each space once; it may be a bit longer than `LONGEST`."""
     if text.isprintable() and text.isascii():
         return " ".join(text.split())[: LONGEST + 1].lower()
     found: list[str] = []

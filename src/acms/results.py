@@ -79,7 +79,7 @@ class MessageReceipt:
     embedded: Embedded = "stored"
     #: True when this key had been ingested before: nothing new was stored.
     repeated: bool = False
-    #: What had to be repaired or cut so that it could be stored, in words.
+    #: Descriptions of repairs and cuts that were needed to store it.
     notes: tuple[str, ...] = ()
 
 
@@ -95,13 +95,13 @@ class Synced:
     retracted: tuple[str, ...] = ()
     unchanged: tuple[str, ...] = ()
     inserted: tuple[str, ...] = ()  # appended, but in the list before something older
-    #: Places in the list of what ACMS itself wrote into a prompt, and of messages that say nothing: not stored.
+    #: Positions in the list of text that ACMS wrote into a prompt, and of empty messages: not stored.
     ignored: tuple[int, ...] = ()
-    #: Places in the list of what stands where a message was erased or has expired, and was taken for it: not stored.
+    #: Positions in the list of messages that were matched to an erased or expired message: not stored.
     erased: tuple[int, ...] = ()
-    #: By the place in the list: the entries that hold it.
+    #: By the position in the list: ids of the entries that hold the message.
     ids: tuple[tuple[str, ...], ...] = ()
-    #: What had to be repaired or cut so that it could be stored, in words.
+    #: Descriptions of repairs and cuts that were needed to store it.
     notes: tuple[str, ...] = ()
 
 
@@ -117,13 +117,13 @@ class ContextItem:
     role: Role | None
     content: str
     source: Source
-    #: Worth for its tokens, relative to the best answer, in [0, 1]; 0 for what was not ranked.
+    #: Value for its tokens, relative to the best answer, in [0, 1]; 0 for an item that was not ranked.
     score: float = 0.0
     #: Place by score among the recalled items: 1 is the best; 0 in a window, whose items are not ranked.
     rank: int = 0
     #: How much of the question it answers by itself, in [0, 1], whatever else the log holds.
     relevance: float = 0.0
-    #: What it costs in the prompt, its frame included.
+    #: Its tokens in the prompt, its frame included.
     token_count: int
     markers: tuple[str, ...] = ()
     parts: tuple[Part, ...] = ()
@@ -133,13 +133,13 @@ class ContextItem:
     created_at: datetime
     #: The day on which it was said, in UTC, where the log spans several: joined text tells it.
     day: str | None = None
-    #: Name of the session in which it was said, also where a fork inherits it; None for what was not recalled.
+    #: Name of the session in which it was said, also where a fork inherits it; None if it was not recalled.
     session_id: str | None = None
     #: True when the content was cut to fit.
     truncated: bool = False
     #: The reason it was chosen, in words.
     why: str = ""
-    #: What was taken out of it before it was shown; None when nothing was.
+    #: The redaction applied before it was shown, or None.
     redaction: Redaction | None = None
     #: Where it came from; of a fact and a summary the least trusted of their sources. `external` where not noted.
     trust: Origin = Origin.EXTERNAL
@@ -151,9 +151,9 @@ class ContextItem:
 
     @property
     def speaker(self) -> str | None:
-        """Under whose name it stands in a joined text: a person, a role, or "fact"; None for a summary.
+        """The name before it in a joined text: a person, a role, or "fact"; None for a summary.
 
-        Somebody whose name is a role, or "fact", stands under the role of the message.
+        An actor whose name is a role, or "fact", is replaced by the role of the message.
         """
         return "fact" if self.source is Source.FACT else resolve_speaker(self.actor_id, self.role)
 
@@ -164,11 +164,11 @@ class Band(StrEnum):
     A promise on the average over many questions, not on one: figures in docs/how-to/certainty.md.
     """
 
-    #: Most of what was asked for stands in one place: answer from the items.
+    #: One place matches most of the query: answer from the items.
     STRONG = "strong"
-    #: Something near it is there: the answer may be among the items, or only its surroundings.
+    #: Something close to the query was found: the items may hold the answer, or only related text.
     POSSIBLE = "possible"
-    #: Most of what was asked for was never said together: most such questions have no answer in memory.
+    #: No place matches most of the query: most such questions have no answer in memory.
     NONE = "none"
 
     @classmethod
@@ -190,9 +190,9 @@ class Certainty(NamedTuple):
 
     #: In [0, 1].
     confidence: float
-    #: Share of what was asked for that the best places hold.
+    #: Share of the query that the best places match.
     reach: float = 0.0
-    #: How much more of it the speaker whom the query names has said in one message than anybody else.
+    #: How much more of the query one message of the speaker it names matches than any message of another speaker.
     lead: float = 0.0
     #: How well the best entry answers by meaning, in [0, 1].
     rise: float = 0.0
@@ -293,8 +293,8 @@ class Ledger:
 class ContextItems(list[ContextItem]):
     """Recalled or windowed items, a list in the order in which the model should see them.
 
-    A recall lists facts first, then what comes from past episodes, then the current episode; each group oldest first.
-    `rank` of an item and `best` tell how well it answers.
+    A recall lists facts first, then items of past episodes, then the current episode; each group oldest first.
+    `rank` of an item and `best` give the order by relevance.
     """
 
     __slots__ = ("budget", "context", "coverage", "ledger", "tier", "tokens", "version")
@@ -321,7 +321,7 @@ class ContextItems(list[ContextItem]):
         self.version = version
         #: Share of the entries in force that could be compared by meaning; 1 when there is no embedder.
         self.coverage = coverage
-        #: What ranked them: "words", or the name of the embedder's model when meaning was compared too.
+        #: The kind of ranking: "words", or the name of the embedder's model if meaning was compared too.
         self.tier = tier
 
     def __repr__(self) -> str:
@@ -343,7 +343,7 @@ class ContextItems(list[ContextItem]):
         return Band.of(self.confidence)
 
     def entry_texts(self) -> dict[str, str]:
-        """Return what is shown of each entry, by its id."""
+        """Return the shown text of each entry, by its id."""
         return {item.id: item.content for item in self}
 
     def text(self) -> str:
@@ -385,7 +385,7 @@ def new_days(items: Sequence[ContextItem]) -> list[str | None]:
 
 
 def resolve_speaker(actor: str | None, role: Role | None) -> str | None:
-    """Return under whose name a message stands: nobody passes for a role, or for what is known."""
+    """Return the speaker of a message: the actor, unless the name could be mistaken for a role or a fact."""
     return role if actor is None or actor.strip().casefold() in _TAKEN else actor
 
 
@@ -417,10 +417,10 @@ class SessionStats:
 
     session_id: str
     version: int
-    #: Everything ever said, but for what was erased.
+    #: All messages ever stored, except erased ones.
     messages: int
     tokens: int
-    #: What is in force: messages and the summaries that stand for some.
+    #: Active messages, and summaries that replace some.
     active_messages: int
     active_tokens: int
     episodes: int
@@ -481,10 +481,10 @@ class IndexStats:
     #: Uses that found the index there, and uses that had to build it.
     hits: int
     builds: int
-    #: What all indexes take in memory, and of how many logs.
+    #: Memory of all indexes, and the number of their logs.
     bytes: int
     contexts: int
-    #: Index records written from entries because nobody had stored them.
+    #: Index records that were missing and were rebuilt from entries.
     healed: int
 
 
@@ -507,15 +507,15 @@ class Grant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextInfo:
-    """What a session is called, and where its log stands; over HTTP it is a context."""
+    """The names of a session and the state of its log; over HTTP it is a context."""
 
     id: str
     #: The caller's name for it within its namespace; None for a fork that was given none.
     key: str | None = None
     namespace: str
-    #: What it is called for people.
+    #: A display name.
     name: str | None = None
-    #: What it is listed by.
+    #: Labels by which sessions can be listed.
     labels: tuple[str, ...] = ()
     metadata: Mapping[str, Json] = field(default_factory=_empty_mapping)
     #: Id of the context it was forked from, and at which version.
@@ -559,15 +559,15 @@ class Branch:
     #: Version of its newest entry.
     version: int
     created_at: datetime
-    #: Hidden, but what it shares with others can still be read there.
+    #: Whether it is deleted and hidden; entries it shares with other branches can still be read there.
     deleted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tree:
-    """A branch and what was forked from it, oldest first.
+    """A branch and its forks, oldest first.
 
-    Iterating yields (depth, branch), parents first; `str` draws it. Neither minds how deep it is.
+    Iterating yields (depth, branch), parents first; `str` draws the tree. Both work at any depth.
     """
 
     branch: Branch
@@ -609,7 +609,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delta:
-    """What is in force on one side and not on the other, of one kind."""
+    """Differences between the active entries of two sides, of one kind."""
 
     added: tuple[Entry, ...] = ()
     removed: tuple[Entry, ...] = ()
@@ -626,7 +626,7 @@ class Delta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diff:
-    """How what is in force differs between two logs, or two versions of one: from the left side to the right one."""
+    """The differences between the active entries of two logs or two versions, from the left side to the right one."""
 
     #: Name of each side, such as "user_123 v12".
     left: str
@@ -677,24 +677,24 @@ LINE = 160
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
-    """What of a stretch of the log its summary does not say; the log still has it."""
+    """Details of a stretch of the log that its summary omits; the log still has them."""
 
-    #: How many of each kind: a kind of detail, "instruction", "marked" or "question"; none of 0.
+    #: Number of each kind: a kind of detail, "instruction", "marked" or "question"; kinds without any are absent.
     counts: Mapping[str, int] = field(default_factory=_empty_mapping)
-    #: Ids of messages it stood in, up to ten: instructions first, then marked messages, questions and details.
+    #: Ids of up to ten messages that held them: instructions first, then marked messages, questions and details.
     ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compaction:
-    """A summary that stands, or stood, for a stretch of the log."""
+    """A summary that replaces, or once replaced, a stretch of the log."""
 
     #: Of the summary, and its id.
     version: int
     id: str
     #: Its text.
     summary: str
-    #: First and last version of what it stands for; `spans` says which between them.
+    #: First and last version that it replaces; `spans` lists the versions between them.
     replaces: Span
     spans: tuple[Span, ...]
     #: Tokens in force before and after it.
@@ -711,20 +711,20 @@ class Compaction:
     #: Versions of earlier summaries that it was made in place of because something they stood for was rewritten.
     renews: tuple[int, ...] = ()
     created_at: datetime
-    #: False when it was undone, or a later summary stands for it too.
+    #: False when it was undone, or a later summary replaces it too.
     in_force: bool = True
-    #: The least believed of what it was made from; `external` where nobody noted it.
+    #: The least trusted origin among its sources; `external` if none is recorded.
     trust: Origin = Origin.EXTERNAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remaining:
-    """An entry that an erasure left although it says what was erased."""
+    """An entry that an erasure left although it repeats erased content."""
 
     id: str
-    #: A message an erased fact was made from, a fact by hand with an erased value, or a copy of what was erased.
+    #: A message an erased fact was made from, a fact by hand with an erased value, or a copy of an erased entry.
     kind: Literal["source", "statement", "copy"]
-    #: Id of what was erased.
+    #: Id of the erased entry.
     of: str
     context: str = ""
     version: int = 0
@@ -735,53 +735,53 @@ UNREACHED = (
     "vectors in Chroma: acms reindex --embedder local --chroma PATH",
     "backups, exports, other stores, and what a model provider has kept",
 )
-"""Where no erasure reaches, whatever the store."""
+"""Places that no erasure reaches, whatever the store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewriting:
-    """What a store wrote anew so that nothing of an erased text is left in its files."""
+    """Files or tables that a store rewrote to remove every trace of an erased text."""
 
     #: The tables or the file.
     rewritten: tuple[str, ...]
     #: Whether the bytes of all of it were searched for the texts, and where they were found.
     searched: bool = False
     found: tuple[str, ...] = ()
-    #: What this user could not reach, and who can.
+    #: Parts that this user could not reach, and who can.
     unreached: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Erasure:
-    """What an erasure took away, and what was checked afterwards."""
+    """The result of an erasure: the erased entries, and the checks made afterwards."""
 
     #: Ids of the entries whose content is gone, those that cited others among them.
     ids: tuple[str, ...]
     #: Ids of the summaries and facts among them that went because they were made from others.
     cascaded: tuple[str, ...] = ()
-    #: What was not asked for and says the same, as far as the caller may read it: erase it too.
+    #: Other entries that repeat the content, as far as the caller may read them: erase them too.
     remaining: tuple[Remaining, ...] = ()
     #: Ids of the contexts in which something was erased.
     contexts: tuple[str, ...] = ()
-    #: What was still found of it, as far as it was looked for; empty is what one hopes for.
+    #: Remains of the content found by the search; ideally empty.
     residue: tuple[str, ...] = ()
-    #: Whether it was looked for and nothing says the same any more: false while anything remains, listed or not.
+    #: Whether a search found no entry with the content: false while anything remains, listed or not.
     verified: bool = False
-    #: What was searched for it: "rows" of the store, "bytes" of its files too, or None. Erased before: rows only.
+    #: The extent of the search: "rows" of the store, "bytes" of its files too, or None. Erased before: rows only.
     proof: Literal["rows", "bytes"] | None = None
-    #: Tables or files that were written anew without it.
+    #: Tables or files that were rewritten without the content.
     rewritten: tuple[str, ...] = ()
-    #: Where no erasure reaches, as it knows the logs of one store, and what to do there.
+    #: Places that no erasure reaches, as it knows the logs of one store, and what to do there.
     unreached: tuple[str, ...] = UNREACHED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Webhook:
-    """An address that is told what is appended to the logs of a tenant. Its secret is shown once, when it is added."""
+    """An address that receives the entries appended to the logs of a tenant. Its secret is shown once, when added."""
 
     id: str
     url: str
-    #: Kinds of the entries that it is told of.
+    #: Kinds of the entries that it receives.
     events: tuple[str, ...]
     #: Whether it may lie in a private network, by plain HTTP: only who runs the service can allow that.
     private: bool = False

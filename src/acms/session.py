@@ -77,14 +77,14 @@ class ACMS(View):
     """Session-scoped context manager for agents (seed 004).
 
     `session_id` names the conversation within its namespace; the log is created by the first write. One object is one
-    session; many objects and processes may share a session and a storage, which is a handle, or the URL or the path of
-    one of its own. With an `embedder` recall ranks by words and
-    by meaning, with None by words alone; "auto" is the local embedder where the extra `local` is installed, else None.
+    session; many objects and processes may share a session and a storage, which is a handle, or the URL or path of a
+    storage that the session opens itself. With an `embedder` recall ranks by words and by meaning, with None by words
+    alone; "auto" is the local embedder if the extra `local` is installed, else None.
     With a `reflector` closed episodes are distilled into facts in the background.
-    `name`, `labels` and `metadata` say what the session is: `storage.sessions(where=…)` lists it by them. What is given
-    takes the place of what was said before, with the next write; "", [] and {} take it away.
-    A `reranker` scores the best candidates of a recall again, before what is shown is chosen. Whoever made these closes
-    them: the session does not.
+    `name`, `labels` and `metadata` describe the session: `storage.sessions(where=…)` lists it by them. Values given
+    here replace the stored ones with the next write; "", [] and {} remove them.
+    A `reranker` scores the best candidates of a recall again, before the shown items are chosen. The session does not
+    close these providers; the caller does.
     """
 
     def __init__(
@@ -136,10 +136,10 @@ class ACMS(View):
         await self.close()
 
     async def close(self) -> None:
-        """Finish what is being written and let go of the storage, which closes with its last user; idempotent.
+        """Finish pending writes and release the storage, which closes with its last user; idempotent.
 
-        The last user waits two seconds at most for vectors that are being made; the next session makes the others.
-        Every later call raises `HandleError`, also of a view, until the session is entered again.
+        The last user waits at most two seconds for pending vectors; the next session computes the others.
+        Every later call raises `HandleError`, also on a view, until the session is entered again.
         """
         await self._writer.idle()
         await self._shared.logged()
@@ -199,16 +199,16 @@ class ACMS(View):
         origin: str | Origin | None = None,
         idempotency_key: str | None = None,
     ) -> str:
-        """Append one message and return its id once it is durable; `last_receipt` says what it became.
+        """Append one message and return its id once it is durable; `last_receipt` describes the stored message.
 
-        Its vectors are made afterwards, in the background.
+        Its vectors are computed afterwards, in the background.
 
-        In place of a role it takes a whole message as a provider writes it: of Chat Completions, an item of Responses,
-        a message of Anthropic; its own id is its key. One that holds several results of tools becomes several
+        Instead of a role you can pass a whole message in a provider's format: of Chat Completions, an item of
+        Responses, a message of Anthropic; its own id is its key. A message with several tool results becomes several
         messages, stored together: the id is that of the last. `content` may be a provider's list of parts. Media stay
         references; bytes go to `ACMSConfig(media=…)`, without it only their hash is stored.
 
-        Text that cannot be stored as it is is repaired or cut, which `last_receipt.notes` says, unless
+        Text that cannot be stored unchanged is repaired or cut and noted in `last_receipt.notes`, or refused with
         `ACMSConfig(strict=True)`.
 
         Explicit `markers` replace those found in the text; `[]` means none. `tool_calls` are `{"id", "name",
@@ -292,16 +292,16 @@ class ACMS(View):
         gone: Literal["keep", "retract"] = "keep",
         insert: Literal["append", "refuse"] = "append",
     ) -> Synced:
-        """Make the log hold a list of messages as a framework keeps it, and say what that took; all or nothing.
+        """Update the log to a framework's list of messages, atomically, and return the changes.
 
-        What is new is appended, what says something else under its "key" or "id" is replaced. Messages without a key
-        are known by role and text, in order; instructions that the list begins with take the place of those that the
-        log begins with. A list that was trimmed at its start takes nothing back; with `gone="retract"` everything else
-        that is missing is retracted, and comes back with the list. What ACMS wrote into a prompt is passed over.
+        New messages are appended; messages that changed under their "key" or "id" are replaced. Messages without a key
+        are matched by role and text, in order; instructions at the start of the list replace those at the start of the
+        log. A list that was trimmed at its start retracts nothing; with `gone="retract"` all other missing messages
+        are retracted, and restored if the list has them again. Text that ACMS wrote into a prompt is skipped.
 
-        A log grows only at its end. A message that stands before older ones is appended and told in `inserted`; without
-        keys what follows it is appended again. With `insert="refuse"` that is a `ConflictError`. Raises
-        `ValidationError` with the field at fault; then nothing was stored.
+        A log grows only at its end. A message listed before older ones is appended and reported in `inserted`; without
+        keys the messages after it are appended again. With `insert="refuse"` that raises `ConflictError`. Raises
+        `ValidationError` with the field at fault. On an error nothing is stored.
         """
         checked = check_list(messages, validation.LIST)
         for value, allowed, field in (
@@ -414,9 +414,9 @@ class ACMS(View):
         return await self._stored(context, delivered)
 
     async def _stored(self, context: str, delivered: Delivered, rewrites: int = 0) -> list[MessageReceipt]:
-        """See to what new messages call for: index, vectors, jobs, events; return their receipts.
+        """Update index, vectors, jobs and events for new messages; return their receipts.
 
-        The first `rewrites` of what was delivered are edits and retractions.
+        The first `rewrites` of the delivered entries are edits and retractions.
         """
         shared = self._shared
         if delivered.asked:
@@ -502,21 +502,21 @@ class ACMS(View):
         return episode_id(context, ordinal)
 
     async def retract(self, message_id: str, *, reason: str = "retracted", alone: bool = False) -> int:
-        """Put an entry out of force from now on, a tool group whole; return the version of the retraction.
+        """Retract an entry, or the whole tool group it belongs to; return the version of the retraction.
 
-        Earlier versions still show it. An edited message goes with its edits. Retracting what was retracted already
+        Earlier versions still show it. An edited message is retracted with its edits. Retracting a retracted entry
         changes nothing and returns the version that did it; retracting a retraction or an edit undoes it. With `alone`
-        the rest of a tool group stays in the log, and is not shown as long as it is incomplete. Facts that were made
-        from a message go with it, and a fact goes with all it stands in for.
+        the rest of a tool group stays in the log, and is not shown as long as it is incomplete. Facts made from a
+        message are retracted with it, and a fact with all facts that it replaced.
         """
         return await rewrite.retract_by_id(self._shared, self._writer, message_id, reason=reason, alone=alone)
 
     async def cite(self, answer: object, shown: object = None) -> tuple[str, ...]:
-        """Note which entries a model's answer used, and return their ids: what it cites of `shown`.
+        """Record the entries of `shown` that a model's answer cites, and return their ids.
 
-        `answer` is a text, the object of a provider's SDK or the same as a mapping; `shown` the recalled items or the
-        rendered prompt it answers. Read are its citations and annotations, and ids of entries in its text. Counted in
-        `citations` and `get_session_stats`, told in the ledger of what was shown, and no part of any ranking.
+        `answer` is a text, the object of a provider's SDK or the same as a mapping; `shown` is the recalled items or
+        the rendered prompt it answers. Citations, annotations, and entry ids in the text are read. They count in
+        `citations` and `get_session_stats`, appear in the ledger of `shown`, and do not affect any ranking.
         """
         from acms.recall import uses
         from acms.text.citations import find_cited_ids, texts_of
@@ -530,7 +530,7 @@ class ACMS(View):
         return found
 
     async def forget_renders(self) -> None:
-        """Delete what was kept of `renders`; what is rendered from now on is kept again, where that is enabled."""
+        """Delete the stored `renders`; later renders are stored again if that is enabled."""
         await self._renders().clear()
 
     async def clear(self, *, reason: str = "cleared") -> int:
@@ -571,10 +571,10 @@ class ACMS(View):
     async def copy(self, at: int | str | None = None, session_id: str | None = None) -> ACMS:
         """Return a new session with everything this one reads up to a version, or a tag; it inherits nothing.
 
-        For what is too deep to be forked. Versions, texts, times, tags and policy are the same; ids and hashes are new.
-        It is seen when it is whole. One with a `session_id` is made once: the same call returns it, goes on with one
-        that was interrupted, and `ConflictError` says when the name stands for something else. What is erased here
-        later is erased in its copies too, not the other way round.
+        Use it for sessions too deep to fork. Versions, texts, times, tags and policy are the same; ids and hashes are
+        new. The copy is visible once it is complete. With a `session_id` it is made once: the same call returns it or
+        resumes an interrupted copy, and raises `ConflictError` if the name belongs to another session. An erasure here
+        later also erases the content in the copies, but not the reverse.
         """
         from acms.branches import copying
 
@@ -591,12 +591,12 @@ class ACMS(View):
     ) -> Merged:
         """Bring in what another session of the same fork tree, or a view of it, changed since this one last knew it.
 
-        What it has said since is appended in its order, tool groups whole; its edits and retractions of older messages
-        follow, and its facts by their address. A conflict is what both sides changed, and not to the same: by default
-        `MergeConflictError` lists them all and nothing is merged; "ours" and "theirs" settle them as git's option of
-        that name does, and the rest is merged as ever. One commit does all of it, or with `dry_run` none: the answer
-        then says what would come. A merge is done once: again, it brings only what is new. `undo(version)` takes it
-        back. The other side stays as it is. `ConflictError` when it is private and this one is not.
+        Its new messages are appended in order, tool groups whole, then its edits and retractions of older messages, and
+        its facts by their address. A conflict is something that both sides changed differently: by default
+        `MergeConflictError` lists all conflicts and nothing is merged; "ours" and "theirs" resolve them as git's
+        options of that name do, and the rest is merged as usual. The merge is one commit; with `dry_run` nothing is
+        written, and the result describes the planned merge. Merging again brings only newer changes. `undo(version)`
+        undoes a merge. The other side is not changed. Raises `ConflictError` if it is private and this one is not.
         """
         from acms.branches import forks, merge
 
@@ -607,7 +607,7 @@ class ACMS(View):
         return await merge.merge_session(self._shared, self._writer, side, strategy, dry_run=dry_run)
 
     async def tag(self, name: str, version: int | None = None, *, move: bool = False) -> int:
-        """Name a version, the newest by default, and return it; `ConflictError` when the name stands for another one.
+        """Name a version, the newest by default, and return it; `ConflictError` if the name has another version.
 
         A fork knows the tags it inherited. With `move` a name may be given to another version.
         """
@@ -632,28 +632,28 @@ class ACMS(View):
         from acms.branches import forks
 
         found = await forks.hide_context(self._shared.storage, await self._shared.written())
-        await self._writer.idle()  # what is written next goes to a new log
+        await self._writer.idle()  # later writes go to a new log
         self._shared.context_id = None
         return found
 
     # ── compaction and policy ───────────────────────────────────────────────────────────────────────────────────────
 
     async def compact(self, **overrides: Json) -> Job:
-        """Ask for the older part of the log to be summarised now, whatever the threshold; return the job.
+        """Request a summary of the older part of the log now, whatever the threshold; return the job.
 
-        `overrides` are fields of `CompactionPolicy` for this time only. While one that was asked for is under way its
-        job is returned, or `ConflictError` tells of other settings; one that nobody asked for gives way, or ends first.
+        `overrides` are fields of `CompactionPolicy` for this run only. If a requested compaction is in progress, its
+        job is returned, or `ConflictError` raised if its settings differ; an automatic one gives way or ends first.
         """
         from acms.compaction import job as compaction
 
         return await compaction.request_compaction(self._shared, await self._shared.written(), overrides)
 
     async def reflect(self) -> Job:
-        """Ask for everything closed to be reflected on now, also what is too short to be; return the job.
+        """Request a reflection on all closed episodes now, including those usually too short; return the job.
 
-        The open episode is not read: close it first. Edits of what was read before are read. A reflection that is under
-        way is waited for, as it may pass over what is short; the new one is not: `wait` does. Without a reflector of
-        its own the session asks for the offline one, which every worker has.
+        The open episode is not read: close it first. Edits of messages read before are read. The call waits for a
+        reflection in progress, as that may skip short episodes, but not for the new one: use `wait`. Without a
+        reflector of its own the session uses the offline one, which every worker has.
         """
         from acms.facts import request
 
@@ -681,16 +681,16 @@ class ACMS(View):
         scope: Scope = "session",
         expected: int | None = None,
     ) -> Fact:
-        """Write a fact without a reflector, and return it; the one in force when it says just that.
+        """Write a fact without a reflector, and return it; if an active fact states the same, return that one.
 
-        It takes the place of what is known about the subject and the attribute; with `cardinality="many"`, or where
-        several values are known already, it is added. `names` are other names of the subject, under which it is found.
-        It is so from `valid_from` until before `valid_to`: aware times, dates, which begin at midnight UTC, or either
-        in ISO 8601. `sources` are ids or keys of the messages it comes from: it goes with them when they are retracted
-        or erased. `undo(fact.version)` takes a change back, `retract(fact.id)` the fact with all that it replaced.
-        With `scope="namespace"` it goes to the profile, which all sessions of the namespace share; in "default", where
-        anybody's sessions are, that is refused. `expected` is the version of the newest fact in force there, 0 for
-        none: `PreconditionError` when it is another one by now. Raises `ValidationError`. Nothing was stored then.
+        It replaces the facts about the subject and the attribute; with `cardinality="many"`, or if several values are
+        known already, it is added. `names` are other names of the subject, under which the fact is found too. It is
+        valid from `valid_from` until before `valid_to`: aware times, dates, which begin at midnight UTC, or either in
+        ISO 8601. `sources` are ids or keys of its source messages: it is retracted or erased with them.
+        `undo(fact.version)` undoes the change, `retract(fact.id)` retracts the fact with all that it replaced.
+        With `scope="namespace"` it goes to the profile, which all sessions of the namespace share; "default", shared by
+        unrelated sessions, refuses that. `expected` is the version of the newest active fact there, 0 for none:
+        `PreconditionError` if it has changed. Raises `ValidationError`. On an error nothing is stored.
         """
         from acms.facts import by_hand
 
@@ -700,19 +700,20 @@ class ACMS(View):
         return await by_hand.store_fact(self._shared, stated, sources=sources, expected=expected)
 
     async def unstate(self, subject: str, attribute: str, *, scope: Scope = "session") -> list[Fact]:
-        """Withdraw what is known about a subject and an attribute, stated or distilled, and return it.
+        """Withdraw the facts about a subject and an attribute, stated or distilled, and return them.
 
-        It is no longer so from now on, and what it took the place of does not come back; nothing known changes nothing.
+        They are no longer true from now on, and the facts they replaced are not restored. Without such facts nothing
+        changes.
         """
         from acms.facts import by_hand
 
         return await by_hand.withdraw_facts(self._shared, subject, attribute, scope)
 
     async def wait(self, job: Job, *, timeout: float | None = None) -> Compaction | None:
-        """Wait until a job has ended and return the compaction it made; None when it made none.
+        """Wait until a job has ended and return its compaction, or None if it made none.
 
-        Why it made none is the `reason` of the job as it is then, see `job`.
-        `JobFailedError` when it was given up or cancelled, `TimeoutError` after that many seconds.
+        The `reason` of the ended job says why it made none, see `job`.
+        Raises `JobFailedError` if it was given up or cancelled, `TimeoutError` after `timeout` seconds.
         """
         from acms.compaction import job as compaction
 
@@ -722,7 +723,7 @@ class ACMS(View):
             )
 
     async def job(self, id: str) -> Job:
-        """Return a job of this session as it is now; `GoneError` when there is none with this id."""
+        """Return the current state of a job of this session; raise `GoneError` if there is none with this id."""
         from acms.compaction import job as compaction
 
         found = await compaction.read_current_job(self._shared.storage, validation.validate_name(id, "id"))
@@ -731,19 +732,19 @@ class ACMS(View):
         return found
 
     def events(self, *, after: str | int = 0, follow: bool = True) -> AsyncGenerator[LogEvent]:
-        """Yield each entry behind a cursor, in order, and each change of a job; go on as they happen.
+        """Yield each entry after a cursor, in order, and each change of a job; continue with new ones as they happen.
 
-        `after` is an event's cursor, or a version. What is private leaves as in `recall`, what was erased is blank.
-        With `follow=False` it ends where the log does. `SessionNotFoundError` as soon as there is no such session.
+        `after` is an event's cursor, or a version. Private text is redacted as in `recall`, erased text is blank.
+        With `follow=False` it stops at the end of the log. Raises `SessionNotFoundError` if there is no such session.
         """
         return compose.stream_session_events(self._shared, after, follow=follow)
 
     async def undo(self, version: int) -> int:
-        """Take back the summary, edit, fact or retraction at a version; what it replaced is in force again.
+        """Undo the summary, edit, fact or retraction at a version; the entries it replaced are active again.
 
         Returns the version of the retraction; doing it again changes nothing and returns the same one. `ExpiredError`
-        when retention has deleted what would come back, `ConflictError` when a later entry replaced it, or another fact
-        fills the address of one that would come back: the options name what to take back first.
+        if retention has deleted content to be restored, `ConflictError` if a later entry replaced it, or another fact
+        has the address of a fact to be restored: the options name the versions to undo first.
         """
         from acms.compaction import job as compaction
 
@@ -760,23 +761,23 @@ class ACMS(View):
         return found
 
     async def set_private(self, private: bool = True) -> None:
-        """Keep what is said here from being found from other sessions of the namespace, or allow it again.
+        """Hide this session from recalls in other sessions of the namespace, or show it again.
 
-        It is stored with the session: every process honours it from its next recall on, also for what was said before.
-        Forks that are made later begin with it; the session itself goes on finding everything. What the profile knows
-        from it alone is retired for good, and what is learned while it is private stays here.
+        The setting is stored with the session: every process honours it from its next recall on, also for earlier
+        messages. Later forks start with it; the session itself still finds everything. Facts that the profile has from
+        this session alone are permanently retired, and facts learned while it is private stay here.
         """
         await retirement.set_private(self._shared.storage, await self._shared.ensure(), private)
 
     # ── erasure ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def erase(self, id: str, *, verify: bool = False) -> Erasure:
-        """Delete the content of an entry for ever, in every fork; its version stays as a tombstone.
+        """Delete the content of an entry permanently, in every fork; its version stays as a tombstone.
 
-        It is named by its id, or by the caller's key, which goes with the content and names nothing after it.
-        Its edits go too, and every summary and fact made from it: what such a summary stood for is in force again.
-        What it is a copy of stays, by a merge or `copy`; `remaining` of the result lists every such place.
-        With `verify` the store is searched afterwards for what is left. Not undoable.
+        The entry is named by its id, or by the caller's key, which is deleted with the content.
+        Its edits are erased too, and every summary and fact made from it: entries that such a summary replaced are
+        active again. The original of a copy made by a merge or `copy` stays; `remaining` of the result lists every such
+        place. With `verify` the store is searched for remains afterwards. This cannot be undone.
         """
         from acms.erasure import erase as erasure
 

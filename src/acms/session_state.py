@@ -59,18 +59,18 @@ class _Named:
 
 
 class Composition(Protocol):
-    """What a session needs of packages that it is below; `acms.compose` has it."""
+    """What a session needs from higher packages; `acms.compose` implements it."""
 
     def handlers_of(self, shared: SharedSession) -> Mapping[str, Handler]:
         """Return the handlers of the jobs that this session's process can do, by kind."""
         ...
 
     async def catch_up(self, shared: SharedSession, context: str) -> None:
-        """See to it that a reflection which another process asked for and did not finish is worked off."""
+        """Make sure that a reflection which another process requested and did not finish is run."""
         ...
 
     def default_embedder(self) -> Embedder | None:
-        """Return the embedder of sessions that name none; None when they rank by words."""
+        """Return the embedder of sessions that name none, or None if they rank by words."""
         ...
 
 
@@ -124,7 +124,7 @@ class SharedSession:
             counter if isinstance(getattr(counter, "name", None), str) else _Named(counter)
         )
         self.frame = TextFrame(self.counter)
-        #: What may leave of what it reads.
+        #: Redacts entries before they are shown.
         self.stage: Stage = create_redaction_stage(storage, self.config.privacy.mode, self.counter)
         self.patterns = freeze_patterns(self.config.marker_patterns)
         self._embedder = None if embedder is None or embedder == "auto" else _validate_embedder(embedder)
@@ -146,9 +146,9 @@ class SharedSession:
         self._handlers: Mapping[str, Handler] | None = None
         self.context_id: str | None = None
         self.retained = self.closed = False
-        #: When something is asked or stated: what is so is told by it.
+        #: The current time of a query or a statement, which decides which facts are valid.
         self.clock: Callable[[], datetime] = _utc_now
-        #: What it has in each event loop that uses it.
+        #: Its state in each event loop that uses it.
         self._loops: PerLoop[_Here] = PerLoop(_Here)
 
     def sibling(self, context: Context) -> SharedSession:
@@ -236,7 +236,7 @@ class SharedSession:
 
     @property
     def background(self) -> Background:
-        """Return the worker of the storage handle in this process; what it does for nobody, the first session hears."""
+        """Return this process's worker for the storage handle; events without a session go to the first session."""
         from acms.jobs.worker import get_background_worker
 
         return get_background_worker(
@@ -318,7 +318,7 @@ class SharedSession:
         return found
 
     async def _describe(self, context: str) -> None:
-        """Store what was said about the session, unless that is what the store says."""
+        """Store the name, labels and metadata given for the session if they differ from the stored ones."""
         about = self.about
         settings = (await self.storage.context(context)).settings
         if any(settings.get(name) != value for name, value in about.items()):
@@ -348,9 +348,9 @@ class SharedSession:
             )
 
     async def entry(self, context: str | None, at: int | None, name: str, *, newest: bool = False) -> Entry:
-        """Return an entry by its id, or by the caller's key; `EntryNotFoundError` when there is none at this version.
+        """Return an entry by its id or the caller's key; raise `EntryNotFoundError` if this version has none.
 
-        A key names what was said under it first; with `newest` its newest edit at this version.
+        A key names the first message under it; with `newest` its newest edit at this version.
         """
         if not isinstance(name, str):
             kind = type(name).__name__
@@ -409,7 +409,7 @@ class SharedSession:
         return was
 
     def tell(self, event: Event) -> None:
-        """Give an event to whoever listens; a listener that fails changes nothing."""
+        """Pass an event to the listener `on_event`; its exceptions have no effect."""
         emit_event(self.config.on_event, event)
 
     def rewritten(self, context: str, version: int, target: str, reason: str) -> None:

@@ -88,7 +88,7 @@ class View:
 
     @property
     def effort(self) -> float:
-        """Share of a prompt's room that what is recalled for a turn may take, see `RecallConfig`."""
+        """Share of a prompt's free tokens that the recall of one turn may take, see `RecallConfig`."""
         return self._shared.config.recall.effort
 
     @property
@@ -103,17 +103,17 @@ class View:
 
     @property
     def storage(self) -> StorageBackend:
-        """Where its log lies."""
+        """The storage that holds its log."""
         return self._shared.storage
 
     @property
     def stage(self) -> Stage:
-        """What may leave of its entries: recalls, windows, prompts and lists show them as it lets them through."""
+        """The redaction applied to its entries before recalls, windows, prompts and lists show them."""
         return self._shared.stage
 
     @property
     def render_log(self) -> RenderLog | None:
-        """What keeps what is really sent of it; None where that is off, and at a past version."""
+        """The log of its sent requests, or None if `ACMSConfig.renders` is disabled or at a past version."""
         return self._renders() if self._shared.config.renders.enabled and self.ends_at is None else None
 
     def _renders(self) -> RenderLog:
@@ -144,25 +144,25 @@ class View:
         """Return what the model should see for a query, within a hard token budget.
 
         Order: facts, past messages and summaries, then the current episode, each oldest first; the rank is
-        `item.score`. Facts are those in force in this log and in the profile of the namespace; at a past version
-        the profile, which has versions of its own, is left out. A fact that is over is left out, one that
-        will begin or end says when; at a past version this is as of its newest message. A past message that says what a
-        newer fact replaced is left out, or cut to what is still so, unless `include_superseded`, which also shows facts
-        that are over.
-        The latest message is always in, cut and flagged if it must be, unless it is the query itself, is excluded, or
-        the current episode was not asked for; below 6 tokens nothing is. `exclude` names entry ids. A tool call and its
-        answers come together.
-        With `relevant_only` the current episode has no part of its own: its messages compete by relevance like all
-        others, as suits a prompt that shows the newest messages by itself.
-        With `scope="namespace"` everything is found that was said in any session of a named namespace, private ones
-        left out, as if it were one log: what other sessions say comes first, session by session, the oldest first.
-        In "default", where anybody's sessions are, that is refused.
-        `where` lets only some through: "role", "actor", "marker" and "session" (one or several), "after" (at that time
+        `item.score`. Facts are those active in this log and in the profile of the namespace; at a past version the
+        profile, which has versions of its own, is left out. An expired fact is left out, one that will begin or end
+        says when; at a past version this is as of its newest message. A past message that states something a newer fact
+        replaced is left out, or cut to the part that still holds, unless `include_superseded`, which also shows
+        expired facts.
+        The latest message is always included, cut and flagged if necessary, unless it is the query itself, is excluded,
+        or the current episode was not requested; below 6 tokens nothing is. `exclude` names entry ids. A tool call and
+        its answers come together.
+        With `relevant_only` the current episode has no reserved share: its messages compete by relevance like all
+        others. Use it for a prompt that shows the newest messages itself.
+        With `scope="namespace"` all sessions of a named namespace except private ones are searched as if they were one
+        log: items of other sessions come first, session by session, the oldest first. The namespace "default" refuses
+        this, since it is shared by unrelated sessions.
+        `where` filters messages by "role", "actor", "marker" and "session" (one or several), "after" (at that time
         or later) and "before" (aware, or ISO 8601; a day alone begins at midnight UTC), and "metadata", a mapping of
-        what was noted. A tool call comes with its answers where one of them is let through. `limit` is how many items
-        there are at most, the best by rank, be the latest message among them or not.
-        `token_budget` is another name of `budget`; both together are a `TypeError`.
-        Raises `ValidationError` for a budget, relevance or filter that makes no sense.
+        values to match. A tool call comes with its answers if one of them matches. `limit` is the maximum number of
+        items, the best by rank, with or without the latest message.
+        `token_budget` is an alias of `budget`; passing both raises `TypeError`.
+        Raises `ValidationError` for an invalid budget, relevance or filter.
         """
         if budget is not None and token_budget is not None:
             raise TypeError("recall() takes budget or token_budget, not both")
@@ -195,10 +195,10 @@ class View:
         limit: int | None = None,
         include_superseded: bool = False,
     ) -> ContextItems:
-        """Return what a prompt shows beside its history: what is above the cutoff, of the current episode too.
+        """Return the items that a prompt shows beside its history: those above the cutoff, of the current episode too.
 
-        Without a `scope` all sessions of a named namespace are asked, in "default" and at a past version this one. What
-        other sessions say is shown whole, if all of it takes no more than `others_whole` tokens.
+        Without a `scope` all sessions of a named namespace are searched; in "default" and at a past version only this
+        one. Other sessions are shown whole if all their text takes no more than `others_whole` tokens.
         """
         if scope is None:
             shared = self._at is None and self.namespace != validation.UNNAMED
@@ -225,7 +225,7 @@ class View:
         return shared.show("recall", await pipeline.run_recall(shared.reader(), context, self._at, asked))
 
     def _asking(self, query: str, budget: int, named: str = "budget") -> request.Recall:
-        """Return what is asked by every recall of this session."""
+        """Return the request fields that all recalls of this session share."""
         shared = self._shared
         return request.Recall(
             query=validation.validate_text(query, "query"),
@@ -310,20 +310,20 @@ class View:
         return plan.messages
 
     async def renders(self, *, limit: int = 50, after: str | None = None) -> list[LoggedRender]:
-        """Return what was really sent of this session, newest first: prompts, `messages` and replies of the contract.
+        """Return the logged renders of this session, newest first: prompts, `messages` and replies of the contract.
 
-        It is kept where `ACMSConfig.renders` is enabled, for as long and as large as it says; a fork does
-        not inherit it, a past version has none, and erasing an entry deletes it in the whole fork tree. `after` is the
-        id of the last one of the page before.
+        They are kept if `ACMSConfig.renders` is enabled, within its limits of time and size. A fork does not inherit
+        them, a past version has none, and erasing an entry deletes its renders in the whole fork tree. `after` is the
+        id of the last one of the previous page.
         """
         limit = validation.validate_integer(limit, "limit", least=1, most=validation.PAGE)
         return [] if self.ends_at is not None else await self._renders().page(limit, after)
 
     async def sent(self, id: str) -> RenderDetails:
-        """Return one of `renders` message by message, what was left out, and the request itself.
+        """Return one of `renders` with its messages, the entries left out, and the request itself.
 
-        Text of the log is shown as the log has it now; `payload_note` says if that differs from what was sent.
-        `NotFoundError` for one that is not kept any more.
+        Text of the log is shown as the log has it now; `payload_note` says if that differs from the sent text.
+        Raises `NotFoundError` if the render is no longer kept.
         """
         id = validation.validate_name(id, "id")
         if self.ends_at is not None:
@@ -355,13 +355,13 @@ class View:
         scale: int = 0,
         slack: float = 0.0,
     ) -> pipeline.Gathered:
-        """Return what is in force as units, oldest first: all of it, or the newest that fill a budget or a number.
+        """Return the active entries as units, oldest first: all, or the newest that fill a budget or a number.
 
-        With `since` everything from the last unit on that has no more than so many tokens of the log before it; of
-        summaries that nobody asked for only those count then that came no later than version `began`. With a
-        budget and a `scale` summaries are those that were there when the epoch of a prompt of that size began. The
-        first unit may be beyond what was asked for. Reads little more of the log; tokens are by the session's counter.
-        Its labels say what of it may not be so any more.
+        With `since`, return all units from the last one that has at most that many tokens of the log before it;
+        automatic summaries then count only if they came no later than version `began`. With a budget and a `scale`,
+        use the summaries that existed when the epoch of a prompt of that size began. The first unit may exceed the
+        request. Reads little more of the log than it returns; tokens are by the session's counter. The labels mark
+        entries that may no longer be true.
         """
         shared = self._shared
         if budget is not None:
@@ -387,7 +387,7 @@ class View:
         return await self._labelled(found)
 
     async def _labelled(self, gathered: pipeline.Gathered) -> pipeline.Gathered:
-        """Return what was read with what of it has to say that it may not be so any more."""
+        """Return the units with labels for entries that may no longer be true."""
         if not gathered.made:
             return gathered
         shared, at = self._shared, self._at
@@ -454,14 +454,14 @@ class View:
         as_of: int | datetime | None = None,
         valid_at: datetime | None = None,
     ) -> list[Fact]:
-        """List the facts in force, oldest first; with `history` also those that were retired, each with the reason.
+        """List the active facts, oldest first; with `history` also retired ones, each with the reason.
 
         Addresses match without regard to case, articles, plurals and punctuation. With `scope="namespace"` the facts
-        of the namespace's profile are listed; the namespace "default", where anybody's sessions are, has none.
+        of the namespace's profile are listed; the namespace "default", shared by unrelated sessions, has none.
 
-        A fact is in force before it begins and after it ends, as it says in `valid_from` and `valid_to`. `valid_at`
-        lists what was so at a moment instead, `as_of` what was known at a version or at a time; both together, what
-        was then thought to be so at the moment.
+        A fact is active also before its `valid_from` and after its `valid_to`. `valid_at` lists instead the facts
+        valid at a moment, `as_of` those known at a version or at a time; both together list the facts known then
+        as valid at the moment.
         """
         from acms.facts import request as facts
 
@@ -503,16 +503,16 @@ class View:
     async def get(self, id: str) -> Entry:
         """Return any entry of this session by its id, as it was stored, whatever its privacy.
 
-        A message may be named by the caller's key: then it is its newest edit. It is for whoever owns the data, not
-        for a model. `EntryNotFoundError` when there is none at this version.
+        A message may be named by the caller's key, which returns its newest edit. Show the result to the owner of the
+        data, not to a model. Raises `EntryNotFoundError` if this version has no such entry.
         """
         return await self._shared.entry(await self._find(), self._at, id, newest=True)
 
     async def keys(self, ids: Iterable[str]) -> dict[str, str]:
-        """Return the caller's keys of entries of this session by id; of an edit that of the message it edits.
+        """Return the caller's keys of entries of this session by id; for an edit, the key of the message it edits.
 
-        What has no key is left out. So an adapter finds the originals of what was rendered again: the ids are the
-        `sources` of the messages of a prompt, and of `messages`.
+        Entries without a key are left out. Adapters use this to find the originals of rendered messages: the ids are
+        the `sources` of the messages of a prompt, and of `messages`.
         """
         ids = validation.validate_ids(ids, "ids")
         storage, context = self._shared.storage, await self._find()
@@ -531,7 +531,7 @@ class View:
         return found
 
     async def forks(self) -> list[Branch]:
-        """List what was forked from this session directly, oldest first."""
+        """List the direct forks of this session, oldest first."""
         from acms.branches import forks
 
         context = await self._find()
@@ -559,9 +559,9 @@ class View:
         return {} if context is None else await forks.read_tags(self._shared.storage, context, self._at)
 
     async def diff(self, other: View | int | str) -> Diff:
-        """Return how what is in force differs on another side: another session, or a version or tag of this one.
+        """Compare the active entries with another side: another session, or a version or tag of this one.
 
-        From this side to the other: what is added is there and not here.
+        The direction is from this side to the other: added entries are there and not here.
         """
         from acms.branches import forks
 
@@ -587,9 +587,9 @@ class View:
         return [] if context is None else await uses.load_citations(self._shared.storage, context)
 
     async def expand(self, version: int) -> list[Entry]:
-        """Return what the summary at a version stands for, as it was read before: messages and earlier summaries.
+        """Return the messages and earlier summaries that the summary at a version replaced, as they were shown before.
 
-        `EntryNotFoundError` when there is no summary.
+        Raises `EntryNotFoundError` if there is no summary.
         """
         from acms.compaction import job
 
@@ -606,7 +606,7 @@ class View:
         )
 
     async def get_session_stats(self) -> SessionStats:
-        """Return counts of the session: everything ever said, and what is in force."""
+        """Return counts of the session: all messages ever stored, and the active ones."""
         from acms.log.facts import active_facts
         from acms.recall import uses
 

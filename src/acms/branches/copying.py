@@ -1,7 +1,7 @@
-"""Copying: everything a tenant has from one store to another, and one session into a new one.
+"""Copy all data of a tenant from one store to another, or one session into a new session.
 
-A copy between stores is verbatim, resumable, and never written over something else. Parents go before their forks, the
-newest state of the settings after the entries, the work that is still owed last. A second run brings what is new.
+A copy between stores is verbatim and resumable, and never overwrites other data. Parents are copied before their forks,
+the newest settings after the entries, and unfinished jobs last. A second run copies only new data.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ class Copied:
     derived: int
     #: Unfinished jobs of the source; the target has each of them once.
     jobs: int
-    #: What could not be brought over, in words.
+    #: Descriptions of the data that could not be copied.
     left: tuple[str, ...]
-    #: What is wrong with the target, when it was verified.
+    #: Problems found in the target, if it was verified.
     problems: tuple[Problem, ...]
     verified: bool
 
@@ -83,15 +83,15 @@ async def copy(
     verify: bool = False,
     progress: Progress | None = None,
 ) -> Copied:
-    """Copy everything the tenant of one handle has to the tenant of another: same ids, versions and hashes.
+    """Copy all data of the tenant of one handle to the tenant of another: same ids, versions and hashes.
 
-    Logs with their tombstones, settings, tags and policies, deleted contexts, unfinished jobs; and `derived` rows,
-    which are computed again where they are left out. Parents go before their forks. What was interrupted goes on when
-    it is called again; later it brings what is new: entries, erasures, settings, jobs. Before anything is written:
-    `ValidationError` for settings or entries that the API would refuse, `ConflictError` when the target has another log
-    under an id or a name, or has gone on by itself. Nobody should write to either store meanwhile: what is written to
-    the source after a log was read is left for the next call. With `verify`
-    both sides are compared afterwards and every hash of the target is computed again.
+    Copies logs with their tombstones, settings, tags and policies, deleted contexts, unfinished jobs, and `derived`
+    rows, which are computed again where they are left out. Parents are copied before their forks. Call it again to
+    resume an interrupted copy, or later to copy new entries, erasures, settings and jobs. Before writing anything it
+    raises `ValidationError` for settings or entries that the API would refuse, and `ConflictError` if the target has
+    another log under an id or a name, or has advanced by itself. Do not write to either store during the copy: changes
+    to the source after a log was read are left for the next call. With `verify` both sides are compared afterwards and
+    every hash of the target is computed again.
     """
     if source is target:
         raise ValidationError("is the source itself", field="target")
@@ -318,7 +318,7 @@ class _Copy:
                 await self._note(Append(context=step.id, drafts=(), tail=dict(ours.tail)))
 
     async def _hide(self, id: str, owed: Sequence[JobDraft]) -> None:
-        """Hide in the target what is hidden in the source, after the jobs it is owed: nothing else goes there then."""
+        """Delete in the target a context that the source has deleted, after its unfinished jobs are copied."""
         context = await self._source.context(id)
         there = await self._target.context(id)
         if context.deleted_at is None or there.deleted_at is not None:
@@ -334,7 +334,7 @@ class _Copy:
             await self._note(Append(context=id, drafts=(), jobs=tuple(jobs)))
 
     async def _note(self, op: Append | None = None) -> None:
-        """Append what has no entries, many in a commit; without `op` what still waits."""
+        """Queue an append without entries and send full batches in one commit; without `op`, send the pending ones."""
         if op is not None:
             self._notes.append(op)
             if len(self._notes) < PAGE:
@@ -422,7 +422,7 @@ async def _end_of(storage: StorageBackend, context: str) -> tuple[int, bytes]:
 
 @contextmanager
 def _locate_errors(where: str) -> Generator[None]:
-    """Say of what is not valid where it was found."""
+    """Set `where` as the field of any `ValidationError` raised inside."""
     try:
         yield
     except ValidationError as error:
@@ -448,10 +448,10 @@ def _diverged_error(context: Context, what: str) -> ConflictError:
 
 
 async def copy_session(shared: SharedSession, at: int | str | None, session_id: str | None) -> Context:
-    """Return a copy of a session at a version: a log of its own that inherits nothing; a named one is made once.
+    """Return a copy of a session at a version: a separate log that inherits nothing; a named copy is made once.
 
-    It is hidden until it is whole: called again, an interrupted one goes on. What is erased in the original meanwhile,
-    or later, goes in the copy too: the original knows its copies.
+    The copy is hidden until it is complete. Call again to resume an interrupted copy. An erasure in the original,
+    during the copy or later, also erases the content in the copy: the original records its copies.
     """
     storage = shared.storage
     key = None if session_id is None else validation.session_name(session_id, "session_id")
@@ -582,7 +582,7 @@ async def _rewrite_entries(
 
 
 async def _copy_expire_jobs(storage: StorageBackend, runs: Sequence[Run], copy: str) -> None:
-    """Let retention go on in a copy: what is to expire in the original expires there too."""
+    """Copy the pending expiry jobs, so that retention applies to the copy as it does to the original."""
     owed = [
         _draft_from_job(job, job.dedupe.replace(owner, copy))
         for owner in dict.fromkeys(owner for owner, _, _ in runs)
@@ -598,7 +598,7 @@ async def _copy_expire_jobs(storage: StorageBackend, runs: Sequence[Run], copy: 
 async def _copy_vectors(
     storage: StorageBackend, original: str, version: int, copy: str, runs: Sequence[Run]
 ) -> None:
-    """Copy what an embedder made of the entries; index records name their entry and are written anew."""
+    """Copy the embedder's vectors of the entries; index records name their entry and are computed again."""
     inmost = _unwrap_to_spaces(storage)
     if not isinstance(inmost, HasSpaces):
         return

@@ -1,7 +1,7 @@
-"""How what is in force differs between two logs that share a beginning, or none.
+"""Compare the active entries of two logs, which may share a beginning.
 
-Up to the newest common version both logs are the same entries, so only what is out of force on one side alone can
-differ there; above it everything can. Whoever reads the logs brings exactly these entries.
+Up to the newest common version both logs have the same entries, so only entries that are superseded or retracted on one
+side alone can differ there; above it all entries can. The caller passes exactly these entries.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _content_to_compare(entry: Entry) -> object:
 def _compute_delta(
     removed: Sequence[tuple[Entry, Hashable]], added: Sequence[tuple[Entry, Hashable]]
 ) -> Delta:
-    """Pair what is about the same: two entries that say the same are no difference, two others are a change."""
+    """Pair entries about the same subject: equal contents are no difference, unequal contents are a change."""
     about: dict[Hashable, list[Entry]] = {}
     for entry, subject in added:
         about.setdefault(entry.id if subject is None else subject, []).append(entry)

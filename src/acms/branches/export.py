@@ -131,7 +131,7 @@ def _check_settings(context: Context) -> list[Problem]:
 
 
 async def _check_context(storage: StorageBackend, context: Context) -> list[str]:
-    """Return what of a context something else than ACMS has changed."""
+    """Describe the changes to a context that were not made by ACMS."""
     while isinstance(storage, WrapperStorage):
         storage = storage.inner
     found: list[str] = []
@@ -225,7 +225,7 @@ class Counters:
         return cls(entry.position - 1, entry.total - entry.tokens)
 
     def add(self, entry: Entry) -> Iterator[str]:
-        """Count an entry and yield what it says differently."""
+        """Count an entry and yield a message for each recorded number that differs from the count."""
         if entry.kind is Kind.MESSAGE:
             position = (
                 entry.position if self.position < 0 and entry.position is not None else self.position + 1

@@ -1,7 +1,7 @@
-"""Branches: forks, their tree, named versions, and how two sides differ.
+"""Branches: forks, their tree, named versions, and differences between two sides.
 
-A fork is one row in one commit (decision 0002). Everything else here reads: what inherits from what, which versions
-have names, what is in force on one side and not on the other.
+A fork is one row in one commit (decision 0002). Everything else here only reads: the tree of forks, the tagged
+versions, the entries that are active on one side and not on the other.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ async def _load_branch(storage: StorageBackend, context: Context) -> Branch:
 
 
 async def version_of(storage: StorageBackend, context: str, at: int | str | None) -> int:
-    """Return the version that a number or a tag stands for, the newest one for None.
+    """Return the version that a number or a tag names, the newest one for None.
 
     `ValidationError` when the log does not reach it, `NotFoundError` for an unknown tag.
     """
@@ -230,7 +230,7 @@ async def version_of(storage: StorageBackend, context: str, at: int | str | None
 
 
 async def version_of_tag(storage: StorageBackend, context: str | None, tag: str) -> int:
-    """Return the version that a tag stands for; nothing that was never written has any."""
+    """Return the version that a tag names; a log that was never written has no tags."""
     if context is None:
         raise _unknown_tag_error(tag, {})
     return await version_of(storage, context, tag)
@@ -288,7 +288,7 @@ async def read_tags(storage: StorageBackend, context: str, at: int | None) -> di
 
 
 async def _read_visible_tags(storage: StorageBackend, context: Context) -> dict[str, Mapping[str, Json]]:
-    """Return every tag a context knows: its own, and those of ancestors at what it inherited; the nearest one wins."""
+    """Return a context's own tags and its ancestors' tags on inherited versions; for equal names the nearest wins."""
     found: dict[str, Mapping[str, Json]] = {}
     limit: int | None = None
     for one in await _list_ancestor_contexts(storage, context):
@@ -346,9 +346,9 @@ async def _chain_at_version(storage: StorageBackend, context: str, head: Head, v
 
 
 async def diff_sessions(left: Side, right: Side) -> Diff:
-    """Return how what is in force differs, from the left side to the right one.
+    """Compare the active entries of two sides, from left to right.
 
-    Reads what either side has of its own, and of what they share only what is out of force on one side alone.
+    Reads each side's own entries, and of the shared ones only those that are inactive on one side alone.
     """
     if left.shared.storage is not right.shared.storage:
         raise ValidationError(

@@ -48,7 +48,7 @@ _DECODER = json.JSONDecoder()
 def parse_json(text: str, field: str, *, parse_constant: Callable[[str], Any] | None = None) -> Json:
     """Parse JSON within the limits on nesting and on the number of values.
 
-    `ValueError` for what is not JSON, `TooLargeError` with `field` for what is too deep or too much.
+    Raises `ValueError` if the text is not JSON, and `TooLargeError` with `field` if it exceeds a limit.
     """
     opened = text.count("[") + text.count("{")
     if opened + text.count(",") > VALUES:

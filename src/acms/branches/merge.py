@@ -1,7 +1,7 @@
-"""Merging one branch into another: read both, decide, and append everything in one commit.
+"""Merge one branch into another: read both, decide, and append everything in one commit.
 
-Read is what either side has of its own, what of the common part was touched, and the facts. A write that comes between
-moves the version that the append expects: then both are read again.
+A merge reads each side's own entries, the changed entries of the common part, and the facts. If another write changes
+the version that the append expects, both sides are read again.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _Read:
 async def merge_session(
     shared: SharedSession, writer: Writer, side: Side, strategy: MergeStrategy, *, dry_run: bool
 ) -> Merged:
-    """Merge another session into this one; return what it did, or with `dry_run` would do."""
+    """Merge another session into this one; return a description of the merge, which `dry_run` only plans."""
     if strategy not in get_args(MergeStrategy):
         allowed = ", ".join(get_args(MergeStrategy))
         raise ValidationError(f"{strategy!r} is not one of {allowed}", field="strategy")
@@ -77,7 +77,7 @@ async def merge_session(
             delivered = await _append_drafts(shared, writer, found, drafts, written)
         except Overtaken:
             continue
-        except GoneError:  # what was read was erased before it was written
+        except GoneError:  # an entry was erased between the read and the write
             erased += 1
             if erased == _TRIES:
                 raise
@@ -210,7 +210,7 @@ async def _read_side_log(
     replacing: Sequence[Entry] | None = None,
     own: Sequence[Entry] | None = None,
 ) -> Log:
-    """Return one side; what is at hand already is not read again."""
+    """Return the log of one side; entries passed by the caller are not read again."""
     version = runs[-1][2] if runs else 0
     if own is None:
         own = await storage.read(context, at=version, after=common)
@@ -271,7 +271,7 @@ def _redact_conflict(conflict: MergeConflict, ours: Stage, theirs: Stage) -> Mer
 async def _build_drafts(
     shared: SharedSession, side: Side, found: _Read, plan: Plan, strategy: MergeStrategy
 ) -> tuple[tuple[Draft, ...], Drafts]:
-    """Return what is appended for a plan, and what of it the plan itself says; an error that a merge would raise."""
+    """Return all drafts that a plan appends, and those of the plan itself; raise the error that a merge would raise."""
     context, version = found.context.id, found.head.version
     counts = found.context.counter == found.other.counter
     terms = Terms(
@@ -314,7 +314,7 @@ async def _append_drafts(
 async def _notify_followers(
     shared: SharedSession, writer: Writer, context: str, gone: Sequence[Entry], delivered: Delivered
 ) -> None:
-    """Tell whoever follows a log: the worker, the indexes, the profile of the namespace."""
+    """Notify the followers of a log: the worker, the indexes, the profile of the namespace."""
     if delivered.asked:
         shared.work()
     if writer.note(context, delivered):
@@ -325,7 +325,7 @@ async def _notify_followers(
 
 
 def _clean_draft(shared: SharedSession, draft: Draft, *, counts: bool) -> Draft:
-    """Return a draft as this side stores and counts what is said."""
+    """Return a draft with its content redacted and counted by the rules of this side."""
     made = draft
     if shared.config.privacy.redact_before_persist:
         from acms.privacy.redact_entry import (

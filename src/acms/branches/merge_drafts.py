@@ -1,8 +1,7 @@
-"""What a merge appends: copies of what comes, edits and retractions of what changes here, and the record at the end.
+"""The entries that a merge appends: copies from the other side, edits and retractions of this side, and a final record.
 
-Copies keep what was said, by whom, when and how far it is trusted; they name the entry they are copies of, so that what
-is erased there goes here too. Episodes of the other side become episodes of this one, the first of them within the
-episode that is open here. Pure.
+Copies keep content, speaker, time and trust. They name their original entry, so that its erasure also erases the copy.
+Episodes of the other side become episodes of this one, the first of them within the episode that is open here. Pure.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ class Terms:
     version: int
     strategy: str
     now: datetime
-    #: Counts a draft as this side counts, and takes out of it what is not to be stored here.
+    #: Counts a draft as this side counts, and redacts content that must not be stored here.
     cleaned: Callable[[Draft], Draft]
 
 
 @dataclass(frozen=True, slots=True)
 class Drafts:
-    """What is appended, in order; the record is missing, and so is what becomes of facts made from messages that go."""
+    """The drafts to append, in order, without the merge record and the changes to facts made from removed messages."""
 
     drafts: tuple[Draft, ...]
     #: The messages of this side that are edited or go, with their edits.
@@ -49,7 +48,7 @@ class Drafts:
 
 
 def build_merge_drafts(done: Plan, ours: Log, theirs: Log, terms: Terms) -> Drafts:
-    """Write a plan down as what is appended to this side."""
+    """Return the drafts that apply a plan to this side."""
     return _Writing(done, ours, theirs, terms).written()
 
 
@@ -91,7 +90,7 @@ class _Writing:
         self._ours = ours
         self._theirs = theirs
         self._terms = terms
-        #: Keys that are taken here, and by what comes.
+        #: Keys taken by entries of this side and by incoming entries.
         self._keys = {entry.key for entry in (*ours.entries, *ours.facts, *ours.by.values())} - {None}
 
     def written(self) -> Drafts:
@@ -152,7 +151,7 @@ class _Writing:
         )
 
     def _group(self, shown: Entry) -> str | None:
-        """Return the tool group here of what is read on the other side: an edit may have changed it."""
+        """Return the tool group on this side for an entry of the other side; an edit may have changed it."""
         return None if shown.group is None else self._done.groups.get(shown.group, shown.group)
 
     def _learned(self, step: Learned) -> Draft:

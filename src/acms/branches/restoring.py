@@ -310,7 +310,7 @@ def _is_storable_text(text: str) -> bool:
 
 
 def _iter_texts(written: Json) -> Iterator[str]:
-    """Yield every text and name; no recursion: what was read may be deep."""
+    """Yield every text and name, without recursion: the JSON may be deeply nested."""
     waiting: list[Json] = [written]
     while waiting:
         value = waiting.pop()

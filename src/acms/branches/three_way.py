@@ -1,9 +1,9 @@
-"""A three-way merge: what the other side changed since this one last knew of it, and whether this one did so too.
+"""A three-way merge: find the changes of the other side since this one last saw it, and those that conflict.
 
-Each side is compared with what the other one last knew of it, which for a fork that was never merged is the fork point.
-An entry is the same on both sides when it was written first at the same place. A message is told by its *slot*: what is
-read at its place. The smallest thing that is decided as a whole is a *unit*: one message, or a tool group; of facts an
-address that holds one value, else one fact. Pure; what a plan becomes in the log is in `merge_drafts`.
+Each side is compared with its state as the other one last saw it; for a fork that was never merged, the fork point.
+An entry is the same on both sides if it was first written at the same position. A message is identified by its *slot*:
+the content shown at its position. Decisions are made per *unit*: one message, or one tool group; for facts, an address
+that holds one value, else one fact. Pure; `merge_drafts` turns a plan into log entries.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from acms.log.merges import KEPT, MergeConflict, Merges, MergeStrategy, Origin, 
 from acms.model import Entry, Kind, Span, State
 
 Shown: TypeAlias = Entry | None
-"""What is read in a slot; None where nothing is in force."""
+"""The active entry of a slot, or None if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Slot:
 
     #: As it was said first in this log.
     entry: Entry
-    #: What is read there now, and what the other side last knew was.
+    #: The entry active there now, and the one that the other side last saw there.
     now: Shown
     before: Shown
     #: Whether this log has settled a conflict by leaving it as it is, which the other side does not know.
@@ -72,7 +72,7 @@ class Log:
         facts: Sequence[Entry],
         retractions: Sequence[Entry],
     ) -> None:
-        """Take what replaces something, every fact and retraction, and of the rest what is looked at; all ascending."""
+        """Take all replacing entries, facts and retractions, and the other entries to compare; each list ascending."""
         self.context = context
         self.common = common
         self.entries = entries
@@ -80,7 +80,7 @@ class Log:
         self.by = {entry.version: entry for entry in replacing}
         self.cover = Cover(replacing, searchable=True)
         self.merges = Merges(retractions, self.cover)
-        #: What it has seen of every context.
+        #: The versions of every context that this side has seen.
         self.seen: Vector = self.merges.vector(runs)
         self.before = self.cover
         self.slots: dict[Origin, Slot] = {}
@@ -105,7 +105,7 @@ class Log:
         return self.merges.origin(entry)
 
     def undone(self, entry: Entry) -> bool:
-        """Whether an entry of its own came with a merge that was undone: the log knows nothing of it."""
+        """Whether an entry of its own came with a merge that was undone, so that it does not count."""
         return entry.version > self.common and self.merges.took_back(entry)
 
     def void(self, slot: Slot) -> bool:
@@ -164,12 +164,12 @@ class Pair:
 
     @property
     def came(self) -> Shown:
-        """What is read in it on the other side."""
+        """The entry that the other side has active."""
         return None if self.theirs is None else self.theirs.now
 
     @property
     def stands(self) -> Shown:
-        """What is read in it on this side."""
+        """The entry that this side has active."""
         return None if self.ours is None else self.ours.now
 
     @property
@@ -198,7 +198,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A message of this side that is to say what it says on the other one."""
+    """A message of this side to be edited to the content of the other side."""
 
     slot: Slot
     shown: Entry
@@ -327,7 +327,7 @@ class _Messages:
         return pairs
 
     def _missing(self, origin: Origin, slot: Slot) -> list[Pair]:
-        """Return what the other side has left out, although it has seen it; what is said here alone is noted."""
+        """Return a pair for a slot that the other side saw and left out; else record it as existing here alone."""
         if vector_covers(self._theirs.seen, origin):
             return [Pair(None, slot, known=True)]
         if slot.entry.group is not None and slot.now is not None:
@@ -388,7 +388,7 @@ class _Messages:
                 if ours.now is not None:
                     by = None if pair.theirs is None else self._theirs.reason(pair.theirs.entry)
                     done.retracted.append((ours, by))
-            elif ours.entry.state is not State.LIVE:  # what has lost its content here is not brought back
+            elif ours.entry.state is not State.LIVE:  # content erased or expired here is not restored
                 done.gone += 1
             elif message_comparison_key(came) != message_comparison_key(ours.now):
                 done.edits.append(Edit(ours, came))

@@ -1,8 +1,8 @@
-"""A witness: how far each log of a store had come, kept outside the store.
+"""A witness: the version and chain hash of each log of a store, kept outside the store.
 
-A log that lost its end verifies: every hash of what is left is right. That a file was rolled back, swapped for another
-one, or lost its write-ahead log shows only beside what was written down elsewhere.
-A witness is JSON Lines, one log a line, then one line that closes it:
+A log that lost its end still verifies: every remaining hash is right. Only a record kept elsewhere shows that a file
+was rolled back, swapped for another one, or lost its write-ahead log.
+A witness is JSON Lines, one log per line, then a closing line:
 
     {"context": "c_…", "namespace": "user:123", "session": "orders", …, "version": 41, "chain": "9f86d081…"}
     {"witness": "k3v0…", "number": 7, "before": "2c26b46b…", "digest": "fcde2b2e…"}
@@ -103,10 +103,10 @@ async def count_known(storage: StorageBackend) -> int:
 
 
 async def check_witness(storage: StorageBackend, witness: Sequence[str]) -> list[Problem]:
-    """Return where a store says something else than a witness, or no longer holds what that has seen.
+    """Return the problems where a store contradicts a witness or has lost entries that it recorded.
 
-    Logs that grew since, settings that ACMS changed since, and content that was erased since are as they should be.
-    What is wrong with the witness itself comes first. `ValidationError` for a line that is no witness.
+    Logs that grew since, settings that ACMS changed since, and content that was erased since are no problems.
+    Problems of the witness itself come first. Raises `ValidationError` for a line that is no witness.
     """
     closing = _parse_closing_line(witness)
     problems = await _check_closing(storage, witness, closing)
@@ -143,7 +143,7 @@ async def _check_closing(
 
 
 def _compare_record(closing: Closing, known: Mapping[str, Json] | None) -> str | None:
-    """Return what is wrong between a closing line and the record of the newest witness of its name."""
+    """Compare a closing line with the record of the newest witness of its name; return the problem, or None."""
     if known is None:
         return "is not one that the store has recorded"
     number, digest = known["number"], known["digest"]

@@ -1,10 +1,10 @@
-"""The audit trail: what was changed, by whom, when; never what was said.
+"""The audit trail: each change with its author and time, but never the content of messages.
 
-Every tenant has one, an ordinary log whose hashes `acms verify` checks. A change is two entries: the intent before it
-and the outcome after it, also when nobody waits for the answer any more. Where the process ended in between, the next
-one that writes to the trail says so: an outcome with the code UNKNOWN.
+Every tenant has one trail, an ordinary log whose hashes `acms verify` checks. A change is two entries: the intent
+before it and the outcome after it, even if the client no longer waits for the answer. If the process ended in between,
+the next process that writes to the trail adds an outcome with the code UNKNOWN.
 
-An Idempotency-Key is the key of its intent. So a repeat finds the first one, and what that was answered with.
+An Idempotency-Key is the key of its intent. So a repeated request finds the first one and its answer.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _LOOK = 10_000
 """Entries after an intent among which its outcome is looked for."""
 _PAGE = 500
 UNKNOWN = "UNKNOWN"
-"""Code of an outcome that nobody knows."""
+"""Code of an unknown outcome."""
 _NAMES = ("namespace", "key", "version", "context_id", "actions")
-"""Fields of a body that say what is to be changed, and what a namespace is shared for; not what is said."""
+"""Fields of a body that name the object to change, or the actions that a grant allows; none holds content."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,11 +86,11 @@ class Audit:
         self._running: set[asyncio.Future[Reply]] = set()
 
     def run(self, call: Call[Any, Any], deadlines: Deadlines | None) -> Awaitable[Reply]:
-        """Do what a request asks for, between its intent and its outcome.
+        """Run a request between its intent and its outcome.
 
-        The same request under the same Idempotency-Key, done before, is answered as it was then. Another request
-        under it is an `IdempotencyMismatchError`. One that was not done, or of which nobody knows, is done. What is
-        asked for is given up at its deadline; that its outcome is noted does not depend on who still waits.
+        A request that was done before under the same Idempotency-Key gets the same answer. Another request under
+        that key raises `IdempotencyMismatchError`. A request that was not done, or has an unknown outcome, is run. The
+        request is cancelled at its deadline; its outcome is recorded even if the client no longer waits.
         """
         running = asyncio.ensure_future(self._leased(call, deadlines))
         self._running.add(running)
@@ -100,7 +100,7 @@ class Audit:
     def _ended(self, running: asyncio.Future[Reply]) -> None:
         self._running.discard(running)
         if not running.cancelled():
-            running.exception()  # somebody who no longer waits need not hear of it
+            running.exception()  # mark the error as retrieved: the client may no longer wait
 
     async def idle(self) -> None:
         """Wait until every change under way has its outcome."""
@@ -108,7 +108,7 @@ class Audit:
             await asyncio.wait(self._running)
 
     async def stop(self) -> None:
-        """Give up the changes under way: what came of them is not known."""
+        """Give up the changes in progress; their outcome is unknown."""
         for running in self._running:
             running.cancel()
         await self.idle()
@@ -176,7 +176,7 @@ class Audit:
         await self._outcome(home, told, None)
 
     async def _once(self, call: Call[Any, Any], named: str, told: Mapping[str, Json]) -> Receipt:
-        """Note an intent that has a name; what is noted of the request can only be compared by who has the name."""
+        """Record an intent under an Idempotency-Key, with a digest of the request that only the key can verify."""
         operation = call.operation.name
         where = dump([call.principal.key, dict(call.path)])
         secret = named.encode()
@@ -195,7 +195,7 @@ class Audit:
             ) from None
 
     async def _answered(self, call: Call[Any, Any], receipt: Receipt) -> Reply | None:
-        """Return what the first request was answered with; None when it was not done, as far as anybody knows."""
+        """Return the answer to the first request, or None if it is not known to be done."""
         tenant, again = call.tenant, call.operation.again
         intent = last = receipt.versions[0]
         log_id = await self._trail(tenant)
@@ -216,7 +216,7 @@ class Audit:
         return None
 
     async def _outcome(self, tenant: Tenant, told: dict[str, Json], context: str | None) -> None:
-        """Note an outcome; where that fails the log has it, as what was done is done."""
+        """Record an outcome; if that fails, log the failure, since the change itself is already made."""
         try:
             await self._append(tenant, {**told, "after": await _read_log_head(tenant, context)})
         except ACMSError as error:
@@ -246,9 +246,9 @@ class Audit:
         return await asyncio.shield(found)
 
     async def _opened(self, tenant: Tenant) -> str:
-        """Find the log, or make it, and end what a process that ended has left open in it.
+        """Find or create the log, and add an UNKNOWN outcome to each intent that an ended process left open.
 
-        What another process does at this moment gets such an outcome too, and then its own.
+        A change that another process makes at this moment gets such an outcome too, and then its own.
         """
         draft = ContextDraft(key=KEY, namespace=OWN, counter="none", created_at=self._clock())
         id = (await tenant.handle.create(draft)).id
@@ -258,9 +258,7 @@ class Audit:
             if entry.data.get("step") == "intent" and entry.version not in ended:
                 told = {name: value for name, value in entry.data.items() if name != "asked"}
                 told |= {"step": "outcome", "intent": entry.version, "code": UNKNOWN}
-                await self._write(
-                    tenant, id, told, f"unknown:{entry.version}"
-                )  # once, by whoever comes first
+                await self._write(tenant, id, told, f"unknown:{entry.version}")  # once, by the first process
         return id
 
 

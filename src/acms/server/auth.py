@@ -95,12 +95,12 @@ class Gate:
     async def admit(
         self, operation: Operation, headers: Mapping[str, str], address: str, known: Principal | None = None
     ) -> Principal:
-        """Return who asks; `AuthenticationError`, `PermissionDeniedError` or `RateLimitError` when it may not.
+        """Return the caller; raise `AuthenticationError`, `PermissionDeniedError` or `RateLimitError` to refuse it.
 
-        A service that is read-only refuses every operation that writes, to everybody.
+        A read-only service refuses every operation that writes, to all callers.
 
-        A valid key or token is never slowed down by what strangers do, not even those of its own address. `known` is
-        who asks for the request of which this one is a part, and is not counted again.
+        A valid key or token is never slowed down by unauthenticated requests, not even from its own address. `known` is
+        the caller of the request that this one is a part of, and is not counted again.
         """
         if operation.writes and not self._writes:
             raise PermissionDeniedError(
@@ -153,7 +153,7 @@ class Gate:
 
 
 def _check_scope(found: Principal, scope: Scope) -> None:
-    """Raise `PermissionDeniedError` when a key or token is not for what is asked."""
+    """Raise `PermissionDeniedError` if a key or token does not allow the scope."""
     if scope not in found.scopes:
         denied = PermissionDeniedError(
             f"the key lacks the scope {scope.value}",

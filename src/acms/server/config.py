@@ -1,4 +1,4 @@
-"""What an operator decides about the HTTP service; nothing of it can be changed by a request."""
+"""Settings of the HTTP service for its operator; no request can change them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """How the HTTP service is reached and what it allows."""
+    """The address, the access rules and the limits of the HTTP service."""
 
     #: Whether a key is needed. Without one everybody is the tenant `tenant` and may do everything.
     auth: Literal["required", "off"] = "required"

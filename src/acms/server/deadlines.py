@@ -20,7 +20,7 @@ T = TypeVar("T")
 async def run_within_deadline(
     work: Awaitable[T], deadlines: Deadlines | None, late: str = "it took more than"
 ) -> T:
-    """Return what is waited for; `DeadlineError`, whose text begins with `late`, when there is no time for it."""
+    """Await `work` and return its result; at the deadline raise `DeadlineError`, whose text begins with `late`."""
     if deadlines is None:
         return await work
     deadline = Deadline(deadlines)
@@ -38,7 +38,7 @@ class Deadlines:
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        #: What is under way, oldest first, and when its time is up.
+        #: The deadlines in progress, oldest first, and the times at which they expire.
         self.under_way: dict[Deadline, float] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         #: Whether there is a timer; it runs on for nothing when all of them were in time.
@@ -94,6 +94,6 @@ class Deadline:
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
         self._deadlines.under_way.pop(self, None)
-        # Somebody else may have cancelled the task too: then it stays cancelled.
+        # If other code cancelled the task too, it stays cancelled.
         if self.expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise TimeoutError from error

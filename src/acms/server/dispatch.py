@@ -1,6 +1,7 @@
-"""Operations as routes: each request is checked in one order, done within the deadline, and answered.
+"""Operations as routes: each request is checked in one order, run within the deadline, and answered.
 
-Find its operation, admit who asks, read what is asked, do it, answer. Errors are raised: the middleware answers them.
+Find the operation, authenticate the caller, read the request, run the handler, answer. Errors are raised; the
+middleware answers them.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class _Resource:
                 raise
             exchange.code = error.code
             if operation.media != EVENTS:
-                drop_client(scope)  # the client must see that what it has is not whole
+                drop_client(scope)  # the client must see that the answer is incomplete
             await end_stream(scope, send)
 
     async def _serve(self, call: Call[Any, Any], scope: Scope, receive: Receive, send: Send) -> None:
@@ -95,7 +96,7 @@ class _Resource:
         operation = call.operation
         timed = call.stream is None and operation.media not in STREAMS
         lease = None
-        if operation.scope is not None:  # else it is nobody's data: answered also while no store does
+        if operation.scope is not None:  # else it needs no tenant, and is answered without a store
             call.tenant = await self._service.stores.of(call.principal.tenant)
             lease = call.tenant.enter(call.principal.access, operation.action)
         try:
@@ -128,7 +129,7 @@ class _Resource:
     async def _read(
         self, operation: Operation, exchange: Exchange, scope: Scope, receive: Receive
     ) -> Call[Any, Any]:
-        """Admit who asks, and check what is asked: parameters, media type, size, body."""
+        """Authenticate the caller, and check the request: parameters, media type, size, body."""
         service, headers = self._service, exchange.headers
         client = scope.get("client")
         address = client[0] if client else ""
@@ -163,7 +164,7 @@ class _Resource:
         )
 
     async def _run(self, call: Call[Any, Any], timed: bool) -> Reply:
-        """Run a handler within the deadline; what it gave to the store by then is stored as a whole, or not at all."""
+        """Run a handler within the deadline; writes sent to the store by then are stored completely or not at all."""
         deadlines = self._deadlines if timed else None
         operation, audit = call.operation, self._service.audit
         work = audit.run(call, deadlines) if operation.audited else operation.handler(call)

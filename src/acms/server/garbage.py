@@ -1,4 +1,4 @@
-"""Garbage collection in a process that serves: whole collections wait until nobody else does."""
+"""Garbage collection in a server process: full collections run only while no request waits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["defer_full_collections"]
 LOOK = 1.0
 """Seconds between two looks whether there is enough to be collected."""
 PAUSE = 0.05
-"""Seconds between two looks whether somebody waits."""
+"""Seconds between two checks for waiting requests."""
 LONGEST = 60.0
 """Seconds after which it is collected all the same."""
 WHOLE = 600.0

@@ -85,7 +85,7 @@ class Grants:
         chosen = {validation.parse_choice(one, Action, "actions") for one in actions}
         if not chosen:
             raise ValidationError("must name at least one", field="actions", options=tuple(Action))
-        chosen.add(Action.READ)  # nobody can write or share what it does not see
+        chosen.add(Action.READ)  # writing and sharing require reading
         name = await self._named(tenant, principal)
         made = Grant(
             namespace=namespace,
@@ -128,7 +128,9 @@ class Grants:
             key = await self._keys.get(principal)
         except NotFoundError:
             key = None
-        if key is None or key.tenant != tenant:  # nobody can tell which
+        if (
+            key is None or key.tenant != tenant
+        ):  # both cases get the same answer, so that it does not reveal which
             options = ("ask its owner for the id of the key",)
             raise NotFoundError(f"no key has the id {principal!r}", options=options)
         return key.principal or key.id

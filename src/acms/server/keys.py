@@ -1,9 +1,9 @@
 """API keys: `acms_<id>_<secret>`, of which only the SHA-256 of the secret is kept.
 
-A key is a row on one of 32 shelves, which are values of the service's own tenant. A shelf is read at most once in a
-second, however often keys are tried: so an unknown id costs no more than a known one, and a key that is revoked
-anywhere ends everywhere within two seconds, with the streams that it opened (`rights`). A plain hash is enough:
-nobody guesses 260 random bits.
+A key is a row on one of 32 shelves, which are values of the service's own tenant. A shelf is read at most once per
+second, however often keys are tried: so an unknown id costs no more than a known one, and a revoked key stops working
+in every process within two seconds, with the streams that it opened (`rights`). A plain hash is enough: 260 random
+bits cannot be guessed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ USUAL = frozenset(Scope) - {Scope.ERASE, Scope.ADMIN}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """What is known of an API key; its secret is not."""
+    """An API key without its secret, which is not stored."""
 
     id: str
     #: Whose data it opens.
@@ -57,9 +57,9 @@ class Key:
     used_on: str | None = None
     #: Id of the key that it takes the place of.
     succeeds: str | None = None
-    #: By which name namespaces are shared with it: the id of the first key of its line.
+    #: The name under which namespaces are shared with it: the id of the first key before any rotation.
     principal: str = ""
-    #: Its own namespaces, beside which it sees only what is shared with it; None: it sees all of its tenant.
+    #: Its own namespaces; it also sees those shared with it. None: it sees all namespaces of its tenant.
     namespaces: tuple[str, ...] | None = None
 
     def valid(self, now: datetime) -> bool:
@@ -87,7 +87,7 @@ class Keys:
         entropy: Entropy = os.urandom,
     ) -> None:
         self._stores = stores
-        #: Where what is done with keys is noted.
+        #: Records changes to keys.
         self.audit = audit
         self._clock = clock
         self._elapsed = elapsed
@@ -123,7 +123,7 @@ class Keys:
         return sorted(chosen, key=lambda one: (one.created_at, one.id))
 
     async def get(self, id: str) -> Key:
-        """Return what is known of a key; `NotFoundError` for an unknown one."""
+        """Return a key by its id; raise `NotFoundError` for an unknown one."""
         found = (await self._read(id[:1])).get(id) if id[:1] in _SHELVES and id else None
         if found is None:
             raise NotFoundError(f"no key has the id {id!r}", options=("acms keys list",))
@@ -144,9 +144,9 @@ class Keys:
         expires: timedelta | None = None,
         namespaces: Iterable[str] | None = None,
     ) -> tuple[Key, str]:
-        """Make a key; return it and what its owner sends, which cannot be shown again.
+        """Create a key; return it and the token that its owner sends, which cannot be shown again.
 
-        `namespaces` binds it to these, be it none: beside them it sees only what is shared with it.
+        `namespaces` binds the key to these, even to none: it then sees only them and those shared with it.
         """
         if validation.validate_name(tenant, "tenant") == OWN:
             raise ValidationError(f"{OWN!r} is the service itself", field="tenant")
@@ -261,7 +261,7 @@ class Keys:
             await update_entry(await self._kv(), _key_of_shelf(id[0]), change)
         finally:
             self._shelves.pop(id[0], None)
-            self._reading.pop(id[0], None)  # what is being read may be from before
+            self._reading.pop(id[0], None)  # a read in progress may return the old state
 
     async def _use(self, id: str, day: str) -> None:
         """Note that a key is in use, once a day; a store that cannot be written to says nothing."""
@@ -295,7 +295,7 @@ def _rows_of_entry(entry: KVEntry | None) -> dict[str, Any]:
 
 
 def _parse_api_key(given: str) -> tuple[str, str]:
-    """Return id and secret of what was sent; of what is no key something that opens nothing."""
+    """Parse the id and the secret of an API key; for any other text return a pair that matches no key."""
     scheme, _, sent = given.partition(" ")
     kind, _, rest = sent.strip().partition("_")
     id, _, secret = rest.partition("_")

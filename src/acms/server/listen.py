@@ -17,7 +17,7 @@ __all__ = ["Bounded", "Listening", "build_bounded_protocol"]
 HEAD_BYTES = 65_536
 """Of a request beside its body: the request line, all header fields and the trailer fields together."""
 HEAD_SECONDS = 10.0
-"""Until a head is there, from the first byte; and until the rest of a body is there that nobody waits for."""
+"""Limit for a complete head, from the first byte; and for the rest of a body that no handler reads."""
 WAITING = 100
 """Requests of a connection that were sent before the one ahead of them was answered."""
 
@@ -121,7 +121,7 @@ class Bounded(HttpToolsProtocol):
             self._timer = None
 
     def _refuse(self, status: bytes) -> None:
-        """Close the connection; say why unless what is said would be taken for the answer to another request."""
+        """Close the connection; send the status unless it would be taken for the answer to another request."""
         self._end()
         if self.transport.is_closing():
             return
@@ -144,13 +144,13 @@ def build_bounded_protocol(
 
 
 class Listening(Server):
-    """A server that says when it begins to stop: it waits for what is under way, and some would go on."""
+    """A server that calls `stopping` when it begins to stop, so that open requests such as streams can end."""
 
     def __init__(self, config: Config, stopping: Callable[[], object]) -> None:
         super().__init__(config)
         self._stopping = stopping
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop, once that was said."""
+        """Call `stopping`, then stop."""
         self._stopping()
         await super().shutdown(sockets)

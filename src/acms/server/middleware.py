@@ -61,7 +61,7 @@ _SINGLE = frozenset(
 
 
 class Exchange:
-    """One request, and what is known of its answer."""
+    """One request, and the state of its answer."""
 
     def __init__(self, scope: Scope) -> None:
         #: Header fields of the request by lower-case name; of several the last one.
@@ -98,7 +98,7 @@ class Exchange:
 
 
 def _check_single_headers(scope: Scope) -> None:
-    """Raise `ValidationError` for a request that whoever stands before this service may have read in another way."""
+    """Raise `ValidationError` for a request that a proxy in front of this service may have read in another way."""
     names = [name for name, _ in scope["headers"] if name in _SINGLE]
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)

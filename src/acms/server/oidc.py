@@ -1,8 +1,8 @@
 """Access tokens of an OpenID Connect provider: JWTs of one issuer, verified with the keys that it publishes.
 
-The issuer is the operator's choice. Its discovery document and its keys are read again every five minutes, while tokens
-are checked with the keys that are known: a provider that does not answer delays none of them, and its keys are used for
-a day. For a key that is not known they are read at once, but not more often than every ten seconds, whoever asks.
+The operator chooses the issuer. Its discovery document and its keys are refreshed every five minutes in the background:
+a provider that does not answer delays no check of a token, and its known keys stay in use for a day. For an unknown
+key the keys are read at once, but at most every ten seconds in total.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ class OIDCConfig:
     audience: str
     #: The claim that says whose data is meant: one tenant.
     tenant_claim: str = "tenant"
-    #: The claim that says what for: a role, a scope, or a list of them.
+    #: The claim that holds the rights: a role, a scope, or a list of them.
     roles_claim: str = "roles"
-    #: The claim that lists the namespaces of the subject, beside which it sees only what is shared with it; without
-    #: the name of one every subject sees all of its tenant.
+    #: The claim that lists the namespaces of the subject, which also sees those shared with it; with None every
+    #: subject sees all namespaces of its tenant.
     namespaces_claim: str | None = None
     #: What each role is for; others in the claim mean nothing.
     roles: Mapping[str, frozenset[Scope]] = field(default_factory=lambda: ROLES)
@@ -101,7 +101,7 @@ class OIDCConfig:
 
 
 class Tokens:
-    """Reads off access tokens who asks."""
+    """Identifies callers by their access tokens."""
 
     def __init__(
         self,
@@ -132,10 +132,10 @@ class Tokens:
         await self._keys.aclose()
 
     async def find(self, token: str) -> Principal:
-        """Return who asks.
+        """Return the principal that a token identifies.
 
-        `AuthenticationError` for a token that is not valid, `PermissionDeniedError` for one that names no tenant,
-        `UnreachableError` when its key is not known and the provider does not answer.
+        Raises `AuthenticationError` for an invalid token, `PermissionDeniedError` for one that names no tenant, and
+        `UnreachableError` if its key is not known and the provider does not answer.
         """
         claims = await self._claims(token)
         config = self._config
@@ -178,7 +178,7 @@ class Tokens:
         raise failure
 
     async def _decoded(self, token: str, kid: str | None, algorithm: Any) -> Mapping[str, Any]:
-        """Check a token with the key that it names, or with all when it names none; keys are read anew if it takes."""
+        """Verify a token with the key it names, or with all keys if it names none; reread the keys if necessary."""
         jwt, config = self._jwt, self._config
         if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
             raise jwt.InvalidAlgorithmError
@@ -216,7 +216,7 @@ class _PublishedKeys:
         self._read = self._tried = -STALE
         self._failed = False
         self._reading: asyncio.Future[None] | None = None
-        #: Waits for the keys on behalf of nobody, while those that are known are used.
+        #: Refreshes the keys in the background, while the known ones are used.
         self._background: asyncio.Future[None] | None = None
 
     async def find(self, kid: str | None, algorithm: str, *, anew: bool) -> list[Any]:
@@ -250,7 +250,7 @@ class _PublishedKeys:
         return made
 
     def _refresh_in_background(self) -> None:
-        """Begin to read the keys if that is due; nobody waits for it."""
+        """Start to read the keys in the background if that is due."""
         if self._background is None and self._due():
             self._background = asyncio.ensure_future(self._refresh_when_due())
             self._background.add_done_callback(self._refreshed)
@@ -301,7 +301,7 @@ class _PublishedKeys:
         return str(document["jwks_uri"])
 
     async def aclose(self) -> None:
-        """Give up what is being read, and close the connections."""
+        """Cancel reads in progress, and close the connections."""
         for task in (self._background, self._reading):
             if task is not None:
                 task.cancel()
@@ -336,7 +336,7 @@ def _select_signature_keys(document: Mapping[str, Any]) -> dict[str, Mapping[str
 
 
 def _parse_name(said: Any) -> str:
-    """Return a name; "" for what is none."""
+    """Return a claim that is a valid name, or "" for any other value."""
     try:
         return validation.validate_name(said, "claim")
     except ValidationError:

@@ -1,6 +1,6 @@
-"""An operation of the HTTP service: one method of one path, what it takes, what it gives and who may use it.
+"""An operation of the HTTP service: one method of one path, its parameters, its reply and its scope.
 
-The list of operations is what requests are routed by, and what the OpenAPI document is written from.
+Requests are routed by the list of operations, and the OpenAPI document is generated from it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Body(Shape):
 
 
 class Query(Shape):
-    """The query parameters of a request: text that is read as what it must be, unknown names are refused."""
+    """The query parameters of a request: text is parsed to the type of its field, unknown names are refused."""
 
 
 Q = TypeVar("Q")
@@ -63,9 +63,9 @@ class Call(Generic[Q, B]):
     request_id: str
     #: Of an operation that reads its body as a stream: the pieces of it.
     stream: AsyncIterator[bytes] | None = None
-    #: What is called when the request has ended, however it did.
+    #: Callbacks for the end of the request, on success or failure.
     ends: list[Callable[[], object]] = field(default_factory=lambda: [])
-    #: The data of whoever asks; unset for an operation that needs nobody to be known.
+    #: The tenant of the caller; unset for an operation without authentication.
     tenant: Tenant = field(init=False)
     #: The right to make the request, which may end before the request does.
     right: Right = field(init=False)
@@ -104,7 +104,7 @@ class Operation:
     description: str
     #: Group in the document.
     tag: str
-    #: None: nobody has to be known.
+    #: None: no authentication is needed.
     scope: Scope | None
     handler: Handler
     query: type[Query] | None = None
@@ -168,7 +168,7 @@ class Operations:
                     tag=self.tag,
                     handler=handler,
                     writes=writes,
-                    # The log itself says what was appended to it.
+                    # The log itself records appended messages.
                     audited=given.pop("audited", writes and not path.endswith("/messages")),
                     **given,
                 )

@@ -1,4 +1,4 @@
-"""Who asks: a key or a subject, whose data it means, for what, and in which namespaces."""
+"""The caller of a request: a key or a subject, with its tenant, scopes and namespaces."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Access:
 
     @staticmethod
     def of(own: Iterable[str], granted: Mapping[str, frozenset[Action]]) -> Access:
-        """Return the access of who has some namespaces of its own, and grants on others."""
+        """Return the access of a principal with some namespaces of its own and grants on others."""
         return Access(granted={**granted, **dict.fromkeys(own, frozenset(Action))})
 
 
@@ -51,14 +51,14 @@ EVERYWHERE = Access()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
-    """Who asks: read off the key or the token alone, never off what a request says."""
+    """The caller, taken from the key or the token alone, never from other parts of the request."""
 
     #: Id of the key, or `oidc:` and the subject of a token; "" when neither is required.
     key: str = ""
     tenant: str
     scopes: frozenset[Scope]
-    #: By which name namespaces are shared with it: that of a key stays when the key is rotated.
+    #: The name under which namespaces are shared with it; that of a key stays when the key is rotated.
     name: str = ""
-    #: Its own namespaces, beside which it sees only what is shared with it; None: it sees all of its tenant.
+    #: Its own namespaces; it also sees those shared with it. None: it sees all namespaces of its tenant.
     namespaces: frozenset[str] | None = None
     access: Access = field(default=EVERYWHERE)

@@ -1,4 +1,4 @@
-"""How often somebody may ask: token buckets, kept in this process."""
+"""Rate limits: token buckets, kept in this process."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["Buckets", "network_of_address"]
 
 
 class Buckets:
-    """Token buckets by name: each takes `burst` requests at once, and `rate` a second in the long run.
+    """Token buckets by name: each takes `burst` requests at once, and `rate` per second in the long run.
 
-    Only the names that asked last are remembered: a bucket that nobody has drawn from for a while is full anyway.
+    Only the most recently used buckets are kept: a bucket that was not used for a while is full anyway.
     """
 
     def __init__(
@@ -23,11 +23,11 @@ class Buckets:
         self._burst = float(burst)
         self._clock = clock
         self._most = most
-        #: What was left, and when.
+        #: The tokens left in each bucket, and the time of that count.
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, name: str) -> float:
-        """Take one request out of a bucket and return 0; from an empty one nothing, but the seconds to wait."""
+        """Take one token from a bucket and return 0; if it is empty, return the seconds to wait."""
         now = self._clock()
         left, then = self._left.get(name, (self._burst, now))
         left = min(self._burst, left + (now - then) * self._rate)
@@ -40,7 +40,7 @@ class Buckets:
 
 
 def network_of_address(address: str) -> str:
-    """Return whom an address stands for: itself, or the /64 of which a single customer has every address."""
+    """Return the network of an address: itself, or the /64 of IPv6, since one customer has all its addresses."""
     try:
         found = ip_address(address)
     except ValueError:

@@ -26,13 +26,13 @@ from acms.server.streams import Streams
 from acms.server.tenants import OWN, Engine, Stores, with_worker_enabled
 
 LOOK_SECONDS = 15.0
-"""How often jobs are looked for that nobody in this process asked for."""
+"""Seconds between two checks for jobs that other processes left."""
 GLANCE_SECONDS = 1.0
-"""How often a store is asked whether anybody committed, after which they are looked for at once."""
+"""Seconds between two checks for new commits in a store, after which jobs are looked for at once."""
 OPEN_TENANTS = 256
 """Tenants whose stores are kept open; the least recently used one is closed."""
 QUIET_SECONDS = 1.0
-"""After the last answer, when nobody asks any more for a while."""
+"""Seconds after the last answer until the service counts as quiet."""
 READY_SECONDS = 2.0
 """How long the store may take to answer before the service counts as unable to serve."""
 
@@ -69,8 +69,8 @@ class Service:
         self.idle.set()
 
     async def start(self) -> None:
-        """Open a store, so that a wrong URL is found out at once; `ConfigurationError` when nobody can come in."""
-        default_counter().count("a")  # reads its vocabulary before somebody waits for it
+        """Open a store, so that a wrong URL fails at once; raise `ConfigurationError` if no key was ever created."""
+        default_counter().count("a")  # loads its vocabulary before the first request
         if self.config.auth == "off":
             await self.stores.of(self.config.tenant)
         elif self.tokens is not None:
@@ -93,18 +93,18 @@ class Service:
             if late:
                 due = perf_counter() + LOOK_SECONDS
             for tenant in self.stores.open():
-                # Whoever asks it for something is told what is wrong with the store.
+                # A request to the tenant reports any error of the store.
                 with suppress(ACMSError):
                     if late or await tenant.changed():
                         tenant.work()
 
     def quiet(self) -> bool:
-        """Return whether nobody has asked for anything for a second, beside the streams that go on."""
+        """Return whether no request but open streams was active for a second."""
         late = perf_counter() - self.answered > QUIET_SECONDS
         return late and self.open_requests <= self.streams.open()
 
     async def ready(self) -> float:
-        """Return how many seconds the store takes to answer; raises what is wrong with it."""
+        """Return how many seconds the store takes to answer; raise its error if it fails."""
         began = perf_counter()
         async with asyncio.timeout(READY_SECONDS):
             tenant = await self.stores.of(OWN if self.config.auth == "required" else self.config.tenant)
@@ -112,7 +112,7 @@ class Service:
         return perf_counter() - began
 
     async def numbers(self) -> bytes:
-        """Return what was counted, as Prometheus reads it."""
+        """Return the metrics in the Prometheus format."""
         tenants = self.stores.open()
         due = JobQuery(states=(JobState.READY,), limit=PAGE)
         pages = await asyncio.gather(*[tenant.handle.jobs(due) for tenant in tenants])
@@ -120,7 +120,7 @@ class Service:
         return await asyncio.to_thread(self.metrics.written)
 
     async def stop(self) -> None:
-        """Wait for what is under way, for at most `grace_seconds`, give up the rest and close the stores."""
+        """Wait for open requests for at most `grace_seconds`, cancel the rest and close the stores."""
         self.streams.end()
         try:
             async with asyncio.timeout(self.config.grace_seconds):

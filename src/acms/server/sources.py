@@ -30,7 +30,7 @@ _FIELDS: Mapping[str, tuple[type, ...]] = {
 
 
 def load_http_sources(file: Path, environment: Mapping[str, str] = os.environ) -> list[HTTPSource]:
-    """Return the sources that a TOML file names; the caller closes them. `ConfigurationError` says what is wrong."""
+    """Return the sources that a TOML file names; the caller closes them. Raise `ConfigurationError` for a bad file."""
     try:
         read = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:

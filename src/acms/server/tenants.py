@@ -62,9 +62,9 @@ class _Ready:
 class Lease:
     """A request under way."""
 
-    #: Whose data it is about: beside that the service does things for itself.
+    #: The tenant whose data it uses; the service also makes requests of its own.
     tenant: str
-    #: Which namespaces it may use, and what it does there.
+    #: The namespaces that it may use, and its action there.
     access: Access
     action: Action
     #: The sessions that it uses.
@@ -162,7 +162,7 @@ class Tenant:
             return not self.bound
 
     def check(self, namespace: str) -> None:
-        """Raise `PermissionDeniedError` when the request under way may not do in a namespace what it does."""
+        """Raise `PermissionDeniedError` if the current request may not perform its action in a namespace."""
         lease = _LEASE.get()
         if lease is not None and not self._access.allows(namespace, lease.action):
             raise PermissionDeniedError(
@@ -242,10 +242,10 @@ class Tenant:
         task.add_done_callback(self._leaving.discard)
 
     async def contract(self, ids: tuple[str, ...]) -> ACS:
-        """Return what answers the contract from the memory of some contexts.
+        """Return the object that answers the contract from the memory of some contexts.
 
-        The same object for the same ones, as it knows what attempts have brought; another one once something of theirs
-        was erased, by whichever process.
+        The same contexts get the same object, which keeps the results of earlier attempts, until any process erases
+        something of theirs.
         """
         contexts = [await self.context(id) for id in ids]
         epochs = tuple([(await self.handle.head(one.id)).epoch for one in contexts])
@@ -261,7 +261,7 @@ class Tenant:
         return made
 
     def unlearn(self) -> None:
-        """Forget what attempts at the contract have brought: it may quote what was erased."""
+        """Discard the cached contract objects: their results of earlier attempts may quote erased content."""
         self._contracts.clear()
 
     async def open(self) -> None:
@@ -270,7 +270,7 @@ class Tenant:
         self.work()
 
     def work(self) -> None:
-        """Work off what is due, also what another process left; nothing when workers run elsewhere."""
+        """Run the due jobs, including those that another process left; do nothing if workers run elsewhere."""
         engine = self.engine
         config = engine.config
         if not config.worker.enabled:
@@ -310,7 +310,7 @@ class Tenant:
 
 
 def _build_unknown_error(id: str) -> SessionNotFoundError:
-    """Return the error for a context that is not there, in the words of a store: nobody can tell why it is not."""
+    """Return the error for a missing context, worded as a store does, so that it does not reveal the reason."""
     return SessionNotFoundError(f"no session or context is named {id!r}")
 
 
@@ -322,7 +322,7 @@ class Stores:
     ) -> None:
         self.url = urls.read_only(url) if read_only else url
         self.engine = engine
-        self._most = sys.maxsize if url.startswith("memory:") else most  # what it holds would be gone
+        self._most = sys.maxsize if url.startswith("memory:") else most  # closing it would lose its data
         self._ready = ready
         self._tenants: OrderedDict[str, Tenant] = OrderedDict()
         self._opening: dict[str, asyncio.Future[Tenant]] = {}

@@ -19,7 +19,7 @@ __all__ = ["encode_json", "parse_query_parameters", "parse_request_body", "with_
 _encode = pydantic.TypeAdapter(Any).dump_json  # four times as fast as json
 _WHOLE = re.compile(r"-?[0-9]+")
 _OPAQUE = frozenset({"metadata", "arguments", "payload", "settings", "data", "value"})
-"""Names whose value is somebody else's: the names in it are left as they are."""
+"""Names whose value belongs to the caller: the names in it are left unchanged."""
 
 
 def encode_json(value: Json) -> bytes:
@@ -54,7 +54,7 @@ def _validate_body(kind: type[Body], data: bytes) -> Body:
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         if first["type"] == "json_invalid":
-            _parse_strict_json(data)  # says what is wrong, and where
+            _parse_strict_json(data)  # raises an error that names the fault and its position
             raise ValidationError(f"is no JSON that is understood: {first['msg']}", field="body") from None
         raise _build_validation_error(first["loc"], first["type"], first["msg"], "body") from None
 
@@ -130,7 +130,7 @@ def _load_json(data: bytes, constant: Callable[[str], Json]) -> Json:
         raise
     except RecursionError:
         raise ValidationError("is nested too deeply", field="body") from None
-    except ValueError as error:  # also what is no UTF-8, and numbers of thousands of digits
+    except ValueError as error:  # also for text that is no UTF-8, and numbers of thousands of digits
         said = (
             f"{error.msg} at character {error.pos}" if isinstance(error, json.JSONDecodeError) else "bad text"
         )
@@ -151,7 +151,7 @@ def _reject_duplicate_names(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
 
 
 def _iterate_texts(found: Json) -> Iterator[tuple[str, str]]:
-    """Yield every text and name with where it stands; no recursion: what was read may be deep."""
+    """Yield every text and name with its path, without recursion: the JSON may be deeply nested."""
     waiting: list[tuple[str, Json]] = [("", found)]
     while waiting:
         at, value = waiting.pop()

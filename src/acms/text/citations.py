@@ -1,8 +1,8 @@
-"""Citations: which of the entries that a model was shown its answer says it used.
+"""Citations: find the shown entries that a model's answer cites.
 
-Read are the citations of a provider's answer, whose source, document or cited text names an entry (`search_result` and
-`document` blocks of Anthropic, annotations of OpenAI), and ids of entries that stand in its text. What names none of
-the entries that were shown counts for nothing.
+Sources are the citations of a provider's answer, whose source, document or cited text names an entry (`search_result`
+and `document` blocks of Anthropic, annotations of OpenAI), and entry ids in its text. Names of entries that were not
+shown are ignored.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Shows(Protocol):
     """Something that shows entries: recalled items, a rendered prompt."""
 
     def entry_texts(self) -> Mapping[str, str]:
-        """Return what is shown of each entry, by its id."""
+        """Return the shown text of each entry, by its id."""
         ...
 
 

@@ -1,9 +1,9 @@
-"""Condense what tools were given and what they returned, when it is larger than its room.
+"""Condense the arguments and results of tools when they exceed their token budget.
 
-Logs, tables, listings and JSON say much the same in every record. What is worth its tokens is how they begin, how they
-end, what the question names, and what is unlike the rest: the error among a thousand lines of success. A record stands
-out by words that few others have (inverse document frequency within the text, Spärck Jones, 1972); words with digits
-are names and numbers, which are new in every record, and make no record stand out.
+Logs, tables, listings and JSON repeat much of the same in every record. The records worth their tokens are the first,
+the last, those that the question names, and those unlike the rest: the error among a thousand lines of success. A
+record stands out by words that few others have (inverse document frequency within the text, Spärck Jones, 1972); words
+with digits are names and numbers, which are new in every record, and make no record stand out.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from acms.ports import TokenCounter
 from acms.text.tokenizer import find_sentence_spans
 
 CUT = "[…]"
-"""Stands for what was left out; the first mark in an output says how much that is, and of which entry."""
+"""Marks omitted text; the first mark in an output says how much was omitted, and from which entry."""
 MARK = re.compile(r"\[…[^\]\n]*\]")
 """Any mark of a cut."""
 FEWEST = 6
@@ -71,11 +71,11 @@ def find_level(costs: Sequence[int], room: int) -> int:
 def condense_output(
     text: str, tokens: int, counter: TokenCounter, *, question: str = "", entry: str = ""
 ) -> str:
-    """Return the output of a tool within so many tokens: itself when it fits, "" when not even a mark does.
+    """Return a tool's output within `tokens`: unchanged if it fits, "" if not even a mark fits.
 
-    Its first and last records are kept, then by turns what shares rare words with the question and what stands out,
-    until the room is filled. The first mark says how much is left out, and the id of the entry that holds all of it.
-    What was chosen is remembered by stretches, without the text: a history shows the same outputs turn after turn.
+    The first and last records are kept, then alternately records that share rare words with the question and records
+    that stand out, until the budget is filled. The first mark says how much is left out, and the id of the entry that
+    holds all of it. The choice is cached as stretches, without the text: a history shows the same outputs every turn.
     """
     if _fits_limit(text, tokens, counter):
         return text

@@ -18,11 +18,11 @@ KINDS = ("url", "email", "path", "host", "id", "version", "date", "number", "cod
 """What a detail can be."""
 
 CORE = ("url", "email", "path", "host", "id", "version", "date", "number", "name")
-"""Kinds that name something exactly: without one of them nobody can look it up, reach it or count on it."""
+"""Kinds that name something exactly: without such a detail it cannot be looked up, reached or relied on."""
 
 
 class Detail(NamedTuple):
-    """A string to be kept letter by letter, and where it stands in its text."""
+    """A string to be kept letter by letter, and its position in its text."""
 
     kind: str
     text: str
@@ -31,7 +31,7 @@ class Detail(NamedTuple):
 
 
 _Found = tuple[int, int, str]
-"""Start, end and kind of what was found in a text."""
+"""Start, end and kind of a detail found in a text."""
 
 _EXTENSIONS = (
     "bak bat bin c cc cfg class cnf conf config cpp crt cs css csv dat db dll doc docx dylib env exe gif go gz h hpp "
@@ -51,7 +51,7 @@ _UNITS = (
 _NUMBER = r"\d{1,3}(?:[,.'’\u202f]\d{3})++(?:[.,]\d{1,9}+)?+(?![\d])|\d{1,30}+(?:[.,]\d{1,15}+)?+"
 _A = "A-Za-z0-9_"
 
-#: What stands in one word, the first that fits. Boundaries are ASCII: Chinese has no spaces around an id.
+#: The details in one word; the first alternative that fits. Boundaries are ASCII: Chinese has no spaces around an id.
 _GRAMMAR = re.compile(
     rf"""
       (?P<url>   (?<![{_A}]) (?:[A-Za-z][A-Za-z0-9+.-]{{1,15}}://|www\.) [!\#-&(-;=?-\[\]-_a-z\|~À-ɏ]{{2,2000}}+ )
@@ -220,7 +220,7 @@ def _deduplicate_details(text: str, found: list[_Found]) -> list[Detail]:
 
 
 def _classify_word(word: str) -> tuple[tuple[str, int, int], ...] | None:
-    """Return (kind, start, end) of what stands in a word; None for one in plain small letters."""
+    """Return (kind, start, end) of each detail in a word, or None for a plain lower-case word."""
     core = word.strip(_EDGE)
     if not core:
         return None

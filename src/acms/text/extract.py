@@ -48,7 +48,7 @@ WORTH = {
 BARE = 0.4
 """Share of its worth that is left to a number without a unit."""
 REPEATED = -0.7
-"""Power of the number of times a detail is said: what is said once is worth most."""
+"""Exponent of the number of times a detail occurs: a detail that occurs once is worth most."""
 ALIKE = -0.5
 """Power of the number of times the words around a detail, or of a sentence, come again with others in it."""
 STRANGE = 3.0
@@ -70,7 +70,7 @@ _LETTERS, _ASCII_LETTERS = re.compile(r"[^\W\d_]+"), re.compile(r"[a-z]+")
 _BEFORE, _AFTER = 60, 40
 """Characters that the words around a detail may have."""
 _TRIES = 8
-"""How often a sentence is compared again with what was chosen before it, on average, at most."""
+"""How often a sentence is compared again with the sentences chosen before it, on average, at most."""
 _TRIED = 32
 """Details that are tried alone when nothing else fits."""
 
@@ -104,7 +104,7 @@ class _Sentence:
 
 
 def extract_summary(turns: Sequence[Turn], max_tokens: int, count: Callable[[str], int]) -> str:
-    """Return a text of at most `max_tokens` that can stand for some turns; empty when nothing of them fits."""
+    """Return a summary of some turns with at most `max_tokens` tokens, or "" if nothing fits."""
     if max_tokens <= 0:
         return ""
     lines = [line for turn in turns for line in parse_turn(turn)]
@@ -265,7 +265,7 @@ def _find_context_span(
 ) -> tuple[int, int]:
     """Return where the clause around a detail starts and ends: so many words before and after, at most."""
     first = max(0, start - _BEFORE)
-    # What stands right before a detail, such as "path: ", names it and ends no clause.
+    # A label right before a detail, such as "path: ", names it and ends no clause.
     bare = first + len(text[first:start].rstrip(" ,:=(\"'“„`[{"))
     if breaks:
         place = bisect_right(breaks, (bare, 0)) - 1
@@ -555,7 +555,7 @@ def _choose_informative_sentences(sentences: Sequence[_Sentence], room: int) -> 
 
 
 def _join_sentences(sentences: Sequence[_Sentence], picked: Sequence[_Sentence]) -> str:
-    """Return the picked sentences in order; what is left out between them is shown."""
+    """Join the picked sentences in order, with a mark where sentences are omitted between them."""
     orders = {one.order for one in picked}
     text = ""
     gap = False
@@ -584,7 +584,7 @@ def _collect_all_pieces(lines: Sequence[Line], split: _Split) -> list[Piece]:
 
 
 def _fit_to_limit(chosen: list[Piece], limit: int, count: Callable[[str], int]) -> str:
-    """Return the summary as it is counted whole: counts of parts prove nothing about it."""
+    """Drop pieces until the whole summary fits the limit: counts of parts do not add up to its count."""
     chosen = sorted(chosen, key=attrgetter("keep"), reverse=True)
     while chosen:
         text = format_summary(chosen)

@@ -1,8 +1,8 @@
-"""Grounding: whether the words of a statement stand in the texts it was made from.
+"""Grounding: check whether the words of a statement stand (occur) in the texts it was made from.
 
-A small model copies its instructions, completes what it knows from elsewhere, and fills fields with dashes. None of
-that may become a fact. No list of such words can tell them: the texts that were read decide. There are three measures,
-as each guards against something else:
+A small model copies its instructions, adds knowledge from elsewhere, and fills fields with dashes. None of that may
+become a fact. No word list can recognise all of it, so statements are compared with the texts that were read. There
+are three measures, each against a different fault:
 
 - *Numbers* must all stand: 16 is not 18. Grouping is read, and k and M ("55,000", "55 000", "55k"), Chinese numerals,
   and the parts of a date that a text names relative to the day it was said ("next Friday", in the languages of

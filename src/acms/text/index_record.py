@@ -1,10 +1,10 @@
-"""Index records: what the index keeps of an entry, packed, stored beside the log as a derived row.
+"""Index records: the index data of an entry, packed, stored beside the log as a derived row.
 
 A record holds the terms of the content and the few fields that ranking and planning need, so that a log is opened and
 ranked without reading its texts again (rule 2.5). Date and speaker become terms too, but from the fields, not here. A
-fact is also found by its subject, its other names and its attribute, and the place of its tool group names its address,
-and whether that holds one value at a time. A blocked entry has no terms: it is shown where it stands, and never found
-by what it says.
+fact is also found by its subject, its other names and its attribute; its address, and whether that holds one value at
+a time, take the place of the tool group. A blocked entry has no terms: it is shown at its position, and never found by
+its content.
 
     header      see `HEADER`, 29 bytes
     label       kind, role, speaker and markers, NUL-separated UTF-8: few different ones in a log

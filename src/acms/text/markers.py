@@ -1,7 +1,7 @@
-"""Markers: find signals of importance in a text and weigh them; in what somebody said, not in what ACMS rendered.
+"""Markers: find and weigh signals of importance in the text of a message, but not in text that ACMS rendered.
 
-Agents paste what they were shown into messages. Such text is stored as said, but no marker is found in it and no fact
-is learned from it: it would be a second witness that only repeats the first. What cannot be told apart is kept.
+Agents paste rendered text into messages. It is stored unchanged, but no marker is found in it and no fact is learned
+from it: it would only repeat an earlier source. Text that cannot be told apart from a message counts as message.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def strip_rendered_blocks(text: str) -> str:
                 if not depth:
                     spans.append((start, end))
                     start = end = -1
-        if depth and end > start:  # an opening mark inside was part of what somebody said
+        if depth and end > start:  # an opening mark inside was part of the message
             spans.append((start, end))
     if not spans:
         return text

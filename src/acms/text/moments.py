@@ -1,8 +1,8 @@
-"""Moments: from when on and until when something is so, read from what was said, relative to when it was said.
+"""Moments: parse the start and end of a statement's validity from its text, relative to the time of the message.
 
 "until March", "from 5 May 2027", "since Monday", "next Friday". The words of dates are data, in four languages; only
-the forms below are read, and in doubt nothing is. Days are those of UTC. Until a day means through it, until a month or
-a year up to its start, unless its end is named.
+the forms below are read, and ambiguous text is ignored. Days are UTC days. "Until" a day includes that day; "until" a
+month or a year ends at its start, unless the text names its end.
 """
 
 from __future__ import annotations
@@ -79,14 +79,14 @@ AHEAD = _AHEAD.pattern
 
 
 class Timed(NamedTuple):
-    """What was said, apart from when it is so."""
+    """A statement without its dates, and the period in which it is valid."""
 
     text: str
     period: Period
 
 
 def extract_validity(text: str, said: datetime) -> Timed:
-    """Take from a text what says from when on and until when it is so; what is said twice stays as it is."""
+    """Split a text into statement and validity period; a text with two starts or two ends is left unchanged."""
     start: datetime | None = None
     end: datetime | None = None
     left: list[str] = []
@@ -124,7 +124,7 @@ def parse_future_period(text: str, said: datetime) -> Period | None:
 
 
 def parse_date_bound(text: str, said: datetime, *, end: bool) -> datetime | None:
-    """Return when what a text names begins, or with `end` until when is meant by it; None for what is no date."""
+    """Return the start of the period that a text names, or with `end` the moment it means by "until"; else None."""
     found = _DATE.fullmatch(text.strip(" ."))
     if found is None:
         return None

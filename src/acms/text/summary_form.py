@@ -23,9 +23,9 @@ from acms.text.tokenizer import find_sentence_spans
 RECIPE = "extractive1"
 """Name of the recipe: another one writes another text."""
 CUT = " […] "
-"""Stands for what was left out of a marked message."""
+"""Marks omitted text in a marked message."""
 SHORTER = 5
-"""A summary takes one part in so many of what it stands for, unless it is told otherwise."""
+"""By default a summary takes one part in this many of the tokens that it replaces."""
 LEAST = 48
 """Tokens a summary may always have: less says nothing."""
 

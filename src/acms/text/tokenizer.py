@@ -34,9 +34,9 @@ LANGUAGES = (
     *"arabic catalan czech danish dutch english finnish french german greek hindi hungarian indonesian italian".split(),
     *"norwegian persian polish portuguese romanian russian spanish swedish turkish".split(),
 )
-"""Languages of which both libraries know something: the stems and the function words."""
+"""Languages that both libraries support: the stems and the function words."""
 
-#: Those of English; a list of 1,300 words, as libraries have it, takes what is asked for from questions.
+#: The English function words. The lists of libraries have 1,300 words and would remove the subject of questions.
 _ENGLISH = """a about after all also am an and any are as at be because been before being but by can could did do does
     doing done for from get got had has have having he her here hers him his how i if in into is it its just let like me
     more most my no not now of off on once only or other our out over own really said same she should so some such than
@@ -83,7 +83,7 @@ _ACCENTS = re.compile(
 _PLAIN = str.maketrans({"ß": "ss", "ø": "o", "ł": "l", "æ": "ae", "œ": "oe", "đ": "d", "ı": "i", "ё": "е"})
 #: Words of a text that are looked at, and what one says for its language, shared by all that have it: a byte holds all.
 _READ, _VOTE = 36, 7
-#: What a word of English says at least: whoever mistakes English loses more than whoever takes another language for it.
+#: Minimum vote of an English word: mistaking English for another language costs more than the reverse.
 _LEAST = 4
 
 
@@ -259,7 +259,7 @@ def _with_month(match: re.Match[str]) -> str:
 
 
 def _split_joined_script(word: str) -> Iterator[str]:
-    """Return every two adjacent characters of a run without spaces, and what stands between such runs."""
+    """Yield each pair of adjacent characters of a run in a script without spaces, and the text between such runs."""
     for index, part in enumerate(_RUN.split(word)):
         if index % 2:
             yield from (part[at : at + 2] for at in range(max(1, len(part) - 1)))
@@ -327,7 +327,7 @@ _DOTTED = re.compile(r"(?P<day>0?[1-9]|[12]\d|3[01])\.(?P<month>0?[1-9]|1[0-2])\
 _CASE = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 _APART = re.compile(r"[/\\:@?&=#]+")
 LONGEST = 256
-"""Characters between two spaces that are looked at for names; what is longer is data."""
+"""Characters between two spaces that are searched for names; longer strings are data."""
 
 
 def searchable_terms(text: str) -> list[int]:
@@ -372,7 +372,7 @@ def find_names(text: str) -> list[Name]:
 
 @lru_cache(maxsize=32_768)
 def _names_in_piece(piece: str) -> tuple[Name, ...]:
-    """Return the names in what stands between two spaces."""
+    """Return the names in a piece of text between two spaces."""
     return tuple(_match_names(piece[:LONGEST]))
 
 

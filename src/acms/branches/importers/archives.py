@@ -89,7 +89,7 @@ def _find_conversations(entries: list[ZipInfo]) -> list[ZipInfo]:
 
 
 def _unpack_member(archive: ZipFile, one: ZipInfo, name: str, size: int, most: int) -> bytes:
-    """Return a file of an archive of which `size` bytes are unpacked already."""
+    """Unpack a file of an archive, from which `size` bytes are unpacked already."""
     if one.compress_type not in _METHODS:
         raise ValidationError(f"holds {one.filename} packed by an unknown method", field=name)
     pieces: list[bytes] = []

@@ -23,14 +23,14 @@ __all__ = ["read_chat", "read_lines"]
 
 _TIMES = ("created_at", "timestamp", "create_time", "created")
 _DROPPED = frozenset((*_TIMES, "key", "idempotency_key", "privacy", "origin"))
-"""Fields of a message in a file that are not what it says, or not the file's to say."""
+"""Fields of a message in a file that are not part of its content, or that a file may not set."""
 
 
 def read_chat(path: str | Path, *, trust: bool = False) -> Iterator[Turn]:
-    """Read the messages of a chat file; the format is found by looking at it.
+    """Read the messages of a chat file; the format is detected from the content.
 
-    System and developer messages are external text, which instructs nobody, unless you `trust` the file.
-    `ValidationError` names the file and the line or message at fault, and what was expected.
+    System and developer messages are treated as external text, not as instructions, unless you `trust` the file.
+    `ValidationError` names the file and the line or message at fault, and the expected form.
     """
     path = Path(path)
     try:

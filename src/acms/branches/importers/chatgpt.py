@@ -96,7 +96,7 @@ def _read_contents(content: Mapping[str, Json], metadata: Mapping[str, Json]) ->
             kind = str(part.get("content_type") or "").partition("_")[0]
             parts.append(Media(f"{kind if kind in ('image', 'audio', 'video') else 'image'}/*", pointer))
         elif isinstance(as_mapping(part).get("text"), str):
-            texts.append(part["text"])  # what was said aloud
+            texts.append(part["text"])  # the transcript of speech
     for name in ("text", "result"):
         if isinstance(content.get(name), str):
             texts.append(content[name])

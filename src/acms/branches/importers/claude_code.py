@@ -1,10 +1,10 @@
-"""Sessions of Claude Code: `~/.claude/projects/<project>/<session>.jsonl`, one event a line.
+"""Sessions of Claude Code: `~/.claude/projects/<project>/<session>.jsonl`, one event per line.
 
 The blocks of one answer are on several lines with the same `message.id` and become one message. Results of parallel
-calls may stand between them. Side chains are sessions of their own. A prompt whose `parentUuid` is earlier than the
-prompt before it was written after a rewind: what was abandoned by it becomes a branch, and the newest prompt ends the
-conversation. Not read is what only the program needs: meta lines, snapshots, queues, progress, its own error messages,
-and the summary that a compaction wrote of messages that the file has.
+calls may appear between them. Side chains are separate sessions. A prompt whose `parentUuid` is earlier than the
+prompt before it was written after a rewind: the abandoned messages become a branch, and the newest prompt ends the
+conversation. Lines that only the program needs are skipped: meta lines, snapshots, queues, progress, its own error
+messages, and the summary that a compaction wrote of messages that the file has.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _Tree:
     def __init__(self) -> None:
         #: By the digest of a line's uuid.
         self.turn_of: dict[bytes, int] = {}
-        #: The turn before each turn. The first one is what comes before the first prompt.
+        #: The turn before each turn. The first one holds the lines before the first prompt.
         self.parents: list[int | None] = [None]
         #: The branch of each turn that was abandoned.
         self.branches: dict[int, _Branch] = {}

@@ -85,7 +85,7 @@ def read_codex(source: Source) -> Iterator[Conversation]:
 
 
 def _unwrap_line(line: Mapping[str, Json]) -> tuple[str, Mapping[str, Json]]:
-    """Return the type of a line and what it holds; lines of older rollouts have no envelope."""
+    """Return the type and the payload of a line; lines of older rollouts have no envelope."""
     kind = line.get("type")
     if kind in _ITEMS:
         return "response_item", line

@@ -1,7 +1,7 @@
-"""JSON documents that are read an element at a time: a list, or an object whose members are lists.
+"""Read JSON documents one element at a time: a list, or an object whose members are lists.
 
-A document is decoded from a buffer that slides over the file, so that what is held is one element and the part of the
-file that was read ahead. Each element comes with its place in the file, from which it can be read again.
+A document is decoded from a buffer that slides over the file: memory holds one element and the part of the file that
+was read ahead. Each element comes with its position in the file, from which it can be read again.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class _Cursor:
         return value, span
 
     def empty_span(self) -> Span:
-        """Return the place before the position, of which nothing is read again."""
+        """Return an empty span at the current position."""
         return Span(self._offset, 0, 0)
 
     def error(self, message: str, at: int | None = None) -> ValidationError:

@@ -23,7 +23,7 @@ from acms.model import Json
 __all__ = ["FORMATS", "Conversation", "Export", "Import", "open_import", "read_export"]
 
 _BEGINS = 512
-"""Bytes at the start of a file that tell what it is."""
+"""Bytes at the start of a file that are used to detect its format."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Export:
     format: str
     #: Those that say something. One of the format "chat" has an empty id: the file does not name it.
     conversations: Sequence[Conversation]
-    #: What was read and not imported: how often, by reason.
+    #: Number of records that were read and not imported, by reason.
     skipped: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
@@ -103,14 +103,14 @@ def open_import(
     within: Path | None = None,
     most: int | None = None,
 ) -> Import:
-    """Open a file of any format, which is recognised by its content unless it is given.
+    """Open a file of any format, which is detected from the content unless `format` is given.
 
-    Of an archive the files that hold conversations are read. With `data` that is read in place of the file, whose name
-    is for errors. System and developer messages are external text, which instructs nobody, unless you `trust` the file.
-    Conversations without an id are named after the file, with its path `within` a folder. A file that has not one
-    record a line, and may have to be held as a whole, has at most `most` bytes, unpacked. `ValidationError` says what
-    is wrong, and names the nearest format for a file of no known one; `TooLargeError` names a limit;
-    `ConfigurationError` names a package that a format needs.
+    In an archive, the files that hold conversations are read. `data` is read in place of the file, whose name is then
+    only used in errors. System and developer messages are treated as external text, not as instructions, unless you
+    `trust` the file. Conversations without an id are named after the file, with its path `within` a folder. A file
+    without one record per line, which may have to be held in memory, has at most `most` bytes, unpacked.
+    `ValidationError` names the fault, and the nearest format for a file of no known one; `TooLargeError` names a
+    limit; `ConfigurationError` names a package that a format needs.
     """
     path = Path(path)
     if format is not None and format not in FORMATS:

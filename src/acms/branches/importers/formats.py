@@ -38,7 +38,7 @@ class Format:
     #: It is recognised by any of them.
     shapes: Sequence[Shape]
     read: Callable[[Source], Iterator[Conversation]]
-    #: Whether a file has its conversations whole, so that what it no longer has was taken out of them.
+    #: Whether a file has complete conversations, so that messages missing from it were removed from them.
     whole: bool = False
 
 

@@ -1,8 +1,8 @@
 """Messages of LangChain in JSON, the state of a LangGraph thread, and runs of LangSmith.
 
 A message is `messages_to_dict` (`type`, `data`), `dumpd` (`lc`, `kwargs`), or its fields. Of a state the channel
-`messages` is read; of a list of states the newest. Of the runs of a trace the calls of models are read, and where there
-are none the root run. Each run repeats what was said before it, which is read once.
+`messages` is read; of a list of states the newest. Of the runs of a trace the model calls are read, or the root run if
+there are none. Each run repeats the earlier messages, which are read once.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ _SORTED = 96
 
 
 class _Run(NamedTuple):
-    """What a first pass keeps of a run: what it is sorted by, and where it is."""
+    """A run as the first pass keeps it: its sort key and its position in the file."""
 
     start: str
     #: Decides between runs that start together.

@@ -1,8 +1,8 @@
 """Trajectories of OpenHands: a list of events, or the `history` of an evaluation's output.
 
 An action is a message or a call, an observation is its result. Calls that one answer of the model made become one
-message. Events of the older format have `action` or `observation`, those of the software agent SDK have `kind`. Not
-read are changes of the agent's state and what was recalled for it.
+message. Events of the older format have `action` or `observation`, those of the software agent SDK have `kind`.
+State changes of the agent and its recall events are skipped.
 """
 
 from __future__ import annotations

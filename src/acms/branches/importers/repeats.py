@@ -1,4 +1,4 @@
-"""Lists that repeat what was said before, as every request to a model does: what is new in the next one."""
+"""Find the new messages in lists that repeat the earlier ones, as every request to a model does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Repeats"]
 
 
 class Repeats:
-    """What the lists of one conversation said so far, as digests."""
+    """The messages of one conversation's lists so far, as digests."""
 
     def __init__(self) -> None:
         self._digests: list[bytes] = []

@@ -25,7 +25,7 @@ _SAMPLE = 64
 
 
 class Source:
-    """A file, or a member of an archive. Nothing of it is held but what a caller keeps; a document is held whole."""
+    """A file, or a member of an archive. It is streamed and not kept in memory, except a document, which is whole."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Source:
         self.name = name
         #: Where it is in the folder or archive that is imported, with forward slashes.
         self.path = PurePosixPath(path or name)
-        #: What was read and not imported, by reason.
+        #: Number of records that were read and not imported, by reason.
         self.skipped = Counter[str]()
         #: The record that was read last, for errors.
         self.place = name

@@ -16,10 +16,10 @@ __all__ = ["admit_conversation", "admit_turn", "count_records"]
 
 
 def admit_turn(turn: Turn, *, trust: bool) -> Turn:
-    """Return a message that `ingest` takes; `ValidationError` for any other.
+    """Return a message that `ingest` accepts; raise `ValidationError` for any other.
 
-    A file may come from anywhere. Unless its caller trusts it, what it calls a system or developer message is external
-    text: it is shown as text of a user, and instructs nobody.
+    A file may come from anywhere. Unless the caller trusts it, its system and developer messages become external text:
+    they are shown as text of a user, not as instructions.
     """
     role = validation.parse_choice(turn["role"], Role, "role")
     content = turn.get("content") or ""
