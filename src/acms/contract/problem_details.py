@@ -209,7 +209,7 @@ def serialize_problem(error: ACMSError, *, request_id: str) -> dict[str, Json]:
 
 
 def translate_options(error: ACMSError) -> list[str]:
-    """Return what a client over HTTP can do about an error; what only a program or the shell can do is left out."""
+    """Return the remedies for an HTTP client, without those that only a program or a shell can apply."""
     if error.code in _OPERATORS:
         again = "repeat the request, a change under the same Idempotency-Key"
         return [
@@ -228,7 +228,7 @@ def _translate_option(option: str) -> str:
 
 
 def parse_problem(written: Mapping[str, Json]) -> ACMSError:
-    """Read a problem back as the error it was; what is not known of it becomes an `ACMSError`."""
+    """Parse a problem into the error it was made from; an unknown code becomes an `ACMSError`."""
     code = written.get("code")
     found = _CLASSES.get(code) if isinstance(code, str) else None
     said = written.get("detail")
