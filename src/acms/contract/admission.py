@@ -311,7 +311,7 @@ class Windows:
                     found.add((text[max(0, at - GRAM) : at], text[at + GRAM : at + 2 * GRAM]))
 
     def __bool__(self) -> bool:
-        """Whether there is any text."""
+        """Return whether there is any text."""
         return bool(self._around)
 
     def give_away(self, name: str) -> bool:

@@ -492,7 +492,7 @@ class ACS:
             ),
         )
 
-    # ── what earlier attempts have brought ──────────────────────────────────────────────────────────────────────────
+    # ── answers of earlier attempts ─────────────────────────────────────────────────────────────────────────────────
 
     def _reused(self, now: _Asking, answers: Mapping[int, Answer]) -> dict[int, Answer]:
         """Return the answers of an earlier attempt that this one does not request again."""

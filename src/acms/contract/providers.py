@@ -126,7 +126,7 @@ class Answer:
     error: str | None = None
     #: It did not end even after it was cancelled and closed.
     abandoned: bool = False
-    #: Milliseconds until it answered, or was given up.
+    #: Milliseconds until it answered or was cancelled.
     took_ms: float = 0.0
 
 
@@ -232,7 +232,7 @@ class _Pending:
         self.end = begin + call.slice_ms / 1000
         #: When reading its answer stops.
         self.stop = until - GRACE
-        #: Milliseconds until the provider answered, or was given up.
+        #: Milliseconds until the provider answered or was cancelled.
         self.took_ms: float | None = None
 
     def note_answer(self) -> None:

@@ -82,7 +82,7 @@ class _Scan:
 
     def __init__(self, text: str, low: str, name: Name, stop: int) -> None:
         self.text, self.low, self.name, self.stop = text, low, name, stop
-        #: How that word ties a value to the name; "" when none does. A name may end with a tie.
+        #: The kind of tie between the name and the value, or "". A name may end with a tie.
         self.tie = "stated" if name.word.rpartition(" ")[2] in get_word_set("links") else ""
 
     def find_value(self, begin: int) -> Found | None:
@@ -142,18 +142,18 @@ class _Scan:
         return True
 
     def _is_of_change(self) -> bool:
-        """Tell whether the sentence says that a value changed."""
+        """Return whether the sentence states that a value changed."""
         sentence = self.low[max(0, self.name.start - 48) : self.stop]
         return any(map(sentence.__contains__, _TURNED))
 
     def _is_about_name(self) -> bool:
-        """Tell whether the word begins a description of the secret, not its value."""
+        """Return whether the word begins a description of the secret, not its value."""
         if self.plain not in get_word_set("about") or self.written.endswith(","):
             return False
         return self.position == 0 or not self.plain.startswith(_TURNED)
 
     def _find_end(self) -> int:
-        """Return where the value ends that begins with the word; 0 when it is none."""
+        """Return the end of the value that begins with the word, or 0 if it is not a value."""
         value = _QUOTED.split(trim_bare_value(self.written), 1)[0].rstrip(_SHUT)
         if not value:
             return 0
@@ -184,7 +184,7 @@ class _Scan:
 
 
 def _find_end(text: str, value: str, start: int, name: Name, link: str, quoted: bool) -> int:
-    """Return where the value of a name ends that begins here; 0 when this is none."""
+    """Return the end of the value of a name that begins here, or 0 if there is none."""
     if "code" in name.form:
         near = link in (*_TIED, "enter") or (link == "next" and name.form == "code")
         end = find_code(text, start, name) if near else 0
