@@ -1,1 +1,1 @@
-"""Compaction: which part of a log a summary may stand for, and the job that writes it."""
+"""Compaction: the part of a log that a summary may replace, and the job that writes it."""

@@ -1,8 +1,8 @@
-"""Compaction: the older part of a log gets a summary that stands for it, written by a job.
+"""Compaction: a job writes a summary that replaces the older part of a log.
 
-Nothing is deleted and nothing waits: new messages never disturb a compaction, and past versions read as they did.
-What was chosen is looked at again before the summary is appended; when all of it is still in force the same text is
-used, however often something else came first, so a model is never asked twice for one stretch (rule 1.4).
+Nothing is deleted and nothing waits: new messages never disturb a compaction, and past versions read as before. The
+chosen entries are checked again before the summary is appended. While all of them are still active the same text is
+used, however often another append comes first, so a model is never called twice for one stretch (rule 1.4).
 """
 
 from __future__ import annotations
@@ -76,24 +76,24 @@ if TYPE_CHECKING:
 
 ENDED = (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
 ASKED = 70
-"""Per cent of a summary's tokens that a model is asked for; the rest is for what it leaves out."""
+"""Percentage of a summary's tokens that a model is asked for; the rest is for details that it omits."""
 THREAD_ABOVE = 1_000
-"""Choosing among more entries than this leaves the event loop to others."""
+"""Number of entries above which the choice runs in a thread."""
 PROMPT = 10
-"""The shortest text of a summary has one part in so many of the smallest prompt."""
+"""The shortest text of a summary has 1/`PROMPT` of the tokens of the smallest prompt."""
 STEP = 2
-"""The next longer text has so many times as much, so that one of them uses half of any room."""
+"""Size ratio of consecutive texts of a summary, so that one of them uses half of any token budget."""
 RENEWS = "renews"
-"""In the data of a summary: versions of the outdated ones that it was made in place of."""
+"""Key in the data of a summary: versions of the outdated summaries that it replaces."""
 FRAME = 64
-"""Tokens left free for what a provider writes around a piece of a long stretch."""
+"""Tokens reserved for text that a provider adds around a piece of a long stretch."""
 
 
-# ── what a session asks for ─────────────────────────────────────────────────────────────────────────────────────────
+# ── requests of a session ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def request_compaction(shared: SharedSession, context: str, overrides: Mapping[str, Json]) -> Job:
-    """Enqueue a compaction and return its job, or the one that is under way, unless that has other settings."""
+    """Enqueue a compaction and return its job, or the pending one; `ConflictError` if that has other settings."""
     storage = shared.storage
     service = shared.config.compaction
     known = await policy_levels.resolve_policy(storage, context, namespace=shared.namespace, service=service)
@@ -113,12 +113,12 @@ async def request_compaction(shared: SharedSession, context: str, overrides: Map
         if other and found.state is JobState.READY:
             mode = requests.privacy_of(found, mode, mode)
             await requests.withdraw_job(storage, found, requests.WITHDRAWN)
-        elif other and (found.state in ENDED or shared.config.worker.enabled):  # then it is asked for again
+        elif other and (found.state in ENDED or shared.config.worker.enabled):  # then it is requested again
             while (await read_current_job(storage, found.id)).state is JobState.RUNNING:
                 await asyncio.sleep(POLL)
         elif all(requests.read_policy_field(found, name) == value for name, value in given.items()):
             return found
-        elif found.state not in ENDED:  # else it has ended since: there is room for another
+        elif found.state not in ENDED:  # otherwise it has ended since: enqueue another
             raise ConflictError(
                 f"a compaction with other settings is under way: job {found.id}",
                 options=("ask again when it has ended", "leave the settings out: its job is returned"),
@@ -126,7 +126,7 @@ async def request_compaction(shared: SharedSession, context: str, overrides: Map
 
 
 async def read_current_job(storage: StorageBackend, id: str) -> Job:
-    """Return a job as it is now; `GoneError` when there is none."""
+    """Return the current state of a job; `GoneError` if it does not exist."""
     found = (await storage.jobs(JobQuery(ids=(id,)))).items
     if not found:
         raise GoneError(f"job {id} does not exist")
@@ -136,7 +136,7 @@ async def read_current_job(storage: StorageBackend, id: str) -> Job:
 async def wait_for_compaction(
     shared: SharedSession, context: str, job: Job, timeout: float | None
 ) -> Compaction | None:
-    """Wait until a job has ended and return the compaction it made."""
+    """Wait until a job has ended and return its compaction; None if it made none."""
     storage = shared.storage
     shared.work()
     async with asyncio.timeout(timeout):
@@ -149,11 +149,11 @@ async def wait_for_compaction(
             options=("acms jobs retry", "ask for it again"),
         )
     found = await read_compactions(storage, context, None, job.id, stage=shared.stage)
-    return found[-1] if found else None  # a log that came from another store may have one of an older job 17
+    return found[-1] if found else None  # an imported log may have summaries by an older job of this id
 
 
 async def revert_rewrite(shared: SharedSession, writer: Writer, version: int) -> int:
-    """Take back the rewrite at a version; return the version of the retraction."""
+    """Revert the rewrite at a version; return the version of the retraction."""
     storage, version = shared.storage, validation.validate_integer(version, "version", least=1)
     while True:
         context = await shared.find()
@@ -194,7 +194,7 @@ async def read_compactions(
     *,
     stage: sinks.Stage = sinks.OPEN,
 ) -> list[Compaction]:
-    """List the summaries up to a version, oldest first; with `job` only what that job wrote."""
+    """List the summaries up to a version, oldest first; with `job` only those that it wrote."""
     head = await storage.head(context)
     version = read.version_of(head, at)
     cover = await read.cover_at(storage, context, head, version)
@@ -227,14 +227,14 @@ async def read_compactions(
 
 
 def _parse_lost(found: Mapping[str, Json]) -> Lost:
-    """Read what a summary lost; nothing of one that was written before this was looked for."""
+    """Parse the losses of a summary; empty for summaries from before losses were recorded."""
     return Lost(counts=found.get("counts", {}), ids=tuple(found.get("ids", ())))
 
 
 async def expand_summary(
     storage: StorageBackend, context: str | None, at: int | None, version: int
 ) -> list[Entry]:
-    """Return what a summary stands for, as it was read just before it."""
+    """Return the entries that a summary replaced, as they were read just before it."""
     entry = None
     if context is not None:
         read.version_of(await storage.head(context), at)
@@ -255,12 +255,12 @@ async def expand_summary(
     return [one for one in in_force.effective_sequence(found, before) if one.version in inside]
 
 
-# ── what a worker does ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── the work of a worker ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What one compaction needs."""
+    """The inputs of one compaction."""
 
     storage: StorageBackend
     context: Context
@@ -268,11 +268,11 @@ class _Work:
     counter: TokenCounter
     summarizer: Summarizer
     config: ACMSConfig
-    #: Seconds for which what the summary stands for is kept, unless the namespace says otherwise.
+    #: Seconds for which summarized messages are kept, unless the namespace overrides it; None keeps them.
     retention: float | None
-    #: What may leave of its entries.
+    #: Redacts its entries.
     stage: sinks.Stage
-    #: Whether a model writes: it may leave out what has to be there.
+    #: Whether a model writes the summary: it may omit required details.
     model: bool
 
 
@@ -283,9 +283,9 @@ def make_compaction_handler(
     *,
     modes: Mapping[str, Privacy] | None = None,
 ) -> Handler:
-    """Return what works off compactions; `counters` are those that are not known by name.
+    """Return the handler of compaction jobs; `counters` are token counters that are not known by name.
 
-    `modes` are the least privacy modes in which jobs are done, by log; without, it is that of `config` for all.
+    `modes` are the minimum privacy modes of jobs by log; without it, the mode of `config` applies to all.
     """
 
     async def run(storage: StorageBackend, lease: Lease) -> Done | Retry | Failed | None:
@@ -304,7 +304,7 @@ def make_compaction_handler(
         mode = requests.privacy_of(lease.job, own, own if modes is None else modes.get(lease.job.context))
         stage = sinks.create_redaction_stage(storage, mode, counter)
         retention = lease.job.payload.get(policy_levels.RETENTION, config.retention_seconds)
-        if retention is None and modes is None:  # a worker elsewhere may be told what holds for all
+        if retention is None and modes is None:  # a remote worker falls back to its own configuration
             retention = config.retention_seconds
         work = _Work(
             storage, context, policy, counter, writes, config, retention, stage, summarizer is not None
@@ -339,7 +339,7 @@ async def _compact_log(work: _Work, lease: Lease) -> Done | Retry | Failed | Non
 
 
 async def _find_outdated(storage: StorageBackend, head: Head, cover: Cover) -> Outdated:
-    """Return the summaries in force of which something was retracted or edited since."""
+    """Return the active summaries whose entries were retracted or edited since."""
     left: dict[str, tuple[Span, ...]] = {}
     stuck: set[str] = set()
     for summary in cover.shown:
@@ -356,7 +356,10 @@ async def _find_outdated(storage: StorageBackend, head: Head, cover: Cover) -> O
 def _choose_stretch(
     entries: Sequence[Entry], cover: Cover, work: _Work, outdated: Outdated, lease: Lease
 ) -> Stretch | str:
-    """Return what to summarise; of what an append asked for only what frees enough, and what has to be made anew."""
+    """Return the stretch to summarise, or the reason for none.
+
+    A request by an append must free enough tokens; otherwise only outdated summaries are renewed.
+    """
     found = in_force.fold_atomic_groups(in_force.effective_sequence(entries, cover), whole=True)
     stretch = span.choose_stretch(found, work.policy, outdated)
     total = max((entry.total for entry in entries), default=0)
@@ -404,7 +407,7 @@ async def _build_summary(work: _Work, lease: Lease, stretch: Stretch, said: Sequ
 
 
 def _build_retraction(stretch: Stretch) -> Draft:
-    """Return what puts summaries out of force of which everything was retracted."""
+    """Return a retraction of summaries whose entries were all retracted."""
     return Draft(
         kind=Kind.RETRACTION,
         created_at=datetime.now(UTC),
@@ -416,7 +419,7 @@ def _build_retraction(stretch: Stretch) -> Draft:
 
 
 def _find_lost(said: Sequence[Entry], text: str) -> Lost:
-    from acms.compaction.lost import find_lost  # it brings stemmers, and sessions import this module
+    from acms.compaction.lost import find_lost  # it imports stemmers, and sessions import this module
 
     return find_lost(said, text)
 
@@ -430,7 +433,7 @@ async def _append_summary(
     head: Head,
     jobs: tuple[JobDraft, ...],
 ) -> Done | Retry | Failed | None:
-    """Append a summary, as often as it takes: only a rewrite of what it stands for makes it worthless."""
+    """Append a summary, and retry after conflicts unless the entries that it replaces were rewritten or erased."""
     storage, context = work.storage, work.context.id
     rewrites = head.rewrites
     while True:
@@ -484,12 +487,12 @@ def _emit_compacted(work: _Work, receipt: Receipt, stretch: Stretch, draft: Draf
 
 
 async def summarize_stretch(work: _Work, stretch: Stretch, said: Sequence[Entry]) -> tuple[str, float]:
-    """Return the text of a summary, and the share of the characters in question that its writer has read."""
+    """Return the text of a summary, and the share of the stretch's characters that the summarizer has read."""
     return await shorten_turns(
         work.summarizer,
         span.turns_of_entries(work.stage.entries(said)),
         limit=stretch.limit,
-        below=max(stretch.tokens, stretch.limit + 1),  # what is made anew may stay as long as it was
+        below=max(stretch.tokens, stretch.limit + 1),  # a renewed summary may keep its length
         counter=work.counter,
         model=work.model,
     )
@@ -498,7 +501,7 @@ async def summarize_stretch(work: _Work, stretch: Stretch, said: Sequence[Entry]
 async def build_levels(work: _Work, text: str, tokens: int) -> list[Level]:
     """Return shorter texts of a summary, down to one for the smallest prompt, each shortened from the next longer one.
 
-    They never fail a compaction: where a model does, the text is shortened without one.
+    A failing model does not fail the compaction: the text is then shortened by the extractive summarizer.
     """
     sizes: list[int] = []
     size = max(LEAST, work.policy.smallest_prompt // PROMPT)
@@ -528,12 +531,12 @@ async def build_levels(work: _Work, text: str, tokens: int) -> list[Level]:
 
 
 async def resolve_summarizer(summarizer: Summarizer | None) -> Summarizer:
-    """Return who writes: the extractive summarizer where none is given."""
+    """Return the given summarizer, or the extractive one as the default."""
     if summarizer is not None:
         return summarizer
     room = await asyncio.to_thread(
         importlib.import_module, "acms.providers.offline.summarizer"
-    )  # it brings numpy
+    )  # it imports numpy
     return room.ExtractiveSummarizer()
 
 
@@ -546,10 +549,10 @@ async def shorten_turns(
     counter: TokenCounter,
     model: bool,
 ) -> tuple[str, float]:
-    """Return a text of at most `limit` tokens that can stand for some turns, and the share of them that was read.
+    """Return a summary of some turns in at most `limit` tokens, and the share of their characters that was read.
 
-    A summarizer with a window is handed pieces, and then the summaries of these. What a `model` leaves out is added as
-    far as it fits. `ProviderError` when the summarizer failed, said nothing, or took `below` tokens or more.
+    A summarizer with a window receives pieces, and then the summaries of these. Details that a `model` omits are added
+    as far as they fit. `ProviderError` if the summarizer fails, returns no text, or uses `below` tokens or more.
     """
     call = _Call(summarizer, counter)
     whole = said = tuple(said)
@@ -590,7 +593,7 @@ def _count_characters(said: Sequence[Turn]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """How a summarizer is asked."""
+    """A summarizer, and the counter for its texts."""
 
     summarizer: Summarizer
     counter: TokenCounter
@@ -599,7 +602,7 @@ class _Call:
         return ProviderError(why, provider=requests.model_name(self.summarizer), retryable=retryable)
 
     async def texts(self, parts: Sequence[Sequence[Turn]], limit: int) -> AsyncIterator[str]:
-        """Ask for one summary of each part, each with its share of the tokens."""
+        """Yield a summary of each part, each limited to its share of the tokens."""
         total = sum(map(_count_characters, parts))
         for part in parts:
             share = limit if len(parts) == 1 else max(LEAST, limit * _count_characters(part) // total)

@@ -1,7 +1,7 @@
-"""What a compaction lost: details, instructions and open questions that its summary does not say.
+"""Losses of a compaction: details, instructions and open questions that are missing from its summary.
 
-A detail is kept letter by letter or it is lost. A sentence is kept when its words stand in one line of the summary: a
-model may put them otherwise. A question is open when nobody else went on after it, or the reply was a question again.
+A detail is kept only verbatim. A sentence is kept if its words are in one line of the summary: a model may rephrase it.
+A question is open if no other speaker follows it, or if the reply is also a question.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from acms.text.details import CORE, find_details
 from acms.text.tokenizer import content_terms, find_sentence_spans, split_words
 
 SHOWN = 10
-"""Ids that a report names."""
+"""Most ids in a report."""
 
 
 def find_lost(entries: Sequence[Entry], summary: str) -> Lost:
-    """Compare what was said, oldest first, with the summary that stands for it."""
+    """Compare messages, oldest first, with the summary that replaces them; return the losses."""
     said = [
         entry
         for entry in entries
@@ -43,7 +43,7 @@ def find_lost(entries: Sequence[Entry], summary: str) -> Lost:
 
 
 class _Text:
-    """A summary, as it is asked what it says."""
+    """The text of a summary, indexed for lookups."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -58,11 +58,11 @@ class _Text:
         return [frozenset(content_terms(split_words(line))) for line in self.text.splitlines()]
 
     def holds(self, detail: str) -> bool:
-        """Return whether a detail stands in it letter by letter."""
+        """Return whether the summary contains a detail verbatim."""
         return detail in self._details or detail in self.text
 
     def says(self, sentence: str) -> bool:
-        """Return whether it says a sentence, in these words or with all that bear meaning in one line."""
+        """Return whether the summary contains a sentence verbatim, or all its content words in one line."""
         if " ".join(sentence.split()) in self._flat:
             return True
         asked = frozenset(content_terms(split_words(sentence))) - {0}
@@ -70,7 +70,7 @@ class _Text:
 
 
 def _find_lost_details(said: Sequence[Entry], text: _Text) -> dict[str, list[str]]:
-    """Return the messages in which details stood first that a summary lacks, by kind; how people are called is none."""
+    """Return by kind the messages that first mention a detail missing from the summary; speaker names do not count."""
     names = {(entry.actor or entry.role or "").casefold() for entry in said}
     known: set[str] = set()
     found: dict[str, list[str]] = {}
@@ -85,7 +85,7 @@ def _find_lost_details(said: Sequence[Entry], text: _Text) -> dict[str, list[str
 
 
 def _find_open_questions(said: Sequence[Entry]) -> Iterable[tuple[str, str]]:
-    """Yield the questions that messages end with and nobody took up, each with the id of its message."""
+    """Yield the unanswered questions at the end of messages, each with the id of its message."""
     last = [_last_sentence(entry.content) for entry in said]
     for index, entry in enumerate(said):
         if not _is_question(last[index]):

@@ -1,7 +1,7 @@
-"""Compactions that a provider made: kept as summaries of what stood before them, and sent back word for word.
+"""Compactions made by a provider: stored as summaries of the entries before them, and sent back verbatim.
 
-A summary that says in words what it stands for takes its place for every reader. One that only its provider can read
-hides nothing: prompts for that provider begin with it, everybody else goes on reading what was said.
+A readable summary replaces these entries for every reader. An opaque one, which only its provider can read, hides
+nothing: prompts for that provider begin with it, and all other readers still see the original messages.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ Stored = Callable[[str, Delivered, int], Awaitable[list[MessageReceipt]]]
 
 
 class _Batch(NamedTuple):
-    """What is appended together: a compaction, and the messages behind it."""
+    """A compaction and the messages after it, which are appended together."""
 
-    #: The message that holds a compaction, its items up to that, and the message without them; None: there is none.
+    #: The message that holds a compaction, its items up to that, and the message without them; None without one.
     given: Draft | None = None
     items: tuple[Raw, ...] = ()
     rest: Draft | None = None
@@ -51,11 +51,11 @@ def holds_compaction(drafts: Sequence[Draft]) -> bool:
 async def ingest_compactions(
     shared: SharedSession, writer: Writer, drafts: Sequence[Draft], seen: Seen, stored: Stored
 ) -> list[MessageReceipt]:
-    """Append messages, and each compaction among them as a summary of all that is in force before it.
+    """Append messages, and each compaction among them as a summary of all active entries before it.
 
-    Instructions and an unfinished tool group are not covered. Each compaction is one append with what follows it up to
-    the next one: repeat the call with its keys when it fails between two. A summary has a receipt as messages have,
-    with the position of the message before it; one that has nothing to stand for stays a part of its message.
+    Instructions and an unfinished tool group are not covered. Each compaction is appended atomically with the messages
+    up to the next one: if the call fails between two, repeat it with the same keys. A summary has a receipt like a
+    message, with the position of the message before it; one with no entries to replace stays a part of its message.
     """
     context = await shared.ensure()
     receipts: list[MessageReceipt] = []
@@ -70,7 +70,7 @@ async def ingest_compactions(
 
 
 def _split_batches(drafts: Sequence[Draft], shared: SharedSession) -> list[_Batch]:
-    """Divide messages at their compactions."""
+    """Split messages at their compactions."""
     found = [_Batch()]
     for draft in drafts:
         places = [place for place, part in enumerate(draft.parts) if compaction_text(part) is not None]
@@ -83,7 +83,7 @@ def _split_batches(drafts: Sequence[Draft], shared: SharedSession) -> list[_Batc
 
 
 def _strip_compaction(draft: Draft, parts: Sequence[Part], shared: SharedSession) -> Draft | None:
-    """Return a message without the compaction that it begins with; None when nothing else is in it."""
+    """Return a message without its leading compaction, or None if nothing else is in it."""
     if all(isinstance(part, Raw) and part.vendor == AS_GIVEN for part in parts):
         return None
     text = canonical_text(parts)
@@ -93,7 +93,7 @@ def _strip_compaction(draft: Draft, parts: Sequence[Part], shared: SharedSession
 async def _append_batch(
     shared: SharedSession, writer: Writer, context: str, batch: _Batch, seen: Seen
 ) -> tuple[Draft | None, Delivered]:
-    """Append a batch, decided again whenever something came first."""
+    """Append a batch, rebuilding its summary whenever another append came first."""
     while True:
         head = await shared.storage.head(context)
         made = (
@@ -124,7 +124,7 @@ async def _append_batch(
 async def _build_summary(
     shared: SharedSession, context: str, head: Head, given: Draft, items: tuple[Raw, ...]
 ) -> Draft | None:
-    """Return the summary that a compaction is, of all that is in force; None when there is nothing."""
+    """Return a compaction as a summary of all active entries, or None if there are none."""
     storage = shared.storage
     text = compaction_text(items[-1]) or ""
     made = replace(
@@ -145,7 +145,7 @@ async def _build_summary(
             return replace(made, replaces=known.replaces, covers=known.covers, data=known.data)
         await shared.known.catch_up(storage, context)
         if shared.known.under(given.key or "") is not None:
-            return None  # stored when there was nothing yet that it could stand for
+            return None  # it was stored when there were no entries to replace
     cover = await read.cover_at(storage, context, head, head.version)
     found = in_force.effective_sequence(
         await read.read_stretches(storage, context, cover, head.version), cover
@@ -165,7 +165,7 @@ async def _build_summary(
 
 
 def _covered_entries(found: Sequence[Entry]) -> list[Entry]:
-    """Return what a provider's compaction stands for: all but what instructs, and a tool call that is still open."""
+    """Return the entries that a provider's compaction replaces: all except instructions and open tool calls."""
     folded = in_force.fold_atomic_groups(found, whole=True)
     closed = [entry for unit in folded.units if unit.complete for entry in unit.entries]
     hidden = [entry for entry, _ in folded.hidden]
@@ -179,8 +179,8 @@ async def _build_summary_data(
     covered: Sequence[Entry],
     said: Sequence[Entry],
 ) -> dict[str, Json]:
-    """Return what is noted of a summary: what it took out of force and what it does not say, if it can be read."""
-    from acms.compaction.lost import find_lost  # it brings stemmers
+    """Return the data of a summary: token counts, the number of replaced entries, and its losses if it is readable."""
+    from acms.compaction.lost import find_lost  # it imports stemmers
 
     gone = {entry.version for entry in covered}
     before = sum(entry.tokens for entry in found)
@@ -203,7 +203,7 @@ def _vendor_of_draft(made: Draft) -> str:
     return last.vendor.removeprefix(REDACTED) if isinstance(last, Raw) else ""
 
 
-# ── what it became ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── results ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _build_receipt(context: str, made: Draft, delivered: Delivered) -> MessageReceipt:

@@ -1,8 +1,8 @@
-"""Compaction spans: which part of a log a summary shall stand for, and how long that summary may be.
+"""Compaction spans: the part of a log that a summary replaces, and the length of that summary.
 
-Pure and blind to who writes the text. The newest messages stay, a tool group is never split, leading instructions are
-never summarised; marked messages and later instructions go last: they stay as they are while they are few, else they
-are quoted.
+Pure functions, independent of the summarizer. The newest messages stay, a tool group is never split, and leading
+instructions are never summarised. Marked messages and later instructions stay unchanged while they are few; otherwise
+they are quoted.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from acms.text.summary_form import LEAST, SHORTER
 from acms.text.tokenizer import find_sentence_spans
 
 INSTRUCTION = "instruction"
-"""Marker under which a summarizer reads what a system or developer message in the middle of a log says."""
+"""Marker under which a summarizer reads a system or developer message in the middle of a log."""
 MARKED = 4
-"""Marked messages and instructions stay as they are while they take no more than one part in so many of the budget."""
+"""Marked messages and instructions stay unchanged while they take at most 1/`MARKED` of the budget."""
 LEFT = 0.5
-"""Share of the budget that a log should have at most after a compaction: beyond that no marked message stays as it is.
-What is left up to the threshold is for what comes next, so that the next compaction is far."""
+"""Largest share of the budget that a log should have after a compaction; above it no marked message stays unchanged.
+The rest, up to the threshold, is for new messages, so that the next compaction is not due soon."""
 SUMMARIES = 0.25
 """Share of the budget that summaries may take."""
 FAN = 4
-"""So many summaries beside each other are merged into one."""
+"""Number of adjacent summaries that are merged into one."""
 GAIN = 0.4
-"""Share of the budget that a compaction must free which nobody but an append asked for: each one makes every prompt new
-from its place on."""
+"""Share of the budget that a compaction requested only by an append must free: each compaction changes every prompt
+from its position on."""
 
 SOON, LITTLE = 0.25, 0.2
 """In the last quarter of an epoch this share of the budget is enough: prompts show the summary from the next one on."""
@@ -43,34 +43,34 @@ SOON, LITTLE = 0.25, 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """What one summary shall stand for."""
+    """The entries that one summary will replace."""
 
-    #: In the order in which they are read: messages and earlier summaries.
+    #: Messages and earlier summaries, in reading order.
     entries: tuple[Entry, ...]
-    #: Exactly what goes out of force: the entries and what they replaced themselves.
+    #: Exactly the versions that become inactive: the entries and the versions that they replaced.
     spans: tuple[Span, ...]
-    #: Tokens in force before it, and of the entries.
+    #: Active tokens before it, and tokens of the entries.
     before: int
     tokens: int
     #: Tokens the summary may have.
     limit: int
-    #: Messages that stay in force.
+    #: Number of messages that stay active.
     preserved: int
-    #: 1 for a summary of messages, one more than the highest it covers for one of summaries.
+    #: 1 for a summary of messages; for one of summaries, one more than the highest level among them.
     level: int
-    #: Versions of the summaries among the entries that are made anew because what they stand for has changed.
+    #: Versions of the summaries among the entries that are renewed because the entries they replaced have changed.
     renews: tuple[int, ...] = ()
 
     @property
     def covers(self) -> Span:
-        """First and last version it stands for."""
+        """First and last version that the summary covers."""
         return self.spans[0][0], self.spans[-1][1]
 
 
 def is_worthwhile(policy: CompactionPolicy, stretch: Stretch, said: int) -> bool:
-    """Whether a compaction that an append asked for shall be done: the log is still too long, and it frees enough.
+    """Return whether to run a compaction requested by an append: the log is still too long, and it frees enough.
 
-    `said` are the tokens of all messages of the log. Shortly before prompts move their start less is enough.
+    `said` are the tokens of all messages of the log. Shortly before prompts move their start, less is enough.
     """
     budget = policy.budget or 0
     if not is_compaction_due(policy, stretch.before, stretch.before):
@@ -81,11 +81,11 @@ def is_worthwhile(policy: CompactionPolicy, stretch: Stretch, said: int) -> bool
 
 
 class Outdated(NamedTuple):
-    """Summaries in force of which something was put out of force since they were made."""
+    """Active summaries of entries some of which were retracted or edited since."""
 
-    #: What is left of their spans, by id, of those that can be made anew.
+    #: Remaining spans, by id, of the summaries that can be renewed.
     left: Mapping[str, tuple[Span, ...]] = {}
-    #: Ids of those that cannot, because retention has deleted what they were made from: nothing else takes their text.
+    #: Ids of those that cannot, because retention has deleted their source messages: only they still hold the text.
     stuck: Collection[str] = ()
 
 
@@ -95,10 +95,10 @@ UP_TO_DATE = Outdated()
 def choose_stretch(
     found: Units, policy: CompactionPolicy, outdated: Outdated = UP_TO_DATE, *, messages: bool = True
 ) -> Stretch | str:
-    """Return what to summarise of everything in force, or why nothing older than what stays is worth it.
+    """Return the stretch of the active entries to summarise, or the reason why no summary is worthwhile.
 
-    An outdated summary is always taken, and what reads behind it with it; without `messages` nothing but summaries. A
-    tool call without an answer stays: its answer may still come.
+    An outdated summary is always included, together with the summaries after it; without `messages` only summaries are.
+    A tool call without an answer stays: its answer may still come.
     """
     rows = sorted(
         [(list(unit.entries), unit.complete) for unit in found.units]
@@ -157,7 +157,7 @@ def choose_stretch(
 def _select_preserved(
     older: Sequence[tuple[list[Entry], int]], policy: CompactionPolicy, budget: int, tail: int
 ) -> set[str]:
-    """Return marked messages and instructions that stay as they are, beside a tail of so many tokens."""
+    """Return the marked messages and instructions that stay unchanged, given a tail of `tail` tokens."""
     room = budget // MARKED
     if policy.budget is not None:
         stays = tail + sum(cost for group, cost in older if group[0].kind is Kind.SUMMARY)
@@ -178,9 +178,9 @@ def _select_merged(
     most: int,
     outdated: Outdated,
 ) -> list[Entry]:
-    """Return which earlier summaries the new one shall stand for: all where they are too many or take too much.
+    """Return the earlier summaries to merge into the new one: all, if they are too many or take too many tokens.
 
-    Else those from the first outdated one on: what is read behind it stays behind it.
+    Otherwise those from the first outdated one on, so the reading order is preserved.
     """
     found = [entry for entry, _ in summaries]
     crowded = policy.budget is not None and old + new // SHORTER > most
@@ -193,7 +193,7 @@ def _select_merged(
 
 
 def _is_verbatim(entry: Entry) -> bool:
-    """Whether an entry is to be kept word for word: it is marked, or instructs."""
+    """Return whether an entry must be kept verbatim: it is marked or an instruction."""
     return bool(entry.markers) or is_instruction(entry)
 
 
@@ -204,7 +204,7 @@ def _find_tail_start(
     policy: CompactionPolicy,
     before: int,
 ) -> int:
-    """Return how many of the groups are older than what stays."""
+    """Return the number of groups that are older than the preserved tail."""
     end, kept = len(groups), 0
     while end > 0 and (kept < policy.preserve_recent_count or not rows[end - 1][1]):
         end -= 1
@@ -219,7 +219,7 @@ def _find_tail_start(
 def _compute_limit(
     policy: CompactionPolicy, new: int, quoted: int, merged: int, staying: int, most: int
 ) -> int:
-    """Return the tokens of a summary of new messages, some of them marked, and of summaries to be merged."""
+    """Return the token limit of a summary of new messages, some of them quoted, and of merged summaries."""
     if policy.summary_tokens is not None:
         return policy.summary_tokens
     wanted = (new - quoted) // SHORTER + quoted // 2
@@ -230,7 +230,7 @@ def _compute_limit(
 
 
 def spans_of_entries(entries: Iterable[Entry]) -> tuple[Span, ...]:
-    """Return exactly the versions some entries stand at and replaced, as ascending spans."""
+    """Return the versions of some entries and the versions they replaced, as ascending spans."""
     pieces = sorted(
         [(entry.version, entry.version) for entry in entries]
         + [span for entry in entries for span in entry.replaces]
@@ -245,7 +245,7 @@ def spans_of_entries(entries: Iterable[Entry]) -> tuple[Span, ...]:
 
 
 def subtract_spans(found: Iterable[Span], gone: Sequence[tuple[int, int, int]]) -> tuple[Span, ...]:
-    """Return spans without the stretches of them that are gone, which ascend."""
+    """Return spans without the removed parts `gone`, which must be in ascending order."""
     left: list[Span] = []
     for first, last in found:
         for start, end, _ in gone:
@@ -259,7 +259,7 @@ def subtract_spans(found: Iterable[Span], gone: Sequence[tuple[int, int, int]]) 
 
 
 def is_stretch_active(stretch: Stretch, cover: Cover, current: Iterable[Entry | None]) -> bool:
-    """Whether everything a summary stands for is still in force and has its content (rule 1.4)."""
+    """Return whether all entries that a summary replaces are still active and have their content (rule 1.4)."""
     return all(
         now is not None and now.state is old.state and cover.by(old.version) is None
         for old, now in zip(stretch.entries, current, strict=True)
@@ -267,7 +267,7 @@ def is_stretch_active(stretch: Stretch, cover: Cover, current: Iterable[Entry | 
 
 
 def turns_of_entries(entries: Iterable[Entry]) -> tuple[Turn, ...]:
-    """Return what a summarizer reads of some entries; what may not leave the engine is left out."""
+    """Return some entries as turns for a summarizer, without entries that must not leave the engine."""
     return tuple(
         Turn(
             speaker="summary"
@@ -284,7 +284,7 @@ def turns_of_entries(entries: Iterable[Entry]) -> tuple[Turn, ...]:
 
 
 def chunk_turns(said: Sequence[Turn], most: int, counter: TokenCounter) -> list[tuple[Turn, ...]]:
-    """Divide turns into runs of at most so many tokens; one that alone is longer is cut between its sentences."""
+    """Split turns into runs of at most `most` tokens; a turn that is longer is cut between its sentences."""
     found: list[tuple[Turn, ...]] = []
     run: list[Turn] = []
     size = 0
@@ -327,11 +327,11 @@ def _split_turn(turn: Turn, most: int, counter: TokenCounter) -> list[Turn]:
 
 
 def complete_summary(text: str, said: Sequence[Turn], limit: int, count: Callable[[str], int]) -> str:
-    """Return what a model wrote within its limit, and with the marked texts and details it left out, as many as fit.
+    """Return a model's summary within its limit, with omitted marked texts and details added as far as they fit.
 
-    Names, numbers, paths and the like are what models drop first and what cannot be guessed again.
+    Models tend to omit names, numbers and paths, which cannot be reconstructed.
     """
-    from acms.text.details import find_details  # they bring numpy, and appends import this module
+    from acms.text.details import find_details  # these import numpy, and appends import this module
     from acms.text.extract import extract_summary
 
     if count(text) > limit:

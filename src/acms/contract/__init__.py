@@ -1,4 +1,4 @@
-"""The shapes of the ACS v0 contract: requests, replies, errors, and what providers answer."""
+"""The shapes of the ACS v0 contract: requests, replies, errors and provider responses."""
 
 from acms.contract.schema import (
     OBJECT,

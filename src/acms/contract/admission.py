@@ -1,8 +1,8 @@
-"""Admission: what of the candidates may be shown, and as what; then the choice among them.
+"""Admission: apply privacy to the candidates of a reply, then select among them.
 
-Privacy comes before the choice: of a blocked item only its id and level of detail, and names that give nothing away;
-of any other the text without what is sensitive, its tokens counted again. Redaction reads every letter, so only what is
-chosen is read; where that changes a text, the choice is made again.
+Privacy comes before the choice. A blocked item is reduced to its id, its level of detail and names that reveal nothing.
+Any other item is redacted and its tokens are counted again. Redaction reads every character, so only chosen items are
+redacted; if that changes a text, the choice is repeated.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from acms.results import Ledger, Verdict
 MARK = "[REDACTED: "
 """How the mark of a redaction begins."""
 PIECE = 8
-"""Characters of something sensitive that give it away."""
+"""Consecutive characters of a secret that reveal it."""
 ROUNDS = 3
-"""Times that only what is chosen is read; then everything is."""
+"""Rounds in which only the chosen items are redacted; after that, all remaining items are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What a choice is made by."""
+    """The parameters of a choice."""
 
-    #: The strictest of request and tenant.
+    #: The stricter of the request's and the tenant's mode.
     mode: Privacy
     gaze: tuple[str, ...]
     tokens_max: int
     now: datetime
     count: Callable[[str], int]
-    #: The same for many texts, where that is faster.
+    #: Counts many texts at once, where that is faster.
     counts: Counts | None = None
     profile: Profile = "quality"
     order: Literal["selection", "lod"] = "selection"
     risk: RiskLevel = RiskLevel.MEDIUM
-    #: Texts that are nobody's and may not be told either.
+    #: Texts that belong to no candidate and must not be revealed either.
     unread: tuple[str, ...] = ()
-    #: What the caller says of its cache, and how many keys that holds at most.
+    #: The caller's cache entries, and the capacity of that cache in keys.
     cache: tuple[Held, ...] = ()
     capacity: int | None = None
     #: Share of the tokens that external text of sessions may take while other text that answers is left out.
@@ -54,23 +54,23 @@ class Terms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admitted:
-    """What was chosen, and what privacy did on the way."""
+    """The chosen fragments, and the effects of privacy on the candidates."""
 
     selection: Selection
-    #: By id, those of the fragments, as they were admitted.
+    #: The candidates of the fragments by id, as they were admitted.
     candidates: dict[str, Candidate]
     #: Fragments of which only the id is shown.
     blocked: int = 0
     #: Fragments in which something was redacted, by us or before.
     redacted: int = 0
-    #: Candidates that are not shown at all: their id or their names would give away what they hold.
+    #: Candidates that are not shown at all: their id or their names would reveal their content.
     withheld: int = 0
-    #: What the caller's cache should do.
+    #: Advice for the caller's cache.
     advice: KVPolicy
 
 
 def admit_candidates(candidates: Iterable[Candidate], terms: Terms) -> Admitted:
-    """Choose what enters a reply. The order in which candidates come does not matter."""
+    """Choose the fragments of a reply. The order of the candidates does not matter."""
     under = {mode: strictest_mode(terms.mode, mode) for mode in Privacy}
     pool, withheld = _without_blocked(candidates, under, terms.unread)
     clean: set[str] = set()
@@ -152,10 +152,10 @@ def _best_first(one: Candidate) -> tuple[float, float, str, str]:
 
 
 def build_ledger(admitted: Admitted, beyond: Sequence[str] = ()) -> Ledger:
-    """Return why each candidate is shown or not, in the words of a recall; written down when it is first read.
+    """Return the verdict on each candidate, in the terms of a recall; built when it is first read.
 
-    `beyond` are ids of units of experience that were too many. There is no text in it. An id that holds something
-    sensitive is redacted; one that gives away what is blocked is not named.
+    `beyond` are ids of units of experience above the requested number. The ledger contains no text. An id that holds
+    something sensitive is redacted; an id that reveals blocked text is not listed.
     """
     weighed, withheld = admitted.selection.weighed, admitted.withheld
 
@@ -194,7 +194,7 @@ def _candidate_texts(one: Candidate) -> Iterator[str]:
 
 
 def _strip_blocked(one: Candidate, texts: Windows) -> Candidate | None:
-    """Return what may be said of a blocked item; None when its id alone would tell one of the blocked texts."""
+    """Return a blocked item without its texts, or None if its id alone would reveal a blocked text or a secret."""
     if texts.give_away(one.id) or _is_sensitive_id(one.id, Privacy.REDACT):
         return None
     return replace(
@@ -209,14 +209,14 @@ def _strip_blocked(one: Candidate, texts: Windows) -> Candidate | None:
 
 
 def _is_sensitive_id(id: str, mode: Privacy) -> bool:
-    """Whether an id holds what is sensitive; any long number may look like a telephone number, and ids hold some."""
+    """Return whether an id holds something sensitive; "phone" is ignored, because long numbers in ids look like one."""
     return any(one.kind != "phone" for one in redact_text(id, mode).spans)
 
 
 def redact_excerpt(part: str, whole: str, mode: Privacy) -> str | None:
-    """Return a part of a text as it may be shown; None when it ends in the middle of what is sensitive in the whole.
+    """Return a redacted excerpt of a text, or None if the excerpt cuts through a secret of the whole text.
 
-    Half a key is no longer found by the rules, and still half a key.
+    The rules do not find half a key, but half a key must not be shown either.
     """
     shown = redact_text(part, mode).text
     for span in redact_text(whole, mode).spans:
@@ -227,7 +227,7 @@ def redact_excerpt(part: str, whole: str, mode: Privacy) -> str | None:
 
 
 class _Sensitive(dict[str, bool]):
-    """Whether names hold what is sensitive; each is looked at once, for the same ones stand in many items."""
+    """A cache of whether names hold something sensitive: many items share the same names."""
 
     def __init__(self, mode: Privacy) -> None:
         super().__init__()
@@ -241,7 +241,7 @@ class _Sensitive(dict[str, bool]):
 def _redact_candidate(
     one: Candidate, mode: Privacy, asked: frozenset[str], sensitive: Mapping[str, bool]
 ) -> Candidate | None:
-    """Return an item without what is sensitive, itself when there is nothing; None when its id is."""
+    """Return a redacted item, the item itself if nothing in it is sensitive, or None if its id is sensitive."""
     if _is_sensitive_id(one.id, mode):
         return None
     citations = tuple(name for name in one.citations if not _is_sensitive_id(name, mode))
@@ -271,7 +271,7 @@ def _redact_candidate(
     return replace(
         one,
         text=None if text is None else text.text,
-        # What was claimed was claimed for another text.
+        # The claimed cost was that of another text.
         cost_tokens=0 if text is not None and text.spans else one.cost_tokens,
         variants=tuple(variants),
         entities=entities,
@@ -286,23 +286,23 @@ def _redacted_texts(before: str | None, after: Redacted | None) -> list[str]:
 
 
 def _is_redacted_entity(name: str, secret: Sequence[str], left: Sequence[str]) -> bool:
-    """Whether an entity was read off what was taken out, and stands nowhere else."""
+    """Return whether an entity occurs in the removed text and nowhere else."""
     return any(name in one for one in secret) and not any(name in one for one in left)
 
 
 WINDOW = 20
-"""Characters in a row that give away a text."""
+"""Consecutive characters that reveal a text."""
 GRAM = 10
 STRIDE = WINDOW - GRAM + 1
 MOST = 64
-"""Places of one gram that are compared; a text made to have more gives itself away."""
+"""Occurrences of one gram that are compared; a gram with more counts as revealing its text."""
 
 
 class Windows:
-    """Texts of which nothing may be told."""
+    """Texts that must not be revealed, indexed by grams."""
 
     def __init__(self, texts: Iterable[str]) -> None:
-        #: By gram, what stands around it: up to `GRAM` characters on either side.
+        #: By gram, its contexts: up to `GRAM` characters on either side.
         self._around: dict[str, set[tuple[str, str]]] = {}
         for text in texts:
             for at in range(0, len(text) - GRAM + 1, STRIDE):
@@ -311,11 +311,11 @@ class Windows:
                     found.add((text[max(0, at - GRAM) : at], text[at + GRAM : at + 2 * GRAM]))
 
     def __bool__(self) -> bool:
-        """Whether there is any text."""
+        """Return whether there is any text."""
         return bool(self._around)
 
     def give_away(self, name: str) -> bool:
-        """Whether a name holds `WINDOW` characters in a row of a text."""
+        """Return whether a name holds `WINDOW` consecutive characters of a text."""
         if len(name) < WINDOW or not self._around:
             return False
         for at in range(len(name) - GRAM + 1):

@@ -1,4 +1,4 @@
-"""Benefit: what a candidate is worth by the published formula, and what `quality` makes of it.
+"""Benefit: the published formula for the worth of a candidate, and the signals that `quality` shares with it.
 
 benefit = 0.6 · overlap + 0.3 · recency + 0.1 · citation        recency = exp(-age in hours / 168)
 score   = benefit / (1 + tokens / 1000)
@@ -23,7 +23,7 @@ JUDGED = 0.8
 
 
 def recency_of_timestamp(timestamp: datetime | None, now: datetime) -> float:
-    """Return how fresh something is, in [0, 1]: 0 when its time is unknown, 1 when it lies ahead."""
+    """Return the recency of a timestamp, in [0, 1]: 0 if it is unknown, 1 if it lies in the future."""
     return 0.0 if timestamp is None else recency_of_age((now - timestamp).total_seconds())
 
 
@@ -33,12 +33,12 @@ def recency_of_age(seconds: float) -> float:
 
 
 def score_citations(candidate: Candidate, risk: RiskLevel) -> float:
-    """Return what citations earn: 1 with one at least, else 0.5, or 0 where the risk is high."""
+    """Return the citation score: 1 with at least one citation, otherwise 0.5, or 0 if the risk is high."""
     return 1.0 if candidate.citations else 0.0 if risk is RiskLevel.HIGH else 0.5
 
 
 def clamp_relevance(candidate: Candidate) -> float | None:
-    """Return the relevance a provider claims, within [0, 1]; what is no number is none."""
+    """Return the relevance a provider claims, clamped to [0, 1], or None if it claims none."""
     relevance = candidate.relevance
     if relevance is None or 0.0 < relevance < 1.0:
         return relevance
@@ -51,5 +51,5 @@ def compute_benefit(overlap: float, recency: float, citation: float) -> float:
 
 
 def compute_score(benefit: float, tokens: int) -> float:
-    """Return the published score, as it is compared."""
+    """Return the published score, rounded for comparison."""
     return round(benefit / (1 + tokens / 1000), DIGITS)

@@ -1,4 +1,4 @@
-"""The caller's side of the contract: from a user's text to context, with what an error offers tried for you.
+"""The caller's side of the contract: turns a user's text into context and tries the options that errors offer.
 
     ceo = CEO(acs, cache=KVCache())
     outcome = await ceo.ask("Debug the memory leak in the importer")
@@ -27,7 +27,7 @@ from acms.model import Privacy
 __all__ = ["CEO", "Applied", "Intent", "KVCache", "Kept", "Outcome", "Renderer", "Tried", "pick"]
 
 ATTEMPT_MS = 100.0
-"""Milliseconds that another attempt has at least; with less left, only what needs no retry is done."""
+"""Least milliseconds for another attempt; with less time left, only options without a retry are taken."""
 PREFERENCE = (
     Action.RETRY_WITH_REDUCED_SCOPE,
     Action.EXPLICIT_L1_EXPANSION,
@@ -36,12 +36,12 @@ PREFERENCE = (
     Action.RETRY_SAME,
     Action.SKIP_EXPERIENCE_PATH,
 )
-"""What is tried first, of what an error offers."""
+"""The order in which the options of an error are tried."""
 _RETRIES = (Action.RETRY_WITH_REDUCED_SCOPE, Action.RETRY_SAME, Action.EXPLICIT_L1_EXPANSION)
 
 
 class Renderer(Protocol):
-    """Whoever answers requests: `acms.acs.ACS`, or a client of one elsewhere."""
+    """Answers requests: `acms.acs.ACS`, or a client of a remote one."""
 
     async def render(
         self,
@@ -51,7 +51,7 @@ class Renderer(Protocol):
         attempt: int = 1,
         cache: KVCache | None = None,
     ) -> RenderReply:
-        """Return context for a request, or an error with what could help."""
+        """Return context for a request, or an error with options that could help."""
         ...
 
 
@@ -63,31 +63,31 @@ class Tried:
     id: str
     #: From 1.
     attempt: int
-    #: What an error had offered; None the first time.
+    #: The option of an earlier error that it executed; None for the first attempt.
     action: Action | None = None
-    #: Why it failed; None when it did not.
+    #: Why it failed; None if it succeeded.
     code: Code | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of a user's text."""
+    """The result of asking for context."""
 
     intent: Intent
-    #: As it was sent first.
+    #: The first request that was sent.
     request: RenderRequest
     #: The last reply; after a failure the one with the most context.
     reply: RenderReply
     #: Every attempt in order.
     tried: tuple[Tried, ...]
-    #: What the reply did to the cache; None without a cache.
+    #: The effect of the reply on the cache; None without a cache.
     applied: Applied | None = None
 
 
 class CEO:
     """Asks for context on behalf of a user, within budgets that fit the question.
 
-    `ids` makes identities of messages, `clock` counts seconds; both are there to be replaced where runs must repeat.
+    `ids` creates message ids, `clock` returns seconds; replace both to make runs reproducible.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class CEO:
         risk: RiskLevel | str | None = None,
         request_id: str | None = None,
     ) -> RenderRequest:
-        """Return the request for a user's text; what is stated counts, the rest is read off the text."""
+        """Return the request for a user's text; arguments override the values derived from the text."""
         return self._request(_intent_of_text(said), privacy, risk, request_id)
 
     async def ask(
@@ -127,8 +127,8 @@ class CEO:
     ) -> Outcome:
         """Return context for a user's text.
 
-        After an error the best of what it offers is tried (`pick`), each thing once, until there is context, the
-        attempts are over or nothing offered may be done. The cache takes the reply that is returned, and no other; when
+        After an error the best option it offers is tried (`pick`), each action once, until there is context, the
+        attempts are used up or no offered option is allowed. The cache receives only the reply that is returned; if
         policies conflict often, that reply carries `PARTIAL_DATA`.
         """
         intent = _intent_of_text(said)
@@ -185,10 +185,11 @@ class CEO:
 def pick(
     error: ErrorEnvelope, request: RenderRequest, *, left: float, done: Collection[Action] = ()
 ) -> Action | None:
-    """Return what to do about an error, of what it offers; None when nothing may be done.
+    """Return the best action that an error offers, or None if none is allowed.
 
-    A retry with less, then L1 (not at high risk, not under `block`), then L4 alone, then what there is, then the same
-    again. `left` is in milliseconds; a retry needs time and an error that is retriable. Nothing is `done` twice.
+    The order: a retry with reduced scope, L1 (not at high risk, not under `block`), L4 alone, the items collected so
+    far, the same request again. `left` is in milliseconds; a retry needs time and a retriable error. Actions in `done`
+    are not repeated.
     """
     offered = {option.action for option in error.options}
     for action in PREFERENCE:
@@ -211,7 +212,7 @@ def _intent_of_text(said: str) -> Intent:
 
 
 def _add_expansion_warning(reply: RenderReply) -> RenderReply:
-    """Return a reply that says that the world beyond the project was asked: users must know."""
+    """Return a reply with a warning that general knowledge was used: users must know."""
     if not reply.fragments or any(one.code == Code.L1_EXPANSION for one in reply.warnings):
         return reply
     said = "the project had no answer in time; general knowledge was used instead"

@@ -1,7 +1,7 @@
-"""The caller's cache: fragments of past replies under their ids, kept, shrunk and dropped as `kv_policy` says.
+"""The caller's cache: fragments of past replies by id, kept, shortened and evicted as `kv_policy` advises.
 
-`acms.contract.kv_policy` is the other side, which advises. Here a policy is applied: pin wins over compress,
-compress over evict, all at once or not at all; a key that is not held is passed over.
+`acms.contract.kv_policy` creates the advice; this module applies it atomically. Pin wins over compress, and compress
+over evict. A key that is not in the cache is ignored.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ from acms.ports import TokenCounter
 from acms.recall.planner import cut_middle
 
 FREQUENT, RECENT = 3, 8
-"""Conflicts are frequent when so many of so many last policies had one."""
+"""Conflicts are frequent if at least `FREQUENT` of the last `RECENT` policies had one."""
 UNJUDGED, OVERLAP = 0.35, 0.6
-"""Benefit of what nobody judged: the published one of a fresh text without a citation, and what covering all adds."""
+"""Benefit of a fragment without a stated one: the published benefit of a fresh text without a citation, and the
+addition for full coverage."""
 
 _STATE = ("version", "capacity", "turn", "conflicts", "units")
 _UNIT = ("key", "lod", "text", "entities", "cost", "benefit", "used", "pinned", "compressed", "variants")
 
 
 class Quarters:
-    """Counts a token for four characters, rounded up: the estimate of the contract where no tokenizer is at hand."""
+    """Counts one token per four characters, rounded up: the contract's estimate without a tokenizer."""
 
     name = "quarters"
 
@@ -52,48 +53,48 @@ class Kept:
 
     key: str
     lod: Lod
-    #: None when it is blocked.
+    #: None if it is blocked.
     text: str | None
     entities: tuple[str, ...] = ()
     cost: int = 0
     #: In [0, 1].
     benefit: float = 0.0
-    #: The turn that used it last.
+    #: The last turn that used it.
     used: int = 0
     pinned: bool = False
-    #: True once it was shrunk; until the fragment comes again it is not shrunk further.
+    #: True once it was shortened; it is not shortened again until the fragment returns.
     compressed: bool = False
-    #: Other ways to write it; none once it was shrunk.
+    #: Its other renditions; none once it was shortened.
     variants: tuple[Variant, ...] = ()
 
     def held(self, turn: int) -> Held:
-        """Return what is known of it, as a turn sees it."""
+        """Return its key, level, cost, benefit, age and entities as of a turn, without its text."""
         return Held(self.key, self.lod, self.cost, self.benefit, turn - self.used, self.entities)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """What a policy did to a cache: keys by fate."""
+    """The effect of a policy on a cache: keys by outcome."""
 
-    #: Kept, whatever comes, until the next reply that has a policy.
+    #: Kept until the next reply that has a policy.
     pinned: tuple[str, ...] = ()
     compressed: tuple[str, ...] = ()
-    #: Dropped because the policy said so, or because room was short.
+    #: Evicted by the policy or because the cache was over capacity.
     evicted: tuple[str, ...] = ()
-    #: Named in more than one list; the strongest was applied.
+    #: Listed more than once; the strongest action was applied.
     conflicts: tuple[str, ...] = ()
-    #: Not held: passed over.
+    #: Not in the cache.
     ignored: tuple[str, ...] = ()
-    #: `PARTIAL_DATA` when conflicts are frequent.
+    #: `PARTIAL_DATA` if conflicts are frequent.
     warnings: tuple[Notice, ...] = ()
 
 
 class KVCache:
-    """Fragments by id, `capacity` of them; pinned ones stay, also beyond it.
+    """A cache of up to `capacity` fragments by id; pinned fragments stay even above that capacity.
 
-    Over capacity the one with the highest evict score goes, then the one used least lately. `shorten(text, tokens)`
-    writes a text in at most so many tokens when it is compressed; without it the shortest variant is taken, or the text
-    is cut. `counter` counts tokens, by default four characters each. A change that raises changes nothing.
+    Above capacity the fragment with the highest evict score is evicted, then the least recently used. To compress a
+    text, `shorten(text, tokens)` returns one of at most that many tokens; without it the shortest variant is used, or
+    the text is cut. `counter` counts tokens, by default one per four characters. A change that raises has no effect.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class KVCache:
         self._shorten = shorten
         self._units: dict[str, Kept] = {}
         self._turn = 0
-        #: Turns with a policy, the last few: whether it had conflicts.
+        #: The last turns with a policy, and whether it had conflicts.
         self._conflicts: dict[int, bool] = {}
 
     # ── looking ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -124,23 +125,23 @@ class KVCache:
 
     @property
     def capacity(self) -> int:
-        """Keys it holds; more only when more are pinned."""
+        """Largest number of keys, unless more are pinned."""
         return self._capacity
 
     def units(self) -> tuple[Kept, ...]:
-        """Return what is held, what came last at the end."""
+        """Return the cached fragments, most recently added last."""
         return tuple(self._units.values())
 
     def peek(self, key: str) -> Kept | None:
-        """Return what is held under a key; None when nothing is."""
+        """Return the fragment under a key without counting it as used, or None if there is none."""
         return self._units.get(key)
 
     def held(self) -> tuple[Held, ...]:
-        """Return the keys with what is known of them, as the next turn sees them; never a text."""
+        """Return the keys with their costs, benefits and ages as of the next turn; never a text."""
         return tuple(one.held(self._turn + 1) for one in self._units.values())
 
     def notices(self) -> tuple[Notice, ...]:
-        """Return the warnings that the next reply should carry: `PARTIAL_DATA` while conflicts are frequent."""
+        """Return the warnings for the next reply: `PARTIAL_DATA` while conflicts are frequent."""
         often = sum(self._conflicts.values())
         if often < FREQUENT:
             return ()
@@ -150,11 +151,11 @@ class KVCache:
     # ── changing ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def advance(self) -> None:
-        """Let a turn pass that had no reply; `receive` does so by itself."""
+        """Advance by one turn without a reply; `receive` advances by itself."""
         self._turn += 1
 
     def get(self, key: str) -> Kept | None:
-        """Return what is held under a key, and count it as used in this turn."""
+        """Return the fragment under a key and count it as used in this turn; None if there is none."""
         found = self._units.get(key)
         if found is not None:
             found = self._units[key] = replace(found, used=self._turn)
@@ -171,9 +172,9 @@ class KVCache:
         benefit: float = UNJUDGED,
         variants: Sequence[Variant] = (),
     ) -> None:
-        """Hold a fragment, whole again if it was shrunk; a pin on its key stays.
+        """Store a fragment, replacing a shortened version of it; a pin on its key stays.
 
-        Without a `cost` its tokens are counted. Without a text it is blocked: what was held of it goes.
+        Without a `cost` its tokens are counted. Without a text it is blocked, and the cached text is removed.
         """
         units = dict(self._units)
         self._hold(units, self._turn, key, text, lod, entities, cost, benefit, variants)
@@ -181,7 +182,7 @@ class KVCache:
         self._units = units
 
     def apply(self, policy: KVPolicy | Mapping[str, object]) -> Applied:
-        """Apply a policy; once more changes nothing. Pins of earlier policies that it does not repeat lapse."""
+        """Apply a policy; applying it again has no effect. Pins of earlier policies that it does not repeat lapse."""
         units = dict(self._units)
         applied, conflicts = self._apply(units, self._turn, KVPolicy.of(policy))
         self._units, self._conflicts = units, conflicts
@@ -194,10 +195,10 @@ class KVCache:
         benefits: Mapping[str, float] | None = None,
         gaze: Sequence[str] = (),
     ) -> Applied:
-        """Let a turn pass: hold the fragments of a reply, then apply its policy, if it has one.
+        """Advance by one turn: store the fragments of a reply, then apply its policy, if it has one.
 
-        The benefit of a fragment is the stated one, else an estimate by how much of `gaze` it covers. Room is made at
-        the end, so a key that the policy pins is not dropped before.
+        The benefit of a fragment is the stated one, otherwise an estimate from the share of `gaze` that it covers.
+        Excess fragments are evicted last, so a key that the policy pins is not evicted before.
         """
         units, turn = dict(self._units), self._turn + 1
         asked = frozenset(one.strip().lower() for one in gaze)
@@ -223,7 +224,7 @@ class KVCache:
         benefit: float,
         variants: Iterable[Variant],
     ) -> None:
-        before = units.pop(parse_text(key, "key", least=1, most=4096), None)  # what is newest stands last
+        before = units.pop(parse_text(key, "key", least=1, most=4096), None)  # the newest is last
         units[key] = Kept(
             key=key,
             lod=lod,
@@ -263,12 +264,12 @@ class KVCache:
         return applied, dict(list(recent.items())[-RECENT:])
 
     def _shrunk(self, one: Kept) -> Kept:
-        """Return a fragment with less of its text and the same key; as it is when nothing shorter is at hand."""
+        """Return a fragment with a shorter text under the same key, or unchanged if there is no shorter text."""
         if one.compressed or not one.text:
             return one
         shortest = min(one.variants, key=lambda each: (each.cost_tokens, each.lod.rank), default=None)
         counted = max(1, self._counter.count(one.text))
-        # The engine may count otherwise: what is held costs as much less as the text has become shorter.
+        # The engine may count tokens differently: the cost shrinks in proportion to the text.
         scale = counted / one.cost if one.cost else 1.0
         room = int(min((one.cost or counted) // 2, LARGE - 1) * scale)
         if self._shorten is not None:
@@ -300,7 +301,7 @@ class KVCache:
     # ── keeping ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def to_wire(self) -> dict[str, Json]:
-        """Write the cache as JSON, its texts too."""
+        """Write the cache as JSON, including its texts."""
         return {
             "version": 1,
             "capacity": self._capacity,
@@ -340,7 +341,7 @@ def _estimate_benefit(one: Fragment, asked: frozenset[str]) -> float:
 
 
 def _evict_excess(units: dict[str, Kept], turn: int, capacity: int) -> tuple[str, ...]:
-    """Make room: drop what is missed least, and say what that was."""
+    """Evict the unpinned fragments above capacity, highest evict score first; return their keys."""
     excess = len(units) - capacity
     if excess <= 0:
         return ()

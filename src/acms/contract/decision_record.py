@@ -1,6 +1,6 @@
-"""The decision record: what each candidate of a reply was worth and what became of it, in numbers and ids, no text.
+"""The decision record: the scores of each candidate of a reply and the rule that decided, without any text.
 
-Columns cost little to make, to keep and to let go; sentences are made when somebody asks.
+It is stored in columns, which are cheap to create, keep and release; sentences are built on demand.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from acms.contract.schema import Layer, Lod
 from acms.results import Verdict
 
 RULES = ("score", "budget", "irrelevant", "duplicate", "external")
-"""What decided about a candidate, in the words of a recall: "score" showed it, the others left it out."""
+"""The rule that decided about a candidate, in the terms of a recall: "score" included it, the others left it out."""
 SHOWN, BUDGET, IRRELEVANT, DUPLICATE, EXTERNAL = range(len(RULES))
 
 _REASONS = (
@@ -29,7 +29,7 @@ _REASONS = (
     "external text has a share of the token budget while other text that answers is left out",
 )
 _LODS, _LAYERS = tuple(Lod), tuple(Layer)
-#: Places of the enumerations in the columns.
+#: Indexes of the enumerations' members in the columns.
 LOD = {lod: place for place, lod in enumerate(_LODS)}
 LAYER = {layer: place for place, layer in enumerate(_LAYERS)}
 
@@ -52,10 +52,10 @@ def _empty_array() -> array[float]:
 
 @dataclass(frozen=True, kw_only=True)
 class Weighed:
-    """Every candidate of a choice, a row each: those with a row of their own first, then ids that came again."""
+    """Every candidate of a choice, one row each: unique ids first, then duplicates."""
 
     ids: list[str] = field(default_factory=list[str])
-    #: Place in `RULES`, `LOD`, `LAYER`.
+    #: Index into `RULES`, `LOD`, `LAYER`.
     rules: bytearray = field(default_factory=bytearray)
     lods: bytearray = field(default_factory=bytearray)
     layers: bytearray = field(default_factory=bytearray)
@@ -64,30 +64,29 @@ class Weighed:
     scores: array[float] = field(default_factory=_empty_array)
     #: The published benefit.
     benefits: array[float] = field(default_factory=_empty_array)
-    #: How many entities that were asked for it covers, its recency, what citations earn, the relevance that is
-    #: claimed for it or NaN.
+    #: The number of requested entities it covers, its recency, its citation score, its claimed relevance or NaN.
     own: array[float] = field(default_factory=_empty_array)
     fresh: array[float] = field(default_factory=_empty_array)
     cited: array[float] = field(default_factory=_empty_array)
     judged: array[float] = field(default_factory=_empty_array)
-    #: How many entities were asked for.
+    #: Number of requested entities.
     asked: int = 0
-    #: Tokens that nothing was found for.
+    #: Tokens of the budget that are unused.
     room: int = 0
     quality: bool = True
 
     def too_large(self) -> bool:
-        """Whether something was left out for want of room."""
+        """Return whether a candidate was left out because it did not fit the budget."""
         return BUDGET in self.rules
 
     @cached_property
     def single(self) -> int:
-        """How many rows have an id of their own."""
+        """Number of rows with a unique id."""
         return len(self.ids) - self.rules.count(DUPLICATE)
 
     @cached_property
     def by_score(self) -> Mapping[str, float]:
-        """Scores by id, before anything was chosen."""
+        """Scores by id, as of before the choice."""
         return dict(zip(self.ids[: self.single], self.scores, strict=False))
 
     @cached_property
@@ -97,10 +96,10 @@ class Weighed:
 
     @cached_property
     def left(self) -> tuple[Rejected, ...]:
-        """What was left out, best score first; then the ids that came again."""
+        """The rejected candidates, best score first, then the duplicates."""
         rows = sorted(
             range(self.single), key=lambda row: -self.scores[row]
-        )  # stable: of equals the better rank
+        )  # stable: ties keep the better rank first
         rows += range(self.single, len(self.ids))
         return tuple(
             Rejected(
@@ -115,7 +114,7 @@ class Weighed:
         )
 
     def parts(self, row: int) -> dict[str, float]:
-        """Return what each signal adds to the worth of a candidate, by name; the score is their sum over its size."""
+        """Return the contribution of each signal to a candidate's benefit; the score divides their sum by its size."""
         share = self.own[row] / self.asked if self.asked else 0.0
         judged = self.judged[row]
         if not self.quality or isnan(judged):

@@ -1,11 +1,11 @@
-"""ACS: the engine behind the v0 contract. A request for context in, fragments within the budget or an error out.
+"""ACS: the engine behind the v0 contract. It answers a request for context with fragments in the budget or an error.
 
     reply = await ACS(sources=[session]).render({"version": "v0", …})
     reply.to_wire()
 
-Sources are asked at the same time, each within a slice of the request's time; what they say is checked, redacted and
-chosen from. A reply comes within `time_ms` and max(5 %, 25 ms), whatever the sources do, and stays within `tokens_max`.
-Given the same answers it is the same, whichever came first.
+Sources are queried concurrently, each within a slice of the request's time; their candidates are validated, redacted
+and selected from. A reply arrives within `time_ms` + max(5 %, 25 ms), regardless of the sources, and stays within
+`tokens_max`. The same answers give the same reply, in whatever order they arrive.
 """
 
 from __future__ import annotations
@@ -60,21 +60,21 @@ from acms.view import View
 __all__ = ["ACS"]
 
 ATTEMPTS = 64
-"""Requests of which it is remembered what an attempt has brought."""
+"""Most requests whose answers are kept for the next attempt."""
 KEPT = 16_000_000
-"""Characters of candidates that are remembered."""
+"""Most characters of candidates that are kept for the next attempt."""
 LEAVE = 0.015
-"""Seconds before its end at which a reply gives up choosing: the thread that chose still takes the interpreter, and
+"""Seconds before its deadline at which a reply stops choosing: the choosing thread still holds the interpreter, and
 on a busy machine each turn of the event loop waits for it and for a processor."""
 
 
 @dataclass(slots=True)
 class _Attempt:
-    """What one attempt has brought, kept for the next one."""
+    """The answers of one attempt, kept for the next one."""
 
     intent: str
     mode: Privacy
-    #: By place among the sources.
+    #: By index of the source.
     answers: dict[int, Answer] = field(default_factory=dict)
     #: Characters of their texts.
     size: int = 0
@@ -87,25 +87,25 @@ class _Asking(NamedTuple):
     mode: Privacy
     action: Action | None
     attempt: int
-    #: Its request_id as it may stand in a log.
+    #: Its redacted request_id, for the log.
     id: str
-    #: Of the event loop's clock, in seconds: when it began, and when answers must be there.
+    #: When it began, and when answers are due, in seconds of the event loop's clock.
     began: float
     until: float
     kept: _Attempt | None
     desk: Desk
-    #: What the caller's cache holds, and how many keys at most.
+    #: The entries of the caller's cache, and its capacity in keys.
     cache: tuple[Held, ...]
     capacity: int | None
 
     def tell(self, name: str, *, level: int = logging.DEBUG, **fields: object) -> None:
-        """Write an event of this request: ids, counts and milliseconds since it began, never a text."""
+        """Log an event of this request: ids, counts and milliseconds since it began, never a text."""
         ms = round(1000 * (asyncio.get_running_loop().time() - self.began), 3)
         log_event(level, name, request_id=self.id, attempt=self.attempt, ms=ms, **fields)
 
 
 class _Pile:
-    """Answers on their way to the choice; when they are needed no more, whoever chose lets them go."""
+    """Answers for the choice; the engine releases them after it."""
 
     def __init__(self, answers: dict[int, Answer], *, spare: bool) -> None:
         self._answers = [answers]
@@ -114,19 +114,19 @@ class _Pile:
         self.size = sum(answer.size for answer in answers.values())
 
     def __iter__(self) -> Iterator[Answer]:
-        """Yield the answers by place."""
+        """Yield the answers in the order of their sources."""
         for answers in self._answers:
             yield from (answer for _, answer in sorted(answers.items()))
 
     def take(self) -> dict[int, Answer]:
-        """Take the answers, by place; nothing is left."""
+        """Remove and return the answers by index of the source."""
         try:
             return self._answers.pop()
         except IndexError:
             return {}
 
     async def let_go(self) -> None:
-        """Let the candidates go, a piece at a time and in a thread where they are many, unless others hold them."""
+        """Release the candidates in chunks, in a thread if they are many; a pile that is not `spare` keeps them."""
         if self._spare:
             pile = [one for answer in self.take().values() for one in answer.candidates]
             await off_loop(partial(release_in_chunks, pile), self.size)
@@ -134,14 +134,14 @@ class _Pile:
 
 @trace_class
 class ACS:
-    """Adaptive context scaling: asks every source, chooses within the budget, says what went wrong and what can help.
+    """Adaptive context scaling: queries every source, selects within the budget, and reports errors with options.
 
     `sources` are sessions and objects with an async `search` (`acms.contract.providers.KnowledgeSource`,
-    `HTTPSource`). `privacy` is the policy of whoever runs it: the strictest of it, the request and the item holds.
-    `profile` is "quality" or the "published" formula, `order` of the fragments "selection" or "lod". Providers are
-    asked for `top_k` items. Without a `token_counter` tokens are counted as the first session counts them. One object
-    serves many requests at a time; it remembers what the last attempts brought, for `return_minimal` and retries, so
-    tenants must not share one. The first one of a process loads rules and vocabulary, which takes a third of a second.
+    `HTTPSource`). `privacy` is the operator's mode; the strictest mode of operator, request and item applies.
+    `profile` is "quality" or the "published" formula; `order` of the fragments is "selection" or "lod". Providers are
+    asked for `top_k` items. Without a `token_counter` the counter of the first session is used. One object serves
+    concurrent requests; it keeps the answers of recent attempts for `return_minimal` and retries, so tenants must not
+    share one. The first object of a process loads rules and vocabulary, which takes a third of a second.
     """
 
     def __init__(
@@ -197,12 +197,12 @@ class ACS:
         cache: Holds | Iterable[Held | str] | None = None,
         lenient: bool = False,
     ) -> RenderReply:
-        """Answer a request (`render_request.v0`); `ValidationError` names the field of one that is none.
+        """Answer a request (`render_request.v0`); `ValidationError` names the invalid field.
 
         `action` executes an option of an earlier error: in a new request with the same `request_id`, as attempt 2.
-        `cache` is what the caller has in its cache, a `KVCache` or keys: `kv_policy` advises about it. With `lenient`
-        the intent may be an object `{goal, entities}`, unknown fields are ignored. What a source does is told in the
-        reply, not raised.
+        `cache` is the caller's cache, as a `KVCache` or keys: `kv_policy` advises on it. With `lenient` the intent may
+        be an object `{goal, entities}` and unknown fields are ignored. Failures of a source are reported in the reply,
+        not raised.
         """
         began = asyncio.get_running_loop().time()
         asked = RenderRequest.of(request, lenient=lenient)
@@ -232,7 +232,7 @@ class ACS:
             return await self._logged_reply(now)
 
     async def _logged_reply(self, now: _Asking) -> RenderReply:
-        """Answer a request, and log that it came and what became of it."""
+        """Answer a request, and log its arrival and its outcome."""
         request = now.request
         now.tell(
             "render.received",
@@ -262,12 +262,12 @@ class ACS:
 
     @property
     def _external_share(self) -> float:
-        """Share of a reply that external text of the sessions may take while other text that answers is left out."""
+        """Share of a reply that external text of sessions may take while other relevant text is left out."""
         shares = [one.source.external_share for one in self._providers if isinstance(one.source, View)]
         return min(shares, default=1.0)
 
     async def _render_log(self) -> RenderLog | None:
-        """Return where a reply is kept: beside the log of the first session that keeps any."""
+        """Return the render log of the first session that has one, or None."""
         logs = [one.source.render_log for one in self._providers if isinstance(one.source, View)]
         found = next((log for log in logs if log is not None), None)
         return None if found is None else await found.begin()
@@ -296,7 +296,7 @@ class ACS:
         else:
             self._kept.pop(request.request_id, None)
             pile = _Pile(everything, spare=not minimal)
-        del answers, everything  # the last who holds a pile lets it go, a piece at a time
+        del answers, everything  # the pile holds the last reference and releases it in chunks
         began = self._timer()
         chosen = await self._chosen(now, pile)
         if chosen is None:
@@ -336,7 +336,7 @@ class ACS:
         *,
         too_large: bool,
     ) -> RenderReply | None:
-        """Return the failure of a choice that is not enough for the request; None when it is."""
+        """Return the error reply if the choice does not satisfy the request, or None if it does."""
         obtained = bool(admitted.selection.fragments) or too_large
         code = recovery.select_error_code(outcomes, now.request.risk, obtained=obtained)
         if code is not None:
@@ -347,7 +347,7 @@ class ACS:
         return None
 
     async def _gather(self, now: _Asking) -> dict[int, Answer]:
-        """Ask the sources, and in a second wave those that may do better; return the answers by place."""
+        """Query the sources, then retry some in a second wave; return the answers by index of the source."""
         loop = asyncio.get_running_loop()
         request = now.request
 
@@ -406,7 +406,7 @@ class ACS:
         return dict(zip(calls, found, strict=True))
 
     def _wave(self, now: _Asking) -> list[int]:
-        """Return the places of the sources to be asked first."""
+        """Return the indexes of the sources to query first."""
         action = now.action
         wanted: frozenset[Layer]
         if action is Action.RETURN_L4_ONLY:
@@ -432,10 +432,9 @@ class ACS:
         return failed or places
 
     def _again(self, now: _Asking, answers: Mapping[int, Answer]) -> list[int]:
-        """Return the places of the sources of a second wave: failures that may pass, and the world where it may help.
+        """Return the indexes of the sources for a second wave: transient failures, and L1 where it may help.
 
-        Without an explicit action only a caller that takes a low risk has the world asked, and only when the project
-        is empty.
+        Without an explicit action L1 is queried only at low risk, not under `block`, and only if the project is empty.
         """
         places = [place for place, answer in answers.items() if answer.passing]
         project = [one for one in answers.values() if one.call.provider.layer is Layer.L2]
@@ -459,7 +458,7 @@ class ACS:
         expansion: bool = False,
         again: Answer | None = None,
     ) -> Call:
-        """Return what one source is asked, and how long it may take."""
+        """Return the request to one source and its time limit."""
         provider, request = self._providers[place], now.request
         top_k = self._top_k
         if provider.layer is Layer.L4 and request.experience_top_k is not None:
@@ -493,10 +492,10 @@ class ACS:
             ),
         )
 
-    # ── what earlier attempts have brought ──────────────────────────────────────────────────────────────────────────
+    # ── answers of earlier attempts ─────────────────────────────────────────────────────────────────────────────────
 
     def _reused(self, now: _Asking, answers: Mapping[int, Answer]) -> dict[int, Answer]:
-        """Return what an earlier attempt has brought and this one does not ask for again."""
+        """Return the answers of an earlier attempt that this one does not request again."""
         if now.kept is None or now.action in (None, Action.SKIP_EXPERIENCE_PATH):
             return {}
         only_l4 = now.action is Action.RETURN_L4_ONLY
@@ -519,7 +518,7 @@ class ACS:
     # ── choosing ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _chosen(self, now: _Asking, pile: _Pile) -> tuple[Admitted, Ledger] | None:
-        """Choose, beside the event loop when there is much to choose from; None when that takes too long."""
+        """Choose the fragments, in a thread if there are many candidates; None if that takes too long."""
         request = now.request
         moment = self._clock()
 
@@ -551,7 +550,7 @@ class ACS:
             async with asyncio.timeout(max(0.0, left)):
                 chosen = await off_loop(work, pile.size)
         except TimeoutError:
-            return None  # however far it came: what was found is there for the next attempt
+            return None  # the answers stay available for the next attempt
         await pile.let_go()
         return chosen
 
@@ -580,7 +579,7 @@ def _build_manifest(reply: RenderReply, budget: int) -> Manifest:
 
 
 def _tell_choice(now: _Asking, admitted: Admitted, collected: int, planner_ms: float) -> None:
-    """Log what was chosen, and what privacy took away."""
+    """Log the counts of the choice and of the items that privacy affected."""
     selection = admitted.selection
     now.tell(
         "selection.done",
@@ -601,18 +600,18 @@ def _tell_choice(now: _Asking, admitted: Admitted, collected: int, planner_ms: f
 
 @once
 def _preload_rules() -> None:
-    """Load the rules, the stemmer and what else a first reply needs: it would take half of its time."""
+    """Load the rules, the stemmer and other data that would take half of the first reply's time."""
     extract_entities("load")
     redact_text("password: load; token=load, mail me@example.com or +49 30 1234567", Privacy.REDACT)
 
 
 @once
 def _load_memory() -> None:
-    """Load what a first recall needs."""
+    """Import the modules that a first recall needs."""
     for name in ("confidence", "candidates", "companions", "index_cache"):
         import_module(f"acms.recall.{name}")
 
 
 def _privacy_of_query(mode: Privacy) -> Privacy:
-    """Return how a question is redacted before others see it: there must be one."""
+    """Return the mode in which a query is redacted for providers: a blocked query would be empty."""
     return Privacy.REDACT if mode is Privacy.BLOCK else mode

@@ -1,8 +1,8 @@
-"""Entities: what a text is about, as words that can be compared and shown.
+"""Entities: the topics of a text, as words that can be compared and shown.
 
-An entity is a word as it was written, in lower case, or a name of several: `orders_db`, `src/app.py`, `getUser`. A name
-is found whole and by its parts. Nothing is stemmed, for entities are shown and sent to providers. Which of them a
-request asks for is its gaze.
+An entity is a word in lower case, or a name of several words: `orders_db`, `src/app.py`, `getUser`. A name counts whole
+and by its parts. Entities are not stemmed, because they are shown and sent to providers. The entities that a request
+asks for are its gaze.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from acms.text.tokenizer import content_term
 MOST = 64
 """Entities of one text, at most."""
 LONGEST = 128
-"""Characters of an entity, at most: what is longer is data."""
+"""Characters of an entity, at most: a longer word is data."""
 READ = 20_000
 """Characters of a text that are read."""
 
@@ -32,7 +32,7 @@ _RUN = re.compile(
 _SHORT_RUN = 4
 #: Words from which on one name that is all of an intent is a sentence.
 _SLUG = 3
-#: What is to be done, not what it is about, where an intent begins with it.
+#: Verbs that state the task, not the topic, at the start of an intent.
 _ASKING = frozenset(
     """add build compare create debug describe design explain explore find fix give help how implement investigate list
     make please remember search show summarise summarize tell understand use what write""".split()
@@ -40,10 +40,10 @@ _ASKING = frozenset(
 
 
 def extract_entities(text: str) -> tuple[str, ...]:
-    """Return what a text is about, in lower case, in the order of first mention, `MOST` at most.
+    """Return the entities of a text, in lower case, in the order of first mention, `MOST` at most.
 
-    Of more than that, names (those with capitals, digits, or several parts) are kept before plain words. The mark of a
-    redaction is about nothing.
+    If there are more, names (words with capitals, digits, or several parts) take precedence over plain words. Redaction
+    marks have no entities.
     """
     named: dict[str, bool] = {}
     for piece in _PIECE.findall(_REDACTED.sub(" ", text[:READ])):
@@ -51,15 +51,15 @@ def extract_entities(text: str) -> tuple[str, ...]:
             named[name] = named.get(name, False) or proper
     if len(named) <= MOST:
         return tuple(named)
-    kept = set(sorted(named, key=lambda name: not named[name])[:MOST])  # stable: of equals the first
+    kept = set(sorted(named, key=lambda name: not named[name])[:MOST])  # stable: ties keep the first
     return tuple(name for name in named if name in kept)
 
 
 def gaze_of_request(request: RenderRequest, *, known: Collection[str] = ()) -> tuple[str, ...]:
-    """Return the entities a request asks for: the stated ones, else those read off its intent.
+    """Return the entities a request asks for: the stated ones, otherwise those extracted from its intent.
 
-    A slug such as `debug_memory_leak` is its words. `known` are names of entities that others use: one whose words
-    stand in the intent side by side is asked for in place of those words, so `memory_leak` is found if it is known.
+    A slug such as `debug_memory_leak` is split into its words. `known` are entity names that candidates use: if the
+    words of one are adjacent in the intent, it replaces them, so `memory_leak` is found if it is known.
     """
     if request.entities is not None:
         return tuple(dict.fromkeys(filter(None, map(normalize_entity, request.entities))))
@@ -74,12 +74,12 @@ def gaze_of_request(request: RenderRequest, *, known: Collection[str] = ()) -> t
 
 
 def normalize_entity(name: str) -> str:
-    """Return the name of an entity as two are compared: lower case, blanks at its ends aside."""
+    """Return an entity name for comparison: in lower case, without surrounding whitespace."""
     return name.strip().lower()
 
 
 def _entities_of_piece(piece: str) -> Iterator[tuple[str, bool]]:
-    """Return the entities in what stands between two spaces, each with whether it is a name."""
+    """Yield the entities in one piece of text without spaces, each with whether it is a name."""
     small = piece.lower()
     if small.isascii() and small.isalpha() and (piece == small or piece.istitle() or piece.isupper()):
         if _is_meaningful(small):
@@ -93,7 +93,7 @@ def _entities_of_piece(piece: str) -> Iterator[tuple[str, bool]]:
         yield small, True
     telling = [part for part in parts if _is_meaningful(part)]
     if len(telling) < 2 and any(len(part) < 3 for part in parts) and len(parts) > 1:
-        return  # what is left of "OAuth" or "v1.2" is another word
+        return  # a single part of "OAuth" or "v1.2" would be another word
     for part in telling:
         if part != small or _RUN.search(part):
             yield part, False
@@ -119,14 +119,14 @@ def _split_word(word: str) -> Iterator[str]:
 
 
 def _is_meaningful(word: str) -> bool:
-    """Whether a word says anything by itself."""
+    """Return whether a word is meaningful by itself."""
     if not word.isascii():
         return len(word) <= LONGEST
     return 1 < len(word) <= LONGEST and content_term(word) != 0
 
 
 def _join_known_names(found: list[str], said: list[str], known: Collection[str]) -> tuple[str, ...]:
-    """Return entities with the words of a known name replaced by it, longest names first."""
+    """Return entities in which known names replace their words, longest names first."""
     by_words: dict[tuple[str, ...], str] = {}
     for name in sorted(set(map(normalize_entity, known))):
         words = tuple(part for word in _WORD.findall(name) for part in _split_word(word))

@@ -1,7 +1,8 @@
-"""Intents: what a user's text asks for, how much that takes, how soon, and what a wrong answer may cost.
+"""Intents: the verb, domain, complexity, urgency and risk of a user's text.
 
-Tables of English words, so that the same text always means the same. A word counts in its regular forms too
-(`implements`, `debugging`); a phrase counts as it stands. Complexity and urgency name the budgets of a request.
+They are derived from tables of English words, so the same text always gives the same intent. A word also matches in its
+regular forms (`implements`, `debugging`); a phrase matches literally. Complexity and urgency determine the budgets of a
+request.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ T = TypeVar("T")
 
 
 class Verb(StrEnum):
-    """What is wanted of an agent."""
+    """The task that a user wants done."""
 
     SEARCH = "search"
     EXPLAIN = "explain"
@@ -27,7 +28,7 @@ class Verb(StrEnum):
 
 
 class Domain(StrEnum):
-    """What it is about."""
+    """The subject area of a task."""
 
     CODE = "code"
     DOCUMENTATION = "documentation"
@@ -36,7 +37,7 @@ class Domain(StrEnum):
 
 
 class Complexity(StrEnum):
-    """How much it takes."""
+    """The effort that a task takes."""
 
     SIMPLE = "simple"
     MEDIUM = "medium"
@@ -44,7 +45,7 @@ class Complexity(StrEnum):
 
 
 class Urgency(StrEnum):
-    """How soon it is needed."""
+    """The urgency of a task."""
 
     LOW = "low"
     MEDIUM = "medium"
@@ -52,23 +53,23 @@ class Urgency(StrEnum):
 
 
 class Intent(NamedTuple):
-    """A user's text, understood."""
+    """The classified intent of a user's text."""
 
     #: The text itself, on one line.
     goal: str
     verb: Verb
-    #: How sure the verb is: its share of the words that name one; 0.0 when none does.
+    #: Confidence in the verb: its share of the words that name any verb; 0.0 if there are none.
     confidence: float
     domain: Domain
     complexity: Complexity
     urgency: Urgency
     risk: RiskLevel
-    #: The words that decided, in the order of the text.
+    #: The words that matched, in the order of the text.
     keywords: tuple[str, ...]
 
     @property
     def clarification(self) -> str | None:
-        """What to ask the user, when it is unclear what is wanted."""
+        """A clarifying question for the user, or None if the verb is clear."""
         if self.confidence > 0.5:
             return None
         return "Should something be found, explained, debugged or implemented?"
@@ -79,16 +80,16 @@ BUDGETS: Mapping[Complexity, tuple[int, int]] = {
     Complexity.MEDIUM: (4500, 800),
     Complexity.COMPLEX: (8000, 2000),
 }
-"""Tokens, and milliseconds."""
+"""Tokens and milliseconds by complexity."""
 HURRY = 500
-"""Milliseconds that something urgent may take, at most."""
+"""Milliseconds that an urgent request may take, at most."""
 
 _DOMAINS = {
     Domain.CODE: "function, class, bug, error, debug, implement, refactor",
     Domain.DOCUMENTATION: "docs, readme, guide, tutorial, explain, how to",
     Domain.RESEARCH: "research, papers, analysis, study, comparison, evaluation",
 }
-#: Of several the first counts: what is asked for at most.
+#: The first row that matches applies: the highest complexity.
 _COMPLEXITIES = {
     Complexity.COMPLEX: "architecture, system, optimize, optimise, scale, integrate",
     Complexity.MEDIUM: "implement, create, build, design",
@@ -112,7 +113,7 @@ _RISKS = {
 
 
 def classify_intent(text: str) -> Intent:
-    """Return what a text asks for; a slug such as `debug_memory_leak` is read as its words."""
+    """Classify the intent of a text; a slug such as `debug_memory_leak` is split into its words."""
     goal = " ".join(text.split())
     said = re.sub(r"[\W_]+", " ", goal.lower())
     verbs = {verb: _find_keywords(words, said) for verb, words in _VERBS.items()}
@@ -140,7 +141,7 @@ def _first_match(table: Mapping[T, str], said: str, otherwise: T) -> T:
 
 
 def _find_keywords(words: str, said: str) -> list[tuple[int, str]]:
-    """Return where words of a table stand, each once."""
+    """Return the words of a table that occur in a text, each with the offset of its first match."""
     found: list[tuple[int, str]] = []
     for word in words.split(", "):
         match = _compile_pattern(word).search(said)
@@ -151,7 +152,7 @@ def _find_keywords(words: str, said: str) -> list[tuple[int, str]]:
 
 @cache
 def _compile_pattern(word: str) -> re.Pattern[str]:
-    """Return a word with its regular forms, or a phrase as it stands."""
+    """Compile a pattern for a word with its regular forms, or for a literal phrase."""
     if " " in word:
         return re.compile(rf"\b{word}\b")
     forms = [f"{word}(?:s|es|d|ed|ing|ly|ation|ations)?"]

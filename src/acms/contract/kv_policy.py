@@ -1,6 +1,6 @@
-"""Retention advice: which keys a caller should keep, shrink or drop after a reply (`kv_policy`).
+"""Retention advice: which keys a caller should keep, compress or evict after a reply (`kv_policy`).
 
-A rule that reads nothing but ids, costs and benefits, so that the same reply always has the same policy:
+The rule reads only ids, costs and benefits, so the same reply always has the same policy:
 
     pin       selected now; macro, or micro that covers something asked for; costs a quarter of the budget at most; not
               blocked. In the order of the reply, until half of the budget is pinned.
@@ -33,48 +33,48 @@ __all__ = [
 ]
 
 CAPACITY = 64
-"""Keys a cache holds unless it says otherwise."""
+"""Default capacity of a cache, in keys."""
 PIN_SHARE, PINS_SHARE = 0.25, 0.5
-"""Share of the token budget that one pinned key may cost, and all of them."""
+"""Share of the token budget that one pinned key may cost, and that all of them may cost together."""
 LARGE = 200
 """Tokens from which a text is worth compressing."""
 MEDIUM, GOOD = 0.2, 0.6
 """Benefit from which something is worth keeping at all, and from which it is worth keeping whole."""
 STALE = 0.6
-"""Evict score from which a key goes, even when there is room."""
+"""Evict score from which a key is evicted even below capacity."""
 TURNS, TOKENS = 8, 1000
 """Turns without use, and tokens, that count in full."""
 WINDOW = 20
-"""So many characters in a row of a text are text, wherever they stand."""
+"""A key that contains this many consecutive characters of a text counts as text."""
 DIGITS = 9
 """Decimals that count when two scores are compared."""
 
 
 class Held(NamedTuple):
-    """A key of a cache, with what is known of it."""
+    """A key of a cache, with its cost, benefit and age."""
 
     key: str
     lod: Lod = Lod.MICRO
-    #: Tokens of what is held.
+    #: Tokens of the cached text.
     cost: int = 0
-    #: As of the last reply that brought it, in [0, 1].
+    #: As of the last reply that contained it, in [0, 1].
     benefit: float = 0.0
-    #: Turns since its last use: 1 when the last reply used it.
+    #: Turns since its last use: 1 if the last reply used it.
     turns: int = 0
     entities: tuple[str, ...] = ()
 
 
 @runtime_checkable
 class Holds(Protocol):
-    """Whoever can say which keys it holds: a cache."""
+    """A cache that can list its keys."""
 
     @property
     def capacity(self) -> int:
-        """Keys it holds at most, pinned ones aside."""
+        """Largest number of keys, not counting pinned ones."""
         ...
 
     def held(self) -> tuple[Held, ...]:
-        """Return the keys with what is known of them."""
+        """Return the keys with their costs, benefits and ages."""
         ...
 
 
@@ -82,12 +82,12 @@ class Resolved(NamedTuple):
     """A policy without duplicates and conflicts."""
 
     policy: KVPolicy
-    #: Keys that stood in more than one list, sorted.
+    #: Keys that were in more than one list, sorted.
     conflicts: tuple[str, ...]
 
 
 def parse_cache_keys(cache: Holds | Iterable[Held | str] | None) -> tuple[Held, ...]:
-    """Return what a caller says of its cache: a cache, its keys with or without what is known of them, or nothing."""
+    """Return the entries of a caller's cache, given as a cache, as entries, as plain keys, or None."""
     if cache is None:
         return ()
     found: object = cache.held() if isinstance(cache, Holds) else cache
@@ -103,7 +103,7 @@ def parse_cache_keys(cache: Holds | Iterable[Held | str] | None) -> tuple[Held, 
 
 
 def evict_score(*, turns: int, cost: int, benefit: float) -> float:
-    """Return how little a key would be missed, in [0, 1]."""
+    """Return the evict score of a key, in [0, 1]; a higher score is evicted first."""
     return round(
         0.4 * min(1.0, turns / TURNS)
         + 0.3 * min(1.0, cost / TOKENS)
@@ -135,13 +135,13 @@ def policy(
     capacity: int | None = None,
     safe: Callable[[str], bool] = safe_key,
 ) -> KVPolicy:
-    """Advise a cache after a reply, by the rule above; every key is one of the reply or one of the cache.
+    """Return the advice for a cache after a reply, by the rule above; every key is in the reply or in the cache.
 
-    `selected` are the fragments of the reply, best first: of those that may be pinned the first are. `benefits` are
-    those of this request by id, also of what was not selected; a key without one has the benefit its cache remembers.
-    A fragment without a text is blocked. `capacity` is that of the cache, 64 where it does not say. `safe` tells
-    whether a key may be sent: one that holds a secret is in no list, nor is one with twenty characters of a text of the
-    reply in it. Pins come in the order of the reply, compress and evict with the most to gain first.
+    `selected` are the fragments of the reply, best first; the first eligible ones are pinned. `benefits` are those of
+    this request by id, including candidates that were not selected; a key without one keeps its cached benefit. A
+    fragment without a text is blocked. `capacity` defaults to that of the cache, or 64. `safe` returns whether a key
+    may be sent: a key that holds a secret, or twenty consecutive characters of a text of the reply, is in no list. Pins
+    are in the order of the reply; compress and evict list the largest gain first.
     """
     told = benefits or {}
     now = {one.id for one in selected}
@@ -189,7 +189,7 @@ def _score_for_eviction(unit: Held) -> float:
 def _collect_keys(
     selected: Iterable[Fragment], benefits: Mapping[str, float], cache: Iterable[Held]
 ) -> dict[str, Held]:
-    """Return every key of the reply and of the cache; what the reply says of a key counts."""
+    """Return every key of the reply and of the cache; values from the reply take precedence."""
     remembered = {held.key: held for held in cache}
     units = {
         one.id: Held(
@@ -227,7 +227,7 @@ def _choose_pins(
 
 
 def _is_redundant(unit: Held, pinned: Held) -> bool:
-    """Tell whether a pinned key says what this one does: about all it is about, in as much detail, worth as much."""
+    """Return whether a pinned key covers this one: all its entities, at least its detail, at least its benefit."""
     own = _normalize_names(unit.entities)
     return (
         bool(own)
@@ -245,7 +245,7 @@ def _normalize_names(entities: Iterable[str]) -> frozenset[str]:
 
 
 def find_quoting_keys(keys: Iterable[str], texts: Iterable[str]) -> set[str]:
-    """Return the keys that have `WINDOW` characters in a row of one of the texts in them."""
+    """Return the keys that contain `WINDOW` consecutive characters of one of the texts."""
     half = WINDOW // 2
     windows: dict[str, list[str]] = {}
     for key in keys:
@@ -254,7 +254,7 @@ def find_quoting_keys(keys: Iterable[str], texts: Iterable[str]) -> set[str]:
     halves = {window[at : at + half] for window in windows for at in range(half + 1)}
     found: set[str] = set()
     for text in texts if windows else ():
-        # Whatever window of a text it is, one of these pieces lies in it whole.
+        # Every window of a text contains one of these pieces whole.
         for piece in range(0, len(text) - half + 1, half):
             if text[piece : piece + half] in halves:
                 for at in range(max(0, piece - half + 1), piece + 1):

@@ -99,7 +99,7 @@ TITLES: Mapping[int, str] = {
     503: "Unavailable",
     507: "Storage full",
 }
-"""What a status means, in words that do not depend on the occasion."""
+"""Titles of the statuses, independent of the occurrence."""
 
 CODE = re.compile(r"\w\(|\w=|\bacms[ .][a-z]|(^|\s)--[a-z]|\b[a-z]{2,}_[a-z]+|\bPrompt\b|event loop|os\.fork")
 """Words of a program or of the shell, no ids (m_…): they are of no use to who calls over HTTP."""
@@ -149,7 +149,7 @@ _SAID: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"give (\S+) a priority and a strategy: it takes (\d+) tokens", r"shorten \1: it takes \2 tokens"),
     )
 )
-"""What the engine advises, and how it is done over HTTP."""
+"""The engine's options as patterns, each with its equivalent over HTTP."""
 _OPERATORS = frozenset(
     (
         errors.ConfigurationError.code,
@@ -162,7 +162,7 @@ _OPERATORS = frozenset(
         ],
     )
 )
-"""Codes of what only who runs the service can mend."""
+"""Codes of errors that only the operator of the service can fix."""
 _CLASSES: Mapping[str, type[ACMSError]] = {
     found.code: found
     for found in vars(errors).values()
@@ -176,7 +176,7 @@ def status_of(error: ACMSError) -> int:
 
 
 def serialize_problem(error: ACMSError, *, request_id: str) -> dict[str, Json]:
-    """Write an error as a problem; what an internal error says stays inside."""
+    """Serialize an error as a problem; the message of an internal error is not exposed."""
     status = status_of(error)
     inside = status == 500
     written: dict[str, Json] = {
@@ -209,7 +209,7 @@ def serialize_problem(error: ACMSError, *, request_id: str) -> dict[str, Json]:
 
 
 def translate_options(error: ACMSError) -> list[str]:
-    """Return what a client over HTTP can do about an error; what only a program or the shell can do is left out."""
+    """Return the remedies for an HTTP client, without those that only a program or a shell can apply."""
     if error.code in _OPERATORS:
         again = "repeat the request, a change under the same Idempotency-Key"
         return [
@@ -228,7 +228,7 @@ def _translate_option(option: str) -> str:
 
 
 def parse_problem(written: Mapping[str, Json]) -> ACMSError:
-    """Read a problem back as the error it was; what is not known of it becomes an `ACMSError`."""
+    """Parse a problem into the error it was made from; an unknown code becomes an `ACMSError`."""
     code = written.get("code")
     found = _CLASSES.get(code) if isinstance(code, str) else None
     said = written.get("detail")

@@ -1,8 +1,8 @@
-"""Context providers: what the engine asks for knowledge, and how it waits for it.
+"""Context providers: the sources that the engine queries, and how it waits for their answers.
 
 L1 is the world, L2 the project, L4 experience. A source is anything with a name, a layer and an async `search`; a
-session is two of them, over one recall. Sources are asked at the same time, each within its slice. Whatever one of them
-does (hang, fail, lie, answer without end) costs its own answer and nothing else.
+session provides two of them from one recall. Sources are queried concurrently, each within its time slice. A source
+that hangs, fails, lies or answers without end loses its own answer and affects no other.
 """
 
 from __future__ import annotations
@@ -45,27 +45,27 @@ __all__ = ["HTTPSource", "KnowledgeSource"]
 CHARS = 4_000_000
 """Characters of all texts of one answer, at most."""
 TURN = 0.002
-"""Seconds that reading answers holds the event loop at a time, however many there are."""
+"""Most seconds that reading answers holds the event loop at a time, regardless of their number."""
 WARNINGS = 100
 """Warnings of one answer that are read."""
 LEAST_GRACE, GRACE = 0.005, 0.05
-"""Seconds that a call which is cancelled has to clean up, at least and at most."""
+"""Least and most seconds that a cancelled call has to clean up."""
 KILL = 0.005
-"""Seconds that a call which would not be cancelled has to end once it was closed."""
+"""Seconds in which a call that ignored its cancellation has to end after it was closed."""
 
 
 @runtime_checkable
 class KnowledgeSource(Protocol):
     """Offers candidates: a library, a search engine, another memory.
 
-    `deadline_ms`, where there is one, is how long it may take at most; else its layer decides. `search` answers with a
-    `ProviderResponse` or the JSON of one, under the `request_id` it was asked with. It is cancelled when its time is
-    over, and must not block the event loop.
+    The optional `deadline_ms` is its time limit; the default depends on its layer. `search` returns a
+    `ProviderResponse` or the JSON of one, with the `request_id` of the request. It is cancelled when its time is over,
+    and must not block the event loop.
     """
 
     @property
     def name(self) -> str:
-        """Names it in messages and logs."""
+        """Its name in messages and logs."""
         ...
 
     @property
@@ -74,18 +74,18 @@ class KnowledgeSource(Protocol):
         ...
 
     async def search(self, request: ProviderRequest) -> ProviderResponse | Mapping[str, Json]:
-        """Return what it knows about a query, within `request.deadline_ms`."""
+        """Return candidates for a query within `request.deadline_ms`."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provider:
-    """A source as the engine asks it."""
+    """A source and its settings, as the engine queries it."""
 
     name: str
     layer: Layer
     source: Any
-    #: None leaves it to the layer.
+    #: None uses the default of the layer.
     deadline_ms: float | None = None
     #: A session of the caller, which is trusted.
     own: bool = False
@@ -93,7 +93,7 @@ class Provider:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One question to one provider, and how long it may take."""
+    """One request to one provider, with its time limit."""
 
     provider: Provider
     request: ProviderRequest
@@ -102,13 +102,13 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What came of a call."""
+    """The result of a call."""
 
     call: Call
-    #: None when it answered.
+    #: None if it answered.
     code: Code | None = None
     candidates: tuple[Candidate, ...] = ()
-    #: About how many characters there are to read in them.
+    #: Approximate number of characters in the candidates.
     size: int = 0
     #: Codes of its warnings.
     warnings: frozenset[str] = frozenset()
@@ -116,29 +116,29 @@ class Answer:
     partial: bool = False
     #: Candidates that could not be read or were not allowed.
     dropped: int = 0
-    #: Texts of those, where none was allowed.
+    #: Texts of the dropped candidates, under `block`.
     unread: tuple[str, ...] = ()
-    #: Candidates that came with a text although none was allowed.
+    #: Candidates that contained a text although `block` allows none.
     disobeyed: int = 0
-    #: Asking again at once may help.
+    #: The failure is transient: an immediate retry may succeed.
     passing: bool = False
-    #: What may be kept of the error it ended with.
+    #: The error it failed with, in a form that is safe to log.
     error: str | None = None
-    #: It would not end, whatever was done.
+    #: It did not end even after it was cancelled and closed.
     abandoned: bool = False
-    #: Milliseconds until it answered, or was given up.
+    #: Milliseconds until it answered or was cancelled.
     took_ms: float = 0.0
 
 
 class Desk:
-    """Where the answers of one render are read, one slice of one answer at a time."""
+    """A lock under which the answers of one render are read, one slice of one answer at a time."""
 
     def __init__(self) -> None:
         self.turn = asyncio.Lock()
 
 
 def build_providers(sources: Sequence[object]) -> tuple[Provider, ...]:
-    """Return sources as the engine asks them: a session as its project and its experience."""
+    """Return the providers for some sources; a session becomes two, its project and its experience."""
     found: list[Provider] = []
     for source in sources:
         if isinstance(source, View):
@@ -185,10 +185,10 @@ def build_providers(sources: Sequence[object]) -> tuple[Provider, ...]:
 async def ask_providers(
     calls: Sequence[Call], memories: Mapping[int, Memory], desk: Desk, *, until: float
 ) -> list[Answer]:
-    """Ask all at the same time, each within its slice; return an answer for each, in order. Nothing is left running.
+    """Run all calls concurrently, each within its slice; return their answers in order. No task is left running.
 
-    A call that is late is cancelled, and closed by force when it has not cleaned up by `until`, in the loop's time.
-    Reading an answer does not count against the slice of its provider. What cannot be read by `until` is left out.
+    A late call is cancelled, and closed by force if it has not cleaned up by `until`, in the loop's time. Reading an
+    answer does not count against the slice of its provider. Candidates not read by `until` are left out.
     """
     if not calls:
         return []
@@ -228,26 +228,26 @@ class _Pending:
         self.call = call
         self._begin = begin
         self._until = until
-        #: When it is given up, in the loop's time: at the end of its slice, or of all once its provider answered.
+        #: Its deadline in the loop's time: the end of its slice, or `until` once its provider answered.
         self.end = begin + call.slice_ms / 1000
         #: When reading its answer stops.
         self.stop = until - GRACE
-        #: Milliseconds until the provider answered, or was given up.
+        #: Milliseconds until the provider answered or was cancelled.
         self.took_ms: float | None = None
 
     def note_answer(self) -> None:
-        """Note that the provider answered: reading is not its time."""
+        """Record that the provider answered: reading the answer does not count against its slice."""
         self.note_end()
         self.end = max(self.end, self._until)
 
     def note_end(self) -> None:
-        """Note how long the provider took, once."""
+        """Record the provider's response time, once."""
         if self.took_ms is None:
             self.took_ms = 1000 * (asyncio.get_running_loop().time() - self._begin)
 
 
 async def _cancel_tasks(tasks: Sequence[asyncio.Task[Answer]], grace: float) -> None:
-    """See to it that no task is left, whatever it does about being cancelled."""
+    """Cancel the unfinished tasks, and close those that ignore the cancellation."""
     left = {task for task in tasks if not task.done()}
     for task in left:
         task.cancel()
@@ -260,13 +260,13 @@ async def _cancel_tasks(tasks: Sequence[asyncio.Task[Answer]], grace: float) -> 
         for task in left:
             coroutine: Any = task.get_coro()
             with suppress(Exception):
-                coroutine.close()  # ends also what catches the cancellation and goes on
+                coroutine.close()  # also ends a coroutine that swallows the cancellation
             task.cancel()
         _, left = await asyncio.wait(left, timeout=KILL)
 
 
 def _retrieve_exception(task: asyncio.Task[Any]) -> None:
-    """Look at what became of a task that nobody waits for."""
+    """Retrieve the exception of an abandoned task, so asyncio does not log it."""
     if not task.cancelled():
         task.exception()
 
@@ -325,7 +325,7 @@ async def _call_provider(pending: _Pending, memories: Mapping[int, Memory], desk
         said = await said
     pending.note_answer()
     held = [said]
-    del said  # whoever reads it lets it go, a piece at a time
+    del said  # the reader releases it in chunks
     return await _read_answer(held, call, desk, stop=pending.stop)
 
 
@@ -337,7 +337,7 @@ _RESPONSE = tuple(field.name for field in fields(ProviderResponse))
 
 
 def _to_mapping(value: object, names: Sequence[str]) -> object:
-    """Return an object as the mapping it would be on the wire: what others made is checked like what was sent."""
+    """Return an object as the mapping it would be on the wire, so it is validated like received JSON."""
     return value if isinstance(value, Mapping) else {name: getattr(value, name) for name in names}
 
 
@@ -354,7 +354,7 @@ def _candidate_to_mapping(value: object) -> object:
 
 
 def _split_response(said: object, request_id: str) -> tuple[ProviderResponse, list[object]]:
-    """Return an answer without its candidates, and these as they came; `ValidationError` when it is malformed."""
+    """Return a response without its candidates, and the raw candidates; `ValidationError` if it is malformed."""
     body: Any = _to_mapping(said, _RESPONSE) if isinstance(said, ProviderResponse) else said
     if not isinstance(body, Mapping):
         raise ValidationError("must be an object", field="response")
@@ -375,11 +375,10 @@ def _split_response(said: object, request_id: str) -> tuple[ProviderResponse, li
 
 
 async def _read_answer(held: list[Any], call: Call, desk: Desk, *, stop: float) -> Answer:
-    """Take an answer and read it, a candidate at a time; one that is malformed is passed over.
+    """Take an answer and parse its candidates one by one; malformed candidates are dropped.
 
-    Those who read at the same time take turns. What is not read at `stop`, in the loop's time, is left out, and the
-    answer is partial. `ValidationError` when the answer as a whole is malformed: no
-    candidates, another request's id, more than is allowed.
+    Concurrent readers take turns. Candidates not read at `stop`, in the loop's time, are left out, and the answer is
+    partial. `ValidationError` if the answer as a whole is malformed: no candidates, another request's id, or too large.
     """
     frame, pile = _split_response(held.pop(), call.request.request_id)
     found: list[Candidate] = []
@@ -402,7 +401,7 @@ async def _read_answer(held: list[Any], call: Call, desk: Desk, *, stop: float) 
                     unread += _text_of(one)
                     continue
                 if candidate.source is Layer.L1 and not call.request.expansion:
-                    dropped += 1  # knowledge of the world by a back door: nobody asked for it
+                    dropped += 1  # L1 knowledge that was not requested
                     unread += _text_of(one)
                     continue
                 if candidate.text is not None or candidate.variants:
@@ -427,7 +426,7 @@ async def _read_answer(held: list[Any], call: Call, desk: Desk, *, stop: float) 
 
 
 def _text_of(value: object) -> list[str]:
-    """Return the text of a candidate that was passed over; others of the same answer must not tell it."""
+    """Return the text of a dropped candidate; other candidates of the same answer must not reveal it."""
     said = value.get("text") if isinstance(value, Mapping) else None
     return [said[:SNIPPET]] if isinstance(said, str) else []
 

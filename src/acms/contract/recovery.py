@@ -1,7 +1,7 @@
-"""Recovery: how long a provider may take, which error a reply carries, and what could help (acs-contract §3, §5).
+"""Recovery: the time limits of providers, the error of a reply, and the options it offers (acs-contract §3, §5).
 
-An option is offered only when it could succeed: with attempts and time left, where a layer has not been used, where
-privacy allows it.
+An option is offered only if it could succeed: attempts and time are left, its layer has not been used, and privacy
+allows it.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from acms.contract.schema import Action, Code, ErrorEnvelope, Layer, Option, Ren
 from acms.model import Privacy
 
 DEFAULTS = {Layer.L2: 300.0, Layer.L1: 400.0, Layer.L4: 50.0, Layer.CACHED: 50.0}
-"""Milliseconds a provider of a layer may take, unless it says otherwise."""
+"""Default time limit of a provider by layer, in milliseconds."""
 SHARE = 0.6
 """Share of the whole time that one provider may take."""
 LEAST_MS = 20.0
-"""A provider that would have less is not asked."""
+"""Milliseconds; a provider with less time is not queried."""
 LEAST_TOP_K = 5
 RAISED = 4 / 3
 """A retry with a reduced scope may take this much longer."""
@@ -25,42 +25,42 @@ MAX_TOP_K = 100
 
 
 class Outcome(NamedTuple):
-    """What became of one provider in one attempt."""
+    """The result of one provider in one attempt."""
 
     name: str
     layer: Layer
     top_k: int
     slice_ms: float
-    #: None when it answered.
+    #: None if it answered.
     code: Code | None = None
-    #: Candidates it gave.
+    #: Number of its candidates.
     found: int = 0
-    #: Of the engine itself: it has no deadline of its own.
+    #: True for a session, which has no deadline of its own.
     own: bool = False
 
 
 class Situation(NamedTuple):
-    """What is known when an attempt has failed."""
+    """The state of a request whose attempt has failed."""
 
     request: RenderRequest
-    #: The strictest of request and tenant.
+    #: The stricter of the request's and the tenant's mode.
     mode: Privacy
     attempt: int
     max_attempts: int
     outcomes: Sequence[Outcome]
     #: Layers that have a provider.
     layers: frozenset[Layer]
-    #: Candidates there are nevertheless.
+    #: Number of candidates collected in spite of the failure.
     collected: int = 0
 
 
 def reserve_ms(time_ms: float) -> float:
-    """Return what is kept back for planning."""
+    """Return the milliseconds reserved for planning."""
     return max(10.0, 0.05 * time_ms)
 
 
 def slice_ms(deadline_ms: float | None, layer: Layer, time_ms: float, left_ms: float, *, own: bool) -> float:
-    """Return how long a provider may take; 0 when it is not to be asked."""
+    """Return a provider's time limit in milliseconds, or 0 if it must not be queried."""
     if own:
         return max(0.0, left_ms)
     usual = DEFAULTS[layer] if deadline_ms is None else deadline_ms
@@ -69,7 +69,7 @@ def slice_ms(deadline_ms: float | None, layer: Layer, time_ms: float, left_ms: f
 
 
 def retry_slice_ms(old_ms: float, left_ms: float, *, own: bool) -> float:
-    """Return how long a provider may take in a retry with a reduced scope; 0 when it is not to be asked."""
+    """Return a provider's time limit in a retry with reduced scope, in milliseconds, or 0 if it must not be queried."""
     if own:
         return max(0.0, left_ms)
     found = min(old_ms * RAISED, left_ms)
@@ -77,21 +77,21 @@ def retry_slice_ms(old_ms: float, left_ms: float, *, own: bool) -> float:
 
 
 def reduce_top_k(top_k: int) -> int:
-    """Return how many items a retry with a reduced scope asks for: 50 become 20."""
+    """Return the number of items that a retry with reduced scope requests: 50 become 20."""
     return min(top_k, max(LEAST_TOP_K, top_k * 2 // 5))
 
 
 def primary_failed(outcomes: Sequence[Outcome]) -> bool:
-    """Whether the project was asked and no provider of it answered."""
+    """Return whether L2 providers were queried and none of them answered."""
     project = [one for one in outcomes if one.layer is Layer.L2]
     return bool(project) and all(one.code is not None for one in project)
 
 
 def select_error_code(outcomes: Sequence[Outcome], risk: RiskLevel, *, obtained: bool) -> Code | None:
-    """Return the code of the error that a reply must carry; None when what was obtained will do.
+    """Return the error code that a reply must carry, or None if the obtained candidates suffice.
 
-    A missing provider alone is no error. It is one when nothing was obtained, or when the risk is high and nobody who
-    knows the project has answered.
+    A failed provider alone is not an error. It is one if nothing was obtained, or if the risk is high and no L2
+    provider has answered.
     """
     failed = [one for one in outcomes if one.code is not None]
     if not failed:
@@ -105,7 +105,7 @@ def select_error_code(outcomes: Sequence[Outcome], risk: RiskLevel, *, obtained:
 
 
 def find_main_failure(failed: Sequence[Outcome]) -> Outcome:
-    """Return the failure that matters most: of the project, then in the order of the sources."""
+    """Return the most important failure: of an L2 provider first, then in the order of the sources."""
     return min(failed, key=lambda one: (one.layer is not Layer.L2, one.code is Code.DEADLINE_EXCEEDED))
 
 
@@ -118,7 +118,7 @@ _SAID = {
 
 
 def describe_outcome(outcome: Outcome) -> str:
-    """Say what became of a provider, without a word of what it said."""
+    """Describe the failure of a provider, without any text from its answer."""
     what = _SAID.get(outcome.code or Code.PROVIDER_ERROR, "failed")
     limit = ""
     if outcome.code is Code.PROVIDER_TIMEOUT and not outcome.own:
@@ -127,11 +127,11 @@ def describe_outcome(outcome: Outcome) -> str:
 
 
 def describe_outcomes(outcomes: Sequence[Outcome]) -> str:
-    """Say what became of all that failed."""
+    """Describe every failed provider."""
     return "; ".join(describe_outcome(one) for one in outcomes if one.code is not None)
 
 
-#: What may be offered for each code, most useful first.
+#: The options for each error code, most useful first.
 _OFFERS = {
     Code.PROVIDER_TIMEOUT: (
         Action.RETRY_WITH_REDUCED_SCOPE,
@@ -186,7 +186,7 @@ def build_envelope(code: Code, message: str, now: Situation) -> ErrorEnvelope:
 
 
 def _build_option(action: Action, code: Code, now: Situation) -> Option | None:
-    """Return an action with its hint; None when it could not succeed."""
+    """Return an action with its hint, or None if it could not succeed."""
     if action in _RETRIES and now.attempt >= now.max_attempts:
         return None
     left = now.request.time_ms - reserve_ms(now.request.time_ms)

@@ -1,4 +1,4 @@
-"""Renditions: candidates as the selection weighs them, each in the ways it may be written, at costs that hold."""
+"""Renditions: candidates prepared for selection, each with its renditions and their verified token costs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, TypeAlias
 from acms.contract.schema import Candidate, Lod, Variant
 
 SHOWN = 0.7
-"""What a shorter rendition is worth: this power of its share of the tokens of the longest."""
+"""The worth of a shorter rendition is its share of the longest one's tokens, raised to this power."""
 
 PIECE = 250
-"""Objects that are let go of at a time."""
+"""Objects that are released at a time."""
 
 Counts: TypeAlias = Callable[[Iterable[str]], Iterable[int]]
 """Counts the tokens of many texts, in their order."""
@@ -21,7 +21,7 @@ _NONE: frozenset[str] = frozenset()
 
 
 class Item:
-    """A candidate that may be chosen; what is said of its renditions is in the same order, the shortest first."""
+    """A candidate that may be chosen; `lods`, `texts`, `costs` and `shown` list its renditions, shortest first."""
 
     __slots__ = (
         "candidate", "cited", "claimed", "costs", "fresh", "key", "lods", "most", "offered", "overlap", "own", "rank",
@@ -41,27 +41,27 @@ class Item:
         self.lods = lods
         self.texts = texts
         self.costs = costs
-        #: What each is worth, against the longest.
+        #: The worth of each rendition relative to the longest.
         self.shown = shown
-        #: Which of them the provider meant.
+        #: Index of the rendition that the provider offered.
         self.offered = offered
         stamp = candidate.timestamp
         self.stamp = -inf if stamp is None else stamp.timestamp()
-        #: What comes first among equals.
+        #: Sort key among equal scores.
         self.key = -self.stamp, -len(candidate.citations), costs[offered], candidate.id
-        #: Place in that order.
+        #: Index in that order.
         self.rank = 0
         #: The gaze entities it covers, and their share.
         self.own = _NONE
         self.overlap = 0.0
-        #: Its recency, what citations earn, the relevance that is claimed for it.
+        #: Its recency, its citation score, its claimed relevance.
         self.fresh = 0.0
         self.cited = 0.0
         self.claimed: float | None = None
-        #: Benefit beside coverage, and what an entity of the gaze adds to it.
+        #: Its benefit without coverage, and the addition for each entity of the gaze.
         self.static = 0.0
         self.weight = 0.0
-        #: Its benefit and its score before anything is chosen.
+        #: Its benefit and its score, as of before the choice.
         self.most = 0.0
         self.score = 0.0
 
@@ -69,10 +69,10 @@ class Item:
 def normalize_candidates(
     candidates: Iterable[Candidate], counts: Counts, prefer: Lod | None, *, upwards: bool
 ) -> tuple[list[Item], list[Item]]:
-    """Return the candidates with costs that can be relied on, and those whose id came again.
+    """Return the candidates with verified costs, and the duplicates by id.
 
-    A cost is what is claimed or what is counted, whichever is more. Renditions more detailed than the one that was
-    offered count only `upwards`. Of two with the same id the fresher is kept, then the cheaper.
+    A cost is the claimed or the counted tokens, whichever is more. Renditions more detailed than the offered one are
+    used only with `upwards`. Of two candidates with the same id the fresher is kept, then the cheaper.
     """
     pile = list(candidates)
     counted = iter(counts(_texts_to_count(pile)))
@@ -91,7 +91,7 @@ def normalize_candidates(
 
 
 def _texts_to_count(candidates: Iterable[Candidate]) -> Iterator[str]:
-    """Yield the texts of which the tokens are counted, in the order in which `_item` takes the numbers."""
+    """Yield the texts to count, in the order in which `_build_item` consumes the counts."""
     for one in candidates:
         if one.text is not None:
             yield one.text
@@ -100,15 +100,15 @@ def _texts_to_count(candidates: Iterable[Candidate]) -> Iterator[str]:
 
 
 def _is_preferred(item: Item, other: Item) -> bool:
-    """Whether the first of two with the same id is the one to keep."""
+    """Return whether the first of two items with the same id is the one to keep."""
     mine, theirs = (-item.stamp, item.key[2]), (-other.stamp, other.key[2])
     if mine != theirs:
         return mine < theirs
-    return repr(item.candidate) < repr(other.candidate)  # whichever, as long as it is always the same
+    return repr(item.candidate) < repr(other.candidate)  # arbitrary but deterministic
 
 
 def _build_item(candidate: Candidate, counted: Iterator[int], prefer: Lod | None, upwards: bool) -> Item:
-    """Return an item with the renditions that are wanted, without those that say less than a cheaper one."""
+    """Return an item with the allowed renditions, without those that are less detailed but not cheaper."""
     text, lod, cost = candidate.text, candidate.lod, candidate.cost_tokens
     if text is not None and (spent := next(counted)) > cost:
         cost = spent
@@ -179,6 +179,6 @@ _DOWN = ((0,), (1, 0), (2, 1, 0))
 
 
 def release_in_chunks(pile: list[Any]) -> None:
-    """Empty a list a piece at a time: whoever waits for the interpreter has a turn in between."""
+    """Empty a list in chunks, so waiting threads can take the interpreter in between."""
     while pile:
         del pile[-PIECE:]

@@ -1,4 +1,4 @@
-"""Replies: what a reply says beside its fragments: what is missing, what was shortened, what is experience."""
+"""Replies: the parts of a reply other than its fragments: warnings, experience, log records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOW = 0.5
 
 
 def outcome_of_answer(answer: Answer) -> Outcome:
-    """Return what became of a call."""
+    """Return the outcome of a call."""
     call = answer.call
     return Outcome(
         name=call.provider.name,
@@ -30,7 +30,7 @@ def outcome_of_answer(answer: Answer) -> Outcome:
 
 
 def log_records_for_answer(answer: Answer) -> Iterator[tuple[str, int, dict[str, object]]]:
-    """Yield the records of an answer for the log: name, level, fields."""
+    """Yield the log records of an answer: name, level, fields."""
     name = answer.call.provider.name
     code = None if answer.code is None else answer.code.value
     if answer.error is not None:
@@ -51,14 +51,14 @@ def log_records_for_answer(answer: Answer) -> Iterator[tuple[str, int, dict[str,
 
 
 def count_candidates(answers: Mapping[int, Answer], most: int | None) -> int:
-    """Return how many candidates there are to choose from, with `most` units of experience."""
+    """Return the number of candidates to choose from, with at most `most` units of experience."""
     past = sum(len(one.candidates) for one in answers.values() if _is_experience(one))
     rest = sum(len(one.candidates) for one in answers.values() if not _is_experience(one))
     return rest + (past if most is None else min(past, most))
 
 
 def merge_candidates(answers: Iterable[Answer], most: int | None) -> tuple[list[Candidate], tuple[str, ...]]:
-    """Return what is chosen from; of experience the best `most` units, and the ids of the rest."""
+    """Return the candidates to choose from, with the best `most` units of experience, and the ids of other units."""
     rest: list[Candidate] = []
     past: list[Candidate] = []
     for answer in answers:
@@ -74,7 +74,7 @@ def _is_experience(answer: Answer) -> bool:
 
 
 def notices_for_answers(answers: Mapping[int, Answer]) -> tuple[Notice, ...]:
-    """Return what is degraded about the answers, in the order of the sources."""
+    """Return the warnings about degraded answers, in the order of the sources."""
     found: dict[Notice, None] = {}
 
     def warn(code: Code, message: str) -> None:
@@ -102,9 +102,9 @@ def notices_for_answers(answers: Mapping[int, Answer]) -> tuple[Notice, ...]:
 
 
 def notices_for_selection(admitted: Admitted, *, too_large: bool) -> tuple[Notice, ...]:
-    """Return what privacy and the budget have taken, and how little of what was asked for is left.
+    """Return the warnings about privacy, the budget and low coverage.
 
-    `too_large` tells that something was left out for want of room.
+    `too_large` states that a candidate was left out because it did not fit the budget.
     """
     found: list[Notice] = []
 
@@ -126,7 +126,7 @@ def notices_for_selection(admitted: Admitted, *, too_large: bool) -> tuple[Notic
 
 
 def build_experience(admitted: Admitted) -> tuple[Experience, ...]:
-    """Return the chosen fragments that are experience as units of it."""
+    """Return the units of experience among the chosen fragments."""
     return tuple(
         Experience(
             unit_id=one.id,

@@ -1,7 +1,7 @@
-"""The v0 contract between a caller (CEO) and the engine (ACS): requests, replies, errors, and what providers say.
+"""The v0 contract between a caller (CEO) and the engine (ACS): requests, replies, errors, and provider responses.
 
-docs/how-to/acs.md describes it, the JSON Schemas lie in `acms/schemas`. What comes in is checked here, once; `to_wire`
-writes what the schemas allow.
+docs/how-to/acs.md describes it; the JSON Schemas are in `acms/schemas`. Input is validated here, once; `to_wire` writes
+JSON that conforms to the schemas.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ __all__ = [
 
 VERSION = "v0"
 SNIPPET = 100_000
-"""Characters of one rendition of a candidate, at most: it is a snippet, and one call of a counter reads all of it."""
+"""Most characters of one rendition of a candidate: it is a snippet, and one call of a counter reads all of it."""
 NAMES = 1_000
-"""Entities of a candidate, and its citations, at most."""
+"""Most entities, and most citations, of a candidate."""
 
 
 class Lod(StrEnum):
@@ -77,14 +77,14 @@ _RANK = {"macro": 0, "micro": 1, "atomic": 2}
 
 
 class Purpose(StrEnum):
-    """What a session offers a candidate for; nobody else says."""
+    """The purpose of a session's candidate; other sources state none."""
 
     ANSWER = "answer"
     FILL = "fill"
 
 
 class RiskLevel(StrEnum):
-    """What a wrong or incomplete answer may cost."""
+    """The cost of a wrong or incomplete answer."""
 
     LOW = "low"
     MEDIUM = "medium"
@@ -114,7 +114,7 @@ class Code(StrEnum):
 
 
 class Action(StrEnum):
-    """What a caller may do about an error (the published catalogue)."""
+    """The actions that a caller may take after an error (the published catalogue)."""
 
     RETRY_WITH_REDUCED_SCOPE = "retry_with_reduced_scope"
     EXPLICIT_L1_EXPANSION = "explicit_l1_expansion"
@@ -131,7 +131,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderRequest:
-    """What a caller asks for: context for an intent, within budgets (`render_request.v0`)."""
+    """A request for context for an intent, within budgets (`render_request.v0`)."""
 
     #: Identity of this message, a UUID; a retry has a new one and the same `request_id`.
     id: str
@@ -140,18 +140,18 @@ class RenderRequest:
     intent: str
     #: Hard cap of the tokens of all fragments.
     tokens_max: int
-    #: Comfort deadline of the whole answer, in milliseconds.
+    #: Soft deadline of the whole answer, in milliseconds.
     time_ms: float
     risk: RiskLevel = RiskLevel.MEDIUM
     privacy: Privacy = Privacy.ALLOW
-    #: Units of experience that are asked for, at most; None leaves it to the engine.
+    #: Most units of experience; None leaves the number to the engine.
     experience_top_k: int | None = None
-    #: Stated entities, of the lenient form; None when they are to be read off the intent.
+    #: Stated entities, of the lenient form; None if they are to be extracted from the intent.
     entities: tuple[str, ...] | None = None
 
     @classmethod
     def of(cls, data: object, *, lenient: bool = False) -> RenderRequest:
-        """Read a request off the wire; `ValidationError` names the field.
+        """Parse a request from the wire; `ValidationError` names the invalid field.
 
         With `lenient` the intent may be an object `{goal, entities}` and unknown fields are ignored.
         """
@@ -232,18 +232,18 @@ class Candidate:
     timestamp: datetime | None = None
     citations: tuple[str, ...] = ()
     variants: tuple[Variant, ...] = ()
-    #: How well it answers by the provider's own judgement, in [0, 1]; None when it does not say.
+    #: Relevance by the provider's own judgement, in [0, 1]; None if it states none.
     relevance: float | None = None
     privacy: Privacy = Privacy.ALLOW
-    #: Of a session's: "answer" is never below the cutoff, "fill" only enters what others leave; not on the wire.
+    #: Set by sessions: "answer" is never below the cutoff, "fill" only uses tokens that others leave; not on the wire.
     purpose: Purpose | None = None
-    #: Of a session's: it is external text, or was made from some; not on the wire.
+    #: Set by sessions: it is external text or derived from it; not on the wire.
     external: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fragment:
-    """Something the model should see, at one level of detail."""
+    """A piece of context for the model, at one level of detail."""
 
     id: str
     lod: Lod
@@ -260,7 +260,7 @@ class Fragment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVPolicy:
-    """Advice for the caller's cache: keys to keep, to shrink, to drop (`kv_policy` of a reply)."""
+    """Advice for the caller's cache: keys to keep, to compress, to evict (`kv_policy` of a reply)."""
 
     pin: tuple[str, ...] = ()
     compress: tuple[str, ...] = ()
@@ -268,7 +268,7 @@ class KVPolicy:
 
     @classmethod
     def of(cls, data: object) -> KVPolicy:
-        """Read a policy off the wire; a fourth name is refused, keys may repeat and conflict."""
+        """Parse a policy from the wire; a fourth name is refused, keys may repeat and conflict."""
         if isinstance(data, KVPolicy):
             return data
         body = parse_object(data, "kv_policy", ("pin", "compress", "evict"), False)
@@ -286,13 +286,13 @@ class KVPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
-    """What a reply took."""
+    """The cost and the coverage of a reply."""
 
     #: Sum over its fragments.
     used_tokens: int
-    #: Choosing, without waiting for providers.
+    #: Milliseconds of choosing, without waiting for providers.
     planner_ms: float
-    #: Share of the entities asked for that the fragments cover; None when none were asked for.
+    #: Share of the requested entities that the fragments cover; None if none were requested.
     coverage_entities: float | None = None
 
     def to_wire(self) -> dict[str, Json]:
@@ -302,7 +302,7 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """A warning: what is degraded about a reply or a provider's answer."""
+    """A warning about a degraded reply or provider response."""
 
     code: str
     message: str
@@ -314,7 +314,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """Something that could help after an error."""
+    """An action that could help after an error."""
 
     action: Action
     hint: str = ""
@@ -326,7 +326,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorEnvelope:
-    """Why there is no context, and what can be done about it."""
+    """The error of a reply without context, and the options to recover."""
 
     code: Code
     message: str
@@ -372,7 +372,7 @@ class RenderReply:
     warnings: tuple[Notice, ...] = ()
     error: ErrorEnvelope | None = None
     experience: tuple[Experience, ...] = ()
-    #: Why each candidate is shown or not, by id; it never goes over the wire.
+    #: The verdict on each candidate by id; never on the wire.
     ledger: Ledger = field(default_factory=_empty_ledger, compare=False, repr=False)
 
     def to_wire(self, *, extended: bool = False) -> dict[str, Json]:
@@ -398,7 +398,7 @@ class RenderReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderRequest:
-    """What the engine asks of one provider (`provider_request.v0`)."""
+    """A request of the engine to one provider (`provider_request.v0`)."""
 
     request_id: str
     query: str
@@ -418,7 +418,7 @@ class ProviderRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderResponse:
-    """What a provider answers (`provider_response.v0`)."""
+    """The response of a provider (`provider_response.v0`)."""
 
     request_id: str
     candidates: tuple[Candidate, ...]
@@ -429,7 +429,7 @@ class ProviderResponse:
 
     @classmethod
     def of(cls, data: object) -> ProviderResponse:
-        """Read a response off the wire; `ValidationError` names the field of what is malformed."""
+        """Parse a response from the wire; `ValidationError` names the malformed field."""
         body = parse_object(data, "", ("request_id", "candidates", "latency_ms", "warnings", "partial"), True)
         found = require_field(body, "candidates")
         if not isinstance(found, Sequence) or isinstance(found, str | bytes) or len(found) > ITEMS:
@@ -542,14 +542,14 @@ def _parse_notices(value: object) -> tuple[Notice, ...]:
 
 
 OBJECT = 200
-"""Characters that a candidate counts for besides its texts."""
+"""Characters added to the size of each candidate for everything except its texts."""
 
 
 def size(one: Candidate) -> int:
-    """Return about how much there is to read in a candidate, in characters."""
+    """Return the approximate size of a candidate, in characters."""
     return OBJECT + letters(one)
 
 
 def letters(one: Candidate) -> int:
-    """Return the characters of all renditions of a candidate."""
+    """Return the number of characters in all renditions of a candidate."""
     return len(one.text or "") + sum([len(variant.text) for variant in one.variants])

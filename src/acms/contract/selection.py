@@ -5,11 +5,11 @@
     benefit = 0.6 · overlap + 0.3 · recency + 0.1 · citation        recency = exp(-age in hours / 168)
     score   = benefit / (1 + tokens / 1000)
 
-`quality` mends what that gets wrong: junk that is fresh and cited earns nothing by that alone, an entity that is
-covered counts less the next time, a provider's own judgement of relevance is believed, the level of detail is chosen
-item by item, of several ways to fill the room the best one is kept, and what is left is filled with what sessions offer
-for that: the newest messages, then the next best answers. Both are deterministic: scores are rounded to
-1e-9, and of equals the fresher comes first, then the more often cited, then the smaller, then the smaller id.
+`quality` corrects its weaknesses: irrelevant text earns nothing for being fresh and cited, an entity that is already
+covered counts less, a provider's own relevance is used, the level of detail is chosen item by item, the best of several
+ways to fill the budget is kept, and the remaining tokens are filled with candidates that sessions offer for that: the
+newest messages, then the next best answers. Both are deterministic: scores are rounded to 1e-9, and ties are broken by
+freshness, then by more citations, then by fewer tokens, then by the smaller id.
 """
 
 from __future__ import annotations
@@ -53,39 +53,39 @@ Profile: TypeAlias = Literal["published", "quality"]
 PROFILES: tuple[Profile, ...] = ("published", "quality")
 
 AGAIN = 0.5
-"""What an entity that is covered already counts, against one that is not."""
+"""Weight of an entity that is already covered, relative to a new one."""
 FLOOR = 0.2
-"""What covers nothing asked for needs this times the square of the best relevance."""
+"""An item that covers no requested entity needs at least this times the square of the best relevance."""
 POWER = 3
-"""An item is worth this power of its benefit where sets are compared: the best are needed far more often."""
+"""When sets are compared, an item's worth is its benefit raised to this power: the best are needed far more often."""
 FRAME = 20
-"""Tokens that every fragment is taken to cost beside its own when worth per token is compared."""
+"""Tokens added to the cost of every fragment when worth per token is compared."""
 RUN = 2_000
 """Items that are sorted at a time."""
 MIXED = 0.05
-"""What a level of detail loses when it has all the tokens and should have none."""
+"""Score that a level of detail loses if it has all the tokens and should have none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """What was chosen, and what was left."""
+    """The chosen fragments, and the record of all candidates."""
 
     fragments: tuple[Fragment, ...] = ()
     #: Sum over the fragments.
     used_tokens: int = 0
-    #: Share of the gaze that the fragments cover; None when the gaze is empty.
+    #: Share of the gaze that the fragments cover; None if the gaze is empty.
     coverage: float | None = None
-    #: Every candidate, and what became of it.
+    #: Every candidate, with the decision about it.
     weighed: Weighed = field(default_factory=Weighed)
 
     @property
     def left(self) -> tuple[Rejected, ...]:
-        """What was left out, best score first."""
+        """The rejected candidates, best score first."""
         return self.weighed.left
 
     @property
     def scores(self) -> Mapping[str, float]:
-        """Scores by id, of every candidate, before anything was chosen."""
+        """Scores by id, of every candidate, as of before the choice."""
         return self.weighed.by_score
 
     @property
@@ -112,14 +112,14 @@ def select_fragments(
     lod_mix: Mapping[Lod, float] | None = None,
     external_share: float = 1.0,
 ) -> Selection:
-    """Choose what enters a reply; the tokens of all fragments together never exceed `tokens_max`.
+    """Choose the fragments of a reply; their tokens together never exceed `tokens_max`.
 
-    `count` is the engine's tokenizer, `counts` the same for many texts where that is faster: a text costs what is
-    claimed or what is counted, whichever is more. `prefer` is the most detail that is wanted; an item that has only
-    more is taken as short as it comes. `lod_mix` names the share of the tokens that each level should have, softly;
-    profile `quality` only. External text of sessions has at most `external_share` of the tokens while other text that
-    answers is left out. The order in which candidates come does not matter. Of two with the same id the fresher
-    counts, then the cheaper.
+    `count` is the engine's tokenizer, `counts` the same for many texts where that is faster: a text costs the claimed
+    or the counted tokens, whichever is more. `prefer` is the highest level of detail; an item without a rendition at or
+    below it uses its least detailed one. `lod_mix` is the target share of tokens for each level, a soft limit, with
+    profile `quality` only. External text of sessions gets at most `external_share` of the tokens while other relevant
+    text is left out. The order of the candidates does not matter. Of two with the same id the fresher counts, then the
+    cheaper.
     """
     asked = frozenset([one.strip().lower() for one in gaze])
     items, doubles = normalize_candidates(
@@ -160,15 +160,15 @@ def select_fragments(
 
 
 def _sort_items(items: list[Item]) -> None:
-    """Put items in the order of their rank; in pieces first, for a sort lets nobody have a turn."""
+    """Sort items by rank, in chunks first: a sort blocks all other threads."""
     key = attrgetter("key")
     for start in range(0, len(items), RUN):
         items[start : start + RUN] = sorted(items[start : start + RUN], key=key)
-    items.sort(key=key)  # runs that are in order are only merged
+    items.sort(key=key)  # sorted runs are only merged
 
 
 def _read_signals(items: Sequence[Item], asked: frozenset[str], moment: float, risk: RiskLevel) -> None:
-    """Read off the candidates, in the order of their rank, what they are worth by themselves."""
+    """Set the rank and the signals of each item: coverage, recency, citations, claimed relevance."""
     covers, lower, size = asked.intersection, str.lower, len(asked)
     for rank, item in enumerate(items):
         item.rank = rank
@@ -189,18 +189,18 @@ _Chosen: TypeAlias = tuple[Item, int]
 class _Run(NamedTuple):
     """The outcome of a profile."""
 
-    #: Items with the number of their rendition, in the order in which they were chosen.
+    #: Items with the index of their rendition, in the order of choice.
     taken: list[_Chosen]
-    #: Ranks of those below the floor.
+    #: Ranks of the items below the floor.
     floored: Sequence[int] = ()
-    #: Ranks of external text that would be chosen but for its share.
+    #: Ranks of external items that were left out because of the external share.
     beyond_share: Collection[int] = ()
 
 
 def _limit_external_share(
     items: Sequence[Item], choose: Callable[[Sequence[Item]], _Run], tokens_max: int, share: float
 ) -> _Run:
-    """Choose; where external text takes more than its share and other text that answers is left out, choose again."""
+    """Choose, and choose again if external text exceeds its share while other relevant text is left out."""
     run = choose(items)
     external = [(item, number) for item, number in run.taken if item.candidate.external]
     left = int(share * tokens_max)
@@ -222,7 +222,7 @@ def _limit_external_share(
 
 
 def _omits_answers(items: Sequence[Item], run: _Run) -> bool:
-    """Return whether text that answers and is not external is left out."""
+    """Return whether relevant text that is not external is left out."""
     decided = {item.rank for item, _ in run.taken}.union(run.floored)
     own = [item for item in items if not item.candidate.external and item.rank not in decided]
     return any(item.own or item.claimed for item in own)
@@ -241,7 +241,7 @@ def _build_fragment(item: Item, number: int) -> Fragment:
 
 
 def _record_decisions(items: Sequence[Item], doubles: Sequence[Item], run: _Run) -> Weighed:
-    """Return what became of every candidate."""
+    """Return the decision about every candidate."""
     if doubles:
         scores = {item.candidate.id: item.score for item in items}
         again = sorted(doubles, key=lambda item: (item.candidate.id, -item.stamp, item.costs))
@@ -312,7 +312,10 @@ def _run_quality_profile(
 
 
 def _fill_remaining(items: Sequence[Item], left: int) -> list[_Chosen]:
-    """Fill what is left: the newest that nobody has judged, then the best of the others, as detailed as it fits."""
+    """Fill the remaining tokens: items without a claimed relevance, newest first, then the others, best first.
+
+    Each item is taken in its most detailed rendition that fits.
+    """
     taken: list[_Chosen] = []
     for item in sorted(items, key=_filling_order):
         if item.costs[0] <= left:
@@ -327,9 +330,10 @@ def _filling_order(item: Item) -> tuple[bool, float, int]:
 
 
 def _split_tiers(items: Sequence[Item], size: int) -> tuple[list[Item], list[Item], list[Item], list[int]]:
-    """Weigh the items.
+    """Score the items and split them into tiers.
 
-    Return those that answer, those that may come after them, those that fill what is left, and the ranks of the rest.
+    Return the relevant items, the items after them, the items that fill the remaining tokens, and the ranks of items
+    below the floor.
     """
     claims = [item.claimed or 0.0 for item in items if item.candidate.purpose is not Purpose.FILL]
     best = max(claims, default=0.0)
@@ -345,12 +349,12 @@ def _split_tiers(items: Sequence[Item], size: int) -> tuple[list[Item], list[Ite
         claimed, own, purpose = item.claimed, item.own, item.candidate.purpose
         if claimed is None:
             item.weight = unjudged
-            # What is fresh and cited is worth that much only as far as it answers.
+            # Recency and citations count only in proportion to the overlap.
             if own:
                 item.static *= item.overlap
             tier = first if own or not size else second
         else:
-            # Whoever judged relevance knew the time: it is not added once more (decision 0007).
+            # The provider's relevance already includes recency: it is not added again (decision 0007).
             item.static = claimed * ((1 - CITATION) * share + CITATION * item.cited)
             item.weight = beside
             tier = first if own or not size or purpose or claimed >= floor else None
@@ -364,7 +368,7 @@ def _split_tiers(items: Sequence[Item], size: int) -> tuple[list[Item], list[Ite
 
 
 def _marginal_benefit(item: Item, covered: set[str]) -> float:
-    """Return what an item adds to what is covered already."""
+    """Return the benefit that an item adds, given the entities covered so far."""
     if not item.own:
         return item.static
     known = len(item.own & covered)
@@ -372,7 +376,7 @@ def _marginal_benefit(item: Item, covered: set[str]) -> float:
 
 
 def _choose_best(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
-    """Return the best of three ways to fill the room: by score, by worth per token, the one best item."""
+    """Return the best of three ways to fill the budget: by score, by worth per token, the single best item."""
     plain = _choose_by_score(items, tokens_max)
     if len(plain) == len(items) and all(number == len(item.costs) - 1 for item, number in plain):
         return plain
@@ -384,7 +388,7 @@ def _choose_best(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
 
 
 def _worth_of_set(taken: Sequence[_Chosen]) -> float:
-    """Return the worth of a set, best score first."""
+    """Return the total worth of a set, which is ordered by score, best first."""
     known: set[str] = set()
     total = 0.0
     for item, number in taken:
@@ -405,10 +409,10 @@ def _choose_single(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
 
 
 def _choose_by_score(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
-    """Take the best score again and again, each item in as much detail as fits.
+    """Choose greedily by score, each item in as much detail as fits.
 
-    What an item adds only shrinks while others are taken, so a score that is still the best when it is looked at
-    again is the best of all (lazy evaluation: Minoux 1978).
+    The gain of an item only shrinks as others are chosen, so a score that is still the best after it is recomputed is
+    the best of all (lazy evaluation: Minoux 1978).
     """
     known: set[str] = set()
     heap = [(-item.score, item.rank, item) for item in items]
@@ -434,7 +438,7 @@ def _choose_by_score(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
 
 
 def _find_fitting_rendition(costs: Sequence[int], left: int) -> int:
-    """Return the number of the most detailed rendition that fits; the first one does."""
+    """Return the index of the most detailed rendition that fits; the first one always does."""
     number = len(costs) - 1
     while costs[number] > left:
         number -= 1
@@ -442,7 +446,7 @@ def _find_fitting_rendition(costs: Sequence[int], left: int) -> int:
 
 
 def _sort_by_gain(taken: Sequence[_Chosen]) -> list[_Chosen]:
-    """Return what was chosen with the best score first."""
+    """Return the chosen items, best score first."""
     known: set[str] = set()
     heap = [(-item.score, item.rank, item, number) for item, number in taken]
     heapify(heap)
@@ -459,10 +463,10 @@ def _sort_by_gain(taken: Sequence[_Chosen]) -> list[_Chosen]:
 
 
 def _choose_by_density(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
-    """Take what is worth most per token again and again: an item, or more detail of one that is in."""
+    """Choose greedily by worth per token: a new item, or more detail of a chosen one."""
     known: set[str] = set()
     left = tokens_max
-    #: By rank, where something is covered already.
+    #: By rank, for items whose entities are partly covered.
     worths: dict[int, float] = {}
     heap = [step for item in items if (step := _find_first_step(item, left)) is not None]
     heapify(heap)
@@ -495,7 +499,7 @@ def _choose_by_density(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
 
 
 def _find_first_step(item: Item, left: int) -> tuple[float, int, int, Item] | None:
-    """Return `_step` of an item that is not in, in short: every candidate comes by here."""
+    """Return `_find_next_step` for an item that is not chosen, faster: this runs for every candidate."""
     costs, shown, worth = item.costs, item.shown, item.most**POWER
     if len(costs) == 1:
         cost = costs[0]
@@ -511,7 +515,7 @@ def _find_first_step(item: Item, left: int) -> tuple[float, int, int, Item] | No
 
 
 def _find_next_step(item: Item, here: int, left: int, worth: float) -> tuple[float, int, int, Item] | None:
-    """Return the best next rendition of an item that fits: minus its worth per 1,000 tokens, rank, number, item."""
+    """Return the best next rendition of an item that fits: minus its worth per 1,000 tokens, rank, index, item."""
     costs, shown = item.costs, item.shown
     if here < 0:
         if costs[-1] <= left and len(costs) == 1:
@@ -531,9 +535,9 @@ def _find_next_step(item: Item, here: int, left: int, worth: float) -> tuple[flo
 
 
 def _choose_by_mix(items: Sequence[Item], tokens_max: int, lod_mix: Mapping[Lod, float]) -> list[_Chosen]:
-    """Take the best score again and again, where a level of detail that has more than its share loses a little.
+    """Choose greedily by score, with a small penalty for a level of detail above its share.
 
-    What a level loses is the same for all renditions of it, so the best of each level are all that must be compared.
+    The penalty is the same for all renditions of a level, so only the best of each level are compared.
     """
     known: set[str] = set()
     left = tokens_max
@@ -570,7 +574,7 @@ def _choose_by_mix(items: Sequence[Item], tokens_max: int, lod_mix: Mapping[Lod,
 def _settle_heap(
     heap: list[tuple[float, int, int, Item]], taken: Mapping[int, object], known: set[str], left: int
 ) -> None:
-    """Bring to the top of a heap what is really the best in it and can be taken."""
+    """Update a heap until its top is the best rendition that can still be chosen."""
     while heap:
         was, rank, number, item = heap[0]
         if rank in taken or item.costs[number] > left:

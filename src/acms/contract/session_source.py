@@ -1,8 +1,8 @@
-"""A session as a context provider: what the engine asks of it, as the project and as experience.
+"""A session as a context provider, both of the project and of experience.
 
 The project (L2) is the session's own log and the profile of its namespace: facts, summaries of compactions, messages.
-Experience (L4) is what was done before: summaries of its past episodes, and of other sessions of the same namespace the
-facts, the summaries and the messages that were marked.
+Experience (L4) is past work: summaries of its past episodes, and the facts, summaries and marked messages of other
+sessions in the same namespace.
 """
 
 from __future__ import annotations
@@ -41,42 +41,42 @@ TITLE = 100
 LONG = 400
 """Characters from which a message has shorter renditions."""
 NEWEST = 0.125
-"""Share of the budget that is left for the newest messages."""
+"""Share of the budget that is reserved for the newest messages."""
 LEAST_BUDGET = 4_000
-"""Tokens that what fills the rest may have at least: of long messages shorter renditions do."""
+"""Least token budget of the recall for filling candidates: shorter renditions of long messages may still fit."""
 TURN = 64
-"""Newest messages among which the question is looked for."""
+"""Newest messages among which the query is searched."""
 ELSEWHERE = 8_000
-"""Tokens that a recall over the sessions of a namespace may use, at most."""
+"""Most tokens of a recall over the sessions of a namespace."""
 PAST = 64
-"""Episodes, the newest ones, whose summaries are looked through."""
+"""Newest episodes whose summaries are considered."""
 
 _Work: TypeAlias = tuple[Entry, Callable[[], Candidate]]
-"""An entry, and what makes a candidate of it."""
+"""An entry, and the function that builds its candidate."""
 
 
 class Found(NamedTuple):
-    """What a session knows, as candidates."""
+    """The candidates of a session."""
 
     candidates: tuple[Candidate, ...]
-    #: About how many characters there are to read in them.
+    #: Approximate number of characters in the candidates.
     size: int
 
 
 class Recalled(NamedTuple):
-    """What a session recalls."""
+    """The result of a session's recall."""
 
-    #: The log and the version of it that was read.
+    #: The log and its version that were read.
     context: str
     version: int
-    #: The best of what a recall of the budget shows, in the room that a share for the newest messages leaves.
+    #: The best recalled items, within the budget less the share for the newest messages.
     answers: tuple[ContextItem, ...]
-    #: The others of it, the newest messages, and what comes after.
+    #: The other recalled items, the newest messages, and further items.
     rest: tuple[ContextItem, ...]
 
 
 def _split_recalled(found: ContextItems, others: ContextItems, room: int) -> Recalled:
-    """Divide what was recalled into answers that have a room of their own and what fills the rest."""
+    """Split recalled items into answers, with `room` tokens of their own, and items that fill the rest."""
     over = found.tokens - room
     answers = {item.id for item in found}
     worth = {item.version: item.score for item in found}
@@ -94,9 +94,9 @@ def _split_recalled(found: ContextItems, others: ContextItems, room: int) -> Rec
 
 
 class Memory:
-    """A session as the engine asks it, for one reply: facts, summaries and messages it recalls, and past episodes.
+    """A session as a provider for one reply: its recalled facts, summaries and messages, and its past episodes.
 
-    A whole history that fits the budget is offered whole: recall is for what does not fit (decision 17 of the design).
+    A history that fits the budget is offered whole: recall is for larger histories (decision 17 of the design).
     """
 
     def __init__(self, session: View, request: RenderRequest, mode: Privacy) -> None:
@@ -110,7 +110,7 @@ class Memory:
         self._recalled: Recalled | None = None
 
     async def project(self) -> Found:
-        """Return what this log and its profile know about the query."""
+        """Return the candidates of this log and its profile for the query."""
         found = await self._recall()
         storage = self._session.storage
         labels = await self._labels()
@@ -137,7 +137,7 @@ class Memory:
         )
 
     async def experience(self) -> Found:
-        """Return the summaries of past episodes, and what other sessions of the namespace know about the query."""
+        """Return the summaries of past episodes, and the candidates of other sessions of the namespace."""
         own = await self._recall()
         work: list[_Work] = []
         if own.version:
@@ -151,9 +151,9 @@ class Memory:
         return await off_loop(partial(_build_candidates, work), _estimate_characters(row for row, _ in work))
 
     async def _elsewhere(self, own: Recalled) -> list[_Work]:
-        """Recall what other sessions of the namespace have learnt: facts, summaries, marked messages.
+        """Recall facts, summaries and marked messages of other sessions of the namespace.
 
-        Of a namespace that nobody has named all callers are in it, and one must not read what another has said.
+        All callers share the unnamed namespace and must not read each other's messages: for it the result is empty.
         """
         session = self._session
         if not isinstance(session, ACMS) or session.namespace == validation.UNNAMED:
@@ -182,7 +182,7 @@ class Memory:
         ]
 
     async def _contexts(self, own: Recalled, found: Collection[str]) -> dict[str, float]:
-        """Return up to which versions logs are no experience: this one, its ancestors, the profile, private ones."""
+        """Return up to which version each log is no experience: this one, its ancestors, the profile, private ones."""
         storage = self._session.storage
         ours: dict[str, float] = {}
         if own.version:
@@ -199,9 +199,9 @@ class Memory:
         return ours
 
     async def _recall(self) -> Recalled:
-        """Recall what answers within the budget, and what may fill the room that it leaves.
+        """Recall the answers within the budget, and the items that may fill the remaining tokens.
 
-        What follows the question, where that is in the log, is no answer but new: whoever asks has it at hand.
+        If the query is in the log, messages after it are excluded from the answers: the caller already has them.
         """
         async with self._recalling:
             if self._recalled is None:
@@ -224,7 +224,7 @@ class Memory:
             return self._recalled
 
     async def _turn(self) -> list[str]:
-        """Return the ids of the newest user message, where that is the query, and of all that followed it."""
+        """Return the ids of the newest user message, if it is the query, and of all entries after it."""
         found = await self._session.entries(newest=TURN)
         asked = [place for place, one in enumerate(found) if one.role is Role.USER][-1:]
         if not asked or found[asked[0]].content.strip() != self._query.strip():
@@ -232,16 +232,16 @@ class Memory:
         return [one.id for one in found[asked[0] :]]
 
     async def _rows(self, ids: Sequence[str]) -> dict[str, Entry]:
-        """Return entries by id, those that are still there."""
+        """Return the entries by id that still have content."""
         found = await self._session.storage.get(list(dict.fromkeys(ids)))
         return {one.id: one for one in found if one is not None and _has_live_content(one)}
 
     async def _labels(self) -> Labels:
-        """Return what its messages and summaries have to say that may not be so any more."""
+        """Return the staleness labels of its messages and summaries."""
         return (await self._session.said(messages=1)).labels
 
     async def _labels_of(self, contexts: Collection[str]) -> dict[str, Labels]:
-        """Return what the messages and summaries of some logs have to say that may not be so any more."""
+        """Return the staleness labels of the messages and summaries of some logs."""
         storage = self._session.storage
 
         async def of(context: str) -> Labels:
@@ -264,9 +264,9 @@ class Memory:
     def _item(
         self, item: ContextItem, row: Entry, source: Layer = Layer.L2, purpose: Purpose | None = None
     ) -> Candidate:
-        """Return what was recalled as a candidate, with its score as relevance where it was ranked.
+        """Return a recalled item as a candidate, with its score as relevance if it was ranked.
 
-        The newest messages that are no answers have none: they fill, whatever they say.
+        The newest messages that are not answers have no relevance: they fill the budget regardless of their content.
         """
         newest = purpose is Purpose.FILL and item.source is Origin.CURRENT
         relevance = None if newest else item.score or None
@@ -316,9 +316,9 @@ class Memory:
         relevance: float | None = None,
         purpose: Purpose | None = None,
     ) -> Candidate:
-        """Return an entry as a candidate: redacted first, for what is cut from a text may cut a secret in two.
+        """Return an entry as a candidate, redacted before it is shortened: a cut could split a secret.
 
-        Of a blocked one only the entities that the caller has named: ours are the words of its text.
+        A blocked entry keeps only the entities that the caller has named: the others are words of its text.
         """
         external = trust.trust_of_entry(row) is Trust.EXTERNAL
         mode = strictest_mode(self._mode, self._session.stage.mode or Privacy.ALLOW, row.privacy)
@@ -360,12 +360,12 @@ class Memory:
 
 
 def _estimate_characters(rows: Iterable[Entry]) -> int:
-    """Return about how much there is to read in some entries: what is shown of one is read beside what was stored."""
+    """Return the approximate number of characters to read: both the shown and the stored text of each entry."""
     return sum([2 * len(one.content) for one in rows])
 
 
 def _build_candidates(work: Iterable[_Work]) -> Found:
-    """Read the texts."""
+    """Build the candidates."""
     candidates: list[Candidate] = []
     for _, make in work:
         candidates.append(make())
@@ -374,14 +374,14 @@ def _build_candidates(work: Iterable[_Work]) -> Found:
 
 
 def _as_stored(item: ContextItem, row: Entry) -> ContextItem:
-    """Return an item that its session has redacted with what was stored: a reply has a stage of its own."""
+    """Return a redacted item with its stored content: a reply applies its own redaction stage."""
     if item.redaction is None:
         return item
     return replace(item, content=row.content + _label_in(item.content, row))
 
 
 def _label_in(content: str, row: Entry) -> str:
-    """Return what is told of an entry beside its own text, with the space before it."""
+    """Return the label that was added to an entry's text, with the space before it, or an empty string."""
     label = label_of(content)
     return "" if row.content.endswith(label) else label
 
@@ -391,7 +391,7 @@ def _has_live_content(row: Entry) -> bool:
 
 
 def _build_variants(shown: str, lod: Lod) -> tuple[Variant, ...]:
-    """Return shorter renditions of a long text: its first line, and its first sentences, each with its label."""
+    """Return shorter renditions of a long text: its first line and its first sentences, each with the label."""
     if len(shown) < LONG or lod is Lod.MACRO:
         return ()
     told = label_of(shown)

@@ -1,4 +1,4 @@
-"""Reading values off a wire: each checked once, with an error that names the field."""
+"""Parsing values from the wire: each is validated once, with an error that names the field."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ ITEMS = 10_000
 
 
 def serialize_noun(noun: object, *unless_empty: str, **named: Json) -> dict[str, Json]:
-    """Write a noun of the contract as JSON; what is None is left out, and what is empty of these fields.
+    """Write a noun of the contract as JSON, without None values and without empty values of `unless_empty` fields.
 
-    `named` are names that differ from those of the fields: None for what does not go over the wire.
+    `named` maps fields to other names on the wire, or to None for fields that are left out.
     """
     return {
         named.get(name, name): value
@@ -32,7 +32,7 @@ def serialize_noun(noun: object, *unless_empty: str, **named: Json) -> dict[str,
 
 
 def parse_text(value: object, field: str, *, least: int = 0, most: int = CHARS) -> str:
-    """Return a string without NUL and lone surrogates, of a stated length."""
+    """Validate a string: its length, no NUL, no lone surrogates."""
     if not isinstance(value, str):
         raise ValidationError(f"must be a string, not {type(value).__name__}", field=field)
     if not least <= len(value) <= most:
@@ -50,7 +50,7 @@ def parse_text(value: object, field: str, *, least: int = 0, most: int = CHARS) 
 def parse_number(
     value: object, field: str, *, least: float = -math.inf, above: float = -math.inf, most: float = math.inf
 ) -> float:
-    """Return a finite number within bounds."""
+    """Validate a finite number within bounds."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValidationError(f"must be a number, not {type(value).__name__}", field=field)
     finite = isinstance(value, int) or math.isfinite(value)  # an int may be too large for a float
@@ -61,7 +61,7 @@ def parse_number(
 
 
 def parse_integer(value: object, field: str, *, least: int = 0, most: int = 100_000_000) -> int:
-    """Return an integer within bounds; 3.0 is one, as JSON Schema has it."""
+    """Validate an integer within bounds; 3.0 is an integer, as in JSON Schema."""
     found = parse_number(value, field, least=least, most=most)
     if found != int(found):
         raise ValidationError("must be an integer", field=field)
@@ -69,14 +69,14 @@ def parse_integer(value: object, field: str, *, least: int = 0, most: int = 100_
 
 
 def parse_strings(value: object, field: str, *, most: int = ITEMS) -> tuple[str, ...]:
-    """Return a list of strings, so many at most."""
+    """Validate a list of at most `most` strings."""
     if not isinstance(value, Sequence) or isinstance(value, str | bytes) or len(value) > most:
         raise ValidationError(f"must be a list of at most {most} strings", field=field)
     return tuple(parse_text(one, f"{field}[{index}]", most=4096) for index, one in enumerate(value))
 
 
 def parse_object(value: object, field: str, names: Sequence[str], lenient: bool) -> Mapping[str, object]:
-    """Return an object; one with an unknown field is refused unless `lenient`."""
+    """Validate an object; unknown fields are refused unless `lenient`."""
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         raise ValidationError("must be an object", field=field or "request")
     if not lenient:
@@ -90,14 +90,14 @@ def parse_object(value: object, field: str, names: Sequence[str], lenient: bool)
 
 
 def require_field(body: Mapping[str, object], name: str, within: str = "") -> object:
-    """Return a field that must be there."""
+    """Return a required field."""
     if name not in body:
         raise ValidationError("is required", field=within + name)
     return body[name]
 
 
 def one_of(kind: type[E], value: object, field: str) -> E:
-    """Return a member of a closed set."""
+    """Parse a member of an enumeration."""
     try:
         return kind(value)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Erasure: content that goes for ever, and the proof that it is gone."""
+"""Erasure: permanent removal of content, and the proof of it."""
 
 from __future__ import annotations
 

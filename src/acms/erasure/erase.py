@@ -1,7 +1,7 @@
-"""Erasing, expiring and collecting: three ways in which content goes for ever, and how that is proved.
+"""Erasing, expiring and collecting: three ways to remove content permanently, and the proof of erasure.
 
-*Erase* takes everything that was made from the content along, in every fork. *Expire* is retention: the content goes,
-and the summary that stands for it stays. *Delete* only hides; what no fork reads any more is *collected* by a job.
+*Erase* also removes everything derived from the content, in every fork. *Expire* is retention: it removes the content
+and keeps the summary that replaces it. *Delete* only hides; a job *collects* entries that no fork reads any more.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ from acms.storage.traces import LEAST
 T = TypeVar("T")
 
 LOOK_AGAIN = timedelta(days=1)
-"""When a job that must wait for people, such as one under legal hold, looks again."""
+"""Retry interval of a job that waits for people, such as one under legal hold."""
 BATCH = 500
-"""Entries that go in one commit."""
+"""Entries that are blanked in one commit."""
 _CITES_ORIGINAL = {Kind.MESSAGE: "m_", Kind.FACT: "f_"}
-"""How the ids of originals begin among the sources of a copy: facts also cite the messages they were made from."""
+"""Id prefixes of originals among the sources of a copy: facts also cite the messages they were derived from."""
 PAGE = 500
 
 
@@ -71,22 +71,23 @@ async def erase_entries(
     privacy: Privacy | None = None,
     progress: Progress | None = None,
 ) -> Erasure:
-    """Erase entries that a context reads, and whatever was made from them, in every fork of its tree.
+    """Erase entries that a context reads, and everything derived from them, in every fork of its tree.
 
-    Each is named by its id, or a message by the caller's key: that goes with the content, and names nothing after it.
-    Their edits and what they edit go, every summary that stands for one of them, every fact and summary that names one
-    as a source, directly or not, also in the profile of the namespace; and the same in copies of these contexts. A
-    summary's context is asked to be compacted again where the policy says so (`service` is its outermost level), in the
-    privacy mode of whoever asks, else in that of whoever works it off. Repeating completes what was interrupted.
+    `ids` are entry ids, or the caller's keys of messages; a key is erased with its content and then finds nothing.
+    Also erased are their edits and the entries they edit, every summary that replaces one of them, and every fact and
+    summary that cites one as a source, directly or indirectly, including in the profile of the namespace and in copies
+    of these contexts. If the policy enables it (`service` is its outermost level), the context of an erased summary is
+    compacted again, in the mode `privacy`, or else in the worker's mode. Repeating the call completes an interrupted
+    one.
 
-    An entry that a merge, a copy or a fork's adoption of facts brought here is a copy. Its original stays, with
-    everything made from it, and `Erasure.remaining` lists both.
+    An entry that came by a merge, a copy or a fork's adoption of facts is a copy. Its original stays, with everything
+    derived from it, and `Erasure.remaining` lists both.
 
-    With `verify` what is left is looked for; `Erasure.proof` says how far that goes. With `rewrite` the file, or the
-    tables of the server that held it, are written anew, so that no old version of a row lies in them: that takes room
-    for one more copy, and on a server the right of the owner of the tables and, table by table, a lock. What stops it
-    is a `StorageError` that names the file or table: each is then as it was or anew, and repeating goes on.
-    `EntryNotFoundError` for an id or a key the context does not read, `LegalHoldError` before anything was changed.
+    `verify` searches for residue; `Erasure.proof` is the level of that search. `rewrite` rewrites the file, or the
+    server's tables, so that they hold no old version of a row. That needs space for one more copy, and on a server the
+    rights of the tables' owner and a lock on each table in turn. A failure raises `StorageError` with the name of the
+    file or table; each is then either unchanged or rewritten, and a repeated call continues. Raises
+    `EntryNotFoundError` for an id or key the context does not read, and `LegalHoldError` before any change.
     """
     if not isinstance(ids, Sequence) or isinstance(ids, str | bytes) or not ids:
         raise ValidationError("must be a list of one id or more", field="ids")
@@ -121,9 +122,9 @@ async def erase_context(
     service: CompactionPolicy | None = None,
     progress: Progress | None = None,
 ) -> Erasure:
-    """Erase everything a context ever said itself; its forks see tombstones. A deleted one is found by its id.
+    """Erase all entries that a context owns; its forks see tombstones. A deleted context is found by its id.
 
-    What it inherited is its ancestors'. Its name, settings and tags stay: they say nothing that was said.
+    Inherited entries belong to its ancestors and stay. Its name, settings and tags stay: they hold no entry content.
     """
     name = validation.validate_name(id_or_key, "id_or_key")
     found = [
@@ -145,10 +146,10 @@ async def erase_subject(
     service: CompactionPolicy | None = None,
     progress: Progress | None = None,
 ) -> Erasure:
-    """Erase a whole namespace, or what one actor said: in one namespace, or wherever the tenant has it.
+    """Erase a whole namespace, or the messages of one actor in one namespace or in all of the tenant's.
 
-    A name that is left out is not asked for; one that is given must name something: None, an empty one and "*" raise
-    `ValidationError`, so a variable that was never filled erases nothing.
+    An omitted name does not filter. A given name must not be None, empty or "*", which raise `ValidationError`: an
+    unset variable erases nothing.
     """
     if namespace is ... and actor is ...:
         raise ValidationError("give a namespace, an actor or both", field="namespace")
@@ -177,7 +178,7 @@ async def erase_tenant(
     reason: str = "erased",
     progress: Progress | None = None,
 ) -> Erasure:
-    """Erase everything the tenant of this handle has; `confirm` must be its name."""
+    """Erase all entries of the tenant of this handle; `confirm` must be its name."""
     if confirm != storage.tenant:
         raise ValidationError("must be the name of the tenant whose data goes", field="confirm")
     contexts = await _list_contexts(storage, ContextQuery(deleted=True, limit=PAGE))
@@ -192,7 +193,7 @@ def _require_single_name(value: object, field: str) -> str:
 
 
 class _Erasing:
-    """One erasure: what it was asked to take, and what went so far."""
+    """One erasure: the requested entries, and its progress."""
 
     def __init__(
         self,
@@ -210,20 +211,20 @@ class _Erasing:
         self._progress = progress
         self._privacy = privacy
         self._contexts: dict[str, Context] = {}
-        #: Ids of what is blank by now.
+        #: Ids of the entries that are blank by now.
         self._gone = {link.id for link in asked if link.state is State.ERASED}
         self._texts: set[bytes] = set()
-        #: What was made from something, in the contexts that are known by now.
+        #: Derived entries in the contexts known so far.
         self._made: list[Link] = []
-        #: Facts that were stated by hand and name no source.
+        #: Facts that were stated by hand and cite no source.
         self._stated: list[str] = []
-        #: Facts by hand that repeat an erased message; looked for while its text is there.
+        #: Facts stated by hand that repeat an erased message; found before its text is erased.
         self._statements: list[Remaining] | None = None
-        #: Messages that were blanked, as they were; only with `verify`.
+        #: Messages as they were before they were blanked; only with `verify`.
         self._blanked: list[Entry] = []
 
     async def run(self, *, verify: bool, rewrite: bool) -> Erasure:
-        """Take away what was asked for and what cites it, until nothing new does."""
+        """Erase the requested entries and those that cite them, until no new citations appear."""
         files = proof.require_rewritable_store(self._storage) if rewrite else None
         while True:
             doomed = await self._doomed()
@@ -258,20 +259,20 @@ class _Erasing:
         )
 
     async def _doomed(self) -> list[Link]:
-        """Return what must go as the logs are now: what was asked for first."""
+        """Return the entries to erase in the current state of the logs, the requested ones first."""
         await self._read_lineage(self._asked)
         self._gone.update(link.id for link in self._made if link.state is State.ERASED)
         return list((await self._close_over(self._asked)).links.values())
 
     async def _read_lineage(self, links: Iterable[Link]) -> None:
-        """Read what was made from something, in all contexts that may hold what was made from some entries."""
+        """Read the derived entries of all contexts that may hold derivatives of some entries."""
         roots = {(await self._context(link.owner)).root for link in links}
         self._contexts.update(await _list_tree_contexts(self._storage, roots))
         self._made = [link async for link in _iter_derived_links(self._storage, self._contexts.values())]
         self._stated = [link.id for link in self._made if link.kind is Kind.FACT and not link.sources]
 
     async def _close_over(self, links: Iterable[Link]) -> Reached:
-        """Return some entries with their edits and everything that was made from them."""
+        """Return some entries with their edits and everything derived from them."""
         reached = Reached(links)
         copies = [one for one in self._contexts.values() if read_setting(one.settings, COPIED)]
         followed: set[str] = set()
@@ -311,7 +312,7 @@ class _Erasing:
         return self._contexts[id]
 
     async def _check_holds(self, links: Sequence[Link]) -> None:
-        """Raise when a context that reads one of these is under legal hold."""
+        """Raise `LegalHoldError` if a context that reads one of these is under legal hold."""
         oldest: dict[str, int] = {}
         for link in links:
             oldest[link.owner] = min(link.version, oldest.get(link.owner, link.version))
@@ -328,7 +329,7 @@ class _Erasing:
             )
 
     async def _remember(self, links: Sequence[Link]) -> None:
-        """Keep the texts that go, to look for them afterwards."""
+        """Keep the texts to be erased, to search for them afterwards."""
         for some in _split_batches(links):
             for entry in await self._storage.get([link.id for link in some]):
                 if entry is not None:
@@ -337,7 +338,7 @@ class _Erasing:
                         self._blanked.append(entry)
 
     async def _find_statements(self, doomed: Sequence[Link]) -> list[Remaining]:
-        """Return the facts by hand whose value a message has that goes."""
+        """Return the facts stated by hand whose value occurs in a message to be erased."""
         gone = {link.id for link in doomed}
         facts = await self._live([id for id in self._stated if id not in gone])
         values = [(one, fold_text(str(one.data.get("value", "")))) for one in facts]
@@ -353,7 +354,7 @@ class _Erasing:
         return found
 
     async def _find_remaining(self, doomed: Sequence[Link]) -> tuple[Remaining, ...]:
-        """Return every place that says what is erased and stays."""
+        """Return every remaining entry that repeats erased content."""
         found = [
             *await self._find_originals(doomed),
             *await self._find_sources(doomed),
@@ -365,7 +366,7 @@ class _Erasing:
         return tuple(reversed(once.values()))
 
     async def _find_originals(self, doomed: Sequence[Link]) -> list[Remaining]:
-        """Return what erased entries are copies of, and everything that was made from that."""
+        """Return the originals of erased copies, and everything derived from these originals."""
         erased_of = {link.id: link.id for link in doomed}
         found: list[Remaining] = []
         waiting = list(doomed)
@@ -389,10 +390,10 @@ class _Erasing:
         return found
 
     async def _originals(self, links: Sequence[Link]) -> AsyncIterator[tuple[Link, str]]:
-        """Yield what some entries are direct copies of, each with the id of its copy.
+        """Yield the direct originals of some entries, each with the id of its copy.
 
-        A message or a fact that a merge or an adoption brought names its original as a source. An entry of a copied
-        session has its original at the same version.
+        A message or a fact from a merge or an adoption cites its original as a source. An entry of a copied session has
+        its original at the same version.
         """
         cited = {
             source: link.id
@@ -412,7 +413,7 @@ class _Erasing:
                 continue
             try:
                 original = await self._storage.context(said["context"])
-            except SessionNotFoundError:  # the copy was brought from another store, without its original
+            except SessionNotFoundError:  # the copy was imported from another store, without its original
                 continue
             last = min(max(versions), said["version"])
             async for entry in self._entries(original, after=min(versions) - 1, last=last):
@@ -420,7 +421,7 @@ class _Erasing:
                     yield _link_of_entry(await self._context(entry.context), entry), versions[entry.version]
 
     async def _find_sources(self, doomed: Sequence[Link]) -> list[Remaining]:
-        """Return the messages that erased facts were made from, with the edits and copies of these."""
+        """Return the source messages of erased facts, with their edits and copies."""
         gone = {link.id for link in doomed}
         fact_of = {
             id: link.id for link in doomed if link.kind is Kind.FACT for id in link.sources if id not in gone
@@ -441,10 +442,10 @@ class _Erasing:
         ]
 
     async def _find_repeats(self) -> list[Remaining]:
-        """Return the messages of the tenant that say the same at the same time or under the same key.
+        """Return the tenant's messages with the same content and the same time or key as a blanked one.
 
-        Those were brought twice, by an import for example, and name no original. Only what was blanked by a call with
-        `verify` can be looked for.
+        They were added twice, for example by an import, and cite no original. Only messages that were blanked by a call
+        with `verify` can be compared.
         """
         known: dict[tuple[str, object], Entry] = {}
         for entry in self._blanked:
@@ -460,7 +461,7 @@ class _Erasing:
         return found
 
     async def _entries(self, context: Context, *, after: int, last: int) -> AsyncIterator[Entry]:
-        """Yield what a context reads behind a version, up to another one."""
+        """Yield the entries that a context reads after one version, up to and including another."""
         while after < last:
             page = await self._storage.read(
                 context.id, after=after, before=last + 1, limit=PAGE, deleted=True
@@ -472,18 +473,18 @@ class _Erasing:
             after = page[-1].version
 
     async def _get(self, ids: Sequence[str]) -> list[Entry]:
-        """Return those of some entries that exist."""
+        """Return the existing entries among some ids."""
         found: list[Entry] = []
         for some in _split_batches(ids):
             found += [one for one in await self._storage.get(some) if one is not None]
         return found
 
     async def _live(self, ids: Sequence[str]) -> list[Entry]:
-        """Return those of some entries that have their content."""
+        """Return the entries among some ids that still have content."""
         return [one for one in await self._get(ids) if one.state is State.LIVE]
 
     async def _blank(self, links: Sequence[Link]) -> None:
-        """Blank entries, those that cite others before these or in the same commit: newest first."""
+        """Blank entries newest first, so citing entries go before or together with those they cite."""
         asked = {link.id for link in self._asked}
         owners = {link.owner for link in links if link.id in asked}
         last = [link for link in links if link.id in asked or (len(owners) == 1 and link.owner in owners)]
@@ -505,7 +506,7 @@ class _Erasing:
                         self._progress(done, len(links))
 
     async def _compact_again(self, doomed: Sequence[Link]) -> None:
-        """Ask for a compaction where a summary went: what it stood for is in force again."""
+        """Request a compaction for each context that lost a summary: the entries it replaced are active again."""
         for owner in dict.fromkeys(link.owner for link in doomed if link.kind is Kind.SUMMARY):
             context = await self._storage.context(owner)
             if context.deleted_at is not None:
@@ -522,7 +523,7 @@ class _Erasing:
                 raise result
 
     async def _count_erased(self, owners: set[str]) -> None:
-        """Note how much was erased in every context that reads entries of these."""
+        """Update the erasure count of every context that reads entries of these owners."""
         for context in self._contexts.values():
             if context.id in owners or any(owner in owners for owner, _ in context.lineage):
                 await count_erased(self._storage, context.id)
@@ -533,7 +534,7 @@ class _Erasing:
         return [*(f"{link.id} was made from it" for link in citing), *found]
 
 
-# ── what is read of a tree ──────────────────────────────────────────────────────────────────────────────────────────
+# ── reading a tree ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def _list_contexts(storage: StorageBackend, query: ContextQuery) -> list[Context]:
@@ -550,7 +551,7 @@ async def _list_contexts(storage: StorageBackend, query: ContextQuery) -> list[C
 async def _list_tree_contexts(storage: StorageBackend, roots: Iterable[str]) -> dict[str, Context]:
     """Return every context of some fork trees, of their copies, and of the trees of their namespaces' profiles.
 
-    Deleted ones too.
+    Deleted contexts are included.
     """
     found: dict[str, Context] = {}
     waiting, namespaces = set(roots), set[str]()
@@ -562,7 +563,7 @@ async def _list_tree_contexts(storage: StorageBackend, roots: Iterable[str]) -> 
                 if copy not in found:
                     try:
                         waiting.add((await storage.context(copy)).root)
-                    except SessionNotFoundError:  # it was to be made, and never was
+                    except SessionNotFoundError:  # the copy was planned but never created
                         continue
             if context.namespace not in namespaces:
                 namespaces.add(context.namespace)
@@ -575,7 +576,7 @@ async def _list_tree_contexts(storage: StorageBackend, roots: Iterable[str]) -> 
 async def _iter_own_entries(
     storage: StorageBackend, contexts: Iterable[Context], **selection: Any
 ) -> AsyncIterator[tuple[Context, Entry]]:
-    """Yield the entries that contexts own, deleted ones too."""
+    """Yield the entries that contexts own, including deleted ones."""
     for context in contexts:
         after = context.fork or 0
         while True:
@@ -590,7 +591,7 @@ async def _iter_own_entries(
 async def _find_entries_by_key(
     storage: StorageBackend, reader: Context, keys: Iterable[str]
 ) -> dict[str, Entry]:
-    """Return what a context reads that was said first under some keys, as they are or as they were hidden."""
+    """Return the first messages that a context reads under some keys, by plain key or by its hash."""
     names = {name: key for key in keys for name in (hash_sensitive_key(key), key)}
     found: dict[str, Entry] = {}
     after = 0
@@ -603,7 +604,7 @@ async def _find_entries_by_key(
 
 
 async def _iter_derived_links(storage: StorageBackend, contexts: Iterable[Context]) -> AsyncIterator[Link]:
-    """Yield everything in some contexts that was made from something: facts, summaries, edits, copies of a merge."""
+    """Yield the derived entries of some contexts: facts, summaries, edits, copies of a merge."""
     for context in contexts:
         async for _, entry in _iter_own_entries(storage, [context], kinds=(Kind.FACT, Kind.SUMMARY)):
             yield _link_of_entry(context, entry)
@@ -631,7 +632,7 @@ def _make_remaining(one: Link | Entry, kind: Literal["source", "statement", "cop
 
 
 def _owner_of_version(context: Context, version: int) -> str:
-    """Return the id of the context that has the row of a version."""
+    """Return the id of the context that owns the row of a version."""
     return split_segments(context.id, context.lineage, version, version)[0][0]
 
 
@@ -640,7 +641,7 @@ async def _context_of(storage: StorageBackend, reader: Context, entry: Entry) ->
 
 
 async def _find_legal_hold(storage: StorageBackend, contexts: Iterable[Context]) -> str | None:
-    """Return what of some contexts is under legal hold, in words; None when nothing is."""
+    """Describe the first of some contexts or their namespaces that is under legal hold, or return None."""
     namespaces: set[str] = set()
     for context in contexts:
         if context.settings.get(policy.HOLD):
@@ -667,12 +668,12 @@ def _utc_now() -> datetime:
 async def expire_messages(
     storage: StorageBackend, lease: Lease, *, clock: Callable[[], datetime] = _utc_now
 ) -> Done | Retry | Failed:
-    """Work off a job "expire": delete the content of old messages that a summary stands for.
+    """Run an "expire" job: delete the content of old messages that a summary replaces.
 
-    The payload names the summary by the job that wrote it behind a version (a log that came from another store may have
-    one of another job with this id), and the retention in seconds. A message expires when it is older and, in every
-    live context that reads it, a summary in force stands for it; summaries and derived rows stay.
-    Until all of them are gone the job comes back: when the next one is old enough, or in a day.
+    The payload identifies the summary by the job that wrote it after a version (an imported log may have a summary by
+    another job with this id), and holds the retention in seconds. A message expires when it is older and an active
+    summary replaces it in every live context that reads it; summaries and derived rows stay. Until all messages have
+    expired the job is retried: when the next one is old enough, or in a day.
     """
     context = await storage.context(lease.job.context)
     writer, seconds = lease.job.payload.get("job"), lease.job.payload.get("seconds")
@@ -740,13 +741,13 @@ async def _blank_expired_messages(
 
 @dataclass(frozen=True, slots=True)
 class _InForce:
-    """What is out of force in a context, and which summaries are in force."""
+    """The superseded versions of a context, and its active summaries."""
 
     cover: Cover
     summaries: frozenset[int]
 
     def stand_for(self, version: int) -> bool:
-        """Return whether a summary in force stands for a version."""
+        """Return whether an active summary replaces a version."""
         return self.cover.by(version) in self.summaries
 
 
@@ -759,11 +760,11 @@ async def _read_in_force(storage: StorageBackend, context: Context) -> _InForce:
 async def collect_deleted_entries(
     storage: StorageBackend, lease: Lease, *, clock: Callable[[], datetime] = _utc_now
 ) -> Done | Retry:
-    """Work off a job "collect": erase what only deleted contexts of a tree still have.
+    """Run a "collect" job: erase the entries of a tree that only deleted contexts still read.
 
-    Of every context of the tree that was deleted `COLLECT_AFTER` ago or earlier, its own entries that no live context
-    reads. What others made from them stays: deleting a conversation does not unlearn what it taught. A context that was
-    brought back keeps everything; one that was deleted again since is looked at again when its time has come.
+    These are the own entries of every context that was deleted `COLLECT_AFTER` ago or earlier, unless a live context
+    reads them. Entries derived from them in other contexts stay: deleting a conversation does not delete its facts. A
+    restored context keeps everything; if it was deleted again since, the job is retried when that deletion is due.
     """
     context = await storage.context(lease.job.context)
     now = clock()

@@ -1,4 +1,4 @@
-"""Proof of an erasure: everything that is still found of entries whose content should be gone."""
+"""Proof of an erasure: a search for residue of entries whose content was erased."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ PAGE = 500
 
 @runtime_checkable
 class Rewritable(Protocol):
-    """A store whose files can be written anew without what is erased."""
+    """A store whose files can be rewritten without erased content."""
 
-    #: Where an erased text lies until that is done, in words.
+    #: Places that hold an erased text until then, in words.
     until_rewritten: tuple[str, ...]
 
     async def rewrite(self, contexts: Sequence[str], texts: Sequence[bytes]) -> Rewriting:
-        """Write anew what held the content of some contexts, and look for texts in it where that is possible."""
+        """Rewrite the files or tables of some contexts, and search them for texts where that is possible."""
         ...
 
 
@@ -41,7 +41,7 @@ class FindsRepeats(Protocol):
 
 
 async def find_repeats(storage: StorageBackend, entries: Iterable[Entry]) -> list[str]:
-    """Return the ids of messages of the tenant that have the time or the key of one of these; none if it cannot say."""
+    """Return the ids of the tenant's messages with the time or the key of one of these; none without store support."""
     found = _unwrap_storage(storage)
     asked = list(entries)
     if not asked or not isinstance(found, FindsRepeats):
@@ -52,7 +52,7 @@ async def find_repeats(storage: StorageBackend, entries: Iterable[Entry]) -> lis
 
 
 def require_rewritable_store(storage: StorageBackend) -> Rewritable:
-    """Return the store behind its wrappers; `ConfigurationError` when it has no files to write anew."""
+    """Return the store behind its wrappers; `ConfigurationError` if its files cannot be rewritten."""
     found = _unwrap_storage(storage)
     if not isinstance(found, Rewritable):
         raise ConfigurationError(
@@ -62,7 +62,7 @@ def require_rewritable_store(storage: StorageBackend) -> Rewritable:
 
 
 def describe_unreached_data(storage: StorageBackend, rewriting: Rewriting | None) -> tuple[str, ...]:
-    """Return where no erasure in this store reaches, and what to do there."""
+    """Return the places that an erasure in this store does not reach, and the remedies."""
     found = _unwrap_storage(storage)
     until = found.until_rewritten if isinstance(found, Rewritable) else ()
     return (*(until if rewriting is None else rewriting.unreached), *UNREACHED)
@@ -71,7 +71,7 @@ def describe_unreached_data(storage: StorageBackend, rewriting: Rewriting | None
 def determine_proof_level(
     storage: StorageBackend, rewriting: Rewriting | None, texts: Sized
 ) -> Literal["rows", "bytes"]:
-    """Return what it says that `residue` found nothing of these texts."""
+    """Return how deep the search for these texts was: over "rows", or over all stored "bytes"."""
     searched = getattr(_unwrap_storage(storage), "searches_bytes", False)
     return "bytes" if texts and (searched or (rewriting is not None and rewriting.searched)) else "rows"
 
@@ -85,15 +85,15 @@ def _unwrap_storage(storage: StorageBackend) -> StorageBackend:
 async def find_residue(
     storage: StorageBackend, links: Sequence[Link], contexts: Iterable[str], texts: Sequence[bytes]
 ) -> list[str]:
-    """Return what is still found of erased entries; says where, never what.
+    """Return the places where residue of erased entries is found, never the text itself.
 
-    Rows, hash chains, the jobs of the contexts, and whatever the store itself can say: its keys and derived rows, and
-    on a file every byte, searched for the texts.
+    It searches rows, hash chains, the jobs of the contexts, and the store's own report: its keys and derived rows, and
+    for a file every byte, searched for the texts.
     """
     found: list[str] = []
     ids = [link.id for link in links]
-    while isinstance(storage, WrapperStorage):  # what is stored, not what is remembered of it
-        if isinstance(storage, Searchable):  # a place beside the store
+    while isinstance(storage, WrapperStorage):  # search the store itself, not a cache of it
+        if isinstance(storage, Searchable):  # a wrapper with storage of its own
             for start in range(0, len(ids), PAGE):
                 found += await storage.residue(ids[start : start + PAGE], texts)
         storage = storage.inner
@@ -115,7 +115,7 @@ async def find_residue(
 async def _find_job_references(
     storage: StorageBackend, contexts: Iterable[str], ids: Sequence[str]
 ) -> list[str]:
-    """Return the jobs that still name what is gone."""
+    """Return the jobs whose payload still names an erased entry."""
     found: list[str] = []
     for context in contexts:
         after: str | None = None
@@ -137,10 +137,10 @@ def _has_content(entry: Entry) -> bool:
 
 
 def iter_erased_texts(entry: Entry) -> Iterator[str]:
-    """Yield every text of an entry that must not be found once it is erased."""
+    """Yield every text of an entry that must not be found after its erasure."""
     yield entry.content
     yield from (entry.key or "", entry.actor or "")
-    yield from _iter_strings(entry.data, keys=False)  # its names are ours
+    yield from _iter_strings(entry.data, keys=False)  # its keys are written by the engine
     yield from _iter_strings(entry.metadata)
     for part in entry.parts:
         match part:
@@ -170,7 +170,7 @@ def _iter_strings(value: Json, *, keys: bool = True) -> Iterator[str]:
 
 
 async def _find_chain_problems(storage: StorageBackend, context: Context) -> list[str]:
-    """Return where the hash chain of a log does not verify; a deleted one can be read, but has no head to check."""
+    """Return the failures in the hash chain of a log; a deleted log can be read, but has no head to check."""
     if context.deleted_at is None:
         return [str(problem) for problem in await export.verify(storage, context)]
     oldest = await storage.context(context.lineage[0][0]) if context.lineage else context
@@ -182,7 +182,7 @@ async def _find_chain_problems(storage: StorageBackend, context: Context) -> lis
         after = rest[-1].version if rest else before
         page = await storage.read(context.id, after=after, limit=PAGE, deleted=True)
         entries = [*rest, *page]
-        # One append at a time: its last one may go on on the next page.
+        # Verify whole appends: the last one may continue on the next page.
         more = bool(page)
         cut = len([entry for entry in entries if entry.batch != entries[-1].batch]) if more else len(entries)
         whole, rest = entries[:cut], entries[cut:]

@@ -1,1 +1,1 @@
-"""Privacy: detectors of secrets and personal data, the stage in front of every reader, scans of what is stored."""
+"""Privacy: detectors of secrets and personal data, the redaction stage before every reader, scans of stored data."""

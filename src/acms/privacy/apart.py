@@ -31,7 +31,7 @@ _COOKIE = load_pattern("cookie")
 
 
 def _is_pair(value: str) -> bool:
-    """Tell whether base64 holds `user:password`."""
+    """Return whether base64 encodes `user:password`."""
     try:
         return b":" in a2b_base64(value[: len(value) // 4 * 4])
     except BinasciiError:
@@ -70,7 +70,7 @@ _WORDS = load_pattern("words")
 
 
 def find_mnemonic(text: str, end: int) -> Found | None:
-    """Return twelve words or more: a mnemonic of BIP 39."""
+    """Return a BIP 39 mnemonic of twelve words or more."""
     words = _WORDS.match(text, end)
     if not words or sum(word in get_word_set("function") for word in words[1].lower().split()) > 2:
         return None
@@ -87,7 +87,7 @@ _DEFAULT = load_pattern("default")
 
 
 def find_item_value(text: str, former: str, start: int, end: int) -> int | None:
-    """Return where the value of a name begins that is an item of a list or a block of its own."""
+    """Return the offset of a value that is in a list item or a block of its own, or None."""
     for before, after in ((_LISTED, _ITEM), (_VARIABLE, _DEFAULT)):
         if before.search(former) and (value := after.match(text, end)):
             return value.end()
@@ -96,8 +96,8 @@ def find_item_value(text: str, former: str, start: int, end: int) -> int | None:
 
 # ── tables ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-#: A line of names, each a word or a few. Blanks belong to what stands before them, and a tab is a sign only where no
-#: other one is: read in two ways, a line that is none would be tried in every mixture of them.
+#: A line of names, each of one word or a few. Blanks belong to the preceding name, and a tab is a separator only if
+#: there is no other one: an ambiguous pattern would try every combination on a line that does not match.
 _HEAD = load_pattern("head")
 _OF_IT = re.compile(r"""[\s"'`*]*(?!(?i:hash|encr|min|max|old|last))(?:[\w'-]{1,12}[ _-]?){0,2}""")
 _TITLE = load_pattern("title")
@@ -106,7 +106,7 @@ _ROWS = 200
 
 
 def find_column_values(text: str, start: int, end: int, kind: str, work: Work) -> list[Found]:
-    """Return what stands below a name that heads a column: of lines of CSV, of a table in Markdown."""
+    """Return the values below a name that is a column header, in CSV or in a Markdown table."""
     begin, stop = text.rfind("\n", max(0, start - 300), start) + 1, text.find("\n", end, end + 300)
     if stop < 0 or (begin == 0 and start > 300) or not _HEAD.fullmatch(text, begin, stop):
         return []
@@ -147,7 +147,7 @@ def find_column_values(text: str, start: int, end: int, kind: str, work: Work) -
 
 @cache
 def _index_commands() -> list[tuple[re.Pattern[str], list[tuple[str, int]]]]:
-    """Return literals and the rows they belong to, by a sign that all of these rows need."""
+    """Return literals and the numbers of their rows, grouped by a sign that all of these rows need."""
     found: dict[str, list[tuple[str, int]]] = {}
     for number, row in enumerate(load_table_rows("commands")):
         found.setdefault(row["sign"], []).extend((literal, number) for literal in row["has"])
@@ -155,7 +155,7 @@ def _index_commands() -> list[tuple[re.Pattern[str], list[tuple[str, int]]]]:
 
 
 def find_command_secrets(text: str, low: str, work: Work) -> Iterator[Found]:
-    """Find what commands, calls and addresses are given as a password or a key, by rows of data."""
+    """Find the passwords and keys that commands, calls and addresses contain, by rows of data."""
     for sign, literals in _index_commands():
         if not sign.search(text):
             continue

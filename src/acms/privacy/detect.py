@@ -1,7 +1,7 @@
-"""Privacy: what in a text is sensitive, and the text without it. One stage before every sink.
+"""Privacy: find the sensitive spans of a text and redact them before every sink.
 
-Under `allow` what is clearly sensitive still goes: secrets, keys, cards, bank accounts. Under `redact` email addresses
-and telephone numbers go, too. Under `block` no text leaves at all.
+Clearly sensitive spans are removed even under `allow`: secrets, keys, cards, bank accounts. `redact` also removes email
+addresses and telephone numbers. Under `block` no text leaves at all.
 """
 
 from __future__ import annotations
@@ -16,50 +16,50 @@ from acms.privacy.found import Exhausted, Found, Work
 from acms.privacy.named import find_named_secrets, lower_keeping_offsets
 
 RULES = "2026-11-29"
-"""Version of the rules: the day on which what they find was last changed."""
+"""Version of the rules: the date of the last change to their findings."""
 
-#: Kinds from the most specific to the least: of stretches that overlap the first names the whole.
+#: Kinds from the most specific to the least: the first one names a merged span.
 KINDS = (
     "private_key", "connection_string", "jwt", "api_key", "iban", "credit_card", "national_id", "passport",
     "client_secret", "password", "bearer_token", "token", "secret", "email", "phone",
 )  # fmt: skip
 _RANK = {kind: rank for rank, kind in enumerate(KINDS)}
-#: Kinds that identify a person and open nothing: they go under `redact` only.
+#: Kinds that identify a person but grant no access: they are removed only under `redact`.
 PERSONAL = frozenset(("email", "phone"))
 _MARK = re.compile(rf"\[REDACTED: (?:{'|'.join(KINDS)})\]")
-#: Digits enough for a number of a person, with what may stand between them.
+#: Enough digits for a personal number, with possible separators.
 _DIGITS = re.compile(r"[0-9](?:[^0-9]{0,4}+[0-9]){5}")
 _ROUNDS = 4
 _LEAST = 6
-"""Characters of the shortest stretch that a rule can find something in."""
+"""Least characters of a text in which a rule can match."""
 _NAME = 9
-"""Characters of the shortest text of letters and digits alone, fewer than six digits in a row or nearly so, that a
-rule finds something in: `rootpw` and a value."""
+"""Least characters of an alphanumeric text, without six digits close together, in which a rule can match: `rootpw` and
+a value."""
 
 
 class Sensitive(NamedTuple):
-    """A stretch of a text that is sensitive."""
+    """A sensitive span of a text."""
 
     #: Offset of its first character.
     start: int
     #: Offset after its last character.
     end: int
-    #: What it is: one of `KINDS`.
+    #: One of `KINDS`.
     kind: str
-    #: Whether it goes under `allow`, too.
+    #: Whether it is removed under `allow`, too.
     clear: bool
 
 
 class Redacted(NamedTuple):
-    """A text that may leave, and what was taken out of it."""
+    """A redacted text, and the spans that were removed from it."""
 
     text: str
-    #: Offsets are those of the text before, in order, without overlaps.
+    #: In order, without overlaps; the offsets are those of the original text.
     spans: tuple[Sensitive, ...]
 
 
 def strictest_mode(*modes: Privacy) -> Privacy:
-    """Return the strictest of the modes of a request, its tenant and an item; `allow` of none."""
+    """Return the strictest of some modes, such as those of a request, its tenant and an item; `allow` if none."""
     return max(modes, key=_STRICT.__getitem__, default=Privacy.ALLOW)
 
 
@@ -67,16 +67,16 @@ _STRICT = {Privacy.ALLOW: 0, Privacy.REDACT: 1, Privacy.BLOCK: 2}
 
 
 def redaction_mark(kind: str) -> str:
-    """Return what stands in the place of something sensitive."""
+    """Return the mark that replaces a sensitive span."""
     return f"[REDACTED: {kind}]"
 
 
 def find_sensitive_spans(text: str, mode: Privacy = Privacy.REDACT) -> list[Sensitive]:
-    """Return what `redact` takes out of a text under this mode, in order, without overlaps.
+    """Return the spans that `redact_text` removes under a mode, in order, without overlaps.
 
-    Taking something out changes what stands beside it, so what is left is searched again until nothing is found. A text
-    made to need more rounds than four loses the stretches in question whole, one made to take more work than any of its
-    length should is sensitive as a whole.
+    A removal changes the surroundings of the remaining text, so that is searched again until nothing is found. Pieces
+    that would need more than four rounds are removed whole; a text that exceeds the work limit for its length is
+    sensitive as a whole.
     """
     if len(text) < _NAME and text.isalnum() and text.isascii() and not _DIGITS.search(text):
         return []  # most names are a word, and a reply looks at hundreds
@@ -108,9 +108,9 @@ def _search_until_clean(text: str, mode: Privacy, work: Work) -> list[Sensitive]
 
 
 def redact_text(text: str, mode: Privacy) -> Redacted:
-    """Return a text without what is sensitive under a mode; under `block` it is empty.
+    """Replace the sensitive spans of a text with marks; under `block` the result is empty.
 
-    What was redacted stays as it is when it is redacted again. Token counts must be taken anew.
+    Redacting a redacted text again does not change it. Count its tokens again.
     """
     if mode == Privacy.BLOCK:
         return Redacted("", ())
@@ -127,7 +127,7 @@ def redact_text(text: str, mode: Privacy) -> Redacted:
 
 
 def safe_key(key: str) -> bool:
-    """Tell whether a key, an id or an entity may be shown as it is: nothing sensitive was found in it."""
+    """Return whether a key, an id or an entity contains nothing sensitive and may be shown unchanged."""
     return not find_sensitive_spans(key)
 
 
@@ -159,7 +159,7 @@ def _run_detectors(text: str, mode: Privacy, work: Work) -> list[Found]:
 
 
 def _merge_overlaps(found: Sequence[Found], offset: int) -> list[Sensitive]:
-    """Return stretches in order, those that overlap as one of the most specific kind among them."""
+    """Return spans in order, with overlapping ones merged into one of their most specific kind."""
     merged: list[Sensitive] = []
     for one in sorted(found):
         start, end, kind = one.start + offset, one.end + offset, one.kind
@@ -174,7 +174,7 @@ def _merge_overlaps(found: Sequence[Found], offset: int) -> list[Sensitive]:
 
 
 def _split_at_marks(text: str) -> list[tuple[int, int]]:
-    """Return what lies between the marks of an earlier redaction."""
+    """Return the spans between the marks of an earlier redaction."""
     ends = [(one.start(), one.end()) for one in _MARK.finditer(text)]
     starts = [0, *(end for _, end in ends)]
     stops = [*(start for start, _ in ends), len(text)]

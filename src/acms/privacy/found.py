@@ -1,4 +1,4 @@
-"""What detectors look for and return, and how much work they may do on a text."""
+"""The names that detectors look for, their findings, and the limit on their work."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Found(NamedTuple):
-    """A sensitive stretch of a text, before overlaps are settled."""
+    """A sensitive span of a text, before overlaps are merged."""
 
     start: int
     end: int
@@ -14,17 +14,17 @@ class Found(NamedTuple):
 
 
 class Name(NamedTuple):
-    """A name of something secret, where it stands and what it is of."""
+    """A name of a secret, its position, and the kind of the secret."""
 
     start: int
-    #: Offset after all that belongs to the identifier it stands in.
+    #: Offset after the identifier that contains it.
     end: int
     kind: str
     #: The word itself, in lower case.
     word: str
-    #: What follows it in its identifier.
+    #: The rest of its identifier.
     rest: str = ""
-    #: Whether its value must look drawn at random: of a key of which only is said whose it is.
+    #: Whether its value must look random: true for a key of which only the owner is named.
     drawn: bool = False
     #: Form of its value in a sentence: "code" (digits), "stated code" (digits after a verb), "login" (a name and a
     #: password), "phrase" (words), "" (any).
@@ -36,9 +36,9 @@ class Exhausted(Exception):
 
 
 class Work:
-    """The work that one text may take: characters that detectors read of it, counted before they read them.
+    """A limit on the work for one text, in characters, counted before detectors read them.
 
-    Detectors are linear, so that no text should come near the limit; one that does is stopped and taken out whole.
+    Detectors are linear, so no text should come near the limit; a text that exceeds it is removed whole.
     """
 
     PER_CHARACTER = 400
@@ -48,7 +48,7 @@ class Work:
         self.left = self.AT_LEAST + self.PER_CHARACTER * size
 
     def spend(self, characters: int) -> None:
-        """Count characters that are about to be read; raise when there were too many."""
+        """Count characters that are about to be read; raise `Exhausted` above the limit."""
         self.left -= characters
         if self.left < 0:
             raise Exhausted

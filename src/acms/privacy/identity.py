@@ -1,4 +1,4 @@
-"""Numbers that a state gives to a person, of ten countries and more, and numbers of passports.
+"""Detectors of national identity numbers, of more than ten countries, and of passport numbers.
 
 `privacy-numbers.jsonl` has their shapes, names and sources, the checks are here: ranges (US), mod 97 (FR, BE), mod 23
 (ES), odd and even letters (IT), weights (NL, PL, BR, CN), ISO 7064 mod 11,10 (DE), Luhn (SE, CA), Verhoeff (IN).
@@ -18,7 +18,7 @@ def _weighted_sum(digits: str, weights: tuple[int, ...]) -> int:
 
 
 def check_luhn(digits: str) -> bool:
-    """Tell whether Luhn's check of a number is right."""
+    """Return whether the Luhn checksum of a number is valid."""
     return (
         not (sum(map(int, digits[::-2])) + sum(sum(divmod(2 * int(one), 10)) for one in digits[-2::-2])) % 10
     )
@@ -102,7 +102,7 @@ _APART = re.compile(r"[ .+-]")
 
 
 def find_national_ids(text: str, low: str, work: Work) -> Iterator[Found]:
-    """Find personal numbers."""
+    """Find national identity numbers."""
     for row in load_table_rows("numbers"):
         names = row["names"]
         if names and not [name for name in names if name in low]:
@@ -130,7 +130,7 @@ _VALUE = re.compile(
 
 
 def find_passports(text: str, low: str, work: Work) -> Iterator[Found]:
-    """Find what has the shape of a passport's number and stands within a line after the word."""
+    """Find passport numbers by their shape, at most `_NEAR` characters after the word on the same line."""
     for name in _PASSPORT.finditer(low):
         work.spend(100)
         line = low.find("\n", name.end(), name.end() + _NEAR)

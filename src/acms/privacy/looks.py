@@ -1,4 +1,4 @@
-"""What a value looks like: how much it looks made up, and which look says that it is none."""
+"""The look of a value: how random it looks, and whether it looks like something other than a secret."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from acms.privacy.rules import get_word_set, load_pattern
 
 DIGIT = re.compile("[0-9]")
 LETTER = re.compile(r"[^\W\d_]")
-#: What people put into passwords and code seldom puts into names.
+#: Characters that are common in passwords and rare in names of code.
 ODD = re.compile(r"[!@#$%^&*?+~<]")
 SCRIPT = re.compile("[\u3000-\u30ff\u3400-\u9fff\uac00-\ud7af\uff01-\uff0f\uff1a-\uff20]")
 
-#: What stands in the place of a value, in lower case.
+#: Placeholders for a value, in lower case.
 _STAND_IN = load_pattern("stand in")
 _PATH = load_pattern("path")
 _VARIABLE = re.compile(r"\$(?:[A-Z_][A-Z0-9_]*|[a-z_]+)")
 
 
 def is_placeholder_value(value: str) -> bool:
-    """Tell whether a value is none: a variable, a path, dots, or words for what should stand there."""
+    """Return whether a value is a placeholder: a variable, a path, dots, or words that describe the value."""
     return (
         value[:1] in tuple("<[{(}")
         or value[-1:] in tuple(">]})")
@@ -31,12 +31,12 @@ def is_placeholder_value(value: str) -> bool:
     )
 
 
-#: Words for a secret, alone or with what it is of: `password`, `db_pass`, `myToken2`.
+#: Words for a secret, alone or with a qualifier: `password`, `db_pass`, `myToken2`.
 _NAMED = load_pattern("value named")
 
 
 def names_itself(value: str) -> bool:
-    """Tell whether a value says what should stand there, as in `user:password@host`."""
+    """Return whether a value is a placeholder or a name for itself, as in `user:password@host`."""
     return is_placeholder_value(value) or _NAMED.fullmatch(value) is not None
 
 
@@ -49,7 +49,7 @@ _TECHNICAL = load_pattern("technical")
 
 
 def looks_harmless(value: str) -> bool:
-    """Tell whether an unquoted value looks like something else: an expression, a version, a place in a file."""
+    """Return whether an unquoted value looks like an expression, a version or a place in a file."""
     return (
         EXPRESSION.fullmatch(value) is not None or _TECHNICAL.fullmatch(value) is not None
     ) and not _JOINING.fullmatch(value)
@@ -74,7 +74,7 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 def looks_random(value: str) -> bool:
-    """Tell whether a value was drawn at random: digits of base 16, or letters and digits that change as no words do."""
+    """Return whether a value looks random: hexadecimal, or letters and digits that alternate more than in words."""
     if _HEX.fullmatch(value) or _UUID.fullmatch(value):
         return shannon_entropy(value) > 2.8 and LETTER.search(value) is not None
     return (
@@ -85,7 +85,7 @@ def looks_random(value: str) -> bool:
 
 
 def rate_randomness(value: str) -> int:
-    """Return how much a value looks made up: 0 a word or a number, 1 varied, 2 letters and digits, 3 mixed or drawn."""
+    """Return how random a value looks: 0 a word or a number, 1 varied, 2 letters and digits, 3 mixed or random."""
     if not LETTER.search(value):
         return 0
     inner = value.strip("?.,:;")
@@ -115,12 +115,12 @@ def rate_randomness(value: str) -> int:
     return 1 if ODD.search(inner) or (mixed and inner.isalnum()) or words else 0
 
 
-#: What ends a value without quotes: a comma before a space, the next parameter, an escape.
+#: The end of a value without quotes: a comma before a space, the next parameter, an escape.
 _ENDS = load_pattern("ends")
 
 
 def trim_bare_value(value: str) -> str:
-    """Return an unquoted value without what ends it: a comma, the next parameter, a closing bracket, a full stop."""
+    """Return an unquoted value up to a comma, the next parameter, a closing bracket or a full stop."""
     end = _ENDS.search(value)
     if end:
         value = value[: end.start()]
@@ -135,19 +135,19 @@ _REST = re.compile(r"(?:[^\s\"'`<>“”,;&\\)\]}]|<(?=\d))*+")
 
 
 def rest_of(text: str, end: int, stop: int = maxsize) -> int:
-    """Return the end of a value that was judged by its first characters, at most `stop`."""
+    """Return the end of a value of which only the first characters were checked, at most `stop`."""
     rest = _REST.match(text, end, stop)
     return rest.end() if rest else end
 
 
 def is_stop_word(value: str) -> bool:
-    """Tell whether a value is a word that says something of a value: required, invalid, hidden."""
+    """Return whether a value is a word that describes a value: required, invalid, hidden."""
     low = value.lower()
     return low in get_word_set("stop") or low.rstrip("?!.") in get_word_set("stop")
 
 
 def is_no_value(text: str, value: str, start: int) -> bool:
-    """Tell whether something can be no value of any name: a word about values, what stands for one."""
+    """Return whether a string cannot be the value of any name: too short, a stop word, a placeholder, a mask."""
     return (
         len(value) < 4
         or is_stop_word(value)
@@ -163,7 +163,7 @@ def is_no_value(text: str, value: str, start: int) -> bool:
 
 
 def looks_like_secret(value: str) -> bool:
-    """Tell whether a value looks made up by itself: mixed, or with several digits, and no name of something else."""
+    """Return whether a value looks like a secret by itself: mixed or with several digits, and not a name."""
     several = sum(map(str.isdigit, value)) > 1 or ODD.search(value) is not None
     look = rate_randomness(value) + several
     return (
@@ -174,7 +174,7 @@ def looks_like_secret(value: str) -> bool:
     )
 
 
-#: What counts something after a number, which is then no secret.
+#: Units after a number, which is then not a secret.
 COUNTED = load_pattern("counted")
 #: A word and a number of one digit.
 COUNTER = re.compile(r"[A-Za-z]+(?:[_-][A-Za-z]+)*[_-]?\d")

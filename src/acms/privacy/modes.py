@@ -1,8 +1,7 @@
-"""Exposure: under which mode of privacy an item is shown or stored, and what is told of that.
+"""Exposure: the privacy mode in which an item is shown or stored, and reports about redactions.
 
-What a mode takes out is decided in `acms.privacy.redact_entry`.
-
-Apart from there because every session asks it, and few need the rules that find what is sensitive.
+`acms.privacy.redact_entry` decides what a mode removes. It is a separate module because every session needs the modes,
+and few need the detection rules.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ _STRICT = {None: -1, Privacy.ALLOW: 0, Privacy.REDACT: 1, Privacy.BLOCK: 2}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleared(Entry):
-    """An entry as it may leave: its `privacy` is the mode it is shown under, its tokens are those of what is left."""
+    """A redacted entry: `privacy` is the mode it is shown under, and its tokens are those of the redacted content."""
 
     redaction: Redaction
-    #: Stretches of the stored content, and the characters that stand in the place of each.
+    #: Replaced spans of the stored content, each with the length of its replacement in characters.
     moves: tuple[tuple[int, int, int], ...] = ()
 
     def moved(self, found: Sequence[Span]) -> list[Span]:
-        """Return stretches of the stored content as stretches of this one; one that begins in a mark has all of it."""
+        """Map spans of the stored content to the redacted content; a span that begins in a mark includes all of it."""
         return [(self._place(start, 0), self._place(end, 1)) for start, end in found]
 
     def _place(self, at: int, side: int) -> int:
@@ -41,7 +40,7 @@ class Cleared(Entry):
 
 
 def mode_of(configured: Privacy | None, item: Privacy) -> Privacy | None:
-    """Return the mode an item is shown under: the strictest; None where neither asks for anything (decision 0046)."""
+    """Return the mode an item is shown under: the stricter one, or None if neither requires one (decision 0046)."""
     if configured is None:
         return None if item is Privacy.ALLOW else item
     return stricter_mode(configured, item)
@@ -51,18 +50,18 @@ Mode = TypeVar("Mode", Privacy, "Privacy | None")
 
 
 def stricter_mode(one: Mode, other: Mode) -> Mode:
-    """Return the one of two modes under which less is shown; None asks for less than any."""
+    """Return the stricter of two modes; None is the least strict."""
     return max(one, other, key=_STRICT.__getitem__)
 
 
 def stored_mode(configured: Privacy | None, item: Privacy) -> Privacy:
-    """Return what is taken out of an item before it is stored: of a blocked one as much as under `redact`."""
+    """Return the mode in which an item is redacted before it is stored: a blocked item as under `redact`."""
     found = mode_of(configured or Privacy.ALLOW, item)
     return Privacy.REDACT if found is Privacy.BLOCK else found or Privacy.ALLOW
 
 
 def list_redactions(shown: Iterable[str], told: Mapping[str, object]) -> tuple[Redacted, ...]:
-    """Return what was taken out of the entries that are shown, each once; `told` has them as they are shown, by id."""
+    """Return the redactions of the shown entries, each once; `told` maps ids to the entries as shown."""
     found: dict[str, Redacted] = {}
     for id in shown:
         redaction: Redaction | None = getattr(told.get(id), "redaction", None)
@@ -72,7 +71,7 @@ def list_redactions(shown: Iterable[str], told: Mapping[str, object]) -> tuple[R
 
 
 def describe_redaction(one: Redacted) -> str:
-    """Return what was taken out of an entry, in words."""
+    """Describe the redaction of an entry in words."""
     if one.mode is Privacy.BLOCK:
         return "its text was withheld"
     counts = ", ".join(f"{count} {kind}" for kind, count in one.kinds)
@@ -80,5 +79,5 @@ def describe_redaction(one: Redacted) -> str:
 
 
 def privacy_of_sources(entries: Iterable[Entry]) -> Privacy:
-    """Return how private a text made from some entries is: a blocked one is not part of it."""
+    """Return the privacy of a text derived from some entries; blocked entries are not part of it."""
     return Privacy.REDACT if any(entry.privacy is Privacy.REDACT for entry in entries) else Privacy.ALLOW

@@ -1,7 +1,7 @@
-"""Values that a word beside them calls secret: in prose, code, configuration, headers and tables, in many languages.
+"""Secrets named by an adjacent word: in prose, code, configuration, headers and tables, in many languages.
 
-A name such as "password" is looked for first. What it is given by a sign (`password = …`) needs to look like a value;
-what only stands near it needs to look made up, the more the further away it is.
+A name such as "password" is searched first. A value that a sign assigns (`password = …`) must look like a value; a
+value that is only near the name must look random, the more so the further away it is.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ _WHOLE = frozenset(
 #: One search finds them all; most texts hold no character beyond ASCII and need half of the words.
 _PLAIN = re.compile(one_of([word for word in _KINDS if word.isascii()]))
 _ALL = re.compile(one_of(list(_KINDS)))
-#: Names that are written together with what they are of, though they are short.
+#: Prefixes that are joined to a name to form a compound.
 _COMPOUND = re.compile(r"(?:store|key|user|db|root|bind|admin|auth|smtp|mail|ftp|api|wlan|wifi|passwort)$")
 _TAIL = re.compile(r"[A-Za-z0-9_\-]{0,40}+")
 _SPLIT = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
-#: What stands before a name that is a part of something else: of a template, a path, a URN, the name of a hash.
+#: The text before a name that is part of something else: a template, a path, a URN, the name of a hash.
 _REFERENCE = load_pattern("reference")
 _PATH = load_pattern("name in path")
 _NETWORK = re.compile(r"(?<![a-z])(?:wi-?fi|wlan|ssid)(?![a-z])")
 _FOREIGN_KEY = load_pattern("foreign key")
 
 
-#: Lists of names whose values have digits: without one near there is nothing to look for.
+#: Lists of names whose values have digits: without a digit nearby there is nothing to find.
 _WITH_DIGITS = frozenset(("code", "code_of", "sign in"))
 _PHRASES = frozenset(load_word_lists()["phrases"])
 _LOCKS = one_of(load_word_lists()["locks"])
@@ -62,13 +62,13 @@ _LOCK_AFTER = re.compile(
 
 
 def lower_keeping_offsets(text: str) -> str:
-    """Return a text in lower case with the same offsets: "İ" alone would become two characters."""
+    """Return a text in lower case with unchanged offsets: only "İ" would become two characters."""
     low = text.lower()
     return low if len(low) == len(text) else text.replace("İ", "i").lower()
 
 
 def find_secret_names(text: str, low: str, work: Work) -> Iterator[Name]:
-    """Find names of something secret."""
+    """Find names of secrets."""
     for found in (_PLAIN if low.isascii() else _ALL).finditer(low):
         work.spend(100)
         name = _read_name(text, low, found.start(), found.end(), found[0])
@@ -77,7 +77,7 @@ def find_secret_names(text: str, low: str, work: Work) -> Iterator[Name]:
 
 
 def _read_name(text: str, low: str, start: int, end: int, word: str) -> Name | None:
-    """Return the name that a word of the lists is where it stands, or None if it names no secret there."""
+    """Return the name at a word of the lists, or None if it names no secret there."""
     kind = _KINDS[word]
     former = low[max(0, start - 48) : start]
     if kind in _WITH_DIGITS and not DIGIT.search(text, max(0, start - 110), end + 110):
@@ -151,7 +151,7 @@ def _extend_name(text: str, name: Name, former: str) -> Name | None:
 
 
 def _is_of_lock(low: str, start: int, end: int) -> bool:
-    """Tell whether a code is one of a door, an alarm, a card: what it opens stands before it or right after it."""
+    """Return whether a code is of a door, an alarm or a card: the text names that before it or right after it."""
     before = low[max(0, start - 48) : start]
     if before.rstrip(" -_").endswith(_OTHER_CODES):
         return False
@@ -159,7 +159,7 @@ def _is_of_lock(low: str, start: int, end: int) -> bool:
 
 
 def _begins_word(text: str, start: int, former: str) -> bool:
-    """Tell whether a word begins here: after no letter, after a small one as a capital, or after what it is of."""
+    """Return whether a word begins here: not after a letter, as a capital after a small one, or in a compound."""
     before = text[max(0, start - 1) : start]
     joined = before.isalpha() and before < "\u2e80" and not (text[start].isupper() and before.islower())
     return not joined or _COMPOUND.search(former) is not None
@@ -176,7 +176,7 @@ def _ends_word(text: str, end: int) -> bool:
 
 
 def _is_name_suffix(rest: str) -> bool:
-    """Tell whether a name with this behind it still names the secret itself: `password_value`, `token2`."""
+    """Return whether a name with this suffix still names the secret itself: `password_value`, `token2`."""
     return all(part.isdigit() or part.lower() in get_word_set("still") for part in _SPLIT.findall(rest))
 
 
@@ -186,7 +186,7 @@ _HARMLESS = tuple(load_word_lists()["harmless_of"])
 
 # ── values ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-#: Every alternative begins with a character or a set of them, so that most places are refused at a look.
+#: Every alternative begins with a character or a set of them, so most positions are rejected by the first character.
 _SIGN = load_pattern("sign")
 _VALUE = load_pattern("value")
 _EQUAL, _GIVES = frozenset(("=", ":=", "flag", "%3d", "%3D")), frozenset(":：->|")
@@ -195,7 +195,7 @@ _VALUE_BEGIN = re.compile(r"""[ \t]{0,12}+["'`“「*]{0,2}""")
 _PHRASE_END = re.compile(r"""["'`”」*]|[.,]?[ \t]*(?:\r?\n|$)""")
 _LINE_END = re.compile(r"[ \t]*(?:\r?\n|$)")
 _ON = re.compile(r"[ \t]+[a-z]+(?![\w=:@/.-]*[=:@])")
-#: What must stand before a name that some sign gives a value: a bracket, a tag, the name of a setter.
+#: The text required before a name for some signs: a bracket, a tag, the name of a setter.
 _NEEDS = {
     ",": re.compile(r"""[(\[][ \t\n]{0,4}["'][\w.:#\[\]='-]{0,48}$"""),
     ">": re.compile(r"<[\w.:-]{0,48}$"),
@@ -209,7 +209,7 @@ _LOGIN = load_pattern("login before")
 
 
 def find_named_secrets(text: str, low: str, work: Work) -> list[Found]:
-    """Find what prose, code, configuration, headers and commands call a password, a key, a token or a secret."""
+    """Find passwords, keys, tokens and secrets that are named in prose, code, configuration, headers and commands."""
     found: list[Found] = []
     passed = 0
     for name in find_secret_names(text, low, work):
@@ -225,7 +225,7 @@ def find_named_secrets(text: str, low: str, work: Work) -> list[Found]:
 
 
 def _find_secret(text: str, low: str, name: Name, work: Work) -> Found | None:
-    """Return the value of a name: given by a sign, in a sentence after it, before it, or in an answer."""
+    """Return the value of a name: assigned by a sign, in a sentence after or before it, or in an answer."""
     if name.kind in ("header", "cookie"):
         return apart.find_header_credential(text, name.end, name.kind, name.word)
     if name.kind == "phrase":
@@ -242,7 +242,7 @@ def _find_secret(text: str, low: str, name: Name, work: Work) -> Found | None:
 
 
 def _phrase_or_code(text: str, name: Name, at: int) -> Found | None:
-    """Return the words or the digits that a sign gives to a name."""
+    """Return the passphrase or the code that a sign assigns to a name."""
     if name.kind != "password":
         return None
     begin = _VALUE_BEGIN.match(text, at)
@@ -256,7 +256,10 @@ def _phrase_or_code(text: str, name: Name, at: int) -> Found | None:
 
 
 def _find_assignment(text: str, low: str, name: Name) -> tuple[int, str] | tuple[()] | None:
-    """Return where what a sign or a command gives to a name begins, and the sign; () when that is no value."""
+    """Return the offset of the value that a sign or a command assigns to a name, and the sign.
+
+    Return () if the sign assigns no value, or None if there is no usable sign.
+    """
     former = low[max(0, name.start - 90) : name.start]
     close = prose.CLOSE.match(text, name.end)
     at = close.end() if close else name.end
@@ -311,7 +314,7 @@ _NAMES = re.compile(r"(?:[A-Z]?[a-z]{3,}+[._-]?)++")
 def _is_plausible_value(
     text: str, value: str, start: int, name: Name, stated: bool, quoted: bool, op: str
 ) -> bool:
-    """Tell whether what a sign gives to a name is a secret, no type, call, variable or word of prose."""
+    """Return whether an assigned value is a secret, not a type, a call, a variable or a word of prose."""
     if (
         is_no_value(text, value, start)
         or (not quoted and looks_harmless(value))
@@ -348,7 +351,7 @@ def _is_plausible_value(
 
 
 def _is_passphrase(value: str) -> bool:
-    """Tell whether some words are a passphrase: four at least, and not a sentence about one."""
+    """Return whether some words are a passphrase: at least four, and not a sentence about one."""
     some = value.split()
     return (
         len(some) > 3 and value.islower() and all(map(str.isalnum, some)) and sum(map(is_stop_word, some)) < 2

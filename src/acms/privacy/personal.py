@@ -1,6 +1,6 @@
-"""What belongs to a person: email addresses, telephone numbers, bank accounts, payment cards.
+"""Detectors of personal data: email addresses, telephone numbers, bank accounts, payment cards.
 
-Numbers are taken by their shape and their checksum: ISO 13616 (IBAN, mod 97), ISO/IEC 7812 (cards, Luhn), E.164
+Numbers are recognized by shape and checksum: ISO 13616 (IBAN, mod 97), ISO/IEC 7812 (cards, Luhn), E.164
 (telephone numbers, at most fifteen digits after the country code).
 """
 
@@ -31,7 +31,7 @@ _MESSAGE = load_pattern("mail message")
 
 
 def _is_machine_address(text: str, start: int, name: str, domain: re.Match[str]) -> bool:
-    """Tell whether what looks like an email address names a host, a message, a release, an account of a network."""
+    """Return whether an apparent email address names a host, a message, a release or an account of a network."""
     before = text[start - 1 : start]
     if before in ("@", "$", "%"):
         return True  # a handle of the fediverse, a variable
@@ -54,7 +54,7 @@ _UNREAD = re.compile(r"(?i)(?:no|do-?not|dont)[._-]?reply")
 
 
 def _is_dummy_email(name: str, domain: str) -> bool:
-    """Tell whether an email address shows how one is written, or that nobody reads what is sent there."""
+    """Return whether an email address is an example or a no-reply address."""
     if domain.lower().endswith(".tld") or _UNREAD.fullmatch(name):
         return True
     site = _SITE.fullmatch(domain)
@@ -73,7 +73,7 @@ def find_emails(text: str, work: Work) -> Iterator[Found]:
         after = domain.end()
         name = local[0][::-1].lstrip(".-+'%") if local else ""
         if not name.isascii() and (plain := _PLAIN_NAME.search(name)):
-            name = plain[0]  # what stands before it is a sentence without blanks
+            name = plain[0]  # the text before it is a sentence without blanks
         if (
             not name
             or name.endswith(".")
@@ -92,7 +92,7 @@ def find_emails(text: str, work: Work) -> Iterator[Found]:
         )
 
 
-#: What stands before the host of an address of the web.
+#: The text before the host of a web address.
 _USERINFO = re.compile(r"://[^\s/?#@]{0,128}$")
 _USER = load_pattern("user")
 _HOST = re.compile(r"@[A-Za-z0-9][\w.-]{0,120}+(?::\d{2,5}|/)|@(?:tcp|udp|unix)\(")
@@ -116,7 +116,7 @@ _DIGITS = re.compile(r"[+(0-9](?:[0-9()]|[ \u00a0\u2009\u202f.\-/]{1,3}(?=[0-9(]
 
 
 def _joins_word(char: str) -> bool:
-    """Tell whether a number that follows a character is part of a word: not in scripts that put no blanks between."""
+    """Return whether a number after this character is part of a word; not in scripts without blanks between words."""
     return char.isalnum() and not "\u2e80" <= char <= "\ud7af"
 
 
@@ -125,15 +125,15 @@ _NATIONAL = load_pattern("phone national")
 _CALLED = load_pattern("phone called")
 _DATE = load_pattern("date")
 _SHORT = load_pattern("numbered")
-#: What stands before digits in a dump of bytes.
+#: The text before digits in a hex dump.
 _PAIRS = re.compile(r"(?<![0-9A-Za-z])(?:[0-9A-Fa-f]{2} {1,2}){2}$")
 _COUNTED = re.compile(r"00\d{0,3}[ .\-/]+0")
-#: Country codes of E.164 by their first digits; what is not here is nobody's.
+#: Country codes of E.164 by their first digits; all others are unassigned.
 _CODES = load_pattern("phone codes")
 
 
 def find_phone_numbers(text: str, work: Work) -> Iterator[Found]:
-    """Find telephone numbers: international ones, national ones written in groups, any that is called one."""
+    """Find telephone numbers: international ones, national ones in groups, and any that the text calls one."""
     for match in _DIGITS.finditer(text):
         work.spend(100)
         start, number = match.start(), match[0].rstrip("( \u00a0\u2009\u202f.-/")
@@ -170,13 +170,13 @@ def _is_phone(text: str, start: int, stop: int, number: str) -> bool:
     return size <= 13 and called
 
 
-#: What is said of telephones near a number, not only right before it.
+#: Words for telephones near a number, not only right before it.
 _NEAR = load_pattern("phone near")
 _NEIGHBOUR = re.compile(r"\d[ \t,;|/]{1,8}$")
 
 
 def _is_national_phone(text: str, start: int, stop: int, number: str) -> bool:
-    """Tell whether a number in a national format is a telephone's: by brackets, hyphens or what is said near."""
+    """Return whether a number in a national format is a telephone number, by brackets, hyphens or nearby words."""
     score = 2 * ("(" in number) + ("-" in number) + ("/" in number) + (number[0] in "0(")
     score += 2 * (_NEAR.search(text, max(0, start - 60), min(len(text), stop + 24)) is not None)
     quoted = text[start - 1 : start] == text[stop : stop + 1] == "'"
@@ -193,7 +193,7 @@ _SMALL = re.compile(r"[a-z]{2}[0-9]{2}(?:[ \u00a0-]?[a-z0-9]){11,30}+")
 
 
 def find_ibans(text: str, work: Work) -> Iterator[Found]:
-    """Find international bank account numbers whose length and checksum are right."""
+    """Find international bank account numbers with valid length and checksum."""
     for match in chain(_IBAN.finditer(text), _SMALL.finditer(text) if "iban" in text.lower() else ()):
         work.spend(50)
         raw = match[0].upper()
@@ -210,7 +210,7 @@ def find_ibans(text: str, work: Work) -> Iterator[Found]:
 # ── payment cards ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 _CARD = load_pattern("card")
-#: Digits alone, for they are also what ids and article numbers look like: only of issuers whose ranges are narrow.
+#: Ungrouped digits, which also look like ids and article numbers: only of issuers with narrow ranges.
 _PLAIN = load_pattern("card plain")
 #: A group of four before a group of four: "DE89 ", "1234-".
 _PART = re.compile(r"(?<![0-9A-Za-z])(?:[A-Z]{2}[0-9]{2}|[0-9]{4})[ \u00a0-]$")
@@ -219,7 +219,7 @@ _ISSUERS = load_pattern("card issuers")
 
 
 def find_card_numbers(text: str, work: Work) -> Iterator[Found]:
-    """Find numbers of payment cards: a known issuer, grouped as cards are, Luhn's check right."""
+    """Find numbers of payment cards: a known issuer, the usual grouping, a valid Luhn checksum."""
     for match in _CARD.finditer(text):
         work.spend(50)
         start, gap = match.start(), match["gap"]

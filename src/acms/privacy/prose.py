@@ -1,8 +1,8 @@
-"""Secrets in sentences, in many languages: a name, what ties a value to it, and what the value looks like.
+"""Secrets in sentences, in many languages: a name, the tie between it and a value, and the look of the value.
 
 A value may follow its name ("the PIN of the door is 4711"), come before it ("use hunter22 as the password"), answer a
-question, or stand in a request to sign in. The looser the tie, the more the value must look made up. Words are data; no
-sentence is.
+question, or be part of a request to sign in. The looser the tie, the more random the value must look. Words are data;
+sentences are not.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _MOST = 7
 _OPEN, _SHUT = "\"'`“„«「『(*", "\"'`”“»」』)*"
 _WORD = re.compile(r"\S+")
 _QUOTED = re.compile(r"""["'`>]|<(?!\d)""")
-#: What a word begins with that is written without blanks: Chinese, Japanese, Korean.
+#: The beginning of a word in a script without blanks: Chinese, Japanese, Korean.
 _SCRIPTED = re.compile("[\u2e80-\uffff][\u2e80-\uffff「“\"']*")
 _STOPS = (".", "?", "!", ";")
-#: What follows a value in Japanese: "…を4711に変更", "4711と入力".
+#: Postpositions of a value in Japanese: "…を4711に変更", "4711と入力".
 _POSTPOSED = re.compile(r"""["'”」』]?(?:(?P<enter>[とを]入力|と打)|[にへ])""")
 
 
@@ -51,16 +51,16 @@ def find_phrased_secret(text: str, low: str, name: Name, work: Work) -> Found | 
 # ── after the name ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-#: What right after a name makes it a part of an expression, an address or a question.
+#: Text right after a name that makes it part of an expression, an address or a question.
 _NO_SENTENCE = re.compile(r"[=@|:/\\<>&?.;({]|\S=")
 #: Verbs of a change.
 _TURNED = tuple(get_word_set("turned"))
-#: Ties that say of what follows them that it is the value.
+#: Ties that introduce the value itself.
 _TIED = ("stated", "named", "changed")
 
 
 def _find_after(text: str, low: str, name: Name) -> Found | None:
-    """Return the value that a sentence gives after a name: the more it looks made up, the further away it may be."""
+    """Return the value that a sentence gives after a name: the more random it looks, the further away it may be."""
     line = low.find("\n", name.end, name.end + _REACH)
     stop = line if line >= 0 else name.end + _REACH
     if "code" in name.form and not DIGIT.search(text, name.end, stop):
@@ -82,7 +82,7 @@ class _Scan:
 
     def __init__(self, text: str, low: str, name: Name, stop: int) -> None:
         self.text, self.low, self.name, self.stop = text, low, name, stop
-        #: How that word ties a value to the name; "" when none does. A name may end with a tie.
+        #: The kind of tie between the name and the value, or "". A name may end with a tie.
         self.tie = "stated" if name.word.rpartition(" ")[2] in get_word_set("links") else ""
 
     def find_value(self, begin: int) -> Found | None:
@@ -142,18 +142,18 @@ class _Scan:
         return True
 
     def _is_of_change(self) -> bool:
-        """Tell whether the sentence says that a value changed."""
+        """Return whether the sentence states that a value changed."""
         sentence = self.low[max(0, self.name.start - 48) : self.stop]
         return any(map(sentence.__contains__, _TURNED))
 
     def _is_about_name(self) -> bool:
-        """Tell whether the word begins a description of the secret, not its value."""
+        """Return whether the word begins a description of the secret, not its value."""
         if self.plain not in get_word_set("about") or self.written.endswith(","):
             return False
         return self.position == 0 or not self.plain.startswith(_TURNED)
 
     def _find_end(self) -> int:
-        """Return where the value ends that begins with the word; 0 when it is none."""
+        """Return the end of the value that begins with the word, or 0 if it is not a value."""
         value = _QUOTED.split(trim_bare_value(self.written), 1)[0].rstrip(_SHUT)
         if not value:
             return 0
@@ -184,7 +184,7 @@ class _Scan:
 
 
 def _find_end(text: str, value: str, start: int, name: Name, link: str, quoted: bool) -> int:
-    """Return where the value of a name ends that begins here; 0 when this is none."""
+    """Return the end of the value of a name that begins here, or 0 if there is none."""
     if "code" in name.form:
         near = link in (*_TIED, "enter") or (link == "next" and name.form == "code")
         end = find_code(text, start, name) if near else 0
@@ -200,7 +200,7 @@ def _find_end(text: str, value: str, start: int, name: Name, link: str, quoted: 
     return start + len(value) if _is_stated_value(text, value, start, name, link) else 0
 
 
-#: Digits in one group or several, and what people write around them on a keypad.
+#: Digits in one group or several, with the keypad symbols around them.
 _CODE = re.compile(
     r"[#*]?\d{1,12}(?:[ -]\d{1,6}){0,5}+[#*]?(?![.,:/]?\w)|[#*]?\d{3,12}[#*]?(?=[\u2e80-\uffff])"
 )
@@ -209,14 +209,14 @@ _CLAUSE_END = re.compile(r"""["'”»)]?[.,;!?]?(?:\s*$|[.,;!?)]|\r?\n)""")
 
 
 def find_code(text: str, start: int, name: Name) -> int:
-    """Return where the digits of a code end that begin here, or 0. A PIN has four of them at least, others three."""
+    """Return the end of the code that begins here, or 0. A PIN has at least four digits, other codes three."""
     code = _CODE.match(text, start)
     short = code is None or name.rest == "s" or (name.word[:3] == "pin" and len(code[0]) < 4)
     return code.end() if code and not short and _is_code(text, code) else 0
 
 
 def _is_code(text: str, code: re.Match[str]) -> bool:
-    """Tell whether digits are a code, no count, no year within a sentence."""
+    """Return whether digits are a code, not a count or a year within a sentence."""
     size = sum(map(str.isdigit, code[0]))
     if not 3 <= size <= 12 or COUNTED.match(text, code.end()):
         return False
@@ -224,7 +224,7 @@ def _is_code(text: str, code: re.Match[str]) -> bool:
 
 
 def _is_word(text: str, value: str, start: int, alone: bool) -> bool:
-    """Tell whether digits or one word are a password of which a sentence says that it is one."""
+    """Return whether digits or one word are a password that a sentence states."""
     end = start + len(value)
     if value.isdigit():
         code = _CODE.match(text, start)
@@ -239,14 +239,14 @@ def _is_word(text: str, value: str, start: int, alone: bool) -> bool:
 
 _PLAIN_WORD = re.compile(r"[a-zß-öø-ÿœ]{2,14}+(?![A-Z0-9_'’-])")
 _NUMBER = re.compile(r" \d{1,6}(?!\w)")
-#: Participles and adverbs: what is said of a passphrase, seldom a word of one.
+#: Participles and adverbs: they describe a passphrase and are seldom part of one.
 _SAID_OF = re.compile(r".*(?:ed|ing|ly|ad[ao]s?|id[ao]s?|mente|ée?s?|iert|ment)")
 
 
 def find_phrase(text: str, start: int) -> int:
-    """Return where a passphrase ends that begins here: four small words or more, none of them a word of grammar; or 0.
+    """Return the end of the passphrase that begins here, or 0.
 
-    Three words are enough with a number after them.
+    It has at least four words in lower case, none of them a function word; three are enough with a number after them.
     """
     count = doubtful = 0
     at, end = start, 0
@@ -265,7 +265,7 @@ def find_phrase(text: str, start: int) -> int:
 
 
 def _is_stated_value(text: str, value: str, start: int, name: Name, link: str) -> bool:
-    """Tell whether what stands near a name looks so much made up that it is its value."""
+    """Return whether a string near a name looks random enough to be its value."""
     if is_no_value(text, value, start) or looks_harmless(value) or name.rest == "s":
         return False
     look, size = rate_randomness(value), len(value)
@@ -314,7 +314,7 @@ _ENTERED = re.compile(
 
 
 def _find_before(text: str, low: str, name: Name) -> Found | None:
-    """Return a value that is called a password after it was said: "use … as the password"."""
+    """Return a value that precedes its name: "use … as the password"."""
     if name.kind != "password":
         return None
     start = max(0, name.start - 110)
@@ -347,7 +347,7 @@ _ASKED = load_pattern("asked")
 
 
 def _find_answer(text: str, low: str, name: Name) -> Found | None:
-    """Return what stands alone in the answer to a question for a secret: "the password?", next line, the value."""
+    """Return the value in the answer to a question for a secret: "the password?", and the value on the next line."""
     before = low[max(0, name.start - 60) : name.start].rpartition("\n")[2]
     match = _ANSWER.match(text, name.end, name.end + 300)
     if not match and any(word in before for word in ("send", "need", "give", "tell")):
@@ -368,13 +368,13 @@ def _find_answer(text: str, low: str, name: Name) -> Found | None:
 
 # ── in a request to sign in ─────────────────────────────────────────────────────────────────────────────────────────
 
-#: What a request to sign in may be given: after "with", or as the second of a pair.
+#: Values in a request to sign in: after "with", or as the second of a pair.
 _WITH = load_pattern("sign in with")
 _WITHIN_SCRIPT = re.compile(r"(?<![!-~])[!-~]{6,64}+")
 
 
 def find_sign_in(text: str, verb: Name) -> Found | None:
-    """Return the password in a request to sign in that names none: "log in as admin with …"."""
+    """Return the password in a request to sign in that does not call it one: "log in as admin with …"."""
     line = text.find("\n", verb.end, verb.end + 80)
     stop = line if line >= 0 else verb.end + 80
     if verb.word.isascii() or verb.word < "\u2e80":

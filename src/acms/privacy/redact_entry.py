@@ -1,8 +1,8 @@
-"""Sinks: what of an entry may leave the engine, decided once for all that shows, sends or distils text.
+"""Redaction of entries, for every sink that shows, sends or distils text.
 
-Under `block` ids, roles, times, markers and the frame of tool calls are left, and `WITHHELD` stands for the text. Under
-`redact` and `allow` what `acms.privacy.detect` finds is replaced by its mark: in the content, in every part, in what
-was stored beside it. JSON stays JSON. Tokens are counted anew.
+`block` keeps ids, roles, times, markers and the frame of tool calls, and replaces the text with `WITHHELD`. `redact`
+and `allow` replace the findings of `acms.privacy.detect` with marks: in the content, in every part, in the other stored
+fields. JSON stays valid JSON. Tokens are counted again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from acms.knowledge import Fact
 
 WITHHELD = "[withheld]"
-"""Stands for a text that may not leave."""
+"""Replaces a text that must not leave."""
 TOLD = ("subject", "attribute", "value", "names")
 """Fields of a fact that are text."""
 _DEEP = 3
@@ -51,7 +51,7 @@ _DEEP = 3
 _ROUNDS = 4
 #: A string or a bare value of JSON.
 _TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"|[^\s"{}\[\],:]++')
-#: Fields of a vendor's item that are ids and proofs, and no text: the vendor refuses others.
+#: Fields of a vendor's item that are ids and proofs, not text: the vendor refuses changed ones.
 _OPAQUE = frozenset(("id", "call_id", "type", "role", "status", "encrypted_content", "signature"))
 _NOTHING: frozenset[str] = frozenset()
 
@@ -59,11 +59,11 @@ Count = Callable[[str], int]
 
 
 class RedactedMessage(NamedTuple):
-    """What a message says once it was redacted."""
+    """The content of a message after redaction."""
 
     content: str
     parts: tuple[Part, ...]
-    #: How often what was taken out.
+    #: Number of removals by kind.
     kinds: Counter[str]
 
 
@@ -71,9 +71,9 @@ class RedactedMessage(NamedTuple):
 
 
 def apply_privacy_mode(entry: Entry, mode: Privacy, count: Count) -> Entry:
-    """Return an entry as it may leave under a mode; the entry itself when nothing has to go.
+    """Redact an entry under a mode; return the entry itself if nothing has to be removed.
 
-    One without content, erased or expired, has nothing to hide and stays as it is.
+    An erased or expired entry has no content to hide and is returned unchanged.
     """
     if entry.state is not State.LIVE or isinstance(entry, Cleared):
         return entry
@@ -149,7 +149,7 @@ def _build_cleared(entry: Entry, mode: Privacy, kinds: Counter[str], **changes: 
 
 
 def _find_replaced_spans(entry: Entry, content: str, mode: Privacy) -> tuple[tuple[int, int, int], ...]:
-    """Return which stretches of a content were replaced; of a message with parts one that holds them all."""
+    """Return the replaced spans of a content, or one span that contains them all for a message with parts."""
     if not entry.parts:
         return tuple(
             [
@@ -168,7 +168,7 @@ def _count_tokens(said: RedactedMessage, count: Count) -> int:
 
 
 def _redact_fact_fields(entry: Draft, mode: Privacy) -> tuple[Mapping[str, Json], Counter[str]]:
-    """Return the fields of a fact without what is sensitive; those of other kinds are ours."""
+    """Redact the text fields of a fact; the data of other kinds is written by the engine and stays as is."""
     if entry.kind is not Kind.FACT:
         return entry.data, Counter()
     told = {field: entry.data[field] for field in TOLD if field in entry.data}
@@ -179,7 +179,7 @@ def _redact_fact_fields(entry: Draft, mode: Privacy) -> tuple[Mapping[str, Json]
 def _redact_summary_levels(
     data: Mapping[str, Json], mode: Privacy, count: Count
 ) -> tuple[Mapping[str, Json], Counter[str]]:
-    """Return the data of a summary with its shorter texts redacted; any other data as it is."""
+    """Redact the shorter texts of a summary; other data is returned unchanged."""
     kinds: Counter[str] = Counter()
     if LEVELS not in data:
         return data, kinds
@@ -192,7 +192,7 @@ def _redact_summary_levels(
 
 
 def redact_fact(found: Fact, entry: Entry) -> Fact:
-    """Return a fact as its entry may leave."""
+    """Return a fact with the redactions of its entry."""
     if not isinstance(entry, Cleared):
         return found
     data = entry.data
@@ -218,9 +218,9 @@ def redact_for_storage(
     key: str | None,
     mode: Privacy,
 ) -> tuple[str, tuple[Part, ...], Mapping[str, Json], str | None, str | None]:
-    """Return what is stored of a message that is redacted before; whatever is read off it is read off this.
+    """Redact a message before it is stored; everything derived from it is derived from the redacted message.
 
-    A key that says something sensitive is stored as its hash, which repeats with it.
+    A sensitive key is replaced by its hash, so repeated keys are still recognized.
     """
     said = redact_message(content, parts, mode)
     if redact_name(key, mode) != key:
@@ -229,7 +229,7 @@ def redact_for_storage(
 
 
 def redact_for_embedding(draft: Draft, mode: Privacy) -> Draft | None:
-    """Return what an embedder is sent of an entry; None when nothing is."""
+    """Return the draft that is sent to an embedder, or None under `block`."""
     if mode is Privacy.BLOCK:
         return None
     content = redact_text(draft.content, mode).text
@@ -244,7 +244,7 @@ def redact_for_embedding(draft: Draft, mode: Privacy) -> Draft | None:
 
 
 def redact_message(content: str, parts: Sequence[Part], mode: Privacy) -> RedactedMessage:
-    """Return what a message says without what is sensitive; with parts the content is made from them."""
+    """Redact the content of a message; if it has parts, the content is rebuilt from the redacted parts."""
     if not parts:
         clean = redact_text(content, mode)
         return RedactedMessage(clean.text, (), _count_kinds(clean))
@@ -261,7 +261,7 @@ def redact_message(content: str, parts: Sequence[Part], mode: Privacy) -> Redact
 
 
 def _redact_part(part: Part, mode: Privacy) -> tuple[Part | None, Counter[str]]:
-    """Return a part without what is sensitive; reasoning goes whole, for a changed one no longer fits its signature."""
+    """Redact a part; sensitive reasoning is removed whole, because changed text would not match its signature."""
     if isinstance(part, Text):
         clean = redact_text(part.text, mode)
         return (Text(clean.text) if clean.spans else part), _count_kinds(clean)
@@ -282,17 +282,17 @@ def _redact_part(part: Part, mode: Privacy) -> tuple[Part | None, Counter[str]]:
     text, kinds = text_or_json(part.json, mode, opaque=_OPAQUE)
     if not kinds:
         return part, kinds
-    altered = REDACTED if compaction_text(part) is not None else ""  # it no longer fits its signature
+    altered = REDACTED if compaction_text(part) is not None else ""  # it no longer matches its signature
     return Raw(altered + part.vendor.removeprefix(altered), text), kinds
 
 
 def redact_name(value: str | None, mode: Privacy) -> str | None:
-    """Return a name, or None when it gives something away."""
+    """Return a name, or None if it contains something sensitive."""
     return None if value is None or find_sensitive_spans(value, mode) else value
 
 
 def redact_mapping(values: Mapping[str, Json], mode: Privacy) -> tuple[Mapping[str, Json], Counter[str]]:
-    """Return values of JSON without what is sensitive in them, and what was taken out."""
+    """Redact the values of a JSON object; return them with the removals by kind."""
     if not values:
         return values, Counter()
     written = json.dumps(dict(values), ensure_ascii=False)
@@ -303,9 +303,9 @@ def redact_mapping(values: Mapping[str, Json], mode: Privacy) -> tuple[Mapping[s
 def text_or_json(
     text: str, mode: Privacy, *, opaque: frozenset[str] = _NOTHING, depth: int = 0
 ) -> tuple[str, Counter[str]]:
-    """Return a text without what is sensitive in it, and what was taken out; an object or a list of JSON stays one.
+    """Redact a text; return it with the removals by kind. A JSON object or list stays valid JSON.
 
-    `opaque` names fields of which the value is left as it is.
+    `opaque` names fields whose values are left unchanged.
     """
     if depth < _DEEP and text.lstrip()[:1] in ("{", "[") and _is_json(text):
         return _redact_document(text, mode, opaque, depth)
@@ -324,9 +324,9 @@ def _is_json(text: str) -> bool:
 def _redact_document(
     text: str, mode: Privacy, opaque: frozenset[str], depth: int
 ) -> tuple[str, Counter[str]]:
-    """Redact what the strings of a document say when they are read, then what its text says as it stands.
+    """Redact the decoded strings of a JSON document, then its raw text.
 
-    Escapes hide what only the first sees; that a value is a password only the name beside it tells.
+    Only the first pass sees through escapes; only the second sees the name beside a value.
     """
     kinds: Counter[str] = Counter()
     cuts: list[tuple[int, int, str]] = []
@@ -362,7 +362,7 @@ def _redact_document(
 
 
 def _iter_strings(text: str, opaque: frozenset[str]) -> Iterator[tuple[int, int, str, bool]]:
-    """Yield where the strings of a document stand, what they say, and whether they are the value of an opaque field."""
+    """Yield the strings of a document: start, end, decoded text, and whether it is the value of an opaque field."""
     field = ""
     for token in _TOKEN.finditer(text):
         if token[0][0] != '"':
@@ -375,7 +375,7 @@ def _iter_strings(text: str, opaque: frozenset[str]) -> Iterator[tuple[int, int,
 
 
 def _widen_to_values(text: str, found: Sequence[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
-    """Return the strings and values that some stretches touch, each as a string that says what it was."""
+    """Return the strings and values that overlap some spans, each with a redaction mark as its replacement."""
     hit: list[tuple[int, int, str]] = []
     for token in _TOKEN.finditer(text):
         kind = next((kind for start, end, kind in found if start < token.end() and token.start() < end), None)

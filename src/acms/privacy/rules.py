@@ -1,4 +1,4 @@
-"""What the detectors know, read from data once: words, formats of tokens, commands that are given a password."""
+"""The data of the detectors, loaded once: words, formats of tokens, commands that take a password."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _read_data_file(name: str) -> str:
 
 @cache
 def load_word_lists() -> dict[str, Any]:
-    """Return lists of words by what they are for: names of secrets, links, placeholders, names of numbers."""
+    """Return lists of words by purpose: names of secrets, links, placeholders, names of numbers."""
     return json.loads(_read_data_file("privacy-words.json"))
 
 
@@ -32,7 +32,7 @@ def load_table_rows(name: str) -> list[dict[str, Any]]:
 
 
 def one_of(words: list[str]) -> str:
-    """Return a pattern of literals, the longest first, by first character: most places are refused at a look."""
+    """Return a pattern of literals, longest first, grouped by first character to reject most positions quickly."""
     by_first: dict[str, list[str]] = {}
     for word in sorted(set(words), key=len, reverse=True):
         by_first.setdefault(re.escape(word[0]), []).append(re.escape(word[1:]))
@@ -41,7 +41,7 @@ def one_of(words: list[str]) -> str:
 
 @cache
 def compile_pattern(shape: str, flags: int = 0) -> re.Pattern[str]:
-    """Return a shape of the data, compiled when it is first needed."""
+    """Compile a pattern of the data on first use."""
     return re.compile(shape, flags)
 
 
@@ -51,7 +51,7 @@ def _load_patterns() -> dict[str, list[str]]:
 
 
 def load_pattern(name: str) -> re.Pattern[str]:
-    """Return a pattern of the data, its alternatives a row each, the flags for all in a row before them."""
+    """Compile a pattern of the data: one alternative per row, with the flags in an optional first row."""
     some = _load_patterns()[name]
     flags, some = (some[0], some[1:]) if some[0] == "(?i)" else ("", some)
     return re.compile(flags + "|".join(some))

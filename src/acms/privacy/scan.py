@@ -1,4 +1,4 @@
-"""Scanning what is stored: where something sensitive stands, never what it says."""
+"""Scanning stored data for sensitive text: reports its position, never the text itself."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ from acms.privacy.detect import (
 __all__ = ["Finding", "KindFound", "Scan", "scan"]
 
 PAGE = 100
-"""Entries that are in memory at the same time, and contexts that are listed at once."""
+"""Page size of entries in memory and of listed contexts."""
 DEEPEST = 64
-"""Levels of JSON that are looked into; what a store takes is not deeper."""
+"""Levels of JSON that are searched; a store accepts no deeper ones."""
 
 _Place: TypeAlias = tuple[str, str, int, int]
-"""What was found, in which field of an entry, its start and its end."""
+"""The kind of a finding, its field in an entry, its start and its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Where something sensitive stands. It says nothing of the text itself, and no name in it is sensitive."""
+    """The position of sensitive text. It contains neither the text itself nor any sensitive name."""
 
-    #: What it is, such as "password": one of `acms.privacy.detect.KINDS`.
+    #: One of `acms.privacy.detect.KINDS`, such as "password".
     kind: str
     #: Whether it is hidden under every privacy mode; email addresses and telephone numbers only under `redact`.
     clear: bool
@@ -63,7 +63,7 @@ class Finding:
     version: int
     #: Id of the entry.
     entry: str
-    #: What the entry is.
+    #: Kind of the entry.
     entry_kind: Kind
     #: Where in the entry: "content", "actor", "key", "parts[0].arguments", "metadata.user.mail", "data.value".
     field: str
@@ -74,7 +74,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindFound:
-    """How often one kind was found."""
+    """The number of findings of one kind."""
 
     kind: str
     clear: bool
@@ -85,23 +85,23 @@ class KindFound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """What a scan found, and by which rules."""
+    """The result of a scan, and the version of its rules."""
 
-    #: Version of the rules: two scans by the same rules can be compared.
+    #: Version of the rules: scans by the same rules can be compared.
     rules: str = RULES
     #: Contexts and entries that were read; tombstones are counted and hold nothing.
     contexts: int
     entries: int
     #: Entries that hold something sensitive.
     affected: int
-    #: Kinds that were found, the most specific first.
+    #: The kinds found, most specific first.
     kinds: tuple[KindFound, ...]
-    #: In the order in which they stand, as many as were asked for; the counts are those of all.
+    #: In the order of their positions, up to the requested limit; the counts include all findings.
     findings: tuple[Finding, ...]
 
     @property
     def found(self) -> int:
-        """How many findings there are, listed or not."""
+        """Total number of findings, listed or not."""
         return sum(one.findings for one in self.kinds)
 
 
@@ -114,17 +114,17 @@ async def scan(
     limit: int | None = 1000,
     progress: Progress | None = None,
 ) -> Scan:
-    """Look for something sensitive in what is stored: in one context, a namespace, or all that the tenant has.
+    """Search stored data for sensitive text: in one context, in a namespace, or in everything of the tenant.
 
-    A context is read with what it inherited; otherwise every entry is read once, under its owner, also those of deleted
-    contexts, which are still stored. What stands in several fields of an entry is found once, in the first of them.
-    `kinds` keeps only these, `limit` lists only the first findings, all with None. Logs are read a page at a time, and
-    each page is searched in a thread. What is appended meanwhile may be missed. `progress` is told entries of one
-    context, contexts otherwise. Not read: names and settings of sessions, pinned values, jobs.
+    A context is read with its inherited entries; otherwise every entry is read once, under its owner, including those
+    of deleted contexts, which are still stored. Text in several fields of an entry is found once, in the first field.
+    `kinds` keeps only these kinds; `limit` lists only the first findings, or all with None. Logs are read a page at a
+    time, and each page is searched in a thread. Entries appended meanwhile may be missed. `progress` counts entries for
+    one context, contexts otherwise. Not searched: names and settings of sessions, pinned values, jobs.
     """
     _validate_options(context, namespace, kinds)
     wanted = frozenset(kinds or KINDS)
-    owners: dict[str, Context] = {}  # of one context: its ancestors
+    owners: dict[str, Context] = {}  # the ancestors of a single context
     tally = _Tally(limit)
     contexts = entries = 0
     total = 0
@@ -132,7 +132,7 @@ async def scan(
         total = await _count_total(storage, context, namespace)
     async for one in _iter_contexts(storage, context, namespace):
         contexts += 1
-        # What a fork inherited is read under its owner, unless the fork alone was asked for.
+        # Inherited entries are read under their owner, unless only the fork is scanned.
         after = 0 if context is not None or one.fork is None else one.fork
         while page := await storage.read(one.id, after=after, limit=PAGE, deleted=True):
             after = page[-1].version
@@ -173,11 +173,11 @@ class _Tally:
         self.limit = limit
         self.affected = 0
         self.listed: list[Finding] = []
-        #: How often each kind was found, and in how many entries.
+        #: Findings by kind, and entries with findings by kind.
         self.found, self.holding = Counter[str](), Counter[str]()
 
     def add(self, entry: Entry, owner: Context, places: Sequence[_Place]) -> None:
-        """Count and list what was found in an entry."""
+        """Count and list the findings in an entry."""
         here = Counter(kind for kind, *_ in places)
         self.found.update(here)
         self.holding.update(here.keys())
@@ -202,7 +202,7 @@ class _Tally:
             )
 
     def kinds(self) -> tuple[KindFound, ...]:
-        """Return the kinds that were found, the most specific first."""
+        """Return the kinds found, most specific first."""
         return tuple(
             KindFound(
                 kind=kind, clear=kind not in PERSONAL, findings=self.found[kind], entries=self.holding[kind]
@@ -230,7 +230,7 @@ async def _iter_contexts(
 
 
 async def _count_total(storage: StorageBackend, only: Context | None, namespace: str | None) -> int:
-    """Return how much there is to read: entries of one context, contexts otherwise."""
+    """Return the total for the progress: entries of one context, contexts otherwise."""
     if only is not None:
         newest = await storage.read(only.id, newest=1, deleted=True)
         return newest[-1].version if newest else 0
@@ -241,7 +241,7 @@ async def _count_total(storage: StorageBackend, only: Context | None, namespace:
 
 
 def _names_for_report(context: Context) -> tuple[str, str]:
-    """Return the session and the namespace as a report may name them."""
+    """Return the names of the session and the namespace that a report may show."""
     key, namespace = context.key, redact_text(context.namespace, Privacy.REDACT).text
     findable = namespace == context.namespace and context.deleted_at is None
     return (key if findable and key is not None and safe_key(key) else context.id), namespace
@@ -251,7 +251,7 @@ def _names_for_report(context: Context) -> tuple[str, str]:
 
 
 def _search_page(page: Sequence[Entry], wanted: frozenset[str]) -> list[tuple[Entry, list[_Place]]]:
-    """Return the entries of a page that hold something, each with where."""
+    """Return the entries of a page with findings, each with their positions."""
     found: list[tuple[Entry, list[_Place]]] = []
     for entry in page:
         if entry.state is State.ERASED:
@@ -260,7 +260,7 @@ def _search_page(page: Sequence[Entry], wanted: frozenset[str]) -> list[tuple[En
         seen: set[str] = set()  # the content of a message is made of its parts
         for field, name, text in iter_searched_texts(entry):
             new: list[str] = []
-            # A value is read with its name before it, as "hunter2" alone tells nothing.
+            # A value is searched together with its name: "hunter2" alone does not look sensitive.
             before = f'"{name}": "' if name else ""
             for one in find_sensitive_spans(f'{before}{text}"' if name else text):
                 start, end = max(0, one.start - len(before)), min(len(text), one.end - len(before))
@@ -274,7 +274,7 @@ def _search_page(page: Sequence[Entry], wanted: frozenset[str]) -> list[tuple[En
 
 
 def iter_searched_texts(entry: Entry) -> Iterator[tuple[str, str, str]]:
-    """Yield (field, name, text) of everything in an entry that its writer chose; `name` is that of a value in JSON."""
+    """Yield (field, name, text) for all text that the writer of an entry chose; `name` is the key of a JSON value."""
     if entry.content:
         yield "content", "", entry.content
     for index, part in enumerate(entry.parts):

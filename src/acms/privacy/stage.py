@@ -1,7 +1,7 @@
-"""The stage of privacy of a session: every entry passes it before its text is shown, sent or distilled.
+"""The redaction stage of a session: every entry passes it before its text is shown, sent or distilled.
 
-What it found is remembered by entry, so that a text is searched once however often it is shown. It costs nothing for
-entries that no mode asks anything of, which are most of them.
+Results are cached by entry, so a text is searched only once. Entries to which no mode applies, which are most of
+them, cost nothing.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["OPEN", "Stage"]
 
 KEPT_BYTES = 8 * 1024 * 1024
-"""Bytes that the redacted entries of a storage handle may take."""
+"""Most bytes of the cached redacted entries of a storage handle."""
 _ROW_BYTES = 600
-"""Bytes of one of them beside its text."""
+"""Bytes of a cached entry without its text."""
 
 PIECE = 1_000
 """Entries that are read at a time."""
@@ -36,13 +36,13 @@ _Key = tuple[str, Privacy, str]
 
 
 class Kept:
-    """What the stage made of entries, the least recently used go first; None for what may leave as it is."""
+    """An LRU cache of redacted entries; the value is None for entries that need no redaction."""
 
     def __init__(self, max_bytes: int = KEPT_BYTES) -> None:
         self.max_bytes = max_bytes
         self.bytes = 0
         self._rows: OrderedDict[_Key, tuple[Cleared | None, int]] = OrderedDict()
-        self._lock = Lock()  # of many entries the texts are searched in a thread
+        self._lock = Lock()  # large batches are searched in a thread
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -51,7 +51,7 @@ class Kept:
         return key in self._rows
 
     def find(self, key: _Key) -> tuple[Cleared | None] | None:
-        """Return what was made of an entry, in a tuple; None when it is not known."""
+        """Return the cached result for an entry in a tuple, or None if there is none."""
         with self._lock:
             row = self._rows.get(key)
             if row is None:
@@ -60,7 +60,7 @@ class Kept:
             return (row[0],)
 
     def keep(self, key: _Key, made: Cleared | None) -> None:
-        """Remember what was made of an entry."""
+        """Cache the result for an entry and evict the least recently used ones above `max_bytes`."""
         size = _ROW_BYTES if made is None else _ROW_BYTES + len(made.content) * (3 if made.parts else 1)
         with self._lock:
             self.bytes += size - self._rows.pop(key, (None, 0))[1]
@@ -69,7 +69,7 @@ class Kept:
                 self.bytes -= self._rows.popitem(last=False)[1][1]
 
     def forget(self, ids: Iterable[str]) -> None:
-        """Drop what was made of some entries: they were erased."""
+        """Remove erased entries from the cache."""
         gone = frozenset(ids)
         with self._lock:
             for key in [key for key in self._rows if key[0] in gone]:
@@ -77,16 +77,16 @@ class Kept:
 
 
 class Stage:
-    """What may leave of the entries of a session, in the mode of its configuration or a stricter one of an entry."""
+    """Redacts the entries of a session, in the mode of its configuration or in an entry's own mode if stricter."""
 
     def __init__(self, mode: Privacy | None, counter: TokenCounter | None, kept: Kept | None) -> None:
-        #: The mode of the configuration; None asks for nothing.
+        #: The mode of the configuration, or None if it requires no redaction.
         self.mode = mode
         self._counter = counter
         self._kept = kept
 
     def entry(self, entry: Entry) -> Entry:
-        """Return an entry as it may leave."""
+        """Return an entry after redaction."""
         counter, kept = self._counter, self._kept
         if counter is None or kept is None:
             return entry
@@ -104,15 +104,15 @@ class Stage:
         return made
 
     def entries(self, entries: Sequence[Entry]) -> Sequence[Entry]:
-        """Return entries as they may leave; the same list when nothing is asked of any of them."""
+        """Return entries after redaction; the same list if no mode applies to any of them."""
         return [self.entry(entry) for entry in entries] if self.asks(entries) else entries
 
     def asks(self, entries: Iterable[Entry]) -> bool:
-        """Return whether any of some entries may have to leave changed."""
+        """Return whether any of some entries may need redaction."""
         return self.mode is not None or any(entry.privacy is not Privacy.ALLOW for entry in entries)
 
     def unread(self, entries: Sequence[Entry]) -> int:
-        """Return how many characters have to be searched before some entries leave: of those not known yet."""
+        """Return the number of characters to search in entries that are not cached yet."""
         kept, counter = self._kept, self._counter
         if kept is None or counter is None or not self.asks(entries):
             return 0
@@ -124,7 +124,7 @@ class Stage:
         )
 
     def facts(self, facts: Iterable[Fact], entries: Iterable[Entry]) -> list[Fact]:
-        """Return facts as the entries they were read from may leave."""
+        """Return facts with the redactions of their entries."""
         rows = {entry.id: self.entry(entry) for entry in entries}
         found = list(facts)
         if not any(isinstance(row, Cleared) for row in rows.values()):
@@ -134,7 +134,7 @@ class Stage:
         return [redact_fact(one, rows[one.id]) for one in found]
 
     def text(self, text: str) -> str:
-        """Return a text of the caller as it is sent to a provider: in the mode of the configuration."""
+        """Redact a text of the caller for a provider, in the mode of the configuration."""
         if self.mode is None:
             return text
         from acms.privacy.detect import redact_text
@@ -142,7 +142,7 @@ class Stage:
         return redact_text(text, self.mode).text
 
     def forget(self, ids: Iterable[str]) -> None:
-        """Drop what is remembered of entries that were erased."""
+        """Remove erased entries from the cache of this stage."""
         if self._kept is not None:
             self._kept.forget(ids)
 
@@ -150,7 +150,7 @@ class Stage:
 async def read_redacted_entries(
     storage: StorageBackend, ids: Sequence[str], stage: Stage
 ) -> dict[str, Entry]:
-    """Return entries by id, as a stage lets them leave; those that do not exist are not there."""
+    """Return entries by id after redaction by a stage, without those that do not exist."""
     found: list[Entry] = []
     for at in range(0, len(ids), PIECE):
         found += [entry for entry in await storage.get(ids[at : at + PIECE]) if entry is not None]
@@ -163,11 +163,11 @@ async def read_redacted_entries(
 
 
 OPEN = Stage(None, None, None)
-"""Lets everything through: for whoever owns the data, or has a stage of its own."""
+"""A stage that redacts nothing: for owners of the data, and for callers with a stage of their own."""
 
 
 def create_redaction_stage(storage: StorageBackend, mode: Privacy | None, counter: TokenCounter) -> Stage:
-    """Return the stage of a session; what was found is remembered for all sessions on the storage handle."""
+    """Return the stage of a session; its cache is shared by all sessions on the storage handle."""
     shared = handles.get_shared_state(storage)
     if shared.redactions is None:
         shared.redactions = Kept()

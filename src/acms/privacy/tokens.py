@@ -1,7 +1,7 @@
-"""Secrets that tell by their own look what they are: private keys, credentials in URLs, tokens of known services.
+"""Secrets that are recognized by their own form: private keys, credentials in URLs, tokens of known services.
 
-Every search is linear. A format is tried only where a literal of it stands, each repetition has an upper bound, and
-what is taken once is not tried again.
+Every search is linear. A format is tried only at one of its literals, each repetition has an upper bound, and matched
+text is not searched again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from acms.privacy.rules import compile_pattern, load_pattern, load_table_rows, o
 
 _BEGIN = re.compile(r"-----BEGIN[ A-Z0-9_-]{0,60}?PRIVATE KEY(?: BLOCK)?-----|PuTTY-User-Key-File-\d:")
 _END = re.compile(r"-----END[ A-Z0-9_-]{0,60}?PRIVATE KEY(?: BLOCK)?-----|Private-MAC: [0-9a-f]{0,64}")
-#: A line of a key that goes on: base64, its header fields, what quotes and joins lines in code, JSON and diffs.
+#: A further line of a key: base64, its header fields, quotes and line joins in code, JSON and diffs.
 _BODY = load_pattern("body")
 _LONG = re.compile(r"[A-Za-z0-9+/]{16}")
 #: The last line of a text that ends within a key.
@@ -28,7 +28,7 @@ _LINE = re.compile(r"[A-Za-z0-9+/]{1,100}={0,2}")
 
 
 def private_keys(text: str, work: Work) -> Iterator[Found]:
-    """Find keys in PEM, PGP and PuTTY form; what was cut off goes as far as its lines look like one."""
+    """Find keys in PEM, PGP and PuTTY form; a truncated key extends as far as its lines look like a key."""
     at = 0
     marks = sorted([*_BEGIN.finditer(text), *_END.finditer(text)], key=re.Match[str].start)
     for mark, after in zip(marks, [*marks[1:], None], strict=False):
@@ -55,7 +55,7 @@ def private_keys(text: str, work: Work) -> Iterator[Found]:
 
 
 def _has_key_material(text: str, start: int, end: int) -> bool:
-    """Tell whether something of a key stands here, not dots or "your key here"."""
+    """Return whether this span contains key material, not dots or "your key here"."""
     return any(len(set(one[0])) > 6 for one in _LONG.finditer(text, start, end))
 
 
@@ -83,7 +83,7 @@ def find_credential_urls(text: str, work: Work) -> Iterator[Found]:
 
 # ── tokens of known services ────────────────────────────────────────────────────────────────────────────────────────
 
-#: What a token can be made of, long enough to be one; prose has few of these.
+#: A run of token characters of sufficient length; prose has few of these.
 _RUN = re.compile(r"(?<![A-Za-z0-9_.~+/=%:$-])[A-Za-z0-9_.~+/=%:$-]{16,}+")
 _MORE = re.compile(r"[A-Za-z0-9_-]*+")
 #: In lower case; each alternative begins with one character, so that a search can skip to the next of these.
@@ -94,27 +94,27 @@ _DUMMY = re.compile(
         for word in "your my insert replace enter put change some fake".split()
     )
 )
-#: Who gave it out, and what was drawn: newer services write their tokens so. Ids are shorter or have digits of base 16.
+#: An issuer's prefix and a random part, the form of newer tokens. Ids are shorter or hexadecimal.
 _PREFIXED = load_pattern("prefixed")
 _PUBLIC = re.compile(r"pk_|pk$|phc|pub|sb_pub|price|cs_|cs$|evt|acct|img|file|hash|sha|id_|ref")
 
 
 def _is_genuine_token(value: str, least: float) -> bool:
-    """Tell whether a value that has the shape of a token was drawn, not written to show one."""
+    """Return whether a value in the shape of a token is random, not an example."""
     if len(set(value)) < 2**least or (least and shannon_entropy(value) < least):
-        return False  # the entropy is at most that of its characters drawn evenly, which is told at once
+        return False  # a cheap check first: the entropy is at most log2 of the number of distinct characters
     low = value.lower()
     return len(set(low)) > 1 and not _DUMMY.search(low)
 
 
 class _Formats(NamedTuple):
-    """The rows of `privacy-tokens.jsonl`, ready to look for."""
+    """The rows of `privacy-tokens.jsonl`, compiled for searching."""
 
-    #: A beginning, after no character of a word.
+    #: Any prefix that is not inside a word.
     heads: re.Pattern[str]
-    #: Shape and least entropy, by beginning.
+    #: Shape and least entropy, by prefix.
     shapes: dict[str, list[tuple[str, float]]]
-    #: What stands in the middle, with the shape and the kind of the whole.
+    #: A literal inside the token, the shape of the whole token, and its kind.
     inside: list[tuple[str, re.Pattern[str], str]]
 
 
@@ -129,7 +129,7 @@ def _load_formats() -> _Formats:
         for head in row.get("heads", ()):
             shapes.setdefault(head, []).append((row["shape"], least))
     longest = sorted(shapes, key=len, reverse=True)
-    for head in longest:  # a longer beginning has the shapes of the shorter ones, too
+    for head in longest:  # a longer prefix has the shapes of the shorter ones, too
         for other in longest:
             if other != head and head.startswith(other):
                 shapes[head] += [one for one in shapes[other] if one not in shapes[head]]
@@ -142,7 +142,7 @@ def _load_formats() -> _Formats:
 
 
 def find_tokens(text: str, work: Work) -> Iterator[Found]:
-    """Find tokens that tell by their beginning or by what is in them what they are."""
+    """Find tokens that are identified by their prefix or by a literal inside them."""
     for run in _RUN.finditer(text):
         work.spend(run.end() - run.start())
         yield from _find_tokens_in_run(text, run.start(), run.end())
