@@ -663,7 +663,7 @@ export interface paths {
         };
         /**
          * List what was really sent of a context, newest first: prompts, chat messages, replies of the contract.
-         * @description The service keeps it when it was told to, for a limited time and without any text. Each is compared with the one of
+         * @description The service keeps it when it was told to, for a limited time. Each is compared with the one of
          *     its kind before it: what the provider could read from its cache, why no more, and what that costs.
          */
         get: operations["listRenders"];
@@ -1236,7 +1236,7 @@ export interface components {
             toolName: string | null;
             version: number;
         };
-        /** @description What of a prompt its provider can read from the prompt cache, when another one was sent before it. */
+        /** @description The part of a prompt that its provider can read from the prompt cache after an earlier prompt. */
         CachePrediction: {
             changed: ("model" | "key" | "tools" | "system" | "messages" | "input" | "settings") | null;
             compared: boolean;
@@ -1396,7 +1396,7 @@ export interface components {
         Closed: {
             episodeId: string;
         };
-        /** @description A summary that stands, or stood, for a stretch of the log. */
+        /** @description A summary that replaces, or once replaced, a stretch of the log. */
         Compaction: {
             createdAt: string;
             id: string;
@@ -1629,13 +1629,13 @@ export interface components {
             private: boolean;
             totalTokens: number;
         };
-        /** @description What is in force on one side and not on the other, of one kind. */
+        /** @description Differences between the active entries of two sides, of one kind. */
         Delta: {
             added: components["schemas"]["Entry"][];
             changed: components["schemas"]["Change"][];
             removed: components["schemas"]["Entry"][];
         };
-        /** @description How what is in force differs between two logs, or two versions of one: from the left side to the right one. */
+        /** @description The differences between the active entries of two logs or two versions, from the left side to the right one. */
         Diff: {
             common: number;
             facts: components["schemas"]["Delta"];
@@ -1645,7 +1645,7 @@ export interface components {
             summaries: components["schemas"]["Delta"];
             text: string;
         };
-        /** @description Why a fact in force may no longer be so: what it rests on has gone. */
+        /** @description Why an active fact may no longer be true: a premise of it is no longer active. */
         Doubt: {
             by: string;
             premise: string;
@@ -1741,7 +1741,7 @@ export interface components {
          * @enum {string}
          */
         EpisodeStatus: "open" | "closed";
-        /** @description What an erasure took away, and what was checked afterwards. */
+        /** @description The result of an erasure: the erased entries, and the checks made afterwards. */
         Erasure: {
             cascaded: string[];
             contexts: string[];
@@ -2043,7 +2043,7 @@ export interface components {
             use: components["schemas"]["Use"];
             version: number;
         };
-        /** @description What of a stretch of the log its summary does not say; the log still has it. */
+        /** @description Details of a stretch of the log that its summary omits; the log still has them. */
         Lost: {
             counts: {
                 [key: string]: number;
@@ -2733,7 +2733,7 @@ export interface components {
             /** @enum {string} */
             mode: "allow" | "redact" | "block";
         };
-        /** @description An entry that an erasure left although it says what was erased. */
+        /** @description An entry that an erasure left although it repeats erased content. */
         Remaining: {
             context: string;
             id: string;
@@ -2757,7 +2757,7 @@ export interface components {
             text: string | null;
             tokens: number;
         };
-        /** @description A request that was sent, with its messages, why each is in it, and what was left out. */
+        /** @description A sent request with its messages, the reason for each of them, and the entries that were left out. */
         RenderDetails: {
             blocks: components["schemas"]["RenderBlock"][];
             budget: number | null;
@@ -2772,6 +2772,10 @@ export interface components {
             messages: number;
             model: string;
             paid: number;
+            payload: {
+                [key: string]: unknown;
+            } | null;
+            payloadNote: string;
             previews: {
                 [key: string]: string;
             };
@@ -3189,7 +3193,7 @@ export interface components {
             tokens: number;
             version: number;
         };
-        /** @description An address that is told what is appended to the logs of a tenant. Its secret is shown once, when it is added. */
+        /** @description An address that receives the entries appended to the logs of a tenant. Its secret is shown once, when added. */
         Webhook: {
             createdAt: string;
             events: string[];
