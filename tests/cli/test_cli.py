@@ -674,7 +674,7 @@ def test_recall_with_an_embedder(db: str) -> None:
     ):
         assert words in run(*asked, wrong, code=1).stderr
     told = run(*asked, "nonsense", code=2).stderr
-    assert "there is no embedder 'nonsense', only http, local, openai" in told
+    assert "there is no embedder 'nonsense', only fastembed, http, local, openai" in told
 
 
 # ── import ──────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -198,7 +198,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 _FOLLOWS = """
 import asyncio, os, signal, sys, threading, time
-from acms.client.portal import Door, stepping
+from acms.client.portal import Door, make_blocking_iterator
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # what a background job ignores
 ended = []
@@ -222,7 +222,7 @@ class Log:
             ended.append("closed")
 
 class Follower(Door):
-    events = stepping(Log.events)
+    events = make_blocking_iterator(Log.events)
 
 try:
     for event in Follower(Log()).events():

@@ -96,7 +96,7 @@ async def test_of_eight_renders_at_once_every_span_ends_under_its_own_parent(
     found = spans.get_finished_spans()
     assert all(span.end_time for span in found)
     names = Counter(span.name for span in found)
-    stages = ("acms.prompt.render.gather", "acms.prompt.render.recall", "acms.prompt.render.fit_prompt")
+    stages = ("acms.prompt.render.gather", "acms.prompt.render.recall", "acms.prompt.render.fit")
     assert names == {"request": 1, "acms.prompt.render": 8, **dict.fromkeys(stages, 8), "store": 48}
     at = {ids(span)[0]: span for span in found}
     children: Counter[tuple[int, str]] = Counter()
@@ -219,7 +219,7 @@ def test_an_error_is_recorded_once_and_not_what_a_stranger_says(
     ):
         raise error
     fit, whole = spans.get_finished_spans()
-    assert fit.name == "acms.prompt.render.fit_prompt"
+    assert fit.name == "acms.prompt.render.fit"
     for one in (fit, whole):
         assert one.status.status_code is StatusCode.ERROR
         assert (one.attributes or {})["error.type"] == code

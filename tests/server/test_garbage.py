@@ -67,7 +67,7 @@ async def test_whole_collections_wait_until_it_is_quiet(whole: list[int]) -> Non
 
 FREED = """
 from pathlib import Path
-from acms.server.garbage import trim
+from acms.server.garbage import trim_heap
 
 def megabytes():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 // 1_000_000
@@ -76,7 +76,7 @@ blocks = [bytes(3_000) for _ in range(40_000)]
 kept = blocks[::100]  # so that the C library cannot take its heap down
 del blocks
 before = megabytes()
-trim()
+trim_heap()
 print(before - megabytes())
 """
 

@@ -114,12 +114,12 @@ FAULTS = [
     ),
     Fault(
         "a key may stand for two bodies", "memory",
-        code(append_rules, "repeats", ("and not same(draft, entry)", "and False")),
+        code(append_rules, "is_repeated_append", ("and not draft_matches_entry(draft, entry)", "and False")),
         "test_a_key_never_stands_for_two_bodies",
     ),
     Fault(
         "new and old keys mix", "sqlite",
-        code(append_rules, "repeats", ("if entry is None:", "if False:"), 
+        code(append_rules, "is_repeated_append", ("if entry is None:", "if False:"), 
              ("if entry.state", "if entry and entry.state")),
         "test_new_and_old_keys_do_not_mix",
     ),
@@ -138,12 +138,12 @@ FAULTS = [
     ),
     Fault(
         "the expected last message is ignored", "sqlite",
-        code(append_rules, "check", ("expected is not ANY and", "False and")),
+        code(append_rules, "check_append", ("expected is not ANY and", "False and")),
         "test_t03_of_two_appends_on_the_same_head_one_is_refused",
     ),
     Fault(
         "expected rewrites are ignored", "sqlite",
-        code(append_rules, "check", ("op.expect.rewrites is not None and", "False and")),
+        code(append_rules, "check_append", ("op.expect.rewrites is not None and", "False and")),
         "test_expected_rewrites_are_not_disturbed_by_new_messages",
     ),
     Fault(
@@ -175,17 +175,18 @@ FAULTS = [
         "test_a_stale_lease_is_fenced_off",
     ),
     Fault(
-        "a fork sees what its parent says later", "sqlite", code(append_rules, "segments", ("min(last, upto)", "last")),
+        "a fork sees what its parent says later", "sqlite",
+        code(append_rules, "split_segments", ("min(last, upto)", "last")),
         "test_t10_a_fork_at_any_version_reads_exactly_what_was_there",
     ),
     Fault(
         "a fork above version 3 misses its last entry", "memory",
-        code(append_rules, "inherit", ("lineage, 1, fork)", "lineage, 1, fork - (fork > 3))")),
+        code(append_rules, "lineage_of_fork", ("lineage, 1, fork)", "lineage, 1, fork - (fork > 3))")),
         "test_t10_a_fork_at_any_version_reads_exactly_what_was_there",
     ),
     Fault(
         "a deep fork reads its grandparent to the end", "memory",
-        code(append_rules, "inherit", ("(owner, last) for", "(owner, dict(lineage).get(owner, last)) for")),
+        code(append_rules, "lineage_of_fork", ("(owner, last) for", "(owner, dict(lineage).get(owner, last)) for")),
         "test_t10_a_fork_of_a_fork_inherits_from_both",
     ),
     Fault(
@@ -300,7 +301,7 @@ FAULTS = [
     ),
     Fault(
         "restoring verifies nothing", "memory",
-        code(memory.MemoryStorage, "_restore", ("in verify(", "in (lambda *a, **k: ())(")),
+        code(memory.MemoryStorage, "_restore", ("in verify_chain(", "in (lambda *a, **k: ())(")),
         "test_restoring_a_broken_log_is_refused",
     ),
     Fault(
@@ -310,7 +311,7 @@ FAULTS = [
     ),
     Fault(
         "units split a tool group", "memory",
-        code(in_force, "units",
+        code(in_force, "fold_atomic_groups",
              ("found.append(Unit(tuple(members), complete=calls <= answered))",
               "found.extend(Unit((member,)) for member in members)")),
         "story",
@@ -324,7 +325,8 @@ FAULTS = [
         "story",
     ),
     Fault(
-        "an edit is read at the end", "memory", code(in_force, "anchor", ("if entry.replaces and", "if False and")),
+        "an edit is read at the end", "memory",
+        code(in_force, "anchor_version", ("if entry.replaces and", "if False and")),
         "story",
     ),
     Fault(

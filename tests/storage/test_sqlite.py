@@ -417,15 +417,15 @@ async def test_writers_on_two_handles_share_one_order(store, second):
 _CREATOR = """
 import asyncio, sys
 from acms.storage import SQLiteStorage
-from acms.testing.logs import new, put, said
+from acms.testing.logs import append_drafts, create_log, draft_message
 
 async def main():
     async with SQLiteStorage(sys.argv[1]) as store:
         print("ready", flush=True)
         sys.stdin.readline()
         for n in range(10):
-            context = await new(store, f"shared {n}")
-            await put(store, context, said("hello", key="0"), said("welcome", key="1"))
+            context = await create_log(store, f"shared {n}")
+            await append_drafts(store, context, draft_message("hello", key="0"), draft_message("welcome", key="1"))
             print(context.id, flush=True)
 
 asyncio.run(main())

@@ -417,6 +417,11 @@ def _find_type_error(one: Any) -> str | None:
         value = getattr(one, name)
         if value is not None and (not isinstance(value, datetime) or value.tzinfo is None):
             return f"{name} is no time with a time zone"
+    return _find_list_error(one)
+
+
+def _find_list_error(one: Proposal) -> str | None:
+    """Return why a list of a proposal cannot be read, or None if all can."""
     if not isinstance(one.sources, tuple | list) or not all(
         isinstance(version, int) and not isinstance(version, bool) for version in one.sources
     ):
