@@ -8,6 +8,7 @@ from acms import ACMS
 from acms.model import ToolCall, ToolResult
 from acms.results import ContextItems
 from acms.storage import MemoryStorage
+from tests.support.fakes import FakeEmbedder
 from tests.support.talk import session_on
 
 QUESTION = "Where does Ada live?"
@@ -41,6 +42,24 @@ def contents(items: ContextItems) -> list[str]:
     return [item.content for item in items if item.content not in (NOISE[0], NOISE[-1])]
 
 
+def axis(subject: float, other: float) -> list[float]:
+    """A unit vector that lies so far in the direction of the answer's subject."""
+    size = (subject * subject + other * other) ** 0.5
+    return [subject / size, other / size, *([0.0] * 30)]
+
+
+class Subjects(FakeEmbedder):
+    """Embeds texts by how far they are about where Ada lives."""
+
+    def __init__(self, subjects: dict[str, float]) -> None:
+        super().__init__("subjects-1", 32)
+        self.subjects = {QUESTION: 0.9, ANSWER: 1.0, **subjects}
+
+    async def embed(self, texts: list[str]) -> list[list[float]]:
+        said = [text.partition("user: ")[2] or text for text in texts]
+        return [axis(self.subjects.get(text, 0.1 + 0.001 * len(text)), 1.0) for text in said]
+
+
 def without_embedder() -> ACMS:
     """A session that ranks by words alone."""
     return session_on(MemoryStorage(), embedder=None)
@@ -54,6 +73,24 @@ async def test_a_later_statement_about_the_same_subject_stands_beside_the_answer
     answer, companion = (item for item in items if item.content in (ANSWER, LATER))
     assert companion.relevance < 0.25 * answer.relevance  # by itself it would be below the cutoff
     assert companion.score < answer.score
+
+
+async def test_a_later_statement_without_a_shared_word_is_a_companion_if_its_meaning_stands_out() -> None:
+    moved = "Since May it has been Lisbon"
+    async with session_on(MemoryStorage(), embedder=Subjects({moved: 0.5})) as session:
+        await tell(session, *NOISE, ANSWER, *NOISE, moved, *NOISE)
+        await session.wait_pending()
+        assert contents(await ask(session)) == [ANSWER, moved]
+
+
+async def test_a_later_remark_that_is_only_a_little_nearer_than_others_is_no_companion() -> None:
+    remarks = [f"Ticket {number}: the printer is broken" for number in range(60)]
+    subjects = {text: 0.2 + 0.02 * (number % 7) for number, text in enumerate(remarks)}
+    async with session_on(MemoryStorage(), embedder=Subjects(subjects)) as session:
+        await tell(session, *remarks[:30], ANSWER, *remarks[30:])
+        await session.wait_pending()
+        found = contents(await ask(session))
+    assert [text for text in found if text != remarks[29] and text != remarks[30]] == [ANSWER]
 
 
 async def test_an_answer_and_its_companion_are_dated_and_in_order_and_nothing_is_claimed() -> None:

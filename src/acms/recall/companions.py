@@ -27,6 +27,12 @@ COMMON = 0.5
 """A word in more than this share of the entries is looked up only where it can decide."""
 MARGIN = 1e-3
 """Nats by which sums of 32-bit floats may differ."""
+RELATED = 2.0
+"""Standard deviations of cosine from which a statement that shares no word with another is about the same subject.
+
+A recall in chats shows 4.1 unrelated messages with this limit and 5.6 without. Of 48 corrections that share no word
+with what they correct, it misses one more (14 instead of 13).
+"""
 COMPARED = 64
 """Later statements whose vectors are compared with that of a leader, of those that share the rarest words."""
 
@@ -141,10 +147,10 @@ def _measure_nearest(
 
 
 def _add_meaning(field: Field, ranking: Ranking, leader: int, nearness: Floats) -> Floats:
-    """Return nearness by words and by meaning, in standard deviations, of the likely companions; 0 for all others.
+    """Return nearness by words, and for the likely companions by words and by meaning in standard deviations.
 
-    Likely companions share the rarest words with the statement, or answer the query best: those that share no word with
-    the statement share its subject.
+    Likely companions share the rarest words with the statement, or are among the best answers to the query. Entries
+    whose vectors are not there yet are near by words alone.
     """
     likely = find_largest_indices(nearness, COMPARED)
     likely = likely[nearness[likely] > 0]
@@ -155,11 +161,18 @@ def _add_meaning(field: Field, ranking: Ranking, leader: int, nearness: Floats) 
     assert ranking.query.space is not None
     assert ranking.query.vector is not None
     sample = np.unique(np.linspace(0, len(field) - 1, COMPARED).astype(np.int64))
+    sample = sample[sample != leader]
     wanted = np.concatenate([[leader], likely, sample])
     rows = vectors_of(field, ranking.query.space, len(ranking.query.vector), field.documents(wanted))
+    has_vector = rows.any(axis=1)
+    nearness = nearness.copy()
     cosines = rows[1:] @ rows[0]
-    usual = cosines[len(likely) :]
-    deviations = (cosines[: len(likely)] - usual.mean()) / max(float(usual.std()), 1e-3)
-    found = np.zeros_like(nearness)
-    found[likely] = nearness[likely] + np.float32(SIGMA) * np.maximum(0, deviations)
-    return found
+    sample_cosines = cosines[len(likely) :][has_vector[1 + len(likely) :]]
+    if not has_vector[0] or len(sample_cosines) < 2:
+        return nearness
+    spread = max(float(sample_cosines.std()), 1e-3)
+    deviations = (cosines[: len(likely)] - sample_cosines.mean()) / spread
+    shares_word = nearness[likely] > 0
+    is_related = has_vector[1 : 1 + len(likely)] & (shares_word | (deviations >= RELATED))
+    nearness[likely] += np.float32(SIGMA) * np.where(is_related, np.maximum(0, deviations), 0)
+    return nearness
