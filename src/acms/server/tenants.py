@@ -118,6 +118,8 @@ class Tenant:
 
         `PermissionDeniedError` when it may only read there, and does more.
         """
+        if "\0" in id:  # PostgreSQL could not even be asked about it
+            raise _build_unknown_error(id)
         found = await self.handle.context(id)
         if found.id != id or found.deleted_at is not None or not self.sees(found.namespace):
             raise _build_unknown_error(id)
