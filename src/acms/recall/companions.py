@@ -33,6 +33,8 @@ RELATED = 2.0
 A recall in chats shows 4.1 unrelated messages with this limit and 5.6 without. Of 48 corrections that share no word
 with what they correct, it misses one more (14 instead of 13).
 """
+SPREAD = 0.125
+"""Least standard deviation, as a share of the way from the mean cosine to 1. Near-identical messages have none."""
 COMPARED = 64
 """Later statements whose vectors are compared with that of a leader, of those that share the rarest words."""
 
@@ -149,8 +151,8 @@ def _measure_nearest(
 def _add_meaning(field: Field, ranking: Ranking, leader: int, nearness: Floats) -> Floats:
     """Return nearness by words, and for the likely companions by words and by meaning in standard deviations.
 
-    Likely companions share the rarest words with the statement, or are among the best answers to the query. Entries
-    whose vectors are not there yet are near by words alone.
+    Likely companions share the rarest words with the statement, or are among the best answers to the query. If
+    the vector of one of them is not there yet, words alone decide, as without an embedder.
     """
     likely = find_largest_indices(nearness, COMPARED)
     likely = likely[nearness[likely] > 0]
@@ -165,14 +167,14 @@ def _add_meaning(field: Field, ranking: Ranking, leader: int, nearness: Floats) 
     wanted = np.concatenate([[leader], likely, sample])
     rows = vectors_of(field, ranking.query.space, len(ranking.query.vector), field.documents(wanted))
     has_vector = rows.any(axis=1)
-    nearness = nearness.copy()
     cosines = rows[1:] @ rows[0]
     sample_cosines = cosines[len(likely) :][has_vector[1 + len(likely) :]]
-    if not has_vector[0] or len(sample_cosines) < 2:
+    if not has_vector[: 1 + len(likely)].all() or len(sample_cosines) == 0:
         return nearness
-    spread = max(float(sample_cosines.std()), 1e-3)
-    deviations = (cosines[: len(likely)] - sample_cosines.mean()) / spread
-    shares_word = nearness[likely] > 0
-    is_related = has_vector[1 : 1 + len(likely)] & (shares_word | (deviations >= RELATED))
+    mean = float(sample_cosines.mean())
+    spread = max(float(sample_cosines.std()), (1 - mean) * SPREAD, 1e-3)
+    deviations = (cosines[: len(likely)] - mean) / spread
+    is_related = (nearness[likely] > 0) | (deviations >= RELATED)
+    nearness = nearness.copy()
     nearness[likely] += np.float32(SIGMA) * np.where(is_related, np.maximum(0, deviations), 0)
     return nearness
