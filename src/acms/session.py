@@ -311,9 +311,14 @@ class ACMS(View):
             if value not in allowed:
                 raise ValidationError(f"{value!r} is not one of {', '.join(allowed)}", field=field)
         work = syncing.Sync(
-            self._shared, self._writer, self._draft, retract=gone == "retract", refuse=insert == "refuse"
+            self._shared,
+            self._writer,
+            self._draft,
+            checked,
+            retract=gone == "retract",
+            refuse=insert == "refuse",
         )
-        done = await work.run(checked)
+        done = await work.run()
         if done.delivered is not None:
             await self._stored(done.context, done.delivered, done.rewrites)
         return done.result
@@ -376,8 +381,7 @@ class ACMS(View):
         except ValidationError as error:
             if not prefix:
                 raise
-            message = str(error).removeprefix(f"{error.field}: ")
-            raise ValidationError(message, field=prefix + error.field, options=error.options) from error
+            raise validation.error_at_field(error, prefix + error.field) from error
 
     def _detected(self, origin: Origin, text: str, parts: Sequence[Part]) -> tuple[str, ...]:
         """Return the markers that the texts of a message call for."""

@@ -45,9 +45,8 @@ def validate_settings(settings: Mapping[str, Json]) -> None:
         try:
             _validate_setting(validation.validate_name(name, "name"), value)
         except ValidationError as error:
-            message = str(error).removeprefix(f"{error.field}: ")
             field = error.field if error.field.startswith(name) else name
-            raise ValidationError(message, field=f"settings.{field}", options=error.options) from error
+            raise validation.error_at_field(error, f"settings.{field}") from error
 
 
 def read_setting(settings: Mapping[str, Json], name: str, default: Any = None) -> Any:

@@ -44,6 +44,12 @@ _MARKERS = frozenset(MarkerType)
 _INT64 = 2**63
 
 
+def error_at_field(error: ValidationError, field: str) -> ValidationError:
+    """Return an error under another name of the field at fault."""
+    message = str(error).removeprefix(f"{error.field}: ")
+    return ValidationError(message, field=field, options=error.options)
+
+
 def validate_text(value: object, field: str, *, limit: int = MESSAGE_BYTES) -> str:
     """Return `value` when it is a string that every backend can store unchanged."""
     if not isinstance(value, str):
