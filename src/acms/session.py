@@ -436,7 +436,7 @@ class ACMS(View):
         receipts = (
             await self._repeated(context, delivered, embedded)
             if delivered.receipt.repeated
-            else receipts_of(context, delivered, embedded, delivered.drafts, None)
+            else receipts_of(context, delivered, embedded)
         )
         self.last_receipt = receipts[-1]
         annotate_operation(receipts)
@@ -471,7 +471,7 @@ class ACMS(View):
     async def _repeated(self, context: str, delivered: Delivered, embedded: Embedded) -> list[MessageReceipt]:
         ids = delivered.receipt.ids[delivered.start : delivered.start + len(delivered.drafts)]
         entries = [entry for entry in await self._shared.storage.get(ids) if entry is not None]
-        return receipts_of(context, delivered, embedded, entries, [entry.version for entry in entries])
+        return receipts_of(context, delivered, embedded, entries)
 
     async def close_episode(self, reason: str = "manual") -> str:
         """End the current episode and return its id.

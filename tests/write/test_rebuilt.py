@@ -30,7 +30,7 @@ VERBS = [
 
 
 async def rebuilt(storage: StorageBackend, context: str) -> Tail:
-    return await WriteQueue(storage, context, os.urandom)._rebuild(await storage.head(context))
+    return await WriteQueue(storage, context, os.urandom)._rebuild_tail(await storage.head(context))
 
 
 async def restored(storage: StorageBackend, context: str) -> MemoryStorage:

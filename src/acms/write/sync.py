@@ -6,7 +6,6 @@ import marshal
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from hashlib import blake2b
 from typing import Any, NamedTuple, TypeVar
@@ -397,14 +396,7 @@ class Sync:
             if entry is None:
                 raise Overtaken
             spans.update(entry.replaces, [(entry.version, entry.version)])
-        return Draft(
-            kind=Kind.RETRACTION,
-            created_at=datetime.now(UTC),
-            origin=Origin.DERIVED,
-            replaces=tuple(sorted(spans)),
-            sources=tuple([row.first for row in rows]),
-            data={"reason": GONE},
-        )
+        return retirement.draft_retraction(sorted(spans), [row.first for row in rows], GONE)
 
 
 def _make_edit(draft: Draft, old: Entry, item: Item, group: str | None) -> Draft:
