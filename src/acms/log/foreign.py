@@ -30,8 +30,6 @@ __all__ = [
     "parse_provider_message",
 ]
 
-MISSPELT = 0.8
-"""Minimum similarity to "privacy" at which an unknown field is a misspelling and not a field of a provider."""
 Turn: TypeAlias = dict[str, Any]
 """The keyword arguments of one `ingest`, its idempotency key under "key"."""
 
@@ -78,55 +76,60 @@ def parse_provider_message(
     The result has several messages if a user message holds several tool results. `field` is the name in errors. An
     ACMS message is returned unchanged.
     """
-    found = None if message.get("type", "message") == "message" else message["type"]
     place = Place(field, keep)
     if message.get("object") == WINDOW:
-        given = {name: value for name, value in message.items() if name not in ("created_at", "metadata")}
-        turn = _read_compacted_window(message, place._replace(vendor=RESPONSES))
-        if not given.get("id"):  # identified by its last item
-            given["id"] = message["output"][-1].get("id")
-        return [_copy_ingest_fields(turn, given)]
-    if (
-        found is None
-        and "role" in message
-        and message.keys() <= FIELDS
-        and not of_gemini(message)
-        and not message.get("tool_calls")
-        and isinstance(message.get("content", ""), str)
-    ):
+        return [_read_compacted_window(message, place._replace(vendor=RESPONSES))]
+    is_content_of_gemini = of_gemini(message)
+    if not is_content_of_gemini and _is_own_message(message):
         return [dict(message)]
-    if "role" not in message or (found is not None and isinstance(found, str)):
-        own = _adapter_parts(message)
-        ours = {*_OURS, "key", "idempotency_key", *(("parts",) if own else ())}
-        item = {name: value for name, value in message.items() if name not in ours}
-        turn = _read_item(item, place._replace(vendor=RESPONSES))
-        if own:
-            turn["parts"] = [*turn.get("parts", ()), *own]
-        return [_copy_ingest_fields(turn, message)]
-    if of_gemini(message):
-        return _content_of_gemini(message, place.at("parts"))
+    kind = message.get("type", "message")
+    if "role" not in message or (isinstance(kind, str) and kind != "message"):
+        return [_read_item_message(message, place._replace(vendor=RESPONSES))]
+    if is_content_of_gemini:
+        return _read_content_of_gemini(message, place.at("parts"))
     unknown = sorted(set(message) - KNOWN, key=str)
     if unknown and strict:
         raise ValidationError(f"unknown field {unknown[0]!r}", field=field)
     return _read_role_message(message, place, unknown)
 
 
+def _is_own_message(message: Mapping[str, Any]) -> bool:
+    """Return whether a message has the form of ACMS."""
+    if "role" not in message or not message.keys() <= FIELDS:
+        return False
+    return not message.get("tool_calls") and isinstance(message.get("content", ""), str)
+
+
+def _read_item_message(message: Mapping[str, Any], place: Place) -> Turn:
+    """Read an item of Responses, with the arguments of `ingest` beside it."""
+    adapter_parts = _adapter_parts(message)
+    ours = {*_OURS, "key", "idempotency_key"}
+    if adapter_parts:
+        ours.add("parts")
+    turn = _read_item({name: value for name, value in message.items() if name not in ours}, place)
+    if adapter_parts:
+        turn["parts"] = [*turn.get("parts", ()), *adapter_parts]
+    return _copy_ingest_fields(turn, message)
+
+
 def _adapter_parts(item: Mapping[str, Any]) -> Sequence[Raw]:
     """Return the `Raw` parts that an adapter keeps beside an item; items of providers have no such parts."""
-    given: object = item.get("parts")
-    if not isinstance(given, list | tuple):
-        return ()
-    raws = [one for one in given if isinstance(one, Raw)]
-    return raws if len(raws) == len(given) else ()
+    parts: object = item.get("parts")
+    if isinstance(parts, list | tuple) and all(isinstance(part, Raw) for part in parts):
+        return parts
+    return ()
 
 
 def check_privacy_field(message: Mapping[str, Any], field: str) -> None:
     """Refuse a field name that resembles "privacy": the misspelled setting would leave content unprotected."""
-    if unknown := [name for name in message if isinstance(name, str) and name not in KNOWN]:
-        from difflib import get_close_matches  # few messages have unknown fields
+    unknown = [name for name in message if isinstance(name, str) and name not in KNOWN]
+    if not unknown:
+        return
+    from difflib import get_close_matches  # few messages have unknown fields
 
-        for name in get_close_matches("privacy", unknown, n=1, cutoff=MISSPELT):
-            raise ValidationError(f"unknown field {name!r}, did you mean 'privacy'?", field=f"{field}.{name}")
+    # A similarity of 0.8 is a misspelling, less is a field of a provider.
+    for name in get_close_matches("privacy", unknown, n=1, cutoff=0.8):
+        raise ValidationError(f"unknown field {name!r}, did you mean 'privacy'?", field=f"{field}.{name}")
 
 
 def _copy_ingest_fields(turn: Turn, message: Mapping[str, Any]) -> Turn:
@@ -151,16 +154,18 @@ def _read_role_message(message: Mapping[str, Any], place: Place, unknown: Sequen
     if message["role"] == "function" and isinstance(name, str):  # before calls had ids
         turn = {"role": "tool", "content": message.get("content") or "", "tool_call_id": f"call_{name}"}
         return [_copy_ingest_fields(turn, message)]
-    turn: Turn = {"role": message["role"], "content": ""}
-    answers, parts = _read_contents(message.get("content"), place.at("content"))
-    parts = [*_read_reasoning(message, place), *parts]
+    answers, content = _read_contents(message.get("content"), place.at("content"))
+    parts = [*_read_reasoning(message, place), *content]
     if message.get("refusal"):
         parts.append(Text(place.at("refusal").text(message["refusal"])))
     parts += _read_calls(message, place)
-    given = message.get("parts") or ()
-    if not isinstance(given, list | tuple):
-        raise ValidationError(f"must be a list, not {type(given).__name__}", field=place.at("parts").field)
-    parts += given
+    own_parts = message.get("parts") or ()
+    if not isinstance(own_parts, list | tuple):
+        raise ValidationError(
+            f"must be a list, not {type(own_parts).__name__}", field=place.at("parts").field
+        )
+    parts += own_parts
+    turn: Turn = {"role": message["role"], "content": ""}
     if message.get("tool_call_id") is not None:
         return [_copy_ingest_fields(_make_tool_answer(turn, parts, message["tool_call_id"], place), message)]
     if answers and not parts:
@@ -168,7 +173,15 @@ def _read_role_message(message: Mapping[str, Any], place: Place, unknown: Sequen
     actor = message.get("actor_id") or name
     if actor is not None:
         turn["actor_id"] = place.at("name" if name == actor else "actor_id").name(actor)
-    rest = {one: message[one] for one in _ENVELOPE if message.get(one)}
+    _set_content(turn, parts, _read_envelope(message, place, unknown, parts))
+    return _number_keys([*answers, turn], message)
+
+
+def _read_envelope(
+    message: Mapping[str, Any], place: Place, unknown: Sequence[str], parts: list[Part]
+) -> dict[str, Json]:
+    """Return the other fields of a message; of audio the text and the bytes become parts."""
+    rest = {name: message[name] for name in _ENVELOPE if message.get(name)}
     if isinstance(rest.get("audio"), Mapping):
         rest["audio"] = _read_audio_answer(rest["audio"], place.at("audio"), parts)
     if message.get("status") not in (None, "completed"):
@@ -176,36 +189,35 @@ def _read_role_message(message: Mapping[str, Any], place: Place, unknown: Sequen
     fields = {name: message[name] for name in unknown if name not in _MARKS and message[name] not in _NOTHING}
     if fields:
         rest["fields"] = {place.vendor: replace_inline_bytes(fields, place)}
-    _set_content(turn, parts, rest)
-    return _number_keys([*answers, turn], message)
+    return rest
 
 
 def _read_reasoning(message: Mapping[str, Any], place: Place) -> list[Part]:
     """Return the reasoning of a model, from the first field for it that servers of the chat format have."""
     if message["role"] != "assistant":
         return []
-    for block in _only_mappings(message.get("thinking_blocks")):
-        if isinstance(block.get("thinking"), str):
-            return [
-                part
-                for one in _only_mappings(message["thinking_blocks"])
-                if isinstance(one.get("thinking"), str)
-                for part in _read_thinking(one, place.at("thinking_blocks"))
-            ]
-    found: list[Part] = []
+    parts: list[Part] = []
+    blocks = _only_mappings(message.get("thinking_blocks"))
+    blocks = [block for block in blocks if isinstance(block.get("thinking"), str)]
+    for block in blocks:
+        parts += _read_thinking(block, place.at("thinking_blocks"))
+    if blocks:
+        return parts
     for detail in _only_mappings(message.get("reasoning_details")):
         text = detail.get("text") or detail.get("summary")
-        if isinstance(text, str) and text:
-            signed = str(detail.get("format")).startswith("anthropic") and isinstance(
-                detail.get("signature"), str
-            )
-            found.append(
-                Reasoning(place.at("reasoning_details").text(text), detail["signature"] if signed else None)
-            )
+        if _is_text(text):
+            is_signed = str(detail.get("format")).startswith("anthropic")
+            signature = detail.get("signature") if is_signed else None
+            text = place.at("reasoning_details").text(text)
+            parts.append(Reasoning(text, signature if isinstance(signature, str) else None))
     for name in ("reasoning_content", "reasoning"):
-        if not found and isinstance(message.get(name), str) and message[name]:
-            found.append(Reasoning(place.at(name).text(message[name])))
-    return found
+        if not parts and _is_text(message.get(name)):
+            parts.append(Reasoning(place.at(name).text(message[name])))
+    return parts
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and value != ""
 
 
 def _only_mappings(value: object) -> list[Mapping[str, Any]]:
@@ -220,12 +232,12 @@ def of_gemini(message: Mapping[str, Any]) -> bool:
     return all(isinstance(one, Mapping) and "type" not in one for one in parts)
 
 
-def _content_of_gemini(message: Mapping[str, Any], place: Place) -> list[Turn]:
+def _read_content_of_gemini(message: Mapping[str, Any], place: Place) -> list[Turn]:
     """Read a content of Gemini; answers to calls come first, each a message of its own."""
     from acms.log import gemini  # those who have none do without
 
     answers, parts = gemini.read_content_parts(message, place, encode_strict_json)
-    turns: list[Turn] = [{"role": "tool", "content": "", "parts": held} for held in answers]
+    turns: list[Turn] = [{"role": "tool", "content": "", "parts": answer} for answer in answers]
     if parts or not answers:
         turn: Turn = {"role": "assistant" if message["role"] == "model" else message["role"], "content": ""}
         _set_content(turn, parts, {})
@@ -261,13 +273,14 @@ def _read_contents(content: object, place: Place) -> tuple[list[Turn], list[Part
 
 
 def _read_calls(message: Mapping[str, Any], place: Place) -> Iterator[Part]:
-    calls, legacy = message.get("tool_calls"), message.get("function_call")
+    calls, function_call = message.get("tool_calls"), message.get("function_call")
     if calls is not None and not isinstance(calls, list | tuple):
         raise ValidationError("must be a list", field=place.at("tool_calls").field)
     for index, call in enumerate(calls or ()):
         yield from _read_tool_call(call, place.at(f"tool_calls[{index}]"))
-    if isinstance(legacy, Mapping):
-        yield from _read_tool_call({"id": f"call_{legacy.get('name')}", **legacy}, place.at("function_call"))
+    if isinstance(function_call, Mapping):
+        call = {"id": f"call_{function_call.get('name')}", **function_call}
+        yield from _read_tool_call(call, place.at("function_call"))
 
 
 def _number_keys(turns: list[Turn], message: Mapping[str, Any]) -> list[Turn]:
@@ -305,14 +318,16 @@ def _make_tool_answer(turn: Turn, parts: Sequence[Part], call_id: Json, place: P
 def _guess_vendor(message: Mapping[str, Any]) -> str:
     """Guess the vendor of a message: unknown parts are kept under this name."""
     content = message.get("content")
-    given = content if isinstance(content, list | tuple) else ()
-    kinds = [one["type"] for one in given if isinstance(one, Mapping) and isinstance(one.get("type"), str)]
+    kinds = [part.get("type") for part in _only_mappings(content)]
+    kinds = [kind for kind in kinds if isinstance(kind, str)]
     if any(kind.startswith(("input_", "output_")) for kind in kinds):
         return "openai-chat" if "input_audio" in kinds else "openai-responses"
-    if message.get("role") in ("tool", "developer") or any(kind in _CHAT for kind in kinds):
+    if isinstance(content, str) or not _CHAT.isdisjoint(kinds):
         return "openai-chat"
-    chat = any(message.get(name) for name in ("tool_calls", *_OPENAI, *REASONING_FIELDS))
-    return "openai-chat" if chat or isinstance(content, str) else "anthropic"
+    if message.get("role") in ("tool", "developer"):
+        return "openai-chat"
+    has_chat_field = any(message.get(name) for name in ("tool_calls", *_OPENAI, *REASONING_FIELDS))
+    return "openai-chat" if has_chat_field else "anthropic"
 
 
 def _read_tool_call(call: object, place: Place) -> Iterator[Part]:
@@ -321,18 +336,18 @@ def _read_tool_call(call: object, place: Place) -> Iterator[Part]:
         raise ValidationError(f"must be a mapping, not {type(call).__name__}", field=place.field)
     custom = call.get("custom")
     if isinstance(custom, Mapping):
-        name, given, at = custom.get("name"), custom.get("input"), place.at("custom")
-        id = place.at("id").name(call.get("id"))
-        yield ToolCall(id, at.at("name").name(name), at.at("input").text(given))
+        call_id, at = place.at("id").name(call.get("id")), place.at("custom")
+        yield ToolCall(
+            call_id, at.at("name").name(custom.get("name")), at.at("input").text(custom.get("input"))
+        )
         yield Raw(AS_GIVEN, encode_strict_json({"id": call.get("id"), "type": "custom"}))
         return
-    extra = call.get("extra_content")
-    google = extra.get("google") if isinstance(extra, Mapping) else None
-    signature = google.get("thought_signature") if isinstance(google, Mapping) else None
-    if isinstance(signature, str) and signature:
-        yield Raw(
-            "gemini", encode_strict_json({"thoughtSignature": place.at("extra_content").text(signature)})
-        )
+    signature: object = call
+    for name in ("extra_content", "google", "thought_signature"):
+        signature = signature.get(name) if isinstance(signature, Mapping) else None
+    if _is_text(signature):
+        signature = place.at("extra_content").text(signature)
+        yield Raw("gemini", encode_strict_json({"thoughtSignature": signature}))
     yield validation.parse_tool_call(call, place.field)
 
 
@@ -345,19 +360,16 @@ def _read_part(one: object, place: Place) -> list[Part]:
         return [Text(place.text(one))]
     if not isinstance(one, Mapping) or not isinstance(one.get("type"), str):
         raise ValidationError('must be a text or an object with a "type"', field=place.field)
-    kind = one["type"]
-    reader = _READERS.get(kind)
-    found = None if reader is None else reader(one, place)
-    return [_make_raw_part(one, place)] if found is None else [part for part in found if part != Text("")]
+    reader = _READERS.get(one["type"])
+    parts = None if reader is None else reader(one, place)
+    return [_make_raw_part(one, place)] if parts is None else [part for part in parts if part != Text("")]
 
 
 def _surplus_parts(one: Mapping[str, Any], *held: str) -> list[Part]:
     """Return the fields of a part that are not held; none for values that are null or empty, and for cache marks."""
-    rest = {
-        name: value
-        for name, value in one.items()
-        if name not in held and name not in _MARKS and name != "type" and value not in (None, [], {}, "auto")
-    }
+    left_out = {*held, *_MARKS, "type"}
+    rest = {name: value for name, value in one.items() if name not in left_out}
+    rest = {name: value for name, value in rest.items() if value not in (None, [], {}, "auto")}
     return [Raw(AS_GIVEN, encode_strict_json({"type": one["type"], **rest}))] if rest else []
 
 
@@ -416,18 +428,21 @@ def _read_input_audio(one: Mapping[str, Any], place: Place) -> list[Part]:
 
 
 def _read_file(one: Mapping[str, Any], place: Place) -> list[Part] | None:
-    given, at = (one, place) if one["type"] != "file" else (one.get("file"), place.at("file"))
-    if not isinstance(given, Mapping):
+    file, at = one, place
+    if one["type"] == "file":
+        file, at = one.get("file"), place.at("file")
+    if not isinstance(file, Mapping):
         raise ValidationError("must be an object", field=at.field)
-    name = next((name for name in ("file_data", "file_url", "file_id") if given.get(name) is not None), None)
-    if name is None:
-        return None
-    value, mime = given.get(name), "application/octet-stream"
-    if name == "file_data" and isinstance(value, str) and not value.startswith("data:"):
-        found = keep_media_bytes(value, mime, at.at(name))
-    else:
-        found = refer_to_media(value, mime, at.at(name))
-    return [found, *_surplus_parts({"type": one["type"], **given}, name)]
+    mime = "application/octet-stream"
+    for name in ("file_data", "file_url", "file_id"):
+        value = file.get(name)
+        if value is None:
+            continue
+        is_base64 = name == "file_data" and isinstance(value, str) and not value.startswith("data:")
+        keep_or_refer = keep_media_bytes if is_base64 else refer_to_media
+        media = keep_or_refer(value, mime, at.at(name))
+        return [media, *_surplus_parts({"type": one["type"], **file}, name)]
+    return None
 
 
 def _read_media_block(one: Mapping[str, Any], place: Place) -> list[Part] | None:
@@ -437,23 +452,22 @@ def _read_media_block(one: Mapping[str, Any], place: Place) -> list[Part] | None
     """
     source, at = one.get("source"), place.at("source")
     mime = "image/*" if one["type"] == "image" else "application/pdf"
-    held: list[Part]
     match source:
         case {"type": "base64", "data": data}:
-            held = [keep_media_bytes(data, str(source.get("media_type") or mime), at.at("data"))]
-        case {"type": "url", "url": url}:
-            held = [refer_to_media(url, mime, at.at("url"))]
-        case {"type": "file", "file_id": file}:
-            held = [refer_to_media(file, mime, at.at("file_id"))]
+            media = keep_media_bytes(data, str(source.get("media_type") or mime), at.at("data"))
+            return [media, *_surplus_parts(one, "source")]
+        case {"type": "url", "url": ref} | {"type": "file", "file_id": ref}:
+            media = refer_to_media(ref, mime, at.at("url" if source["type"] == "url" else "file_id"))
+            return [media, *_surplus_parts(one, "source")]
         case {"type": "text", "data": data}:
-            held = [Text(at.at("data").text(data))] if data else []
-            return [*held, *_surplus_parts({**one, "source": {**source, "data": len(held)}})]
+            field = "data"
+            texts: list[Part] = [Text(at.at("data").text(data))] if data else []
         case {"type": "content", "content": content}:
-            held = _read_contents(content, at.at("content"))[1]
-            return [*held, *_surplus_parts({**one, "source": {**source, "content": len(held)}})]
+            field = "content"
+            texts = _read_contents(content, at.at("content"))[1]
         case _:
             return None
-    return [*held, *_surplus_parts(one, "source")]
+    return [*texts, *_surplus_parts({**one, "source": {**source, field: len(texts)}})]
 
 
 def _read_compaction(one: Mapping[str, Any], place: Place) -> list[Part]:
@@ -493,48 +507,47 @@ _READERS: dict[str, Callable[[Mapping[str, Any], Place], list[Part] | None]] = {
 
 def _read_item(item: Mapping[str, Any], place: Place) -> Turn:
     """Read an item that is no message: calls and their outputs as such, every other one word for word."""
-    match item.get("type"):
-        case "function_call":
-            given = {"id": item.get("call_id"), "name": item.get("name"), "arguments": item.get("arguments")}
-            parts = [validation.parse_tool_call(given, place.field, id="call_id"), *_surplus_of(item, *given)]
-        case "function_call_output" if item.get("call_id") is not None:
-            _, parts = _read_contents(item.get("output"), place.at("output"))
-            parts += _surplus_of(item, "output")
-            return _make_tool_answer({"role": "tool", "content": ""}, parts, item["call_id"], place)
-        case str():
-            if call_of_result(item["type"]) is not None:
-                return _native_result(item, place)
-            held = _item_without_bytes(item, place)
-            if answer := read_result(held):
-                return {"role": "tool", "content": "", "parts": answer}
-            parts = read_call(held) or [Raw(place.vendor, encode_strict_json(held))]
-        case None if item and item.keys() <= {"id", "type"}:
-            parts = [_make_raw_part({**item, "type": "item_reference"}, place)]
-        case _:
-            raise ValidationError("needs a role", field=place.field)
+    kind = item.get("type")
+    if kind is None and item and item.keys() <= {"id", "type"}:
+        item = {**item, "type": "item_reference"}
+        return {"role": "assistant", "content": "", "parts": [_make_raw_part(item, place)]}
+    if not isinstance(kind, str):
+        raise ValidationError("needs a role", field=place.field)
+    if kind == "function_call":
+        given = {"id": item.get("call_id"), "name": item.get("name"), "arguments": item.get("arguments")}
+        call = validation.parse_tool_call(given, place.field, id="call_id")
+        return {"role": "assistant", "content": "", "parts": [call, *_surplus_of(item, *given)]}
+    if kind == "function_call_output" and item.get("call_id") is not None:
+        _, parts = _read_contents(item.get("output"), place.at("output"))
+        parts += _surplus_of(item, "output")
+        return _make_tool_answer({"role": "tool", "content": ""}, parts, item["call_id"], place)
+    if call_of_result(kind) is not None:
+        return _read_native_result(item, place)
+    item = _item_without_bytes(item, place)
+    answer = read_result(item)
+    if answer is not None:
+        return {"role": "tool", "content": "", "parts": answer}
+    parts = read_call(item) or [Raw(place.vendor, encode_strict_json(item))]
     return {"role": "assistant", "content": "", "parts": parts}
 
 
-def _native_result(item: Mapping[str, Any], place: Place) -> Turn:
+def _read_native_result(item: Mapping[str, Any], place: Place) -> Turn:
     """Read an item as the result of a native call, media beside it, or word for word where it answers none."""
     output, at = item.get("output"), place.at("output")
-    media: list[Part] = []
+    contents: list[Part] = []
     if item["type"] == "custom_tool_call_output" and isinstance(output, list | tuple):
-        media = _read_contents(output, at)[1]
-        item = {**item, "output": "\n".join([part.text for part in media if isinstance(part, Text)])}
+        contents = _read_contents(output, at)[1]
+        item = {**item, "output": "\n".join([part.text for part in contents if isinstance(part, Text)])}
     elif item["type"] == "computer_call_output" and isinstance(output, Mapping):
-        media = _input_image({"type": "computer_screenshot", **output}, at) or []
+        contents = _input_image({"type": "computer_screenshot", **output}, at) or []
         item = {name: value for name, value in item.items() if name != "output"}
-    held = _item_without_bytes(item, place)
-    found = read_result(held)
-    if found is None:
-        return {
-            "role": "assistant",
-            "content": "",
-            "parts": [Raw(place.vendor, encode_strict_json(held)), *media],
-        }
-    beside = [one for one in media if not isinstance(one, Text)]
-    return {"role": "tool", "content": "", "parts": [*found, *beside]}
+    item = _item_without_bytes(item, place)
+    answer = read_result(item)
+    if answer is None:
+        raw = Raw(place.vendor, encode_strict_json(item))
+        return {"role": "assistant", "content": "", "parts": [raw, *contents]}
+    media = [part for part in contents if not isinstance(part, Text)]
+    return {"role": "tool", "content": "", "parts": [*answer, *media]}
 
 
 def _read_compacted_window(message: Mapping[str, Any], place: Place) -> Turn:
@@ -543,12 +556,15 @@ def _read_compacted_window(message: Mapping[str, Any], place: Place) -> Turn:
     if not isinstance(output, list | tuple) or not output:
         raise ValidationError("must be a list of items", field=place.at("output").field)
     parts: list[Part] = []
-    for index, one in enumerate(output):
+    for index, item in enumerate(output):
         at = place.at(f"output[{index}]")
-        if not isinstance(one, Mapping):
-            raise ValidationError(f"must be a mapping, not {type(one).__name__}", field=at.field)
-        parts.append(_make_raw_part(one, at))
-    return {"role": "assistant", "content": "", "parts": parts}
+        if not isinstance(item, Mapping):
+            raise ValidationError(f"must be a mapping, not {type(item).__name__}", field=at.field)
+        parts.append(_make_raw_part(item, at))
+    given = {name: value for name, value in message.items() if name not in ("created_at", "metadata")}
+    if not given.get("id"):  # identified by its last item
+        given["id"] = output[-1].get("id")
+    return _copy_ingest_fields({"role": "assistant", "content": "", "parts": parts}, given)
 
 
 def _surplus_of(item: Mapping[str, Any], *held: str) -> list[Part]:
