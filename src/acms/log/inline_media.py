@@ -69,29 +69,31 @@ def replace_inline_bytes(value: Json, place: Place) -> Json:
     if isinstance(value, str):
         inline = value.startswith("data:") and ";base64," in value[:256]
         return refer_to_media(value, "*/*", place).ref if inline else value
-    if isinstance(value, Mapping):
-        return {
-            name: keep_media_bytes(one, _guess_mime(value), place.at(str(name))).ref
-            if isinstance(one, str) and not one.startswith("data:") and _holds_base64(value, name)
-            else replace_inline_bytes(one, place.at(str(name)))
-            for name, one in value.items()
-        }
     if isinstance(value, list | tuple):
         return [replace_inline_bytes(one, place.at(f"[{index}]")) for index, one in enumerate(value)]
-    return value
+    if not isinstance(value, Mapping):
+        return value
+    replaced: dict[str, Json] = {}
+    for name, one in value.items():
+        at = place.at(str(name))
+        is_base64 = isinstance(one, str) and not one.startswith("data:") and _holds_base64(value, name)
+        if is_base64:
+            replaced[name] = keep_media_bytes(one, _guess_mime(value), at).ref
+        else:
+            replaced[name] = replace_inline_bytes(one, at)
+    return replaced
 
 
 def _holds_base64(within: Mapping[str, Json], name: str) -> bool:
     """Return whether a field holds base64: of a source, an image that was made, a file, or a sound with its format."""
     kind = within.get("type")
-    return (
-        name == "file_data"
-        or (name == "data" and (kind == "base64" or (kind is None and "format" in within)))
-        or (name == "result" and kind == "image_generation_call")
-    )
+    if name == "data":
+        return kind == "base64" or (kind is None and "format" in within)
+    return name == "file_data" or (name == "result" and kind == "image_generation_call")
 
 
 def _guess_mime(within: Mapping[str, Json]) -> str:
     if within.get("type") is None and "format" in within:
         return f"audio/{within['format']}"
-    return str(within.get("media_type") or ("*/*" if "file_data" in within else "image/*"))
+    default = "*/*" if "file_data" in within else "image/*"
+    return str(within.get("media_type") or default)
