@@ -169,13 +169,13 @@ def optional_name(value: object, field: str) -> str | None:
 
 def parse_choice(value: object, kind: type[E], field: str) -> E:
     """Return the member of a closed vocabulary, matched without regard to case."""
-    if isinstance(value, kind):
-        return value
-    found = kind._value2member_map_.get(value.lower()) if isinstance(value, str) else None
-    if found is None:
-        allowed = ", ".join(member.value for member in kind)
-        raise ValidationError(f"{value!r} is not one of {allowed}", field=field)
-    return cast(E, found)
+    if isinstance(value, str):
+        members = kind._value2member_map_
+        member = members.get(value) or members.get(value.lower())
+        if member is not None:
+            return cast(E, member)
+    allowed = ", ".join(member.value for member in kind)
+    raise ValidationError(f"{value!r} is not one of {allowed}", field=field)
 
 
 def require_role_first(role: object, *said: object) -> None:
