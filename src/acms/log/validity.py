@@ -194,24 +194,37 @@ def validity_periods(facts: Sequence[Fact], rivals: Iterable[tuple[str, str]]) -
         retired = fact.retired
         if retired is not None and retired.reason not in ("updated", "removed"):
             continue
-        rivals_and_replaced = dict.fromkeys((*fact.replaces, *older_rivals.get(fact.id, ())))
-        older = [id for id in rivals_and_replaced if id in periods]
-        restated = [id for id in older if id in fact.replaces and values[id] == fact.value]
-        period, stated = stated_validity(fact), stated_at(fact)
-        is_over = period.over(stated)
-        if period.start is None and older and not is_over:  # a restatement has the same period
-            period = period._replace(start=periods[restated[0]].start if restated else stated)
-        for id in older:
-            if id in restated:
-                del periods[id]
-                continue
-            replaces = id in fact.replaces or (not is_over and period.meets(periods[id]))
-            if replaces and period.start is not None:
-                periods[id] = periods[id]._ending_by(period.start)
+        older = dict.fromkeys((*fact.replaces, *older_rivals.get(fact.id, ())))
+        older_periods = {id: periods[id] for id in older if id in periods}
+        restated = [id for id in older_periods if id in fact.replaces and values[id] == fact.value]
+        period = _period_after(fact, older_periods, restated)
+        periods |= _end_older_periods(fact, period, older_periods)
+        for id in restated:
+            del periods[id]
         if retired is not None and retired.reason == "removed" and retired.at is not None:
             period = period._ending_by(retired.at)
         periods[fact.id] = period
     return periods
+
+
+def _period_after(fact: Fact, older: Mapping[str, Period], restated: Sequence[str]) -> Period:
+    """Return the period of a fact that replaces older ones; a restatement has the period of the fact it restates."""
+    period, stated = stated_validity(fact), stated_at(fact)
+    if period.start is not None or not older or period.over(stated):
+        return period
+    return period._replace(start=older[restated[0]].start if restated else stated)
+
+
+def _end_older_periods(fact: Fact, period: Period, older: Mapping[str, Period]) -> dict[str, Period]:
+    """Return the periods of older facts that end where the period of a fact begins."""
+    if period.start is None:
+        return {}
+    is_over = period.over(stated_at(fact))
+    ended: dict[str, Period] = {}
+    for id, old in older.items():
+        if id in fact.replaces or (not is_over and period.meets(old)):
+            ended[id] = old._ending_by(period.start)
+    return ended
 
 
 def at_moment(facts: Sequence[Fact], moment: datetime, rivals: Sequence[tuple[str, str]]) -> list[Fact]:

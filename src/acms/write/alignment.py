@@ -17,7 +17,7 @@ Calls of tools and their results are then paired as if the log had always held i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import pairwise, takewhile
 from typing import NamedTuple, cast
@@ -528,35 +528,41 @@ def pair_calls_with_results(
         return groups
     edited = {row: item for item, row in alignment.replaced}
     listed = {row: item for item, row in alignment.unchanged} | edited
-    retracted = set(alignment.retracted)
     #: By call id: the group that waits for its result.
     waiting: dict[str, str | None] = dict.fromkeys(changed_ids)
     moved: list[tuple[int, int]] = []
-    for index, row in enumerate(rows):
-        is_edited = index in edited
-        if index in retracted or not (row.live or is_edited):
-            continue
-        message = items[edited[index]] if is_edited else row
+    for index, row, message in _list_active(items, rows, alignment):
         if changed_ids.isdisjoint((*message.calls, *message.answers, *row.calls, *row.answers)):
             continue
         group = row.group
         if row.legible and index in listed:
             item = listed[index]
-            if is_edited or not row.calls:
+            if index in edited or not row.calls:
                 group = _group_of_message(message, row, waiting, new_group)
-            if group != row.group and not is_edited:
+            if group != row.group and index not in edited:
                 moved.append((item, index))
             groups[item] = group
-        for call_id in changed_ids.intersection(message.calls):
-            waiting[call_id] = group
-        if group and not message.calls:
-            for call_id in message.answers:
-                if waiting.get(call_id) == group:
-                    waiting[call_id] = None
+        waiting.update(dict.fromkeys(changed_ids.intersection(message.calls), group))
+        if not message.calls:
+            answered = [id for id in message.answers if group and waiting.get(id) == group]
+            waiting.update(dict.fromkeys(answered))
     if moved:
         alignment.unchanged = [pair for pair in alignment.unchanged if pair not in moved]
         alignment.replaced = sorted([*alignment.replaced, *moved])
     return groups
+
+
+def _list_active(
+    items: Sequence[Item], rows: Sequence[Row], alignment: Alignment
+) -> Iterator[tuple[int, Row, Row | Item]]:
+    """Yield the messages that are active after an alignment: the index of the row, the row, and as it will read."""
+    edited = {row: item for item, row in alignment.replaced}
+    retracted = set(alignment.retracted)
+    for index, row in enumerate(rows):
+        if index in edited:
+            yield index, row, items[edited[index]]
+        elif row.live and index not in retracted:
+            yield index, row, row
 
 
 def _changed_call_ids(items: Sequence[Item], rows: Sequence[Row], alignment: Alignment) -> set[str]:

@@ -152,12 +152,9 @@ def tail_of(newest: Sequence[Entry], replacing: Sequence[Entry], older: Mapping[
     known already, `older` ones wait on; others count as abandoned.
     """
     read = read_as(Cover(replacing, searchable=True))
-    calling_groups: set[str | None] = set()
-    for entry in newest:
-        edit, _ = read(entry.version)
-        for one in (entry, edit):
-            if one is not None and ids_of_calls(one.parts):
-                calling_groups.add(one.group)
+    edits = [read(entry.version)[0] for entry in newest]
+    messages = [message for message in (*newest, *edits) if message is not None]
+    calling_groups = {message.group for message in messages if ids_of_calls(message.parts)}
     waiting = {id: _Call(group, _Standing.OWN) for id, group in older.items() if group not in calling_groups}
     tail = Tail()
     for entry in newest:

@@ -167,12 +167,19 @@ class Sync:
                 reason = GONE if draft.kind is Kind.RETRACTION else "replaced"
                 shared.rewritten(context, receipt.versions[0], draft.sources[0], reason)
 
+        result = self._complete_result(result, rows, alignment, ids, before=len(before))
+        return Done(result, context, delivered, rewrites=len(before))
+
+    def _complete_result(
+        self, result: Synced, rows: Sequence[Row], alignment: Alignment, ids: Sequence[str], before: int
+    ) -> Synced:
+        """Add the stored entries to a result: `ids` are those of the append, with so many rewrites `before`."""
         stored = {item: rows[row].id for item, row in alignment.unchanged}
         replaced = ids[: len(alignment.replaced)]
         stored |= zip([item for item, _ in alignment.replaced], replaced, strict=True)
-        appended = ids[len(before) :]
+        appended = ids[before:]
         stored |= zip(alignment.appended, appended, strict=True)
-        result = replace(
+        return replace(
             result,
             appended=tuple(appended),
             replaced=tuple(replaced),
@@ -180,7 +187,6 @@ class Sync:
             inserted=tuple([stored[item] for item in alignment.inserted]),
             ids=self._ids_by_message(stored),
         )
-        return Done(result, context, delivered, rewrites=len(before))
 
     def _ids_by_message(self, stored: Mapping[int, str]) -> tuple[tuple[str, ...], ...]:
         """Return the ids of the entries that hold each message; `stored` has them by item."""
