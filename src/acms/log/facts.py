@@ -105,7 +105,7 @@ def _text_field(entry: Entry, name: str) -> str:
 # ── which fact supersedes which ─────────────────────────────────────────────────────────────────────────────────────
 
 
-class Succession:
+class FactHistory:
     """The facts of a log at a version: which are active, and what retired the others."""
 
     def __init__(self, entries: Iterable[Entry], cover: Cover) -> None:
@@ -218,7 +218,7 @@ def _versions_in_spans(spans: Iterable[Span], known: Mapping[int, Entry]) -> set
 
 def active_facts(entries: Iterable[Entry], cover: Cover) -> list[Entry]:
     """Return the facts in force, oldest first."""
-    return Succession(entries, cover).in_force
+    return FactHistory(entries, cover).in_force
 
 
 def collect_facts(entries: Iterable[Entry], cover: Cover, replacing: Iterable[Entry]) -> list[Fact]:
@@ -226,19 +226,19 @@ def collect_facts(entries: Iterable[Entry], cover: Cover, replacing: Iterable[En
 
     `replacing` are the entries that replace or retract others.
     """
-    succession = Succession(entries, cover)
+    history = FactHistory(entries, cover)
     by_version = {entry.version: entry for entry in replacing}
     originals: dict[str, str] = {}
     mentions: dict[str, Iterable[str]] = {}
-    for entry in succession.entries:
+    for entry in history.entries:
         originals.update((id, entry.id) for id in entry.sources if _is_fact_id(id))
         if MENTIONS in entry.data:
             mentions[entry.id] = entry.data[MENTIONS]
     facts: list[Fact] = []
-    for entry in succession.entries:
+    for entry in history.entries:
         if entry.state is State.LIVE:
-            retired = succession.retired(entry, by_version)
-            replaces = tuple(older.id for older in succession.chain(entry))
+            retired = history.retired(entry, by_version)
+            replaces = tuple(older.id for older in history.chain(entry))
             facts.append(as_fact(entry, retired=retired, replaces=replaces, originals=originals))
     return annotate_doubts(facts, mentions)
 
@@ -337,7 +337,7 @@ def simulate_append(drafts: Iterable[Draft], version: int) -> list[Entry]:
 
 def find_collision(entries: Sequence[Entry], before: Cover, after: Cover) -> tuple[Entry, Entry] | None:
     """Return a fact that would come back, and another in force at its address of cardinality one; else None."""
-    now, later = Succession(entries, before), Succession(entries, after)
+    now, later = FactHistory(entries, before), FactHistory(entries, after)
     restored = [one for one in entries if later.uncovered(one) and not now.uncovered(one)]
     others = {entry.version for entry in (*restored, *now.in_force)}
     remaining = [entry for entry in entries if entry.version in others and later.uncovered(entry)]
@@ -373,14 +373,14 @@ def find_revoked_facts(
             return bool(entry.sources) and gone.issuperset(entry.sources)
         return not gone.isdisjoint(entry.sources)
 
-    succession = Succession(entries, cover)
+    history = FactHistory(entries, cover)
     retired: list[Entry] = []
     remaining: list[Entry] = []
-    for entry in succession.in_force:
+    for entry in history.in_force:
         (retired if is_made_from_gone(entry) else remaining).append(entry)
     waiting = list(reversed(retired))
     while waiting:
-        for older in reversed(succession.before(waiting.pop())):  # the newest comes back first
+        for older in reversed(history.before(waiting.pop())):  # the newest comes back first
             if is_made_from_gone(older) or any(are_rivals(older, other) for other in remaining):
                 retired.append(older)
                 waiting.append(older)

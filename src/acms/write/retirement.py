@@ -256,8 +256,8 @@ def spans_with_predecessors(
     targets: Iterable[Entry], facts: Iterable[Entry], cover: Cover
 ) -> tuple[Span, ...]:
     """Return the spans of facts that are retracted and of all facts they supersede."""
-    succession = rules.Succession(facts, cover)
+    history = rules.FactHistory(facts, cover)
     retracted: list[Entry] = []
     for target in targets:
-        retracted += [target, *succession.chain(target)]
+        retracted += [target, *history.chain(target)]
     return rules.single_spans(retracted)
