@@ -1,6 +1,6 @@
-"""What the lines of an exported log must say to be let into a store: the rules of the API, for values that come whole.
+"""Validation of the lines of an exported log: the rules of the API, for complete entries.
 
-A hash proves that a line was not changed since it was written. It does not prove who wrote it: anybody can compute the
+A hash proves that a line was not changed since it was written. It does not prove who wrote it: anyone can compute the
 hashes of a log of their own. So every field is validated as if a caller gave it.
 """
 

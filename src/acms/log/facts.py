@@ -25,7 +25,7 @@ REVOKED = "revoked"
 """Reason of the retraction of facts whose source was retracted or edited."""
 
 SAID = "said"
-"""Says in the data of a fact, or of a retraction, when the newest of its sources was said."""
+"""Key in the data of a fact or a retraction: when the newest of its sources was stated."""
 
 Address = tuple[str, str]
 """Subject and attribute, normalised."""

@@ -76,11 +76,11 @@ class Cover:
         self._first: list[int] = []
         self._last: list[int] = []
         self._by: list[int] = []
-        #: Edits and summaries in force, newest first, which are read at the first version they replace.
+        #: Active edits and summaries, newest first, which are read at the first version they replace.
         self.shown: list[Entry] = []
         #: Facts and retractions with effect, newest first: they retire facts.
         self.retiring: list[Entry] = []
-        #: Summaries in force that only a provider can read, newest first: for everybody else they hide nothing.
+        #: Active summaries that only a provider can read, newest first: for all others they hide nothing.
         self.sealed: list[Entry] = []
         keeping: set[int] = set()
         summaries = [entry.version for entry in self.replacing if entry.kind is Kind.SUMMARY]
@@ -189,7 +189,7 @@ class Cover:
         return True
 
     def _effects(self, entry: Entry) -> list[Entry]:
-        """Return those with effect to which an entry belongs."""
+        """Return the list of entries with effect to which an entry belongs."""
         return self.shown if entry.kind in (Kind.MESSAGE, Kind.SUMMARY) else self.retiring
 
     def _hides_nothing(self, summary: Entry) -> bool:
@@ -205,7 +205,7 @@ class Cover:
         return self._by[index] if index >= 0 and version <= self._last[index] else None
 
     def edit_of(self, entry: Entry) -> Entry | None:
-        """Return the edit in force that is read in an entry's place; None when there is none."""
+        """Return the active edit that is read instead of an entry, or None."""
         by = self.by(entry.version)
         if by is None:
             return None
@@ -548,11 +548,11 @@ def rendered_role(entry: Entry | Doc) -> Role | None:
 
 
 FACT = "fact"
-"""Stands where a speaker would when a fact is shown."""
+"""The speaker of a fact in a prompt."""
 
 
 def display_name_of(entry: Entry | Doc) -> str | None:
-    """Return under whose name an entry is shown; None when its role must do."""
+    """Return the name under which an entry is shown, or None if its role is shown instead."""
     return FACT if entry.kind is Kind.FACT else entry.actor
 
 
@@ -617,11 +617,11 @@ class Stale:
         return Stale(demoted, profile=self._profile, versions=versions) if demoted else NONE
 
     def since(self, version: int) -> Demotion:
-        """Return what becomes of a message that says no more than one that an entry demoted."""
+        """Return the demotion of a message that says no more than one that an entry demoted."""
         return self._demote(version, ())
 
     def of(self, docs: Iterable[Doc | Entry]) -> Demotion | None:
-        """Return what became of one of some entries; None when nothing did."""
+        """Return the demotion of the first demoted entry, or None."""
         for doc in docs:
             if doc.version in self._versions and doc.id in self._demoted:
                 return self._demote(*self._demoted[doc.id])

@@ -35,10 +35,10 @@ from acms.ports import StorageBackend
 _PAGE = 1_000
 """Entries to read at once: of the longest log no more than these are held with their texts."""
 KEY = ":compaction"
-"""Behind the key of a message: the key of the summary that came with it."""
+"""Suffix that makes the key of a message that of the summary that came with it."""
 
 LISTED = "listed"
-"""Says in the data of an edit that it came out of a list; others are corrections, which the list may not know."""
+"""Key in the data of an edit that came from a list; other edits are corrections, which a list may not know."""
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ def hash_sensitive_key(key: str) -> str:
 
 
 def wording_digest(role: Role, content: str, parts: Sequence[Part]) -> bytes:
-    """Return the digest by which a message is known again: role, text, calls, media; the rest when that is nothing."""
+    """Return the digest by which a message is recognized: of role, text, calls and media, or of other parts."""
     if not parts:
         return digest_text(f"{role._value_}\0{content}")
     names = [part.call_id for part in parts if isinstance(part, ToolCall | ToolResult)]
@@ -95,7 +95,7 @@ def wording_digest(role: Role, content: str, parts: Sequence[Part]) -> bytes:
 
 
 def goes_on(row: Row, role: Role, content: str, calls: Sequence[str]) -> bool:
-    """Whether a message begins with all that another one says, its text and its calls."""
+    """Whether a message begins with the whole text and all calls of another one."""
     beginning = (role._value_, content[: row.length], *calls[: len(row.calls)])
     return digest_text("\0".join(beginning)) == row.wording
 

@@ -20,9 +20,9 @@ AS_GIVEN = "as-given"
 """Vendor of a `Raw` part that holds additional fields of a part, such as annotations."""
 RESPONSES = "openai-responses"
 AGENTS = "openai"
-"""Vendor of the items of the OpenAI Agents SDK, which stand beside the parts that were read from them."""
+"""Vendor of the items of the OpenAI Agents SDK, which are kept with the parts that were read from them."""
 VENDORS = frozenset((RESPONSES, AGENTS, "openai-chat", "anthropic", "gemini"))
-"""Vendors whose items have content of their own; items kept by other adapters repeat the parts beside them."""
+"""Vendors whose items have content of their own; items kept by other adapters repeat the parts before them."""
 
 NO_RESULT = "no result: interrupted"
 """Placeholder for a missing result of a tool call: providers refuse a call without a result."""
@@ -220,7 +220,7 @@ def _approval_text(approved: bool, reason: Json) -> str:
 
 
 def rest_of_item(part: Part | None) -> dict[str, Json] | None:
-    """Return the rest of a native item that stands behind a call or a result; None for any other part."""
+    """Return the rest of a native item that follows a call or a result; None for any other part."""
     if not isinstance(part, Raw) or part.vendor != AS_GIVEN:
         return None
     try:
@@ -231,7 +231,7 @@ def rest_of_item(part: Part | None) -> dict[str, Json] | None:
 
 
 def write_call(call: ToolCall, rest: Mapping[str, Json]) -> dict[str, Json] | None:
-    """Make the item again that a native call came as; None where its arguments no longer fit it."""
+    """Rebuild the item of a native call, or None if its arguments no longer fit it."""
     form = CallForm("", name=call.name) if "call_id" in rest else form_of_call(rest["type"])
     if form is None:
         return None
@@ -300,7 +300,7 @@ def _has_lines_of(item: Mapping[str, Json], text: str) -> bool:
 
 
 def _write_unknown_result(result: ToolResult, rest: Mapping[str, Json]) -> dict[str, Json] | None:
-    """Return a result of an unknown type as it came; None where its text was changed, and for any other one."""
+    """Return the original item of a result of an unknown type; None if its text was changed."""
     if "call_id" not in rest or item_text_of(rest) != result.output:
         return None
     return {**rest, "call_id": result.call_id}

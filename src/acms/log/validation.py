@@ -1,4 +1,4 @@
-"""The border: what may enter a log. Every text, number and name is checked here once and trusted inside.
+"""Validation of everything that enters a log. Every text, number and name is checked here once and trusted inside.
 
 The same input is accepted or refused on every backend, whatever its driver would have said (T35).
 """
@@ -179,7 +179,7 @@ def parse_choice(value: object, kind: type[E], field: str) -> E:
 
 
 def require_role_first(role: object, *said: object) -> None:
-    """Raise `ValidationError` when a text stands where a role belongs, and nothing where the text does."""
+    """Raise `ValidationError` when a text is given as the role, and no text."""
     if isinstance(role, str) and not any(said) and role.lower() not in Role._value2member_map_:
         raise ValidationError(
             "comes first, then the text",
@@ -358,7 +358,7 @@ def serialize_document(value: object, field: str = "data") -> str:
 def _copy_json_value(value: object, field: str, left: list[int]) -> Json:
     """Copy a JSON value; `left` counts the levels and the bytes that it may still have.
 
-    Without the second a small value that holds one list many times over would be copied for ever.
+    Without the second a small value that holds one list many times would be copied endlessly.
     """
     inner = isinstance(value, Mapping | list | tuple)
     left[1] -= 1
@@ -390,7 +390,7 @@ def _copy_json_value(value: object, field: str, left: list[int]) -> Json:
 
 
 def _nested_field_name(field: str, step: str) -> str:
-    """Name a part of a field; far inside its name says no more."""
+    """Return the name of a part of a field; it does not grow beyond the limit of names."""
     return field if len(field) + len(step) > NAME_CHARS else field + step
 
 

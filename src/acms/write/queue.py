@@ -75,7 +75,7 @@ class AppendRequest:
     retry: RetryConfig
     #: The drafts are no new turns (edits, retractions): appended as they are, without moving the tail.
     rewrite: bool = False
-    #: `Head.rewrites` under which the targets of a rewrite were found to be in force.
+    #: `Head.rewrites` at which the targets of a rewrite were active.
     rewrites: int | None = None
     #: Version at which a rewrite was decided: with a fact that came since it has to be decided again.
     decided: int | None = None
@@ -85,22 +85,22 @@ class AppendRequest:
     regroups: bool = False
     #: Version at which all of it was decided: at any other one it has to be decided again.
     at: int | None = None
-    #: Puts the drafts in their places itself, behind the end of the log, and returns them with the end behind them.
+    #: Places the drafts itself, after the end of the log, and returns them with the new end.
     arrange: Callable[[Tail], tuple[Sequence[Draft], Tail]] | None = None
     #: Id of the newest message its writer has seen, None for an empty log.
     seen: Seen = ANY
     #: Close the current episode for this reason instead of appending drafts.
     close: str | None = None
-    #: How compaction is asked for; None when an append asks for none.
+    #: How compaction is requested; None if an append requests none.
     watch: CompactionRequest | None = None
-    #: Kind of the reflection that the end of an episode asks for; None when it asks for none.
+    #: Kind of the reflection that the end of an episode requests; None if it requests none.
     reflect: EpisodeReflection | None = None
-    #: Where the answer goes when the caller waits in the queue.
+    #: Receives the result if the caller waits in the queue.
     answer: asyncio.Future[Delivered | None] | None = None
 
 
 class Overtaken(ConflictError):
-    """Something was replaced or retracted since the targets were looked at: look again."""
+    """Something was replaced or retracted since the targets were read: decide again."""
 
 
 class Delivered(NamedTuple):
@@ -153,7 +153,7 @@ class WriteQueue:
         self._busy = False
         #: Tasks that wait for that to end.
         self._idlers: list[asyncio.Future[None]] = []
-        #: The policy in force, and when it is asked for again.
+        #: The current policy, and when it is read again.
         self._policy: CompactionPolicy | None = None
         self._policy_until = 0.0
         #: (rewrites, epoch) of a head, and the inactive tokens of its log, less those of summaries.
@@ -435,7 +435,7 @@ class WriteQueue:
         return get_shared_state(self._storage).front or self._storage
 
     def forget_policy(self) -> None:
-        """Ask for the policy again with the next append."""
+        """Read the policy again with the next append."""
         self._policy = None
 
     async def _find_policy(self, watch: CompactionRequest) -> CompactionPolicy:
@@ -635,7 +635,7 @@ class Writer:
         return queue.post(request)
 
     def forget_policy(self, context: str) -> None:
-        """Let the next append ask for the policy again."""
+        """Let the next append read the policy again."""
         write_queue(self._shared.handle, context, os.urandom).forget_policy()
 
     async def idle(self) -> None:
