@@ -338,38 +338,38 @@ class ACMS(View):
             validation.require_role_first(role, content, tool_calls, tool_call_id, parts)
             sender = validation.parse_choice(role, Role, "role")
             most = validation.STRICT_PARTS if shared.config.strict else validation.PARTS
-            checked_parts, text = validation.build_message_parts(
+            parts, text = validation.build_message_parts(
                 sender, content, parts, tool_calls, tool_call_id, most=most
             )
             privacy = validation.parse_choice(privacy, Privacy, "privacy")
-            checked_metadata = EMPTY if metadata is None else validation.validate_metadata(metadata)
+            metadata = EMPTY if metadata is None else validation.validate_metadata(metadata)
             actor_id = validation.optional_name(actor_id, "actor_id")
             key = validation.optional_name(key, called)
             if shared.config.privacy.redact_before_persist:
                 from acms.privacy.redact_entry import redact_for_storage  # the rules come with it
 
                 mode = stored_mode(shared.config.privacy.mode, privacy)
-                text, checked_parts, checked_metadata, actor_id, key = redact_for_storage(
-                    text, checked_parts, checked_metadata, actor_id, key, mode
+                text, parts, metadata, actor_id, key = redact_for_storage(
+                    text, parts, metadata, actor_id, key, mode
                 )
             trusted_as = trust.OF_ROLE[sender] if origin is None else origin
             origin = validation.parse_choice(trusted_as, Origin, "origin")
             explicit = validation.validate_markers(markers)
-            detected = self._detect_markers(origin, text, checked_parts) if explicit is None else ()
+            detected = self._detect_markers(origin, text, parts) if explicit is None else ()
             return Draft(
                 kind=Kind.MESSAGE,
                 content=text,
                 key=key,
                 created_at=datetime.now(UTC) if created_at is None else validation.parse_moment(created_at),
-                tokens=shared.counter.count(text) + (media_tokens(checked_parts) if checked_parts else 0),
+                tokens=shared.counter.count(text) + (media_tokens(parts) if parts else 0),
                 origin=origin,
                 privacy=privacy,
                 role=sender,
                 actor=actor_id,
-                parts=checked_parts,
+                parts=parts,
                 markers=detected if explicit is None else explicit,
                 detected=bool(detected),
-                metadata=checked_metadata,
+                metadata=metadata,
             )
         except ValidationError as error:
             if not prefix:

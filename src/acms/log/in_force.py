@@ -382,7 +382,7 @@ def _find_answers_to_summarized(
     unread_is_summarized = not after and all(last - first < LONG_RUN for first, last in retracted)
     alone: set[int] = set()
     for entry in answers:
-        call = calls.get(entry.group)
+        call = calls.get(entry.group or "")
         if call is not None:
             is_summarized = cover.by(call) in summaries
         else:

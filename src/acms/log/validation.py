@@ -394,7 +394,11 @@ def _nested_field_name(field: str, step: str) -> str:
     return field if len(field) + len(step) > NAME_CHARS else field + step
 
 
-_SENDERS = {ToolCall: Role.ASSISTANT, Reasoning: Role.ASSISTANT, ToolResult: Role.TOOL}
+_SENDERS: Mapping[type[Part], Role] = {
+    ToolCall: Role.ASSISTANT,
+    Reasoning: Role.ASSISTANT,
+    ToolResult: Role.TOOL,
+}
 """Roles that alone send a part of a kind."""
 
 

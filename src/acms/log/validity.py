@@ -52,7 +52,7 @@ class Period(NamedTuple):
         start = max(self.start or _FIRST, other.start or _FIRST)
         return start < min(self.end or _LAST, other.end or _LAST)
 
-    def _ending_by(self, moment: datetime) -> Period:
+    def cut_at(self, moment: datetime) -> Period:
         """Return the same period, ended at a moment at the latest."""
         return self._replace(end=min(self.end or _LAST, moment))
 
@@ -202,7 +202,7 @@ def validity_periods(facts: Sequence[Fact], rivals: Iterable[tuple[str, str]]) -
         for id in restated:
             del periods[id]
         if retired is not None and retired.reason == "removed" and retired.at is not None:
-            period = period._ending_by(retired.at)
+            period = period.cut_at(retired.at)
         periods[fact.id] = period
     return periods
 
@@ -223,7 +223,7 @@ def _end_older_periods(fact: Fact, period: Period, older: Mapping[str, Period]) 
     ended: dict[str, Period] = {}
     for id, old in older.items():
         if id in fact.replaces or (not is_over and period.meets(old)):
-            ended[id] = old._ending_by(period.start)
+            ended[id] = old.cut_at(period.start)
     return ended
 
 

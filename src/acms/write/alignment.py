@@ -37,7 +37,7 @@ class Item(NamedTuple):
     """One message of a list: its position there, and its digests and attributes."""
 
     #: Index of the given message, and of the turn within it: one message of a provider may be several turns.
-    index: int
+    message: int
     turn: int
     role: Role
     key: str | None

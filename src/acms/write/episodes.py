@@ -155,7 +155,7 @@ def tail_of(newest: Sequence[Entry], replacing: Sequence[Entry], older: Mapping[
     edits = [read(entry.version)[0] for entry in newest]
     messages = [message for message in (*newest, *edits) if message is not None]
     calling_groups = {message.group for message in messages if ids_of_calls(message.parts)}
-    waiting = {id: _Call(group, _Standing.OWN) for id, group in older.items() if group not in calling_groups}
+    waiting = {id: _Call(group, _Rank.OWN) for id, group in older.items() if group not in calling_groups}
     tail = Tail()
     for entry in newest:
         if entry.kind is Kind.EPISODE:
@@ -165,9 +165,9 @@ def tail_of(newest: Sequence[Entry], replacing: Sequence[Entry], older: Mapping[
         edit, ended_by = read(entry.version)
         message = edit or entry
         if ended_by is None:
-            _track_calls(waiting, message, _Standing.COPIED if entry.sources else _Standing.OWN)
+            _track_calls(waiting, message, _Rank.COPIED if entry.sources else _Rank.OWN)
         elif ended_by.data.get("reason") != GONE:
-            _track_calls(waiting, message, _Standing.ENDED)
+            _track_calls(waiting, message, _Rank.ENDED)
         calls = {id: call.group for id, call in waiting.items()}
         pending = tail.pending
         if ended_by is None:
@@ -185,8 +185,8 @@ def tail_of(newest: Sequence[Entry], replacing: Sequence[Entry], older: Mapping[
     return tail
 
 
-class _Standing(IntEnum):
-    """Which call of an id waits for the result: the one of the highest standing, then the newest.
+class _Rank(IntEnum):
+    """Which call of an id waits for the result: the one of the highest rank, then the newest.
 
     The result of a call that was retracted or cleared joins it, and is not shown.
     """
@@ -201,23 +201,23 @@ class _Call(NamedTuple):
     """A call that waits for its result."""
 
     group: str
-    standing: _Standing
+    rank: _Rank
 
 
-def _track_calls(waiting: dict[str, _Call], message: Entry, standing: _Standing) -> None:
+def _track_calls(waiting: dict[str, _Call], message: Entry, rank: _Rank) -> None:
     """Add the calls of a message to those that wait for results, and remove those that it answers."""
     if message.group is None:
         return
     for call_id in ids_of_calls(message.parts):
         previous = waiting.get(call_id)
-        if previous is None or standing >= previous.standing:
+        if previous is None or rank >= previous.rank:
             waiting.pop(call_id, None)  # the newest comes last
-            waiting[call_id] = _Call(message.group, standing)
+            waiting[call_id] = _Call(message.group, rank)
     for call_id in ids_of_answers(message.parts):
         call = waiting.get(call_id)
         if call is None or call.group != message.group:
             continue
-        if standing is not _Standing.ENDED or call.standing is _Standing.ENDED:
+        if rank is not _Rank.ENDED or call.rank is _Rank.ENDED:
             del waiting[call_id]
 
 

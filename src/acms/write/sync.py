@@ -86,7 +86,7 @@ class Sync:
                 raise _insertion_error(self._items[alignment.inserted[0]])
             groups = pair_calls_with_results(self._items, rows, alignment, _new_group_id)
             unchanged = {item: rows[row].id for item, row in alignment.unchanged}
-            erased = dict.fromkeys(self._items[item].index for item in alignment.erased)
+            erased = dict.fromkeys(self._items[item].message for item in alignment.erased)
             result = Synced(
                 unchanged=tuple(unchanged.values()),
                 ignored=ignored,
@@ -193,7 +193,7 @@ class Sync:
         ids: list[tuple[str, ...]] = [()] * len(self._messages)
         for index, item in enumerate(self._items):
             if index in stored:
-                ids[item.index] += (stored[index],)
+                ids[item.message] += (stored[index],)
         return tuple(ids)
 
     # ── the list ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -210,8 +210,8 @@ class Sync:
                 items = tuple(self._parse_message(index))
             if fingerprint is not None:
                 parsed[fingerprint] = items
-            if items and items[0].index != index:
-                items = tuple([item._replace(index=index) for item in items])
+            if items and items[0].message != index:
+                items = tuple([item._replace(message=index) for item in items])
             by_message.append(items)
         self._shared.listed = parsed
         repeated = [] if self._shared.config.strict else _find_repeated_ids(self._messages)
@@ -278,7 +278,7 @@ class Sync:
             metadata = None if metadata is None else redacted
         wording = known.wording_digest(role, text, parts)
         return Item(
-            index=index,
+            message=index,
             turn=number,
             role=role,
             key=key,
@@ -297,11 +297,11 @@ class Sync:
         first: dict[str, int] = {}
         unique: list[Item] = []
         for item in items:
-            if item.key is not None and first.setdefault(item.key, item.index) != item.index:
+            if item.key is not None and first.setdefault(item.key, item.message) != item.message:
                 if self._shared.config.strict:
                     raise ValidationError(
                         f"is the key of messages[{first[item.key]}] too: {item.key!r}",
-                        field=f"messages[{item.index}].key",
+                        field=f"messages[{item.message}].key",
                     )
                 self._add_notes("a key that messages of the list share is the first one's")
                 item = item._replace(key=None)
@@ -319,7 +319,7 @@ class Sync:
             given = item.privacy or Privacy.ALLOW
             stored = private.get(item.key) or private.get(known.hash_sensitive_key(item.key))
             if stored is not None and stricter_mode(stored, given) is not given:
-                make_item = partial(self._make_item, item.index, item.turn, stored=stored)
+                make_item = partial(self._make_item, item.message, item.turn, stored=stored)
                 self._items[index] = self._read_turn(item, _defer_keeping, make_item)
 
     def _read_turn(self, item: Item, keep: foreign.Keep | None, convert: Callable[[Turn], T]) -> T:
@@ -332,13 +332,13 @@ class Sync:
                 turn.pop("key", None)
             return convert(turn)
 
-        return self._read(item.index, keep, convert_turn)
+        return self._read(item.message, keep, convert_turn)
 
     def _draft_turn(self, item: Item, keep: foreign.Keep | None, **values: Any) -> Draft:
         """Return the draft of an item; `values` replace those of the list."""
 
         def convert(turn: Turn) -> Draft:
-            return self._make_draft(f"messages[{item.index}].", called="key", **{**turn, **values})
+            return self._make_draft(f"messages[{item.message}].", called="key", **{**turn, **values})
 
         return self._read_turn(item, keep, convert)
 
@@ -387,7 +387,7 @@ class Sync:
             if entry.role is not item.role:
                 raise ValidationError(
                     f"is of the {item.role.value}; the message of this key was of the {entry.role}",
-                    field=f"messages[{item.index}].role",
+                    field=f"messages[{item.message}].role",
                     options=("give it a key of its own",),
                 )
             draft = self._draft_for_storage(item, entry)
@@ -430,7 +430,7 @@ def _new_group_id() -> str:
 
 def _insertion_error(item: Item) -> ConflictError:
     return ConflictError(
-        f"messages[{item.index}] is new and stands before messages that the log holds",
+        f"messages[{item.message}] is new and stands before messages that the log holds",
         retryable=False,
         options=('insert="append" stores it at the end', "hand over the list without it"),
     )
