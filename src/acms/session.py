@@ -333,27 +333,26 @@ class ACMS(View):
         called: str = "idempotency_key",
     ) -> Draft:
         """Check one message at the border and count it."""
-        shared = self._shared
+        config, counter = self._shared.config, self._shared.counter
         try:
             validation.require_role_first(role, content, tool_calls, tool_call_id, parts)
-            sender = validation.parse_choice(role, Role, "role")
-            most = validation.STRICT_PARTS if shared.config.strict else validation.PARTS
+            role = validation.parse_choice(role, Role, "role")
+            limit = validation.STRICT_PARTS if config.strict else validation.PARTS
             parts, text = validation.build_message_parts(
-                sender, content, parts, tool_calls, tool_call_id, most=most
+                role, content, parts, tool_calls, tool_call_id, most=limit
             )
             privacy = validation.parse_choice(privacy, Privacy, "privacy")
             metadata = EMPTY if metadata is None else validation.validate_metadata(metadata)
             actor_id = validation.optional_name(actor_id, "actor_id")
             key = validation.optional_name(key, called)
-            if shared.config.privacy.redact_before_persist:
+            if config.privacy.redact_before_persist:
                 from acms.privacy.redact_entry import redact_for_storage  # the rules come with it
 
-                mode = stored_mode(shared.config.privacy.mode, privacy)
-                text, parts, metadata, actor_id, key = redact_for_storage(
-                    text, parts, metadata, actor_id, key, mode
-                )
-            trusted_as = trust.OF_ROLE[sender] if origin is None else origin
-            origin = validation.parse_choice(trusted_as, Origin, "origin")
+                values = text, parts, metadata, actor_id, key
+                mode = stored_mode(config.privacy.mode, privacy)
+                text, parts, metadata, actor_id, key = redact_for_storage(*values, mode)
+            origin = trust.OF_ROLE[role] if origin is None else origin
+            origin = validation.parse_choice(origin, Origin, "origin")
             explicit = validation.validate_markers(markers)
             detected = self._detect_markers(origin, text, parts) if explicit is None else ()
             return Draft(
@@ -361,10 +360,10 @@ class ACMS(View):
                 content=text,
                 key=key,
                 created_at=datetime.now(UTC) if created_at is None else validation.parse_moment(created_at),
-                tokens=shared.counter.count(text) + (media_tokens(parts) if parts else 0),
+                tokens=counter.count(text) + (media_tokens(parts) if parts else 0),
                 origin=origin,
                 privacy=privacy,
-                role=sender,
+                role=role,
                 actor=actor_id,
                 parts=parts,
                 markers=detected if explicit is None else explicit,
