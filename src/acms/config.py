@@ -300,13 +300,13 @@ class ACMSConfig:
             raise ConfigurationError(
                 "media is called, not awaited: give a plain function of bytes and a type"
             )
-        patterns = {
-            str(marker): _validate_patterns(found, f"marker_patterns.{marker}")
-            for marker, found in self.marker_patterns.items()
-        }
+        patterns: dict[str, Sequence[str]] = {}
+        for marker, found in self.marker_patterns.items():
+            patterns[str(marker)] = _validate_patterns(found, f"marker_patterns.{marker}")
+        weights = dict(_markers.WEIGHTS)
         for marker, weight in self.marker_weights.items():
             _check_minimum(weight, f"marker_weights.{marker}")
-        weights = {**_markers.WEIGHTS, **{str(marker): float(w) for marker, w in self.marker_weights.items()}}
+            weights[str(marker)] = float(weight)
         object.__setattr__(self, "marker_patterns", patterns)
         object.__setattr__(self, "marker_weights", weights)
 
@@ -333,19 +333,21 @@ class ACMSConfig:
         top: dict[str, Any] = {}
         for name, text in environ.items():
             group, _, rest = name.removeprefix("ACMS_").partition("_")
-            if name == "ACMS_AUTO_DETECT_MARKERS":
-                top["auto_detect_markers"] = _parse_env_value(name, text, True)
-            elif name == "ACMS_STRICT":
-                top["strict"] = _parse_env_value(name, text, False)
+            if name in ("ACMS_AUTO_DETECT_MARKERS", "ACMS_STRICT"):
+                setting = name.removeprefix("ACMS_").lower()
+                top[setting] = _parse_env_value(name, text, True)
             elif name == "ACMS_PRIVACY_MODE":
                 values.setdefault(group, {})["mode"] = text.lower() or None
             elif name.startswith("ACMS_") and group in groups:
                 default = getattr(groups[group](), rest.lower(), "")
-                default = 0 if default is None else default  # a number that is not limited
+                if default is None:  # a number that is not limited
+                    default = 0
                 if not isinstance(default, int | float):
                     raise ConfigurationError(f"{name} is not a setting")
                 values.setdefault(group, {})[rest.lower()] = _parse_env_value(name, text, default)
-        return cls(**top, **{group.lower(): groups[group](**found) for group, found in values.items()})
+        for group, settings in values.items():
+            top[group.lower()] = groups[group](**settings)
+        return cls(**top)
 
 
 def _parse_env_value(name: str, text: str, default: float | bool) -> float | bool:

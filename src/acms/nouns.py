@@ -7,11 +7,11 @@ supplied by the caller (metadata, arguments, settings) is left unchanged.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
-from functools import cache, reduce
-from operator import attrgetter, or_
+from functools import cache
+from operator import attrgetter
 from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Literal, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -165,28 +165,31 @@ class Member(NamedTuple):
 def list_json_members(kind: type[Any], wire: bool = True) -> tuple[Member, ...]:
     """Return the members in the JSON of a noun, in order: over HTTP, or without `wire` with the names of the fields."""
     hints = get_type_hints(kind)
-    lines = [one for one in reversed(kind.__mro__) if wire]
-    names = {name: shown for one in lines for name, shown in _NAMES.get(one, {}).items()}
-    derived = {name: how for one in lines for name, how in _DERIVED.get(one, {}).items()}
-    found: list[Member] = []
+    names: dict[str, str | None] = {}
+    derived: dict[str, tuple[Any, Convert]] = {}
+    if wire:
+        for base in reversed(kind.__mro__):
+            names.update(_NAMES.get(base, {}))
+            derived.update(_DERIVED.get(base, {}))
+    members: list[Member] = []
     for name, one in _list_noun_fields(kind).items():
-        shown = names.get(name, to_camel_case(name) if wire else name)
-        if shown is None:
+        json_name = names.get(name, to_camel_case(name) if wire else name)
+        if json_name is None:
             derived.pop(name, None)
             continue
-        hint, derive = derived.pop(shown, (hints[name], None))
-        found.append(
+        hint, derive = derived.pop(json_name, (hints[name], None))
+        members.append(
             Member(
                 field=name,
-                name=shown,
+                name=json_name,
                 hint=hint,
                 needed=one.default is MISSING and one.default_factory is MISSING,
                 when_given="when_given" in one.metadata,
                 derive=derive,
             )
         )
-    found += [Member("", name, hint, False, derive=how) for name, (hint, how) in derived.items()]
-    return tuple(found)
+    members += [Member("", name, hint, False, derive=derive) for name, (hint, derive) in derived.items()]
+    return tuple(members)
 
 
 def is_noun(hint: Any) -> bool:
@@ -200,16 +203,112 @@ def _list_noun_fields(kind: type[Any]) -> dict[str, Field[Any]]:
     return {name: field(default=kind._field_defaults.get(name, MISSING)) for name in kind._fields}
 
 
-def _split_union(hint: Any) -> tuple[Any, bool] | None:
-    """Return the union's other members and whether it includes None; return None for a type that is no union."""
-    if get_origin(hint) not in (Union, UnionType):
-        return None
-    others = tuple(one for one in get_args(hint) if one is not NoneType)
-    return reduce(or_, others), len(others) < len(get_args(hint))
+# ── conversions ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _are_parts(hint: Any) -> bool:
-    return set(get_args(hint)) == set(_TYPES)
+@dataclass(frozen=True, slots=True)
+class _Codec:
+    """How values of a type are converted to JSON and back."""
+
+    #: None for values that JSON has too.
+    encode: Convert | None = None
+    #: The types that a value may have in JSON; empty for any.
+    types: frozenset[type[Any]] = frozenset()
+    decode: Convert | None = None
+
+    def check_and_decode(self, value: Any, name: str = "") -> Any:
+        """Return a value from JSON; `TypeError` if it has another type."""
+        if self.types and type(value) not in self.types:
+            wanted = " or ".join(sorted(one.__name__ for one in self.types))
+            raise TypeError(f"{name}: {type(value).__name__} where {wanted} belongs".removeprefix(": "))
+        return value if self.decode is None or value is None else self.decode(value)
+
+
+_NONE = frozenset({NoneType})
+_TEXT = frozenset({str})
+_OBJECT = frozenset({dict})
+_LIST = frozenset({list, tuple})
+
+
+def _codec_for_type(hint: Any, wire: bool, name: str = "") -> _Codec:
+    origin, args = get_origin(hint), get_args(hint)
+    if hint == PAIRS and wire:
+        return _Codec(dict, _OBJECT, lambda value: tuple(value.items()))
+    if origin in (Union, UnionType):
+        return _codec_for_union(hint, wire)
+    if origin in (tuple, Sequence):
+        return _codec_for_sequence((args[0], ...) if origin is Sequence else args, wire)
+    if origin is Literal:
+        return _Codec(None, frozenset(map(type, args)))
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        if wire and name in _FIELD_NAMES:
+            return _Codec(_to_camel_case_keys, _OBJECT, _to_snake_case_keys)
+        return _Codec(dict, _OBJECT, lambda value: MappingProxyType(dict(value)))
+    if origin is list:
+        return _Codec(_codec_for_sequence((args[0], ...), wire).encode)
+    return _codec_for_class(hint, wire) if isinstance(hint, type) else _Codec()
+
+
+def _to_camel_case_keys(value: Mapping[str, Json]) -> dict[str, Json]:
+    return {to_camel_case(key): one for key, one in value.items()}
+
+
+def _to_snake_case_keys(value: Mapping[str, Json]) -> Mapping[str, Json]:
+    return MappingProxyType({to_snake_case(key): one for key, one in value.items()})
+
+
+def _codec_for_union(hint: Any, wire: bool) -> _Codec:
+    others = [one for one in get_args(hint) if one is not NoneType]
+    if set(others) == set(_TYPES):
+        return _Codec(
+            lambda part: write_part(part, wire=wire), _OBJECT, lambda value: _read_part(value, wire)
+        )
+    if len(others) > 1:
+        return _Codec()
+    codec = _codec_for_type(others[0], wire)
+    return replace(codec, types=codec.types | _NONE if codec.types else codec.types)
+
+
+def _codec_for_sequence(args: tuple[Any, ...], wire: bool) -> _Codec:
+    codecs = [_codec_for_type(one, wire) for one in args if one is not Ellipsis]
+    first = codecs[0]
+    if args[1:] != (Ellipsis,):
+        return _Codec(list, _LIST, lambda value: tuple(_decode_each(codecs, value)))
+    encode, decode = first.encode, first.check_and_decode
+    return _Codec(
+        list if encode is None else lambda value: [encode(one) for one in value],
+        _LIST,
+        lambda value: tuple([decode(one) for one in value]),
+    )
+
+
+def _decode_each(codecs: Sequence[_Codec], values: Sequence[Any]) -> list[Any]:
+    return [codec.check_and_decode(one) for codec, one in zip(codecs, values, strict=True)]
+
+
+def _codec_for_class(hint: type[Any], wire: bool) -> _Codec:
+    if is_noun(hint):  # looked up late: a noun may hold its own kind
+        return _Codec(
+            lambda value: build_encoder(hint, wire)(value),
+            _OBJECT,
+            lambda value: _build_decoder(hint, wire)(value),
+        )
+    if issubclass(hint, StrEnum):
+        return _Codec(attrgetter("_value_"), _TEXT, hint)  # not `value`, which is two calls of Python
+    if issubclass(hint, datetime):
+        return _Codec(format_instant if wire else datetime.isoformat, _TEXT, _parse_datetime)
+    if issubclass(hint, bytes):
+        return _Codec(bytes.hex, _TEXT, bytes.fromhex)
+    if issubclass(hint, float):
+        return _Codec(None, frozenset({int, float}), float)
+    return _Codec(None, frozenset({hint}) if hint in (str, int, bool) else frozenset())
+
+
+def _parse_datetime(written: str) -> datetime:
+    found = datetime.fromisoformat(written)
+    if found.tzinfo is None:
+        raise ValueError(f"{written} names no time zone")
+    return found.astimezone(UTC)
 
 
 # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -223,23 +322,26 @@ def encode_noun(noun: object, kind: type[Any] | None = None, *, wire: bool = Tru
 @cache
 def build_encoder(kind: type[Any], wire: bool = True) -> Callable[[Any], dict[str, Json]]:
     """Return what writes nouns of a class as JSON."""
-    shown = list_json_members(kind, wire)
-    plain = [one for one in shown if one.derive is None]
-    names, one_by_one = [one.name for one in plain], attrgetter(*[one.field for one in plain])
-    get: Convert = one_by_one if len(plain) > 1 else lambda noun: (one_by_one(noun),)
-    converted = [
-        (one.name, how) for one in plain if (how := _encoder_for_type(one.hint, wire, one.field)) is not None
-    ]
-    derived = [(one.name, one.derive) for one in shown if one.derive is not None]
-    optional = [one.name for one in plain if one.when_given]
+    members = list_json_members(kind, wire)
+    plain = [member for member in members if member.derive is None]
+    names = [member.name for member in plain]
+    get_values = _values_getter([member.field for member in plain])
+    encoders: list[tuple[str, Convert]] = []
+    for member in plain:
+        encode = _codec_for_type(member.hint, wire, member.field).encode
+        if encode is not None:
+            encoders.append((member.name, encode))
+    derived = [(member.name, member.derive) for member in members if member.derive is not None]
+    optional = [member.name for member in plain if member.when_given]
 
     def write(noun: Any) -> dict[str, Json]:
-        written: dict[str, Json] = dict(zip(names, get(noun), strict=True))
-        for name, how in converted:
-            if (value := written[name]) is not None:
-                written[name] = how(value)
-        for name, how in derived:
-            written[name] = how(noun)
+        written: dict[str, Json] = dict(zip(names, get_values(noun), strict=True))
+        for name, encode in encoders:
+            value = written[name]
+            if value is not None:
+                written[name] = encode(value)
+        for name, derive in derived:
+            written[name] = derive(noun)
         for name in optional:
             if written[name] is None:
                 del written[name]
@@ -248,34 +350,11 @@ def build_encoder(kind: type[Any], wire: bool = True) -> Callable[[Any], dict[st
     return write
 
 
-def _encoder_for_type(hint: Any, wire: bool, name: str = "") -> Convert | None:
-    """Return the function that converts values of a type to JSON, or None if they need no conversion."""
-    origin, args = get_origin(hint), get_args(hint)
-    if hint == PAIRS and wire:
-        return dict
-    union = _split_union(hint)
-    if union is not None:
-        if _are_parts(union[0]):
-            return lambda value: write_part(value, wire=wire)
-        return None if union[0] == hint else _encoder_for_type(union[0], wire)
-    if isinstance(origin, type) and issubclass(origin, Sequence):
-        each = None if len(args) == 2 and args[1] is not Ellipsis else _encoder_for_type(args[0], wire)
-        return list if each is None else lambda value: [each(one) for one in value]
-    if isinstance(origin, type) and issubclass(origin, Mapping):
-        if wire and name in _FIELD_NAMES:
-            return lambda value: {to_camel_case(key): one for key, one in value.items()}
-        return dict
-    return _encoder_for_class(hint, wire) if isinstance(hint, type) else None
-
-
-def _encoder_for_class(hint: type[Any], wire: bool) -> Convert | None:
-    if is_noun(hint):
-        return lambda value: build_encoder(hint, wire)(value)  # looked up late: a noun may hold its own kind
-    if issubclass(hint, StrEnum):
-        return attrgetter("_value_")  # not `value`, which is two calls of Python
-    if issubclass(hint, datetime):
-        return format_instant if wire else datetime.isoformat
-    return bytes.hex if issubclass(hint, bytes) else None
+def _values_getter(names: Sequence[str]) -> Convert:
+    """Return what reads the values of some fields as a tuple."""
+    if len(names) == 1:
+        return lambda noun: (getattr(noun, names[0]),)
+    return attrgetter(*names)
 
 
 def write_part(part: Part, *, wire: bool = True) -> dict[str, Json]:
@@ -294,112 +373,36 @@ def decode_noun(kind: type[T], written: Any, *, wire: bool = True, **known: Any)
     return cast("T", _build_decoder(kind, wire)(written, **known))
 
 
-@dataclass(frozen=True, slots=True)
-class _Take:
-    """How a value is read."""
-
-    #: The types it may have in JSON; empty for any.
-    types: frozenset[type[Any]] = frozenset()
-    convert: Convert | None = None
-
-    def __call__(self, value: Any, name: str = "") -> Any:
-        if self.types and type(value) not in self.types:
-            wanted = " or ".join(sorted(one.__name__ for one in self.types))
-            raise TypeError(f"{name}: {type(value).__name__} where {wanted} belongs".removeprefix(": "))
-        return value if self.convert is None or value is None else self.convert(value)
-
-
 @cache
 def _build_decoder(kind: type[Any], wire: bool) -> Callable[..., Any]:
     hints = get_type_hints(kind)
+    members = [member for member in list_json_members(kind, wire) if member.field]
+    codecs = [_codec_for_type(hints[member.field], wire, member.field) for member in members]
     plan = [
-        (one.field, one.name, take.types, take.convert, take, one.needed)
-        for one in list_json_members(kind, wire)
-        if one.field
-        for take in [_decoder_for_type(hints[one.field], wire, one.field)]
+        (member.field, member.name, codec.types, codec.decode, codec, member.needed)
+        for member, codec in zip(members, codecs, strict=True)
     ]
-    also = _READ.get(kind) if wire else None
+    derive_fields = _READ.get(kind) if wire else None
 
     def read(written: Any, **known: Any) -> Any:
         if not isinstance(written, Mapping):
             raise TypeError(f"{type(written).__name__} where an object belongs")
-        found = known if also is None else {**also(written), **known}
-        for place, name, types, convert, take, needed in plan:
-            if place in found:
+        values = known if derive_fields is None else {**derive_fields(written), **known}
+        for field_name, name, types, decode, codec, needed in plan:
+            if field_name in values:
                 continue
             if name in written:
                 value = written[name]
                 if type(value) not in types:
-                    value = take(value, name)
-                elif convert is not None and value is not None:
-                    value = convert(value)
-                found[place] = value
+                    value = codec.check_and_decode(value, name)
+                elif decode is not None and value is not None:
+                    value = decode(value)
+                values[field_name] = value
             elif needed:
                 raise KeyError(name)
-        return kind(**found)
+        return kind(**values)
 
     return read
-
-
-_NONE = frozenset({NoneType})
-_OBJECT = frozenset({dict})
-
-
-def _decoder_for_type(hint: Any, wire: bool, name: str = "") -> _Take:
-    """Return how a value of a type is read."""
-    origin, args = get_origin(hint), get_args(hint)
-    if hint == PAIRS and wire:
-        return _Take(_OBJECT, lambda value: tuple(value.items()))
-    union = _split_union(hint)
-    if union is not None:
-        inner, optional = union
-        if _are_parts(inner):
-            return _Take(_OBJECT, lambda value: _read_part(value, wire))
-        take = _Take() if inner == hint else _decoder_for_type(inner, wire)
-        return _Take(take.types | _NONE if optional and take.types else take.types, take.convert)
-    if origin is tuple:
-        return _decoder_for_tuple(args, wire)
-    if origin is Sequence:
-        return _decoder_for_tuple((args[0], ...), wire)
-    if origin is Literal:
-        return _Take(frozenset(map(type, args)))
-    if isinstance(origin, type) and issubclass(origin, Mapping):
-        if wire and name in _FIELD_NAMES:
-            return _Take(
-                _OBJECT, lambda value: MappingProxyType({to_snake_case(key): value[key] for key in value})
-            )
-        return _Take(_OBJECT, lambda value: MappingProxyType(dict(value)))
-    return _decoder_for_class(hint, wire) if isinstance(hint, type) else _Take()
-
-
-def _decoder_for_tuple(args: tuple[Any, ...], wire: bool) -> _Take:
-    lists = frozenset({list, tuple})
-    if args[1:] == (Ellipsis,):
-        each = _decoder_for_type(args[0], wire)
-        return _Take(lists, lambda value: tuple([each(one) for one in value]))
-    several = [_decoder_for_type(one, wire) for one in args]
-    return _Take(lists, lambda value: tuple([take(one) for take, one in zip(several, value, strict=True)]))
-
-
-def _decoder_for_class(hint: type[Any], wire: bool) -> _Take:
-    if is_noun(hint):
-        return _Take(_OBJECT, lambda value: _build_decoder(hint, wire)(value))
-    if issubclass(hint, StrEnum):
-        return _Take(frozenset({str}), hint)
-    if issubclass(hint, datetime):
-        return _Take(frozenset({str}), _parse_datetime)
-    if issubclass(hint, bytes):
-        return _Take(frozenset({str}), bytes.fromhex)
-    if issubclass(hint, float):
-        return _Take(frozenset({int, float}), float)
-    return _Take(frozenset({hint}) if hint in (str, int, bool) else frozenset())
-
-
-def _parse_datetime(written: str) -> datetime:
-    found = datetime.fromisoformat(written)
-    if found.tzinfo is None:
-        raise ValueError(f"{written} names no time zone")
-    return found.astimezone(UTC)
 
 
 def _read_part(written: Any, wire: bool) -> Any:

@@ -69,8 +69,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ACMS"]
 
-_ROLES = {role.value: role for role in Role}
-
 
 @trace_class
 class ACMS(View):
@@ -223,18 +221,18 @@ class ACMS(View):
                 raise ValidationError("stands alone: it says all that there is to say", field="message")
             message = role if idempotency_key is None else {**role, "key": idempotency_key}
         else:
-            said = {
+            values = {
                 "content": content,
                 "tool_calls": tool_calls,
                 "tool_call_id": tool_call_id,
                 "parts": parts,
             }
             draft = plain_draft(
-                self._draft, self._shared.config, role, said, privacy=privacy, key=idempotency_key, **more
+                self._draft, self._shared.config, role, values, privacy=privacy, key=idempotency_key, **more
             )
             if draft is not None:
                 return (await self._ingest([draft]))[-1].message_id
-            message = message_of(role, said, idempotency_key)
+            message = message_of(role, values, idempotency_key)
         more = {name: value for name, value in more.items() if value is not None}
         if privacy is not Privacy.ALLOW:
             more["privacy"] = privacy
@@ -265,15 +263,14 @@ class ACMS(View):
         notes: list[tuple[str, ...]] = []
         for index, message in enumerate(checked):
             values = dict(message)
-            if idempotency_key is not None and all(
-                values.get(name) is None for name in ("key", "idempotency_key", "id")
-            ):
+            has_key = any(values.get(name) is not None for name in ("key", "idempotency_key", "id"))
+            if idempotency_key is not None and not has_key:
                 values["key"] = f"{validation.validate_name(idempotency_key, 'idempotency_key')}:{index}"
-            made, repaired = read_drafts(
+            new_drafts, repairs = read_drafts(
                 self._draft, self._shared.config, values, f"messages[{index}]", listed=len(checked) > 1
             )
-            drafts += made
-            notes += [(*renamed, *repaired)] * len(made)
+            drafts += new_drafts
+            notes += [(*renamed, *repairs)] * len(new_drafts)
         try:
             receipts = await self._ingest(drafts, last_message) if drafts else []
         except IdempotencyMismatchError as error:
@@ -281,9 +278,9 @@ class ACMS(View):
             raise IdempotencyMismatchError(str(error), options=(*error.options, hint)) from error
         if not any(notes):
             return receipts
-        found = [replace(one, notes=said) for one, said in zip(receipts, notes, strict=True)]
-        self.last_receipt = found[-1]
-        return found
+        receipts = [replace(one, notes=own) for one, own in zip(receipts, notes, strict=True)]
+        self.last_receipt = receipts[-1]
+        return receipts
 
     async def sync(
         self,
@@ -310,10 +307,9 @@ class ACMS(View):
         ):
             if value not in allowed:
                 raise ValidationError(f"{value!r} is not one of {', '.join(allowed)}", field=field)
-        work = syncing.Sync(
-            self._shared, self._writer, self._draft, retract=gone == "retract", refuse=insert == "refuse"
-        )
-        done = await work.run(checked)
+        retract, refuse = gone == "retract", insert == "refuse"
+        work = syncing.Sync(self._shared, self._writer, self._draft, checked, retract=retract, refuse=refuse)
+        done = await work.run()
         if done.delivered is not None:
             await self._stored(done.context, done.delivered, done.rewrites)
         return done.result
@@ -337,55 +333,56 @@ class ACMS(View):
         called: str = "idempotency_key",
     ) -> Draft:
         """Check one message at the border and count it."""
-        shared = self._shared
+        config, counter = self._shared.config, self._shared.counter
         try:
             validation.require_role_first(role, content, tool_calls, tool_call_id, parts)
-            choose = validation.parse_choice
-            who = (_ROLES.get(role) if type(role) is str else None) or choose(role, Role, "role")
-            most = validation.STRICT_PARTS if shared.config.strict else validation.PARTS
-            found, text = validation.build_message_parts(
-                who, content, parts, tool_calls, tool_call_id, most=most
+            role = validation.parse_choice(role, Role, "role")
+            limit = validation.STRICT_PARTS if config.strict else validation.PARTS
+            parts, text = validation.build_message_parts(
+                role, content, parts, tool_calls, tool_call_id, most=limit
             )
-            private = privacy if privacy is Privacy.ALLOW else choose(privacy, Privacy, "privacy")
-            plain = EMPTY if metadata is None else validation.validate_metadata(metadata)
-            actor = None if actor_id is None else validation.validate_name(actor_id, "actor_id")
-            name = None if key is None else validation.validate_name(key, called)
-            if shared.config.privacy.redact_before_persist:
+            privacy = validation.parse_choice(privacy, Privacy, "privacy")
+            metadata = EMPTY if metadata is None else validation.validate_metadata(metadata)
+            actor_id = validation.optional_name(actor_id, "actor_id")
+            key = validation.optional_name(key, called)
+            if config.privacy.redact_before_persist:
                 from acms.privacy.redact_entry import redact_for_storage  # the rules come with it
 
-                mode = stored_mode(shared.config.privacy.mode, private)
-                text, found, plain, actor, name = redact_for_storage(text, found, plain, actor, name, mode)
-            came = trust.OF_ROLE[who] if origin is None else choose(origin, Origin, "origin")
-            explicit = None if markers is None else validation.validate_markers(markers)
-            detected = self._detected(came, text, found) if explicit is None else ()
+                values = text, parts, metadata, actor_id, key
+                mode = stored_mode(config.privacy.mode, privacy)
+                text, parts, metadata, actor_id, key = redact_for_storage(*values, mode)
+            origin = trust.OF_ROLE[role] if origin is None else origin
+            origin = validation.parse_choice(origin, Origin, "origin")
+            explicit = validation.validate_markers(markers)
+            detected = self._detect_markers(origin, text, parts) if explicit is None else ()
             return Draft(
                 kind=Kind.MESSAGE,
                 content=text,
-                key=name,
+                key=key,
                 created_at=datetime.now(UTC) if created_at is None else validation.parse_moment(created_at),
-                tokens=shared.counter.count(text) + (media_tokens(found) if found else 0),
-                origin=came,
-                privacy=private,
-                role=who,
-                actor=actor,
-                parts=found,
+                tokens=counter.count(text) + (media_tokens(parts) if parts else 0),
+                origin=origin,
+                privacy=privacy,
+                role=role,
+                actor=actor_id,
+                parts=parts,
                 markers=detected if explicit is None else explicit,
-                detected=explicit is None and bool(detected),
-                metadata=plain,
+                detected=bool(detected),
+                metadata=metadata,
             )
         except ValidationError as error:
             if not prefix:
                 raise
-            message = str(error).removeprefix(f"{error.field}: ")
-            raise ValidationError(message, field=prefix + error.field, options=error.options) from error
+            raise validation.error_at_field(error, prefix + error.field) from error
 
-    def _detected(self, origin: Origin, text: str, parts: Sequence[Part]) -> tuple[str, ...]:
+    def _detect_markers(self, origin: Origin, text: str, parts: Sequence[Part]) -> tuple[str, ...]:
         """Return the markers that the texts of a message call for."""
         shared = self._shared
         if not shared.config.auto_detect_markers or origin not in DETECTED:
             return ()
-        said = "\n".join(part.text for part in parts if isinstance(part, Text)) if parts else text
-        return detect_markers(said, shared.patterns)
+        if parts:
+            text = "\n".join([part.text for part in parts if isinstance(part, Text)])
+        return detect_markers(text, shared.patterns)
 
     async def _ingest(self, drafts: Sequence[Draft], seen: Seen = ANY) -> list[MessageReceipt]:
         shared = self._shared
@@ -396,20 +393,13 @@ class ACMS(View):
                 receipts = await provided.ingest_compactions(shared, self._writer, drafts, seen, self._stored)
                 self.last_receipt = receipts[-1]
                 return receipts
-        context = (
-            shared.context_id if shared.retained and not shared.about else None
-        ) or await shared.ensure()
-        delivered = await self._writer.post(
-            context,
-            AppendRequest(
-                drafts,
-                shared.config.episodes,
-                shared.config.retry,
-                seen=seen,
-                watch=shared.watch,
-                reflect=shared.reflects,
-            ),
+        context = shared.context_id if shared.retained and not shared.about else None
+        context = context or await shared.ensure()
+        config = shared.config
+        request = AppendRequest(
+            drafts, config.episodes, config.retry, seen=seen, watch=shared.watch, reflect=shared.reflects
         )
+        delivered = await self._writer.post(context, request)
         assert delivered is not None
         return await self._stored(context, delivered)
 
@@ -429,34 +419,15 @@ class ACMS(View):
             delivered = delivered._replace(drafts=new, start=start)
         if not delivered.drafts:
             return []
-        receipts = (
-            await self._repeated(context, delivered, embedded)
-            if delivered.receipt.repeated
-            else receipts_of(context, delivered, embedded, delivered.drafts, None)
-        )
+        repeated: Sequence[Entry] = ()
+        if delivered.receipt.repeated:
+            ids = delivered.receipt.ids[delivered.start : delivered.start + len(delivered.drafts)]
+            repeated = [entry for entry in await shared.storage.get(ids) if entry is not None]
+        receipts = receipts_of(context, delivered, embedded, repeated)
         self.last_receipt = receipts[-1]
         annotate_operation(receipts)
         if shared.config.on_event is not None:
-            for ordinal in delivered.gaps:
-                ended = episode_id(context, ordinal)
-                shared.tell(EpisodeClosed(context_id=context, episode_id=ended, reason=TIME_GAP))
-            for receipt, draft in zip(receipts, delivered.drafts, strict=True):
-                shared.tell(
-                    Ingested(
-                        context_id=context,
-                        message_id=receipt.message_id,
-                        version=receipt.version,
-                        role=str(draft.role),
-                        tokens=receipt.tokens,
-                        markers=receipt.markers,
-                        repeated=receipt.repeated,
-                    )
-                )
-                if draft.closes is not None and not receipt.repeated:
-                    closed = EpisodeClosed(
-                        context_id=context, episode_id=receipt.episode_id, reason=draft.closes
-                    )
-                    shared.tell(closed)
+            self._tell_ingested(context, delivered, receipts)
         log_event(
             logging.DEBUG, "ingest", context=context, version=receipts[-1].version, messages=len(receipts)
         )
@@ -464,10 +435,25 @@ class ACMS(View):
             await self._reflected(context)
         return receipts
 
-    async def _repeated(self, context: str, delivered: Delivered, embedded: Embedded) -> list[MessageReceipt]:
-        ids = delivered.receipt.ids[delivered.start : delivered.start + len(delivered.drafts)]
-        entries = [entry for entry in await self._shared.storage.get(ids) if entry is not None]
-        return receipts_of(context, delivered, embedded, entries, [entry.version for entry in entries])
+    def _tell_ingested(self, context: str, delivered: Delivered, receipts: Sequence[MessageReceipt]) -> None:
+        """Pass the events of new messages, and of the episodes they ended, to the listener."""
+        tell = self._shared.tell
+        for ordinal in delivered.gaps:
+            tell(EpisodeClosed(context_id=context, episode_id=episode_id(context, ordinal), reason=TIME_GAP))
+        for receipt, draft in zip(receipts, delivered.drafts, strict=True):
+            tell(
+                Ingested(
+                    context_id=context,
+                    message_id=receipt.message_id,
+                    version=receipt.version,
+                    role=str(draft.role),
+                    tokens=receipt.tokens,
+                    markers=receipt.markers,
+                    repeated=receipt.repeated,
+                )
+            )
+            if draft.closes is not None and not receipt.repeated:
+                tell(EpisodeClosed(context_id=context, episode_id=receipt.episode_id, reason=draft.closes))
 
     async def close_episode(self, reason: str = "manual") -> str:
         """End the current episode and return its id.

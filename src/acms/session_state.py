@@ -117,23 +117,16 @@ class SharedSession:
         self.config = config or ACMSConfig()
         self.handle = _validate_storage(storage)
         self.storage = _wrap_in_cache(storage, self.config)
-        counter: Any = token_counter if token_counter is not None else default_counter()
-        if isinstance(counter, str | bytes | list | tuple) or not callable(getattr(counter, "count", None)):
-            raise ConfigurationError("token_counter must be an object with a method count(text)")
-        self.counter: TokenCounter = (
-            counter if isinstance(getattr(counter, "name", None), str) else _Named(counter)
-        )
+        self.counter = _validate_counter(token_counter)
         self.frame = TextFrame(self.counter)
         #: Redacts entries before they are shown.
         self.stage: Stage = create_redaction_stage(storage, self.config.privacy.mode, self.counter)
         self.patterns = freeze_patterns(self.config.marker_patterns)
         self._embedder = None if embedder is None or embedder == "auto" else _validate_embedder(embedder)
         self._undecided = embedder == "auto"
-        if summarizer is not None and not callable(getattr(summarizer, "summarize", None)):
-            raise ConfigurationError("summarizer must be an object with an async method summarize(request)")
+        _require_method(summarizer, "summarizer", "summarize")
         self.summarizer = summarizer
-        if reflector is not None and not callable(getattr(reflector, "reflect", None)):
-            raise ConfigurationError("reflector must be an object with an async method reflect(request)")
+        _require_method(reflector, "reflector", "reflect")
         self.reflector = reflector
         self.reranking = None if reranker is None else Reranking(reranker, self.config)
         #: The reflection that the end of an episode asks for; None when it asks for none.
@@ -357,20 +350,21 @@ class SharedSession:
             raise ValidationError(
                 f"must be an id or a key, not {kind}", field="id", options=("give its `id`",)
             )
-        found = None if context is None else await find_entry(self.storage, context, at, name)
-        if found is None and context is not None:
-            await self.known.catch_up(self.storage, context)
-            row = self.known.under(name) or self.known.under(hash_sensitive_key(name))
-            if row is not None:
-                found = await find_entry(self.storage, context, at, row.first)
-                if found is not None and newest:
-                    head = await self.storage.head(context)
-                    version = version_of(head, at)
-                    cover = await cover_at(self.storage, context, head, version, searchable=True)
-                    found = cover.edit_of(found) or found
-        if found is None:
+        if context is None:
             raise self.no_entry(name)
-        return found
+        entry = await find_entry(self.storage, context, at, name)
+        if entry is not None:
+            return entry
+        await self.known.catch_up(self.storage, context)
+        row = self.known.under(name) or self.known.under(hash_sensitive_key(name))
+        entry = None if row is None else await find_entry(self.storage, context, at, row.first)
+        if entry is None:
+            raise self.no_entry(name)
+        if newest:
+            head = await self.storage.head(context)
+            cover = await cover_at(self.storage, context, head, version_of(head, at), searchable=True)
+            entry = cover.edit_of(entry) or entry
+        return entry
 
     def no_entry(self, id: str) -> EntryNotFoundError:
         """Return the error that says that the session has no such entry."""
@@ -526,6 +520,19 @@ def _validate_storage(storage: Any) -> StorageBackend:
             f"storage must be an open store, not {what}", options=('open_storage("sqlite:///memory.db")',)
         )
     return storage
+
+
+def _validate_counter(given: TokenCounter | None) -> TokenCounter:
+    """Return a token counter that has a name."""
+    counter: Any = default_counter() if given is None else given
+    if isinstance(counter, str | bytes | list | tuple) or not callable(getattr(counter, "count", None)):
+        raise ConfigurationError("token_counter must be an object with a method count(text)")
+    return counter if isinstance(getattr(counter, "name", None), str) else _Named(counter)
+
+
+def _require_method(provider: object, name: str, method: str) -> None:
+    if provider is not None and not callable(getattr(provider, method, None)):
+        raise ConfigurationError(f"{name} must be an object with an async method {method}(request)")
 
 
 def _validate_embedder(embedder: Any) -> Embedder:

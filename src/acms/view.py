@@ -466,20 +466,8 @@ class View:
         from acms.facts import request as facts
 
         facts.check_filter(subject, attribute, fact_type)
-        if scope not in ("session", "namespace"):
-            raise ValidationError(f"{scope!r} is not session or namespace", field="scope")
+        version = self._check_time_of_facts(scope, history, as_of, valid_at)
         storage, context = self._shared.storage, await self._find()
-        if scope == "namespace" and self._at is not None:
-            raise ValidationError("a past version of one session has no namespace around it", field="scope")
-        if history and valid_at is not None:
-            raise ValidationError("history is not for one moment: leave one of them out", field="valid_at")
-        version = self._at
-        if isinstance(as_of, int):
-            if scope == "namespace":
-                raise ValidationError("a version is of one session: give a time", field="as_of")
-            version, as_of = validation.validate_integer(as_of, "as_of"), None
-            if self._at is not None and version > self._at:
-                raise ValidationError(f"this view ends at version {self._at}", field="as_of")
         if scope == "namespace":
             profile = await read.find_profile(storage, validation.shared_namespace(self.namespace))
             context = None if profile is None else profile.id
@@ -487,6 +475,8 @@ class View:
             self._nothing()
         if context is None:
             return []
+        if isinstance(as_of, int):
+            as_of = None
         return await facts.read_facts(
             storage,
             context,
@@ -499,6 +489,25 @@ class View:
             valid_at=None if valid_at is None else validation.parse_moment(valid_at, "valid_at"),
             stage=self.stage,
         )
+
+    def _check_time_of_facts(
+        self, scope: str, history: bool, as_of: int | datetime | None, valid_at: datetime | None
+    ) -> int | None:
+        """Return the version at which facts are read; raise `ValidationError` for times that do not go together."""
+        if scope not in ("session", "namespace"):
+            raise ValidationError(f"{scope!r} is not session or namespace", field="scope")
+        if scope == "namespace" and self._at is not None:
+            raise ValidationError("a past version of one session has no namespace around it", field="scope")
+        if history and valid_at is not None:
+            raise ValidationError("history is not for one moment: leave one of them out", field="valid_at")
+        if not isinstance(as_of, int):
+            return self._at
+        if scope == "namespace":
+            raise ValidationError("a version is of one session: give a time", field="as_of")
+        version = validation.validate_integer(as_of, "as_of")
+        if self._at is not None and version > self._at:
+            raise ValidationError(f"this view ends at version {self._at}", field="as_of")
+        return version
 
     async def get(self, id: str) -> Entry:
         """Return any entry of this session by its id, as it was stored, whatever its privacy.

@@ -68,7 +68,6 @@ STILL = {
     "offer": "recall.candidates.Offer",
     "said": "facts.consolidate.Said",
     "stale": "log.in_force.Stale",
-    "succession": "log.facts.Succession",
     "unit": "log.in_force.Unit log.in_force.Units",
 }
 

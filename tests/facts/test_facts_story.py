@@ -29,7 +29,7 @@ from acms import (
     open_storage,
 )
 from acms.facts.request import read_facts
-from acms.log.facts import Succession, normalize_address
+from acms.log.facts import FactHistory, normalize_address
 from acms.log.in_force import Cover
 from acms.model import Append, Entry, Expect, Origin, Receipt
 from tests.servers.stores import another
@@ -275,7 +275,7 @@ class FactsStory(RuleBasedStateMachine):
                     fact
                 ]
         replacing = self.run(self.store.read(self.context, replacing=True))
-        found = Succession(self.run(self.store.read(self.context, kinds=(Kind.FACT,))), Cover(replacing))
+        found = FactHistory(self.run(self.store.read(self.context, kinds=(Kind.FACT,))), Cover(replacing))
         # Nothing but entries of the log puts a fact out of force: none is merely outshone by a newer one.
         assert [one for one in found.entries if found.uncovered(one)] == found.in_force
 

@@ -640,6 +640,15 @@ async def test_a_new_id_beside_ids_that_stay_is_a_new_message(storage: Storage) 
         assert counts(await session.sync([user("a", "new")])) == (1, 0, 0, 0, 0)
 
 
+async def test_no_two_messages_of_a_list_are_one_of_the_log(storage: Storage) -> None:
+    rules = {"role": "system", "content": "short answers"}
+    async with session_on(storage) as session:
+        await session.sync([rules, user("go on", "1")])
+        done = await session.sync([user("go on", "2"), rules, user("go on", "3")])
+        assert len({id for ids in done.ids for id in ids}) == 3
+        assert [entry.content for entry in await session.entries()].count("go on") == 2
+
+
 async def test_one_id_for_all_messages_names_none(storage: Storage) -> None:
     async with session_on(storage) as session:
         for last in (2, 3, 4, 4):

@@ -312,16 +312,13 @@ FAULTS = [
     Fault(
         "units split a tool group", "memory",
         code(in_force, "fold_atomic_groups",
-             ("found.append(Unit(tuple(members), complete=calls <= answered))",
-              "found.extend(Unit((member,)) for member in members)")),
+             ("units.append(Unit(tuple(members), complete=calls <= answered))",
+              "units.extend(Unit((member,)) for member in members)")),
         "story",
     ),
     Fault(
         "an undone summary stays in force", "memory",
-        code(
-            in_force.Cover, "__init__",
-            ("if by is not None and (entry.kind is not Kind.FACT or by not in keeping):", "if False:"),
-        ),
+        code(in_force.Cover, "_has_effect", ("by = self.by(entry.version)", "by = None")),
         "story",
     ),
     Fault(

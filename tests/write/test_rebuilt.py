@@ -30,7 +30,7 @@ VERBS = [
 
 
 async def rebuilt(storage: StorageBackend, context: str) -> Tail:
-    return await WriteQueue(storage, context, os.urandom)._rebuild(await storage.head(context))
+    return await WriteQueue(storage, context, os.urandom)._rebuild_tail(await storage.head(context))
 
 
 async def restored(storage: StorageBackend, context: str) -> MemoryStorage:
@@ -155,7 +155,7 @@ class Branch:
             assert replace(Tail.from_json(kept), asked=0) == tail
         await new.catch_up(storage, context)
         await known.catch_up(storage, context)
-        assert (new.rows, new._keys) == (known.rows, known._keys)
+        assert (new.rows, new._by_key) == (known.rows, known._by_key)
         if not (await storage.context(context)).lineage:
             copy, again = await restored(storage, context), Known()
             assert await rebuilt(copy, context) == tail

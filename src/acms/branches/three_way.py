@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 
 from acms.log import trust
 from acms.log.encoding import parse_entry_id
-from acms.log.facts import Address, Succession, address_of, has_address
+from acms.log.facts import Address, FactHistory, address_of, has_address
 from acms.log.in_force import Cover, anchor_version
 from acms.log.merges import KEPT, MergeConflict, Merges, MergeStrategy, Origin, Vector, vector_covers
 from acms.model import Entry, Kind, Span, State
@@ -522,17 +522,17 @@ class _Facts:
         return resolution == "theirs"
 
 
-def _facts_of(log: Log, *, before: bool) -> Succession:
+def _facts_of(log: Log, *, before: bool) -> FactHistory:
     """Return the facts of a side, as they are or as the other side last knew them."""
     if not before:
-        return Succession(log.facts, log.cover)
+        return FactHistory(log.facts, log.cover)
     facts = [
         fact for fact in log.facts if vector_covers(log.known, log.origin(fact)) and not log.undone(fact)
     ]
-    return Succession(facts, log.before)
+    return FactHistory(facts, log.before)
 
 
-def _facts_at_address(found: Succession, where: Address) -> list[Entry]:
+def _facts_at_address(found: FactHistory, where: Address) -> list[Entry]:
     return [fact for fact in found.in_force if address_of(fact) == where]
 
 
@@ -544,7 +544,7 @@ def _optional_fact_key(fact: Entry | None) -> Hashable:
     return None if fact is None else fact_comparison_key(fact)
 
 
-def _find_successor(found: Succession, fact: Entry) -> Entry | None:
+def _find_successor(found: FactHistory, fact: Entry) -> Entry | None:
     """Return the fact in force that stands where a fact did; None when nothing does."""
     for one in found.in_force:
         if any(old.version == fact.version for old in (one, *found.chain(one))):

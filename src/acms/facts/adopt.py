@@ -10,7 +10,7 @@ from typing import Any
 from acms.errors import ACMSError, ConflictError, SessionNotFoundError
 from acms.log import read
 from acms.log.encoding import parse_entry_id
-from acms.log.facts import REVOKED, Succession, address_of, has_address
+from acms.log.facts import REVOKED, FactHistory, address_of, has_address
 from acms.log.in_force import ENDED, Cover
 from acms.model import Append, Context, Done, Draft, Entry, Expect, Failed, JobDraft, Kind, Lease, Span, State
 from acms.observability.logging import log_event
@@ -84,12 +84,12 @@ def filter_active(
         or entry.id in ids
         or not (entry.kind is Kind.FACT or entry.data.get("reason") in (*ENDED, REVOKED))
     )
-    succession = Succession(facts, cover)
+    history = FactHistory(facts, cover)
     kept: list[Entry] = []
     for entry in found:
         if cover.by(entry.version) is not None:
             continue
-        chain = succession.chain(entry) if entry.kind is Kind.FACT else []
+        chain = history.chain(entry) if entry.kind is Kind.FACT else []
         if chain:
             spans = {span for one in (entry, *chain) for span in one.replaces}
             demotes = [row for one in (entry, *chain) for row in one.data.get("demotes", ())]

@@ -20,7 +20,7 @@ from acms.log.encoding import parse_entry_id
 from acms.log.in_force import Cover
 from acms.model import Entry, Kind, Span
 
-VALUE = 6
+_VALUE_WORDS = 6
 """Maximum words of a value; longer text is a statement."""
 
 _WORD = re.compile(r"[^\W_]+(?:[.'’/+-][^\W_]+)*")
@@ -51,17 +51,20 @@ def annotate_doubts(facts: Sequence[Fact], mentions: Mapping[str, Iterable[str]]
     `facts` are all that a log ever held at a version, oldest first, each with the entry that retired it; `mentions` are
     the names in the sentence that a fact was made from, by the id of the fact.
     """
-    said = {fact.id: _parse_statement(fact, mentions.get(fact.id, ())) for fact in facts}
-    names = frozenset[str]().union(*(own.names for own in said.values()), *mentions.values())
-    said = {id: own._replace(names=own.names | (own.first & names)) for id, own in said.items()}
+    statements = {fact.id: _parse_statement(fact, mentions.get(fact.id, ())) for fact in facts}
+    names: set[str] = set()
+    names.update(*mentions.values(), *(statement.names for statement in statements.values()))
+    for id, statement in statements.items():
+        statements[id] = statement._replace(names=statement.names | (statement.first & names))
     by_id = {fact.id: fact for fact in facts}
-    brought = _Brought(facts, said)
-    found: dict[str, Fact] = {}
+    index = _NameIndex(facts, statements)
+    annotated: dict[str, Fact] = {}
     for fact in facts:
-        rests = _find_premises(fact, by_id, brought.of(said[fact.id]))
-        doubt = None if fact.retired else _find_doubt(fact, rests, found, by_id, said)
-        found[fact.id] = replace(fact, depends_on=rests, doubt=doubt)
-    return list(found.values())
+        introducing = index.facts_introducing(statements[fact.id])
+        premises = _find_premises(fact, by_id, introducing)
+        doubt = None if fact.retired else _find_doubt(fact, premises, annotated, by_id, statements)
+        annotated[fact.id] = replace(fact, depends_on=premises, doubt=doubt)
+    return list(annotated.values())
 
 
 def sentence_names(sentence: str, content: str) -> list[str]:
@@ -81,16 +84,19 @@ def _parse_statement(fact: Fact, mentions: Iterable[str] = ()) -> _Statement:
 
 def _short_value(fact: Fact) -> str:
     """Return the value of a fact, or "" if the value is a whole statement."""
-    short = len(fact.value.split()) <= VALUE and _fold_text(fact.value) != _fold_text(fact.content)
-    return fact.value if short else ""
+    is_short = len(fact.value.split()) <= _VALUE_WORDS
+    return fact.value if is_short and _fold_text(fact.value) != _fold_text(fact.content) else ""
 
 
 def _extract_names(text: str) -> tuple[frozenset[str], frozenset[str]]:
     """Return the names in a statement, folded, and its first word if only its position may capitalize it."""
-    found = _WORD.findall(unicodedata.normalize("NFKC", text))
-    named = [word for word in found if len(word) > 1 and _NAME.search(word) and _LETTER.search(word)]
-    first = {_fold_text(found[0])} if found and found[0].istitle() and found[0] in named else set[str]()
-    return frozenset(map(_fold_text, named)) - first, frozenset(first)
+    words = _WORD.findall(unicodedata.normalize("NFKC", text))
+    names = [word for word in words if len(word) > 1 and _NAME.search(word) and _LETTER.search(word)]
+    folded = frozenset(map(_fold_text, names))
+    if not names or words[0] != names[0] or not words[0].istitle():
+        return folded, frozenset()
+    first = frozenset({_fold_text(words[0])})
+    return folded - first, first
 
 
 def _fold_text(text: str) -> str:
@@ -98,95 +104,109 @@ def _fold_text(text: str) -> str:
     return " ".join(word.removesuffix("'s").removesuffix("’s") for word in _WORD.findall(plain))
 
 
-class _Brought:
+class _NameIndex:
     """The facts that introduced each name: the first to contain it, and successors of that fact that contain it too.
 
     A fact with an already known name rests on that name and does not introduce it.
     """
 
-    def __init__(self, facts: Sequence[Fact], said: Mapping[str, _Statement]) -> None:
-        self._names: dict[str, list[Fact]] = {}
-        self._whole: dict[str, list[Fact]] = {}
-        known = set[str]()
+    def __init__(self, facts: Sequence[Fact], statements: Mapping[str, _Statement]) -> None:
+        self._by_name: dict[str, list[Fact]] = {}
+        #: By a whole value that has no name.
+        self._by_value: dict[str, list[Fact]] = {}
+        known: set[str] = set()
         for fact in facts:
-            own = said[fact.id]
-            for key in own.names:
-                before = self._names.setdefault(key, [])
-                if key not in known or any(old.id in fact.replaces for old in before):
-                    before.append(fact)
-            if own.whole:
-                self._whole.setdefault(own.whole, []).append(fact)
-            known.update(own.text.split())
-        self._place = {key: place for place, key in enumerate(self._whole)}
-        self._longest = max((len(key.split()) for key in self._whole), default=0)
+            statement = statements[fact.id]
+            for name in statement.names:
+                introducing = self._by_name.setdefault(name, [])
+                if name not in known or any(old.id in fact.replaces for old in introducing):
+                    introducing.append(fact)
+            if statement.whole:
+                self._by_value.setdefault(statement.whole, []).append(fact)
+            known.update(statement.text.split())
+        self._order = {value: index for index, value in enumerate(self._by_value)}
+        self._longest = max((len(value.split()) for value in self._by_value), default=0)
         #: Values in a script that may omit spaces, by their first characters.
         self._unspaced: dict[str, list[str]] = {}
-        for key in self._whole:
-            if not key.isascii():
-                self._unspaced.setdefault(key[:2], []).append(key)
+        for value in self._by_value:
+            if not value.isascii():
+                self._unspaced.setdefault(value[:2], []).append(value)
 
-    def of(self, own: _Statement) -> list[Fact]:
+    def facts_introducing(self, statement: _Statement) -> list[Fact]:
         """Return the facts that introduced the names in a statement."""
-        found = [fact for key in sorted(own.words & self._names.keys()) for fact in self._names[key]]
-        said, words = set[str](), own.text.split()
+        facts: list[Fact] = []
+        for name in sorted(statement.words & self._by_name.keys()):
+            facts += self._by_name[name]
+        phrases = self._find_phrases(statement.text)
+        for value in sorted(phrases & self._by_value.keys(), key=self._order.__getitem__):
+            facts += self._by_value[value]
+        return facts
+
+    def _find_phrases(self, text: str) -> set[str]:
+        """Return the phrases of a text that may be values."""
+        words = text.split()
+        phrases: set[str] = set()
         for start in range(len(words)):
             for end in range(start + 1, min(start + self._longest, len(words)) + 1):
-                said.add(" ".join(words[start:end]))
-        starts = {own.text[at : at + size] for at in range(len(own.text)) for size in (1, 2)}
-        for start in starts & self._unspaced.keys():
-            said.update(key for key in self._unspaced[start] if key in own.text)
-        whole = sorted(said & self._place.keys(), key=self._place.__getitem__)
-        return found + [fact for key in whole for fact in self._whole[key]]
+                phrases.add(" ".join(words[start:end]))
+        if self._unspaced:
+            starts = {text[at : at + size] for at in range(len(text)) for size in (1, 2)}
+            for start in starts & self._unspaced.keys():
+                phrases.update(value for value in self._unspaced[start] if value in text)
+        return phrases
 
 
-def _find_premises(fact: Fact, by_id: Mapping[str, Fact], named: Iterable[Fact]) -> tuple[str, ...]:
+def _find_premises(fact: Fact, by_id: Mapping[str, Fact], introducing: Iterable[Fact]) -> tuple[str, ...]:
     """Return the ids of the premises of a fact that were active when it was stated."""
-    near = [
-        other.id
-        for other in named
-        if other.version < fact.version
-        and (other.retired is None or other.retired.version > fact.version)
-        and other.id not in fact.replaces
-        and (
-            not fact.attribute
-            or (other.subject, other.attribute) != (fact.subject, fact.attribute)
-            or other.cardinality == fact.cardinality == "many"
-        )
-    ]
-    told = [id for id in fact.depends_on if id in by_id and by_id[id].version < fact.version]
-    return tuple(dict.fromkeys([*told, *near]))
+    stated = [id for id in fact.depends_on if id in by_id and by_id[id].version < fact.version]
+    implied = [other.id for other in introducing if _may_be_premise(other, fact)]
+    return tuple(dict.fromkeys([*stated, *implied]))
+
+
+def _may_be_premise(other: Fact, fact: Fact) -> bool:
+    """Whether a fact was active when another one was stated, and is not a value of the same thing."""
+    if other.version >= fact.version or other.id in fact.replaces:
+        return False
+    if other.retired is not None and other.retired.version <= fact.version:
+        return False
+    if not fact.attribute or (other.subject, other.attribute) != (fact.subject, fact.attribute):
+        return True
+    return other.cardinality == fact.cardinality == "many"
 
 
 def _find_doubt(
     fact: Fact,
-    rests: Iterable[str],
-    found: Mapping[str, Fact],
+    premises: Iterable[str],
+    annotated: Mapping[str, Fact],
     by_id: Mapping[str, Fact],
-    said: Mapping[str, _Statement],
+    statements: Mapping[str, _Statement],
 ) -> Doubt | None:
     """Return why a fact is in doubt: its first premise, direct or indirect, that is no longer active."""
-    for id in rests:
-        premise = found[id]
-        gone = premise.retired
-        if gone is None:
+    for id in premises:
+        premise = annotated[id]
+        retired = premise.retired
+        if retired is None:
             if premise.doubt is not None:
                 return premise.doubt
-        elif gone.reason != "archived" and not _successor_supports(fact, premise, by_id.get(gone.by), said):
-            return Doubt.of(premise)
+        elif retired.reason != "archived":
+            successor = by_id.get(retired.by)
+            if successor is None or not _successor_supports(fact, premise, successor, statements):
+                return Doubt.of(premise)
     return None
 
 
-def _successor_supports(fact: Fact, premise: Fact, heir: Fact | None, said: Mapping[str, _Statement]) -> bool:
+def _successor_supports(
+    fact: Fact, premise: Fact, successor: Fact, statements: Mapping[str, _Statement]
+) -> bool:
     """Whether the successor of a premise still supports a fact that rests on the premise."""
-    if heir is None:
-        return False
-    value = _short_value(heir)
+    value = _short_value(successor)
     if not value:
         return False
-    if _fold_text(value) == _fold_text(premise.value):
+    folded = _fold_text(value)
+    if folded == _fold_text(premise.value):
         return True
-    taken = said[premise.id].names & said[fact.id].words
-    return bool(taken) and taken <= set(_fold_text(value).split())
+    shared = statements[premise.id].names & statements[fact.id].words
+    return bool(shared) and shared <= set(folded.split())
 
 
 class Doubted(NamedTuple):
@@ -205,34 +225,45 @@ def doubt_labels(
     the fact or of its premise, does not replace the messages that raised the doubt, and repeats the names. `owners` are
     the contexts whose entries the log reads.
     """
-    found: dict[int, Doubted] = {}
-    spots: list[tuple[int, frozenset[str], Doubted]] = []
-    news = {
-        fact.id: versions_of_ids(fact.retired.evidence, owners) for fact in facts if fact.retired is not None
-    }
+    labels: dict[int, Doubted] = {}
+    news: dict[str, tuple[int, ...]] = {}
     for fact in facts:
-        told = fact.doubt.label if fact.doubt is not None else ""
-        said_at = versions_of_ids(fact.sources, owners)
+        if fact.retired is not None:
+            news[fact.id] = versions_of_ids(fact.retired.evidence, owners)
+    #: Versions of the sources of doubted and retired facts, each with the names that a summary may repeat.
+    mentions: list[tuple[int, frozenset[str], Doubted]] = []
+    for fact in facts:
+        sources = versions_of_ids(fact.sources, owners)
         if fact.doubt is not None:
-            found[fact.version] = Doubted(told, news[fact.doubt.premise])
-            if len(fact.sources) == 1 and said_at:
-                found[said_at[0]] = found[fact.version]
-        gone = fact.retired
-        if told or (gone is not None and gone.reason in ("updated", "removed")):
-            words = _parse_statement(fact)
-            said = words.names or frozenset(filter(None, [words.whole]))
-            why = found[fact.version] if told else Doubted(Doubt.of(fact).label, news[fact.id])
-            spots += [(place, said, why) for place in said_at]
-    for entry in summaries:
-        text = f" {_fold_text(entry.content)} " if spots else ""
-        held = entry.replaces if entry.covers is None else (entry.covers,)
-        for place, keys, why in spots:
-            if not _is_within_spans(place, held) or any(_is_within_spans(one, held) for one in why.news):
-                continue
-            if any(f" {key} " in text for key in keys):
-                found[entry.version] = Doubted(why.label)
-                break
-    return found
+            doubted = Doubted(fact.doubt.label, news[fact.doubt.premise])
+            labels[fact.version] = doubted
+            if len(fact.sources) == 1 and sources:
+                labels[sources[0]] = doubted
+        elif fact.retired is not None and fact.retired.reason in ("updated", "removed"):
+            doubted = Doubted(Doubt.of(fact).label, news[fact.id])
+        else:
+            continue
+        statement = _parse_statement(fact)
+        names = statement.names or frozenset(filter(None, [statement.whole]))
+        mentions += [(source, names, doubted) for source in sources]
+    for summary in summaries if mentions else ():
+        label = _doubt_of_summary(summary, mentions)
+        if label is not None:
+            labels[summary.version] = Doubted(label)
+    return labels
+
+
+def _doubt_of_summary(summary: Entry, mentions: Iterable[tuple[int, frozenset[str], Doubted]]) -> str | None:
+    """Return the label of a summary that repeats the names of a doubted fact from one of its messages."""
+    text = f" {_fold_text(summary.content)} "
+    spans = summary.replaces if summary.covers is None else (summary.covers,)
+    for source, names, doubted in mentions:
+        knows_news = any(_is_within_spans(version, spans) for version in doubted.news)
+        if not _is_within_spans(source, spans) or knows_news:
+            continue
+        if any(f" {name} " in text for name in names):
+            return doubted.label
+    return None
 
 
 def outdated_summary_labels(cover: Cover) -> dict[int, str]:
@@ -243,16 +274,16 @@ def outdated_summary_labels(cover: Cover) -> dict[int, str]:
     """
     summaries = [entry for entry in cover.replacing if entry.kind is Kind.SUMMARY]
     by_version = {entry.version: entry for entry in cover.replacing} if summaries else {}
-    found: dict[int, str] = {}
+    labels: dict[int, str] = {}
     for summary in summaries:
         for first, _, by in cover.changes(summary):
             change = by_version[by]
             if change.kind in (Kind.MESSAGE, Kind.RETRACTION):
                 reason = "updated" if change.kind is Kind.MESSAGE else ""
                 why = Doubt(premise="", premise_version=first, by=change.id, version=by, reason=reason)
-                found[summary.version] = why.label
+                labels[summary.version] = why.label
                 break
-    return found
+    return labels
 
 
 def _is_within_spans(version: int, spans: Iterable[Span]) -> bool:
@@ -261,4 +292,5 @@ def _is_within_spans(version: int, spans: Iterable[Span]) -> bool:
 
 def versions_of_ids(ids: Iterable[str], owners: Collection[str]) -> tuple[int, ...]:
     """Return the versions of the entries among `ids` that a log reads."""
-    return tuple([place[1] for place in map(parse_entry_id, ids) if place is not None and place[0] in owners])
+    places = [parse_entry_id(id) for id in ids]
+    return tuple([place[1] for place in places if place is not None and place[0] in owners])

@@ -11,6 +11,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any
 
 from acms.knowledge import Fact, Retired
@@ -24,7 +25,7 @@ REVOKED = "revoked"
 """Reason of the retraction of facts whose source was retracted or edited."""
 
 SAID = "said"
-"""Says in the data of a fact, or of a retraction, when the newest of its sources was said."""
+"""Key in the data of a fact or a retraction: when the newest of its sources was stated."""
 
 Address = tuple[str, str]
 """Subject and attribute, normalised."""
@@ -37,8 +38,6 @@ _NAME = re.compile(
 )
 _POSSESSIVE = re.compile(r"['’]s\b", re.IGNORECASE)
 _ACRONYMS = re.compile(r"[A-Z]{2,}s")
-#: Letters of a word that is hardly a name: Adams and Mars are, invoices are not. Whether it is written so, not all say.
-_LONG = 6
 _ARTICLES = frozenset(("a", "an", "the"))
 _SIBILANT = re.compile(r"(?:ss|sh|ch|x|zz?)es$")
 _MUTE = re.compile(r"(?:ss|sh|ch|x|zz?)e$")
@@ -64,14 +63,20 @@ def has_address(where: Address) -> bool:
 def _normalize_label(label: str, *, name: bool = False) -> str:
     text = _POSSESSIVE.sub("", unicodedata.normalize("NFKC", label)).replace("\N{MINUS SIGN}", "-")
     if not text.isascii():  # letters of many scripts have marks, which make another word
-        text = "".join(
-            [" " if one > "\x7f" and unicodedata.category(one)[0] in "PSZC" else one for one in text]
-        )
-    said = [word[:-1] if _ACRONYMS.fullmatch(word) else word for word in _NAME.findall(text)]
-    said = [word.casefold() for word in said]
-    said = [word for word in said if word not in _ARTICLES] or said
-    short = name and len(said) == 1 and len(said[0]) < _LONG
-    return " ".join(said if short else map(_singularize_word, said))
+        text = "".join([" " if _is_foreign_sign(character) else character for character in text])
+    words: list[str] = []
+    for word in _NAME.findall(text):
+        singular = word[:-1] if _ACRONYMS.fullmatch(word) else word
+        words.append(singular.casefold())
+    words = [word for word in words if word not in _ARTICLES] or words
+    # A short single word is hardly a plural: Adams and Mars are names, invoices are not.
+    is_short_name = name and len(words) == 1 and len(words[0]) < 6
+    return " ".join(words if is_short_name else map(_singularize_word, words))
+
+
+def _is_foreign_sign(character: str) -> bool:
+    """Return whether a character beyond ASCII is punctuation, a symbol, a separator or a control character."""
+    return character > "\x7f" and unicodedata.category(character)[0] in "PSZC"
 
 
 def _singularize_word(word: str) -> str:
@@ -100,50 +105,52 @@ def _text_field(entry: Entry, name: str) -> str:
 # ── which fact supersedes which ─────────────────────────────────────────────────────────────────────────────────────
 
 
-class Succession:
+class FactHistory:
     """The facts of a log at a version: which are active, and what retired the others."""
 
     def __init__(self, entries: Iterable[Entry], cover: Cover) -> None:
         """Take every fact up to a version, and the cover at that version."""
-        self.entries = sorted((one for one in entries if one.kind is Kind.FACT), key=lambda one: one.version)
+        facts = [entry for entry in entries if entry.kind is Kind.FACT]
+        self.entries = sorted(facts, key=attrgetter("version"))
         self._cover = cover
         known = {entry.version: entry for entry in self.entries}
-        #: Version of a fact → the fact with effect that supersedes it.
-        self._heirs: dict[int, Entry] = {}
-        for heir in cover.retiring:
-            if heir.kind is Kind.FACT:
-                for version in _versions_in_spans(heir.replaces, known):
-                    self._heirs.setdefault(version, heir)
-        self._effect = {heir.version for heir in cover.retiring}
-        self._net()
-        self._ended: dict[int, list[Entry]] = {}
+        #: By version: the fact with effect that supersedes it.
+        self._successors: dict[int, Entry] = {}
+        for successor in cover.retiring:
+            if successor.kind is Kind.FACT:
+                for version in _versions_in_spans(successor.replaces, known):
+                    self._successors.setdefault(version, successor)
+        self._effect = {entry.version for entry in cover.retiring}
+        self._supersede_rivals()
+        #: By version of a successor: the facts that it supersedes.
+        self._superseded: dict[int, list[Entry]] = {}
         for entry in self.entries:
-            heir = self._heirs.get(entry.version)
-            if heir is not None:
-                self._ended.setdefault(heir.version, []).append(entry)
+            successor = self._successors.get(entry.version)
+            if successor is not None:
+                self._superseded.setdefault(successor.version, []).append(entry)
 
-    def _net(self) -> None:
+    def _supersede_rivals(self) -> None:
         """Keep only the newest fact active at an address of cardinality one, whatever wrote the others.
 
         Facts that are true at another time stay active too.
         """
         uncovered = [entry for entry in self.entries if self.uncovered(entry)]
-        at: dict[Address, list[Entry]] = {}
+        by_address: dict[Address, list[Entry]] = {}
         for entry in uncovered:
-            where = address_of(entry)
-            if has_address(where):
-                at.setdefault(where, []).append(entry)
-        self._outshone = set[int]()
-        for some in at.values():
-            if len(some) > 1 and any(entry.data.get("cardinality") == "one" for entry in some):
-                for place, entry in enumerate(some):
-                    heir = next(
-                        (new for new in reversed(some[place + 1 :]) if _supersedes_entry(new, entry)), None
-                    )
-                    if heir is not None:
-                        self._heirs[entry.version] = heir
-                        self._outshone.add(entry.version)
-        self.in_force = [entry for entry in uncovered if entry.version not in self._outshone]
+            address = address_of(entry)
+            if has_address(address):
+                by_address.setdefault(address, []).append(entry)
+        superseded: set[int] = set()
+        for rivals in by_address.values():
+            if all(entry.data.get("cardinality") != "one" for entry in rivals):
+                continue
+            for index, entry in enumerate(rivals):
+                for newer in reversed(rivals[index + 1 :]):
+                    if _supersedes_entry(newer, entry):
+                        self._successors[entry.version] = newer
+                        superseded.add(entry.version)
+                        break
+        self.in_force = [entry for entry in uncovered if entry.version not in superseded]
 
     def uncovered(self, entry: Entry) -> bool:
         """Whether a fact has its content and no entry has replaced or retracted it."""
@@ -154,32 +161,32 @@ class Succession:
         found: dict[int, Entry] = {}
         waiting = self.before(entry)
         while waiting:
-            one = waiting.pop()
-            if one.version not in found:
-                found[one.version] = one
-                waiting += self.before(one)
+            older = waiting.pop()
+            if older.version not in found:
+                found[older.version] = older
+                waiting += self.before(older)
         return [found[version] for version in sorted(found, reverse=True)]
 
     def before(self, entry: Entry) -> list[Entry]:
         """Return the facts that a fact supersedes directly."""
-        found = list(self._ended.get(entry.version, ()))
+        superseded = list(self._superseded.get(entry.version, ()))
         if entry.replaces and entry.version not in self._effect:  # it stood in for them once
             inside = _versions_in_spans(entry.replaces, {one.version: one for one in self.entries})
-            found += [one for one in self.entries if one.version in inside]
-        return found
+            superseded += [one for one in self.entries if one.version in inside]
+        return superseded
 
     def retired(self, entry: Entry, by_version: Mapping[int, Entry]) -> Retired | None:
         """Return why a fact is not in force; `by_version` has every entry that replaces something."""
         by = self._cover.by(entry.version)
-        heir = self._heirs.get(entry.version)
-        if heir is not None and (by is None or by == heir.version or self._cover.by(heir.version) == by):
-            return _make_retired("updated", heir)
+        successor = self._successors.get(entry.version)
+        if successor is not None and by in (None, successor.version, self._cover.by(successor.version)):
+            return _make_retired("updated", successor)
         if by is None:
             return None
-        other = by_version[by]
-        return _make_retired(
-            "updated" if other.kind is Kind.FACT else _text_field(other, "reason") or "replaced", other
-        )
+        cause = by_version[by]
+        if cause.kind is Kind.FACT:
+            return _make_retired("updated", cause)
+        return _make_retired(_text_field(cause, "reason") or "replaced", cause)
 
 
 def _make_retired(reason: str, by: Entry) -> Retired:
@@ -211,7 +218,7 @@ def _versions_in_spans(spans: Iterable[Span], known: Mapping[int, Entry]) -> set
 
 def active_facts(entries: Iterable[Entry], cover: Cover) -> list[Entry]:
     """Return the facts in force, oldest first."""
-    return Succession(entries, cover).in_force
+    return FactHistory(entries, cover).in_force
 
 
 def collect_facts(entries: Iterable[Entry], cover: Cover, replacing: Iterable[Entry]) -> list[Fact]:
@@ -219,44 +226,47 @@ def collect_facts(entries: Iterable[Entry], cover: Cover, replacing: Iterable[En
 
     `replacing` are the entries that replace or retract others.
     """
-    found = Succession(entries, cover)
+    history = FactHistory(entries, cover)
     by_version = {entry.version: entry for entry in replacing}
-    originals = {id: entry.id for entry in found.entries for id in entry.sources if id.startswith("f_")}
-    return annotate_doubts(
-        [
-            as_fact(
-                entry,
-                retired=found.retired(entry, by_version),
-                replaces=tuple(old.id for old in found.chain(entry)),
-                originals=originals,
-            )
-            for entry in found.entries
-            if entry.state is State.LIVE
-        ],
-        {entry.id: entry.data[MENTIONS] for entry in found.entries if MENTIONS in entry.data},
-    )
+    originals: dict[str, str] = {}
+    mentions: dict[str, Iterable[str]] = {}
+    for entry in history.entries:
+        originals.update((id, entry.id) for id in entry.sources if _is_fact_id(id))
+        if MENTIONS in entry.data:
+            mentions[entry.id] = entry.data[MENTIONS]
+    facts: list[Fact] = []
+    for entry in history.entries:
+        if entry.state is State.LIVE:
+            retired = history.retired(entry, by_version)
+            replaces = tuple(older.id for older in history.chain(entry))
+            facts.append(as_fact(entry, retired=retired, replaces=replaces, originals=originals))
+    return annotate_doubts(facts, mentions)
+
+
+def _is_fact_id(id: str) -> bool:
+    return id.startswith("f_")
 
 
 def valid_times(found: Sequence[Fact]) -> dict[int, Period]:
     """Return the facts in force by version, and when each of them is so; `found` are all of a log, oldest first."""
-    when = validity_periods(found, find_rival_pairs(found))
+    periods = validity_periods(found, find_rival_pairs(found))
+    active = [fact for fact in found if fact.retired is None and fact.id in periods]
     return {
-        fact.version: when[fact.id]._replace(source="".join(fact.sources[-1:]))
-        for fact in found
-        if fact.retired is None and fact.id in when
+        fact.version: periods[fact.id]._replace(source=fact.sources[-1] if fact.sources else "")
+        for fact in active
     }
 
 
 def find_rival_pairs(found: Iterable[Fact]) -> list[tuple[str, str]]:
     """Return pairs of ids, an older and a newer fact of one address that holds one value at a time."""
-    at: dict[Address, list[Fact]] = {}
+    by_address: dict[Address, list[Fact]] = {}
     pairs: list[tuple[str, str]] = []
     for fact in found:
-        where = normalize_address(fact.subject, fact.attribute)
-        if has_address(where):
-            there = at.setdefault(where, [])
-            pairs += [(old.id, fact.id) for old in there if "one" in (old.cardinality, fact.cardinality)]
-            there.append(fact)
+        address = normalize_address(fact.subject, fact.attribute)
+        if has_address(address):
+            older = by_address.setdefault(address, [])
+            pairs += [(old.id, fact.id) for old in older if "one" in (old.cardinality, fact.cardinality)]
+            older.append(fact)
     return pairs
 
 
@@ -290,9 +300,7 @@ def as_fact(
         valid_to=_parse_time(data.get("valid_to")),
         stated_at=_stated_at(entry),
         trust=trust.trust_of_entry(entry),
-        sources=tuple(
-            id for id in entry.sources if not id.startswith("f_")
-        ),  # a fork cites the facts it adopted
+        sources=tuple(id for id in entry.sources if not _is_fact_id(id)),  # a fork cites facts it adopted
         replaces=replaces,
         depends_on=tuple(originals.get(id, id) for id in data.get("depends_on", ()) if isinstance(id, str)),
         context=entry.context,
@@ -319,42 +327,36 @@ def single_spans(entries: Iterable[Entry]) -> tuple[Span, ...]:
 
 def simulate_append(drafts: Iterable[Draft], version: int) -> list[Entry]:
     """Return drafts as if they were appended behind a version."""
-    found: list[Entry] = []
-    for place, draft in enumerate(drafts, version + 1):
+    entries: list[Entry] = []
+    for appended, draft in enumerate(drafts, version + 1):
         values = {name: getattr(draft, name) for name in _DRAFT}
-        found.append(
-            Entry(
-                **values, context="", version=place, position=None, id="", batch=place, total=0, salt=None,
-                digest=b"", chain=b"",
-            )
-        )  # fmt: skip
-    return found
+        values |= {"version": appended, "batch": appended, "context": "", "id": ""}
+        entries.append(Entry(**values, position=None, total=0, salt=None, digest=b"", chain=b""))
+    return entries
 
 
 def find_collision(entries: Sequence[Entry], before: Cover, after: Cover) -> tuple[Entry, Entry] | None:
     """Return a fact that would come back, and another in force at its address of cardinality one; else None."""
-    now, later = Succession(entries, before), Succession(entries, after)
-    back = {one.version for one in entries if later.uncovered(one) and not now.uncovered(one)}
-    there = back.union(one.version for one in now.in_force)
-    for entry in entries:
-        if entry.version in back:
-            for other in entries:
-                if other.version in there and later.uncovered(other) and are_rivals(entry, other):
-                    return entry, other
+    now, later = FactHistory(entries, before), FactHistory(entries, after)
+    restored = [one for one in entries if later.uncovered(one) and not now.uncovered(one)]
+    others = {entry.version for entry in (*restored, *now.in_force)}
+    remaining = [entry for entry in entries if entry.version in others and later.uncovered(entry)]
+    for entry in restored:
+        for other in remaining:
+            if are_rivals(entry, other):
+                return entry, other
     return None
 
 
 def are_rivals(one: Entry, other: Entry) -> bool:
     """Whether two facts cannot both be in force: they have one address, of cardinality one, and one ends the other."""
-    where = address_of(one)
-    old, new = sorted((one, other), key=lambda entry: entry.version)
-    return (
-        one.version != other.version
-        and _supersedes_entry(new, old)
-        and "one" in (one.data.get("cardinality"), other.data.get("cardinality"))
-        and has_address(where)
-        and where == address_of(other)
-    )
+    address = address_of(one)
+    if one.version == other.version or not has_address(address) or address != address_of(other):
+        return False
+    if "one" not in (one.data.get("cardinality"), other.data.get("cardinality")):
+        return False
+    old, new = sorted((one, other), key=attrgetter("version"))
+    return _supersedes_entry(new, old)
 
 
 def find_revoked_facts(
@@ -366,19 +368,22 @@ def find_revoked_facts(
     their address. With `whole`, only facts that were made from no other messages are retired.
     """
 
-    def goes(entry: Entry) -> bool:
-        shared = not gone.isdisjoint(entry.sources)
-        return shared and (not whole or gone.issuperset(entry.sources))
+    def is_made_from_gone(entry: Entry) -> bool:
+        if whole:
+            return bool(entry.sources) and gone.issuperset(entry.sources)
+        return not gone.isdisjoint(entry.sources)
 
-    found = Succession(entries, cover)
-    taken = [entry for entry in found.in_force if goes(entry)]
-    standing = [entry for entry in found.in_force if not goes(entry)]
-    waiting = list(reversed(taken))
+    history = FactHistory(entries, cover)
+    retired: list[Entry] = []
+    remaining: list[Entry] = []
+    for entry in history.in_force:
+        (retired if is_made_from_gone(entry) else remaining).append(entry)
+    waiting = list(reversed(retired))
     while waiting:
-        for old in reversed(found.before(waiting.pop())):  # the newest comes back first
-            if goes(old) or any(are_rivals(old, other) for other in standing):
-                taken.append(old)
-                waiting.append(old)
+        for older in reversed(history.before(waiting.pop())):  # the newest comes back first
+            if is_made_from_gone(older) or any(are_rivals(older, other) for other in remaining):
+                retired.append(older)
+                waiting.append(older)
             else:
-                standing.append(old)
-    return taken
+                remaining.append(older)
+    return retired

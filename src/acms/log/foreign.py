@@ -2,7 +2,7 @@
 
 Supports Chat Completions (`content` as text, parts or None, `tool_calls`, the roles tool and function), items of
 Responses, and messages of Anthropic (text or blocks). Each known part becomes a part of the log; its other fields are
-kept beside it, verbatim, in a `Raw` part of the vendor `AS_GIVEN`, which no codec sends. An unknown part is a `Raw` of
+kept after it, verbatim, in a `Raw` part of the vendor `AS_GIVEN`, which no codec sends. An unknown part is a `Raw` of
 its vendor. Marks of a prompt cache belong to a request, not to the message, and are dropped. Bytes are never stored:
 a `Keep` passed by the caller receives them and returns their reference; without one they are refused.
 """
@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from acms.errors import ValidationError
 from acms.log import validation
-from acms.log.inline_media import Keep, Place, keep_media_bytes, refer_to_media, replace_inline_bytes
+from acms.log.inline_media import Keep, Location, keep_media_bytes, refer_to_media, replace_inline_bytes
 from acms.log.native_items import AS_GIVEN, RESPONSES, call_of_result, read_call, read_result
 from acms.model import Json, Part, Raw, Reasoning, Text, ToolCall, ToolResult
 
@@ -30,8 +30,6 @@ __all__ = [
     "parse_provider_message",
 ]
 
-MISSPELT = 0.8
-"""Minimum similarity to "privacy" at which an unknown field is a misspelling and not a field of a provider."""
 Turn: TypeAlias = dict[str, Any]
 """The keyword arguments of one `ingest`, its idempotency key under "key"."""
 
@@ -78,55 +76,60 @@ def parse_provider_message(
     The result has several messages if a user message holds several tool results. `field` is the name in errors. An
     ACMS message is returned unchanged.
     """
-    found = None if message.get("type", "message") == "message" else message["type"]
-    place = Place(field, keep)
+    location = Location(field, keep)
     if message.get("object") == WINDOW:
-        given = {name: value for name, value in message.items() if name not in ("created_at", "metadata")}
-        turn = _read_compacted_window(message, place._replace(vendor=RESPONSES))
-        if not given.get("id"):  # identified by its last item
-            given["id"] = message["output"][-1].get("id")
-        return [_copy_ingest_fields(turn, given)]
-    if (
-        found is None
-        and "role" in message
-        and message.keys() <= FIELDS
-        and not of_gemini(message)
-        and not message.get("tool_calls")
-        and isinstance(message.get("content", ""), str)
-    ):
+        return [_read_compacted_window(message, location._replace(vendor=RESPONSES))]
+    is_content_of_gemini = of_gemini(message)
+    if not is_content_of_gemini and _is_own_message(message):
         return [dict(message)]
-    if "role" not in message or (found is not None and isinstance(found, str)):
-        own = _adapter_parts(message)
-        ours = {*_OURS, "key", "idempotency_key", *(("parts",) if own else ())}
-        item = {name: value for name, value in message.items() if name not in ours}
-        turn = _read_item(item, place._replace(vendor=RESPONSES))
-        if own:
-            turn["parts"] = [*turn.get("parts", ()), *own]
-        return [_copy_ingest_fields(turn, message)]
-    if of_gemini(message):
-        return _content_of_gemini(message, place.at("parts"))
+    kind = message.get("type", "message")
+    if "role" not in message or (isinstance(kind, str) and kind != "message"):
+        return [_read_item_message(message, location._replace(vendor=RESPONSES))]
+    if is_content_of_gemini:
+        return _read_content_of_gemini(message, location.at("parts"))
     unknown = sorted(set(message) - KNOWN, key=str)
     if unknown and strict:
         raise ValidationError(f"unknown field {unknown[0]!r}", field=field)
-    return _read_role_message(message, place, unknown)
+    return _read_role_message(message, location, unknown)
+
+
+def _is_own_message(message: Mapping[str, Any]) -> bool:
+    """Return whether a message has the form of ACMS."""
+    if "role" not in message or not message.keys() <= FIELDS:
+        return False
+    return not message.get("tool_calls") and isinstance(message.get("content", ""), str)
+
+
+def _read_item_message(message: Mapping[str, Any], location: Location) -> Turn:
+    """Read an item of Responses, with the arguments of `ingest` beside it."""
+    adapter_parts = _adapter_parts(message)
+    ours = {*_OURS, "key", "idempotency_key"}
+    if adapter_parts:
+        ours.add("parts")
+    turn = _read_item({name: value for name, value in message.items() if name not in ours}, location)
+    if adapter_parts:
+        turn["parts"] = [*turn.get("parts", ()), *adapter_parts]
+    return _copy_ingest_fields(turn, message)
 
 
 def _adapter_parts(item: Mapping[str, Any]) -> Sequence[Raw]:
     """Return the `Raw` parts that an adapter keeps beside an item; items of providers have no such parts."""
-    given: object = item.get("parts")
-    if not isinstance(given, list | tuple):
-        return ()
-    raws = [one for one in given if isinstance(one, Raw)]
-    return raws if len(raws) == len(given) else ()
+    parts: object = item.get("parts")
+    if isinstance(parts, list | tuple) and all(isinstance(part, Raw) for part in parts):
+        return parts
+    return ()
 
 
 def check_privacy_field(message: Mapping[str, Any], field: str) -> None:
     """Refuse a field name that resembles "privacy": the misspelled setting would leave content unprotected."""
-    if unknown := [name for name in message if isinstance(name, str) and name not in KNOWN]:
-        from difflib import get_close_matches  # few messages have unknown fields
+    unknown = [name for name in message if isinstance(name, str) and name not in KNOWN]
+    if not unknown:
+        return
+    from difflib import get_close_matches  # few messages have unknown fields
 
-        for name in get_close_matches("privacy", unknown, n=1, cutoff=MISSPELT):
-            raise ValidationError(f"unknown field {name!r}, did you mean 'privacy'?", field=f"{field}.{name}")
+    # A similarity of 0.8 is a misspelling, less is a field of a provider.
+    for name in get_close_matches("privacy", unknown, n=1, cutoff=0.8):
+        raise ValidationError(f"unknown field {name!r}, did you mean 'privacy'?", field=f"{field}.{name}")
 
 
 def _copy_ingest_fields(turn: Turn, message: Mapping[str, Any]) -> Turn:
@@ -145,71 +148,82 @@ def _copy_ingest_fields(turn: Turn, message: Mapping[str, Any]) -> Turn:
 # ── messages with a role ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _read_role_message(message: Mapping[str, Any], place: Place, unknown: Sequence[str]) -> list[Turn]:
-    place = place._replace(vendor=_guess_vendor(message))
+def _read_role_message(message: Mapping[str, Any], location: Location, unknown: Sequence[str]) -> list[Turn]:
+    location = location._replace(vendor=_guess_vendor(message))
     name = message.get("name")
     if message["role"] == "function" and isinstance(name, str):  # before calls had ids
         turn = {"role": "tool", "content": message.get("content") or "", "tool_call_id": f"call_{name}"}
         return [_copy_ingest_fields(turn, message)]
-    turn: Turn = {"role": message["role"], "content": ""}
-    answers, parts = _read_contents(message.get("content"), place.at("content"))
-    parts = [*_read_reasoning(message, place), *parts]
+    answers, content = _read_contents(message.get("content"), location.at("content"))
+    parts = [*_read_reasoning(message, location), *content]
     if message.get("refusal"):
-        parts.append(Text(place.at("refusal").text(message["refusal"])))
-    parts += _read_calls(message, place)
-    given = message.get("parts") or ()
-    if not isinstance(given, list | tuple):
-        raise ValidationError(f"must be a list, not {type(given).__name__}", field=place.at("parts").field)
-    parts += given
+        parts.append(Text(location.at("refusal").text(message["refusal"])))
+    parts += _read_calls(message, location)
+    own_parts = message.get("parts") or ()
+    if not isinstance(own_parts, list | tuple):
+        raise ValidationError(
+            f"must be a list, not {type(own_parts).__name__}", field=location.at("parts").field
+        )
+    parts += own_parts
+    turn: Turn = {"role": message["role"], "content": ""}
     if message.get("tool_call_id") is not None:
-        return [_copy_ingest_fields(_make_tool_answer(turn, parts, message["tool_call_id"], place), message)]
+        return [
+            _copy_ingest_fields(_make_tool_answer(turn, parts, message["tool_call_id"], location), message)
+        ]
     if answers and not parts:
         return _number_keys(answers, message)
     actor = message.get("actor_id") or name
     if actor is not None:
-        turn["actor_id"] = place.at("name" if name == actor else "actor_id").name(actor)
-    rest = {one: message[one] for one in _ENVELOPE if message.get(one)}
+        turn["actor_id"] = location.at("name" if name == actor else "actor_id").name(actor)
+    _set_content(turn, parts, _read_envelope(message, location, unknown, parts))
+    return _number_keys([*answers, turn], message)
+
+
+def _read_envelope(
+    message: Mapping[str, Any], location: Location, unknown: Sequence[str], parts: list[Part]
+) -> dict[str, Json]:
+    """Return the other fields of a message; of audio the text and the bytes become parts."""
+    rest = {name: message[name] for name in _ENVELOPE if message.get(name)}
     if isinstance(rest.get("audio"), Mapping):
-        rest["audio"] = _read_audio_answer(rest["audio"], place.at("audio"), parts)
+        rest["audio"] = _read_audio_answer(rest["audio"], location.at("audio"), parts)
     if message.get("status") not in (None, "completed"):
         rest["status"] = message["status"]
     fields = {name: message[name] for name in unknown if name not in _MARKS and message[name] not in _NOTHING}
     if fields:
-        rest["fields"] = {place.vendor: replace_inline_bytes(fields, place)}
-    _set_content(turn, parts, rest)
-    return _number_keys([*answers, turn], message)
+        rest["fields"] = {location.vendor: replace_inline_bytes(fields, location)}
+    return rest
 
 
-def _read_reasoning(message: Mapping[str, Any], place: Place) -> list[Part]:
+def _read_reasoning(message: Mapping[str, Any], location: Location) -> list[Part]:
     """Return the reasoning of a model, from the first field for it that servers of the chat format have."""
     if message["role"] != "assistant":
         return []
-    for block in _only_mappings(message.get("thinking_blocks")):
-        if isinstance(block.get("thinking"), str):
-            return [
-                part
-                for one in _only_mappings(message["thinking_blocks"])
-                if isinstance(one.get("thinking"), str)
-                for part in _read_thinking(one, place.at("thinking_blocks"))
-            ]
-    found: list[Part] = []
+    parts: list[Part] = []
+    blocks = _only_mappings(message.get("thinking_blocks"))
+    blocks = [block for block in blocks if isinstance(block.get("thinking"), str)]
+    for block in blocks:
+        parts += _read_thinking(block, location.at("thinking_blocks"))
+    if blocks:
+        return parts
     for detail in _only_mappings(message.get("reasoning_details")):
         text = detail.get("text") or detail.get("summary")
-        if isinstance(text, str) and text:
-            signed = str(detail.get("format")).startswith("anthropic") and isinstance(
-                detail.get("signature"), str
-            )
-            found.append(
-                Reasoning(place.at("reasoning_details").text(text), detail["signature"] if signed else None)
-            )
+        if _is_text(text):
+            is_signed = str(detail.get("format")).startswith("anthropic")
+            signature = detail.get("signature") if is_signed else None
+            text = location.at("reasoning_details").text(text)
+            parts.append(Reasoning(text, signature if isinstance(signature, str) else None))
     for name in ("reasoning_content", "reasoning"):
-        if not found and isinstance(message.get(name), str) and message[name]:
-            found.append(Reasoning(place.at(name).text(message[name])))
-    return found
+        if not parts and _is_text(message.get(name)):
+            parts.append(Reasoning(location.at(name).text(message[name])))
+    return parts
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and value != ""
 
 
 def _only_mappings(value: object) -> list[Mapping[str, Any]]:
-    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list | tuple) else []
+    return [block for block in value if isinstance(block, Mapping)] if isinstance(value, list | tuple) else []
 
 
 def of_gemini(message: Mapping[str, Any]) -> bool:
@@ -217,15 +231,15 @@ def of_gemini(message: Mapping[str, Any]) -> bool:
     parts = message.get("parts")
     if not isinstance(parts, list | tuple) or not parts:
         return False
-    return all(isinstance(one, Mapping) and "type" not in one for one in parts)
+    return all(isinstance(block, Mapping) and "type" not in block for block in parts)
 
 
-def _content_of_gemini(message: Mapping[str, Any], place: Place) -> list[Turn]:
+def _read_content_of_gemini(message: Mapping[str, Any], location: Location) -> list[Turn]:
     """Read a content of Gemini; answers to calls come first, each a message of its own."""
     from acms.log import gemini  # those who have none do without
 
-    answers, parts = gemini.read_content_parts(message, place, encode_strict_json)
-    turns: list[Turn] = [{"role": "tool", "content": "", "parts": held} for held in answers]
+    answers, parts = gemini.read_content_parts(message, location, encode_strict_json)
+    turns: list[Turn] = [{"role": "tool", "content": "", "parts": answer} for answer in answers]
     if parts or not answers:
         turn: Turn = {"role": "assistant" if message["role"] == "model" else message["role"], "content": ""}
         _set_content(turn, parts, {})
@@ -233,41 +247,42 @@ def _content_of_gemini(message: Mapping[str, Any], place: Place) -> list[Turn]:
     return _number_keys(turns, {name: value for name, value in message.items() if name != "parts"})
 
 
-def _read_audio_answer(audio: Mapping[str, Any], place: Place, parts: list[Part]) -> Json:
+def _read_audio_answer(audio: Mapping[str, Any], location: Location, parts: list[Part]) -> Json:
     """Read the audio of an answer: its transcript is text, its bytes are kept elsewhere; return the rest."""
     if audio.get("transcript"):
-        parts.append(Text(place.at("transcript").text(audio["transcript"])))
+        parts.append(Text(location.at("transcript").text(audio["transcript"])))
     if audio.get("data"):
-        parts.append(keep_media_bytes(audio["data"], "audio/*", place.at("data")))
+        parts.append(keep_media_bytes(audio["data"], "audio/*", location.at("data")))
     return {name: value for name, value in audio.items() if name not in ("transcript", "data")}
 
 
-def _read_contents(content: object, place: Place) -> tuple[list[Turn], list[Part]]:
+def _read_contents(content: object, location: Location) -> tuple[list[Turn], list[Part]]:
     """Return the results of tools in a content, each a message of its own, and its other parts."""
     if isinstance(content, str):
         return [], [Text(content)] if content else []
     if content is not None and not isinstance(content, list | tuple):
         wrong = f"must be a text or a list of parts, not {type(content).__name__}"
-        raise ValidationError(wrong, field=place.field)
+        raise ValidationError(wrong, field=location.field)
     answers: list[Turn] = []
     parts: list[Part] = []
-    for index, one in enumerate(content or ()):
-        at = place.at(f"[{index}]")
-        if isinstance(one, Mapping) and one.get("type") == "tool_result":
-            answers.append(_read_tool_result(one, at))
+    for index, block in enumerate(content or ()):
+        at = location.at(f"[{index}]")
+        if isinstance(block, Mapping) and block.get("type") == "tool_result":
+            answers.append(_read_tool_result(block, at))
         else:
-            parts += _read_part(one, at)
+            parts += _read_part(block, at)
     return answers, parts
 
 
-def _read_calls(message: Mapping[str, Any], place: Place) -> Iterator[Part]:
-    calls, legacy = message.get("tool_calls"), message.get("function_call")
+def _read_calls(message: Mapping[str, Any], location: Location) -> Iterator[Part]:
+    calls, function_call = message.get("tool_calls"), message.get("function_call")
     if calls is not None and not isinstance(calls, list | tuple):
-        raise ValidationError("must be a list", field=place.at("tool_calls").field)
+        raise ValidationError("must be a list", field=location.at("tool_calls").field)
     for index, call in enumerate(calls or ()):
-        yield from _read_tool_call(call, place.at(f"tool_calls[{index}]"))
-    if isinstance(legacy, Mapping):
-        yield from _read_tool_call({"id": f"call_{legacy.get('name')}", **legacy}, place.at("function_call"))
+        yield from _read_tool_call(call, location.at(f"tool_calls[{index}]"))
+    if isinstance(function_call, Mapping):
+        call = {"id": f"call_{function_call.get('name')}", **function_call}
+        yield from _read_tool_call(call, location.at("function_call"))
 
 
 def _number_keys(turns: list[Turn], message: Mapping[str, Any]) -> list[Turn]:
@@ -292,9 +307,9 @@ def _set_content(turn: Turn, parts: list[Part], rest: Mapping[str, Json]) -> Non
         turn["parts"] = parts
 
 
-def _make_tool_answer(turn: Turn, parts: Sequence[Part], call_id: Json, place: Place) -> Turn:
-    """Make a message the answer to a call: its texts are the output, media stand beside it."""
-    turn["tool_call_id"] = place.at("tool_call_id").name(call_id)
+def _make_tool_answer(turn: Turn, parts: Sequence[Part], call_id: Json, location: Location) -> Turn:
+    """Make a message the answer to a call: its texts are the output, media follow it."""
+    turn["tool_call_id"] = location.at("tool_call_id").name(call_id)
     turn["content"] = "\n".join([part.text for part in parts if isinstance(part, Text)])
     others = [part for part in parts if not isinstance(part, Text)]
     if others:
@@ -305,181 +320,178 @@ def _make_tool_answer(turn: Turn, parts: Sequence[Part], call_id: Json, place: P
 def _guess_vendor(message: Mapping[str, Any]) -> str:
     """Guess the vendor of a message: unknown parts are kept under this name."""
     content = message.get("content")
-    given = content if isinstance(content, list | tuple) else ()
-    kinds = [one["type"] for one in given if isinstance(one, Mapping) and isinstance(one.get("type"), str)]
+    kinds = [part.get("type") for part in _only_mappings(content)]
+    kinds = [kind for kind in kinds if isinstance(kind, str)]
     if any(kind.startswith(("input_", "output_")) for kind in kinds):
         return "openai-chat" if "input_audio" in kinds else "openai-responses"
-    if message.get("role") in ("tool", "developer") or any(kind in _CHAT for kind in kinds):
+    if isinstance(content, str) or not _CHAT.isdisjoint(kinds):
         return "openai-chat"
-    chat = any(message.get(name) for name in ("tool_calls", *_OPENAI, *REASONING_FIELDS))
-    return "openai-chat" if chat or isinstance(content, str) else "anthropic"
+    if message.get("role") in ("tool", "developer"):
+        return "openai-chat"
+    has_chat_field = any(message.get(name) for name in ("tool_calls", *_OPENAI, *REASONING_FIELDS))
+    return "openai-chat" if has_chat_field else "anthropic"
 
 
-def _read_tool_call(call: object, place: Place) -> Iterator[Part]:
+def _read_tool_call(call: object, location: Location) -> Iterator[Part]:
     """Read a call of a function, or of a custom tool, whose input is any text."""
     if not isinstance(call, Mapping):
-        raise ValidationError(f"must be a mapping, not {type(call).__name__}", field=place.field)
+        raise ValidationError(f"must be a mapping, not {type(call).__name__}", field=location.field)
     custom = call.get("custom")
     if isinstance(custom, Mapping):
-        name, given, at = custom.get("name"), custom.get("input"), place.at("custom")
-        id = place.at("id").name(call.get("id"))
-        yield ToolCall(id, at.at("name").name(name), at.at("input").text(given))
+        call_id, at = location.at("id").name(call.get("id")), location.at("custom")
+        yield ToolCall(
+            call_id, at.at("name").name(custom.get("name")), at.at("input").text(custom.get("input"))
+        )
         yield Raw(AS_GIVEN, encode_strict_json({"id": call.get("id"), "type": "custom"}))
         return
-    extra = call.get("extra_content")
-    google = extra.get("google") if isinstance(extra, Mapping) else None
-    signature = google.get("thought_signature") if isinstance(google, Mapping) else None
-    if isinstance(signature, str) and signature:
-        yield Raw(
-            "gemini", encode_strict_json({"thoughtSignature": place.at("extra_content").text(signature)})
-        )
-    yield validation.parse_tool_call(call, place.field)
+    signature: object = call
+    for name in ("extra_content", "google", "thought_signature"):
+        signature = signature.get(name) if isinstance(signature, Mapping) else None
+    if _is_text(signature):
+        signature = location.at("extra_content").text(signature)
+        yield Raw("gemini", encode_strict_json({"thoughtSignature": signature}))
+    yield validation.parse_tool_call(call, location.field)
 
 
 # ── parts of a content ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _read_part(one: object, place: Place) -> list[Part]:
+def _read_part(block: object, location: Location) -> list[Part]:
     """Parse one part of a content into its text or media, and its other fields."""
-    if isinstance(one, str):
-        return [Text(place.text(one))]
-    if not isinstance(one, Mapping) or not isinstance(one.get("type"), str):
-        raise ValidationError('must be a text or an object with a "type"', field=place.field)
-    kind = one["type"]
-    reader = _READERS.get(kind)
-    found = None if reader is None else reader(one, place)
-    return [_make_raw_part(one, place)] if found is None else [part for part in found if part != Text("")]
+    if isinstance(block, str):
+        return [Text(location.text(block))]
+    if not isinstance(block, Mapping) or not isinstance(block.get("type"), str):
+        raise ValidationError('must be a text or an object with a "type"', field=location.field)
+    reader = _READERS.get(block["type"])
+    parts = None if reader is None else reader(block, location)
+    return (
+        [_make_raw_part(block, location)] if parts is None else [part for part in parts if part != Text("")]
+    )
 
 
-def _surplus_parts(one: Mapping[str, Any], *held: str) -> list[Part]:
+def _surplus_parts(block: Mapping[str, Any], *held: str) -> list[Part]:
     """Return the fields of a part that are not held; none for values that are null or empty, and for cache marks."""
-    rest = {
-        name: value
-        for name, value in one.items()
-        if name not in held and name not in _MARKS and name != "type" and value not in (None, [], {}, "auto")
-    }
-    return [Raw(AS_GIVEN, encode_strict_json({"type": one["type"], **rest}))] if rest else []
+    left_out = {*held, *_MARKS, "type"}
+    rest = {name: value for name, value in block.items() if name not in left_out}
+    rest = {name: value for name, value in rest.items() if value not in (None, [], {}, "auto")}
+    return [Raw(AS_GIVEN, encode_strict_json({"type": block["type"], **rest}))] if rest else []
 
 
-def _read_text(one: Mapping[str, Any], place: Place) -> list[Part]:
-    surplus = _surplus_parts(one, "text")
-    if surplus and place.vendor != "anthropic":
-        surplus = _surplus_parts({**one, "vendor": place.vendor}, "text")
-    return [Text(place.at("text").text(one.get("text"))), *surplus]
+def _read_text(block: Mapping[str, Any], location: Location) -> list[Part]:
+    surplus = _surplus_parts(block, "text")
+    if surplus and location.vendor != "anthropic":
+        surplus = _surplus_parts({**block, "vendor": location.vendor}, "text")
+    return [Text(location.at("text").text(block.get("text"))), *surplus]
 
 
-def _read_refusal(one: Mapping[str, Any], place: Place) -> list[Part]:
-    return [
-        Text(place.at("refusal").text(one.get("refusal"))),
-        Raw(AS_GIVEN, encode_strict_json({"type": "refusal"})),
-    ]
+def _read_refusal(block: Mapping[str, Any], location: Location) -> list[Part]:
+    text = location.at("refusal").text(block.get("refusal"))
+    return [Text(text), Raw(AS_GIVEN, encode_strict_json({"type": "refusal"}))]
 
 
-def _read_thinking(one: Mapping[str, Any], place: Place) -> list[Part]:
-    signature = one.get("signature")
-    said = place.at("thinking").text(one.get("thinking"))
-    signed = None if signature is None else place.at("signature").text(signature)
-    return [Reasoning(said, signed), *_surplus_parts(one, "thinking", "signature")]
+def _read_thinking(block: Mapping[str, Any], location: Location) -> list[Part]:
+    signature = block.get("signature")
+    text = location.at("thinking").text(block.get("thinking"))
+    if signature is not None:
+        signature = location.at("signature").text(signature)
+    return [Reasoning(text, signature), *_surplus_parts(block, "thinking", "signature")]
 
 
-def _tool_use(one: Mapping[str, Any], place: Place) -> list[Part]:
-    given = {"id": one.get("id"), "name": one.get("name"), "arguments": one.get("input") or {}}
-    return [validation.parse_tool_call(given, place.field), *_surplus_parts(one, "id", "name", "input")]
+def _tool_use(block: Mapping[str, Any], location: Location) -> list[Part]:
+    given = {"id": block.get("id"), "name": block.get("name"), "arguments": block.get("input") or {}}
+    return [validation.parse_tool_call(given, location.field), *_surplus_parts(block, "id", "name", "input")]
 
 
-def _image_url(one: Mapping[str, Any], place: Place) -> list[Part]:
-    image = one.get("image_url")
+def _image_url(block: Mapping[str, Any], location: Location) -> list[Part]:
+    image = block.get("image_url")
     inner: Mapping[str, Any] = image if isinstance(image, Mapping) else {"url": image}
-    said = {"type": one["type"], **one, **inner}
-    return [
-        refer_to_media(inner.get("url"), "image/*", place.at("image_url")),
-        *_surplus_parts(said, "url", "image_url"),
-    ]
+    media = refer_to_media(inner.get("url"), "image/*", location.at("image_url"))
+    return [media, *_surplus_parts({**block, **inner}, "url", "image_url")]
 
 
-def _input_image(one: Mapping[str, Any], place: Place) -> list[Part] | None:
-    if one.get("image_url") is not None:
-        return _image_url(one, place)
-    if one.get("file_id") is None:
+def _input_image(block: Mapping[str, Any], location: Location) -> list[Part] | None:
+    if block.get("image_url") is not None:
+        return _image_url(block, location)
+    if block.get("file_id") is None:
         return None
-    return [
-        refer_to_media(one.get("file_id"), "image/*", place.at("file_id")),
-        *_surplus_parts(one, "file_id"),
-    ]
+    media = refer_to_media(block["file_id"], "image/*", location.at("file_id"))
+    return [media, *_surplus_parts(block, "file_id")]
 
 
-def _read_input_audio(one: Mapping[str, Any], place: Place) -> list[Part]:
-    audio, at = one.get("input_audio"), place.at("input_audio")
+def _read_input_audio(block: Mapping[str, Any], location: Location) -> list[Part]:
+    audio, at = block.get("input_audio"), location.at("input_audio")
     if not isinstance(audio, Mapping):
         raise ValidationError("must be an object", field=at.field)
     return [keep_media_bytes(audio.get("data"), f"audio/{audio.get('format') or '*'}", at.at("data"))]
 
 
-def _read_file(one: Mapping[str, Any], place: Place) -> list[Part] | None:
-    given, at = (one, place) if one["type"] != "file" else (one.get("file"), place.at("file"))
-    if not isinstance(given, Mapping):
+def _read_file(block: Mapping[str, Any], location: Location) -> list[Part] | None:
+    file, at = block, location
+    if block["type"] == "file":
+        file, at = block.get("file"), location.at("file")
+    if not isinstance(file, Mapping):
         raise ValidationError("must be an object", field=at.field)
-    name = next((name for name in ("file_data", "file_url", "file_id") if given.get(name) is not None), None)
-    if name is None:
-        return None
-    value, mime = given.get(name), "application/octet-stream"
-    if name == "file_data" and isinstance(value, str) and not value.startswith("data:"):
-        found = keep_media_bytes(value, mime, at.at(name))
-    else:
-        found = refer_to_media(value, mime, at.at(name))
-    return [found, *_surplus_parts({"type": one["type"], **given}, name)]
+    mime = "application/octet-stream"
+    for name in ("file_data", "file_url", "file_id"):
+        value = file.get(name)
+        if value is None:
+            continue
+        is_base64 = name == "file_data" and isinstance(value, str) and not value.startswith("data:")
+        keep_or_refer = keep_media_bytes if is_base64 else refer_to_media
+        media = keep_or_refer(value, mime, at.at(name))
+        return [media, *_surplus_parts({"type": block["type"], **file}, name)]
+    return None
 
 
-def _read_media_block(one: Mapping[str, Any], place: Place) -> list[Part] | None:
+def _read_media_block(block: Mapping[str, Any], location: Location) -> list[Part] | None:
     """Read an image or a document of Anthropic; None for a source that is not known.
 
-    What says more than the texts in it says how many of the parts before are these: its codec puts it together again.
+    The other fields are kept with the number of the texts before them, from which the codec rebuilds the block.
     """
-    source, at = one.get("source"), place.at("source")
-    mime = "image/*" if one["type"] == "image" else "application/pdf"
-    held: list[Part]
+    source, at = block.get("source"), location.at("source")
+    mime = "image/*" if block["type"] == "image" else "application/pdf"
     match source:
         case {"type": "base64", "data": data}:
-            held = [keep_media_bytes(data, str(source.get("media_type") or mime), at.at("data"))]
-        case {"type": "url", "url": url}:
-            held = [refer_to_media(url, mime, at.at("url"))]
-        case {"type": "file", "file_id": file}:
-            held = [refer_to_media(file, mime, at.at("file_id"))]
+            media = keep_media_bytes(data, str(source.get("media_type") or mime), at.at("data"))
+            return [media, *_surplus_parts(block, "source")]
+        case {"type": "url", "url": ref} | {"type": "file", "file_id": ref}:
+            media = refer_to_media(ref, mime, at.at("url" if source["type"] == "url" else "file_id"))
+            return [media, *_surplus_parts(block, "source")]
         case {"type": "text", "data": data}:
-            held = [Text(at.at("data").text(data))] if data else []
-            return [*held, *_surplus_parts({**one, "source": {**source, "data": len(held)}})]
+            field = "data"
+            texts: list[Part] = [Text(at.at("data").text(data))] if data else []
         case {"type": "content", "content": content}:
-            held = _read_contents(content, at.at("content"))[1]
-            return [*held, *_surplus_parts({**one, "source": {**source, "content": len(held)}})]
+            field = "content"
+            texts = _read_contents(content, at.at("content"))[1]
         case _:
             return None
-    return [*held, *_surplus_parts(one, "source")]
+    return [*texts, *_surplus_parts({**block, "source": {**source, field: len(texts)}})]
 
 
-def _read_compaction(one: Mapping[str, Any], place: Place) -> list[Part]:
+def _read_compaction(block: Mapping[str, Any], location: Location) -> list[Part]:
     """Keep a compaction in the form in which it is sent back: fields an SDK adds as null would be refused."""
-    said = {name: value for name, value in one.items() if name not in _MARKS and value is not None}
-    return [_make_raw_part({**said, "content": one.get("content")}, place)]
+    given = {name: value for name, value in block.items() if name not in _MARKS and value is not None}
+    return [_make_raw_part({**given, "content": block.get("content")}, location)]
 
 
-def _search_result(one: Mapping[str, Any], place: Place) -> list[Part]:
-    held = _read_contents(one.get("content"), place.at("content"))[1]
-    return [*held, *_surplus_parts({**one, "content": len(held)})]
+def _search_result(block: Mapping[str, Any], location: Location) -> list[Part]:
+    _, parts = _read_contents(block.get("content"), location.at("content"))
+    return [*parts, *_surplus_parts({**block, "content": len(parts)})]
 
 
-def _read_tool_result(one: Mapping[str, Any], place: Place) -> Turn:
+def _read_tool_result(block: Mapping[str, Any], location: Location) -> Turn:
     """Read the result of a tool as a message of its own."""
-    _, parts = _read_contents(one.get("content"), place.at("content"))
-    call_id = place.at("tool_use_id").name(one.get("tool_use_id"))
-    parts += _surplus_parts(one, "tool_use_id", "content", "is_error")
-    turn = _make_tool_answer({"role": "tool", "content": ""}, parts, call_id, place)
-    if one.get("is_error") is True:
+    _, parts = _read_contents(block.get("content"), location.at("content"))
+    call_id = location.at("tool_use_id").name(block.get("tool_use_id"))
+    parts += _surplus_parts(block, "tool_use_id", "content", "is_error")
+    turn = _make_tool_answer({"role": "tool", "content": ""}, parts, call_id, location)
+    if block.get("is_error") is True:
         failed = ToolResult(turn.pop("tool_call_id"), turn["content"], True)
         return {**turn, "content": "", "parts": [failed, *turn.get("parts", ())]}
     return turn
 
 
-_READERS: dict[str, Callable[[Mapping[str, Any], Place], list[Part] | None]] = {
+_READERS: dict[str, Callable[[Mapping[str, Any], Location], list[Part] | None]] = {
     "text": _read_text, "input_text": _read_text, "output_text": _read_text, "refusal": _read_refusal,
     "thinking": _read_thinking,
     "tool_use": _tool_use, "image_url": _image_url, "input_image": _input_image, "input_audio": _read_input_audio,
@@ -491,79 +503,81 @@ _READERS: dict[str, Callable[[Mapping[str, Any], Place], list[Part] | None]] = {
 # ── items of Responses ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _read_item(item: Mapping[str, Any], place: Place) -> Turn:
+def _read_item(item: Mapping[str, Any], location: Location) -> Turn:
     """Read an item that is no message: calls and their outputs as such, every other one word for word."""
-    match item.get("type"):
-        case "function_call":
-            given = {"id": item.get("call_id"), "name": item.get("name"), "arguments": item.get("arguments")}
-            parts = [validation.parse_tool_call(given, place.field, id="call_id"), *_surplus_of(item, *given)]
-        case "function_call_output" if item.get("call_id") is not None:
-            _, parts = _read_contents(item.get("output"), place.at("output"))
-            parts += _surplus_of(item, "output")
-            return _make_tool_answer({"role": "tool", "content": ""}, parts, item["call_id"], place)
-        case str():
-            if call_of_result(item["type"]) is not None:
-                return _native_result(item, place)
-            held = _item_without_bytes(item, place)
-            if answer := read_result(held):
-                return {"role": "tool", "content": "", "parts": answer}
-            parts = read_call(held) or [Raw(place.vendor, encode_strict_json(held))]
-        case None if item and item.keys() <= {"id", "type"}:
-            parts = [_make_raw_part({**item, "type": "item_reference"}, place)]
-        case _:
-            raise ValidationError("needs a role", field=place.field)
+    kind = item.get("type")
+    if kind is None and item and item.keys() <= {"id", "type"}:
+        item = {**item, "type": "item_reference"}
+        return {"role": "assistant", "content": "", "parts": [_make_raw_part(item, location)]}
+    if not isinstance(kind, str):
+        raise ValidationError("needs a role", field=location.field)
+    if kind == "function_call":
+        given = {"id": item.get("call_id"), "name": item.get("name"), "arguments": item.get("arguments")}
+        call = validation.parse_tool_call(given, location.field, id="call_id")
+        return {"role": "assistant", "content": "", "parts": [call, *_surplus_of(item, *given)]}
+    if kind == "function_call_output" and item.get("call_id") is not None:
+        _, parts = _read_contents(item.get("output"), location.at("output"))
+        parts += _surplus_of(item, "output")
+        return _make_tool_answer({"role": "tool", "content": ""}, parts, item["call_id"], location)
+    if call_of_result(kind) is not None:
+        return _read_native_result(item, location)
+    item = _item_without_bytes(item, location)
+    answer = read_result(item)
+    if answer is not None:
+        return {"role": "tool", "content": "", "parts": answer}
+    parts = read_call(item) or [Raw(location.vendor, encode_strict_json(item))]
     return {"role": "assistant", "content": "", "parts": parts}
 
 
-def _native_result(item: Mapping[str, Any], place: Place) -> Turn:
-    """Read an item as the result of a native call, media beside it, or word for word where it answers none."""
-    output, at = item.get("output"), place.at("output")
-    media: list[Part] = []
+def _read_native_result(item: Mapping[str, Any], location: Location) -> Turn:
+    """Read an item as the result of a native call with its media, or word for word if it answers none."""
+    output, at = item.get("output"), location.at("output")
+    contents: list[Part] = []
     if item["type"] == "custom_tool_call_output" and isinstance(output, list | tuple):
-        media = _read_contents(output, at)[1]
-        item = {**item, "output": "\n".join([part.text for part in media if isinstance(part, Text)])}
+        contents = _read_contents(output, at)[1]
+        item = {**item, "output": "\n".join([part.text for part in contents if isinstance(part, Text)])}
     elif item["type"] == "computer_call_output" and isinstance(output, Mapping):
-        media = _input_image({"type": "computer_screenshot", **output}, at) or []
+        contents = _input_image({"type": "computer_screenshot", **output}, at) or []
         item = {name: value for name, value in item.items() if name != "output"}
-    held = _item_without_bytes(item, place)
-    found = read_result(held)
-    if found is None:
-        return {
-            "role": "assistant",
-            "content": "",
-            "parts": [Raw(place.vendor, encode_strict_json(held)), *media],
-        }
-    beside = [one for one in media if not isinstance(one, Text)]
-    return {"role": "tool", "content": "", "parts": [*found, *beside]}
+    item = _item_without_bytes(item, location)
+    answer = read_result(item)
+    if answer is None:
+        raw = Raw(location.vendor, encode_strict_json(item))
+        return {"role": "assistant", "content": "", "parts": [raw, *contents]}
+    media = [part for part in contents if not isinstance(part, Text)]
+    return {"role": "tool", "content": "", "parts": [*answer, *media]}
 
 
-def _read_compacted_window(message: Mapping[str, Any], place: Place) -> Turn:
+def _read_compacted_window(message: Mapping[str, Any], location: Location) -> Turn:
     """Read a conversation that was compacted on demand: every item of it word for word."""
     output = message.get("output")
     if not isinstance(output, list | tuple) or not output:
-        raise ValidationError("must be a list of items", field=place.at("output").field)
+        raise ValidationError("must be a list of items", field=location.at("output").field)
     parts: list[Part] = []
-    for index, one in enumerate(output):
-        at = place.at(f"output[{index}]")
-        if not isinstance(one, Mapping):
-            raise ValidationError(f"must be a mapping, not {type(one).__name__}", field=at.field)
-        parts.append(_make_raw_part(one, at))
-    return {"role": "assistant", "content": "", "parts": parts}
+    for index, item in enumerate(output):
+        at = location.at(f"output[{index}]")
+        if not isinstance(item, Mapping):
+            raise ValidationError(f"must be a mapping, not {type(item).__name__}", field=at.field)
+        parts.append(_make_raw_part(item, at))
+    given = {name: value for name, value in message.items() if name not in ("created_at", "metadata")}
+    if not given.get("id"):  # identified by its last item
+        given["id"] = output[-1].get("id")
+    return _copy_ingest_fields({"role": "assistant", "content": "", "parts": parts}, given)
 
 
 def _surplus_of(item: Mapping[str, Any], *held: str) -> list[Part]:
-    """Return the fields of an item besides a call or its output, its id and its status."""
+    """Return the fields of an item except those of a call or its output, its id and its status."""
     return _surplus_parts(item, "call_id", "id", "status", *held, *FIELDS)
 
 
-def _make_raw_part(one: Mapping[str, Any], place: Place) -> Raw:
+def _make_raw_part(block: Mapping[str, Any], location: Location) -> Raw:
     """Keep a part or an item word for word; bytes within it are kept elsewhere."""
-    return Raw(place.vendor, encode_strict_json(_item_without_bytes(one, place)))
+    return Raw(location.vendor, encode_strict_json(_item_without_bytes(block, location)))
 
 
-def _item_without_bytes(one: Mapping[str, Any], place: Place) -> dict[str, Json]:
+def _item_without_bytes(block: Mapping[str, Any], location: Location) -> dict[str, Json]:
     """Return an item in which bytes are references."""
     try:
-        return dict(replace_inline_bytes(one, place))
+        return dict(replace_inline_bytes(block, location))
     except RecursionError as error:
-        raise ValidationError("is nested too deep", field=place.field) from error
+        raise ValidationError("is nested too deep", field=location.field) from error

@@ -10,10 +10,9 @@ fact made from it.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from copy import copy
 from dataclasses import dataclass, replace
-from itertools import compress, takewhile
 from operator import attrgetter
 from typing import Generic, NamedTuple, TypeVar
 
@@ -77,21 +76,16 @@ class Cover:
         self._first: list[int] = []
         self._last: list[int] = []
         self._by: list[int] = []
-        #: Edits and summaries in force, newest first, which are read at the first version they replace.
+        #: Active edits and summaries, newest first, which are read at the first version they replace.
         self.shown: list[Entry] = []
         #: Facts and retractions with effect, newest first: they retire facts.
         self.retiring: list[Entry] = []
-        #: Summaries in force that only a provider can read, newest first: for everybody else they hide nothing.
+        #: Active summaries that only a provider can read, newest first: for all others they hide nothing.
         self.sealed: list[Entry] = []
         keeping: set[int] = set()
         summaries = [entry.version for entry in self.replacing if entry.kind is Kind.SUMMARY]
         for entry in reversed(self.replacing):
-            by = self.by(entry.version)
-            if by is not None and (entry.kind is not Kind.FACT or by not in keeping):
-                continue
-            if entry.kind is Kind.FACT and entry.state is State.ERASED and by is None:
-                continue
-            if entry.kind is Kind.SUMMARY and self._hides_nothing(entry):
+            if not self._has_effect(entry, keeping):
                 continue
             if _keeps_replaced(entry):
                 keeping.add(entry.version)
@@ -102,6 +96,16 @@ class Cover:
                 for first, last in entry.replaces:
                     self._add(first, min(last, entry.version - 1), entry.version)
             self._effects(entry).append(entry)
+
+    def _has_effect(self, entry: Entry, keeping: Set[int]) -> bool:
+        """Whether an entry still replaces others; what was replaced by those `keeping` facts stays inactive."""
+        by = self.by(entry.version)
+        if entry.kind is Kind.FACT:
+            is_erased = entry.state is State.ERASED
+            return by in keeping if by is not None else not is_erased
+        if by is not None:
+            return False
+        return entry.kind is not Kind.SUMMARY or not self._hides_nothing(entry)
 
     def then(self, newer: Sequence[Entry]) -> Cover:
         """Return the cover after newer entries, oldest first, are applied.
@@ -119,7 +123,7 @@ class Cover:
 
     def batch(self, entry: Entry) -> list[Entry]:
         """Return the replacing entries that were appended after an entry, in the same append."""
-        return list(takewhile(lambda one: one.batch == entry.batch, self.after(entry.version)))
+        return [one for one in self.after(entry.version) if one.batch == entry.batch]
 
     def after(self, version: int) -> list[Entry]:
         """Return the replacing entries after a version, oldest first."""
@@ -136,11 +140,10 @@ class Cover:
         """Apply the newest entry; False if older entries may become active again."""
         if entry.kind is Kind.SUMMARY or entry.state is State.ERASED:  # seldom
             return False
-        spans = [(first, min(last, entry.version - 1)) for first, last in entry.replaces]
         ended: list[Entry] = []
-        for first, last in spans:
-            start = bisect_left(self.replacing, first, key=_version)
-            ended += self.replacing[start : bisect_right(self.replacing, last, key=_version)]
+        for first, last in entry.replaces:
+            last = min(last, entry.version - 1)
+            ended += self._replacing_within(first, last)
             self._put(first, last, entry.version)
         if not all(self._end(old, entry) for old in ended):
             return False
@@ -148,51 +151,45 @@ class Cover:
         self.replacing.append(entry)
         return True
 
+    def _replacing_within(self, first: int, last: int) -> list[Entry]:
+        start = bisect_left(self.replacing, first, key=_version)
+        return self.replacing[start : bisect_right(self.replacing, last, key=_version)]
+
     def _end(self, old: Entry, newer: Entry) -> bool:
         """Remove the effect of an entry that a newer one replaced; False if older entries may become active again."""
         effects = self._effects(old)
-        place = bisect_left(effects, -old.version, key=_newest_first_key)
-        has_effect = place < len(effects) and effects[place] is old
+        index = bisect_left(effects, -old.version, key=_newest_first_key)
+        has_effect = index < len(effects) and effects[index] is old
         if old.kind is Kind.FACT and _keeps_replaced(newer):
             return has_effect
         if old.kind is Kind.SUMMARY:  # seldom
             return False
         if not has_effect:
             return True
-        del effects[place]
-        left = any(by == old.version for span in old.replaces for _, _, by in self._inside(*span))
-        return not left or self._give_back(old.version)
+        del effects[index]
+        return old.version not in self._by or self._give_back(old.version)
 
     def _give_back(self, version: int) -> bool:
         """Reassign the versions an entry replaced to older replacements; False if one of these may take effect."""
-        left = [
-            (first, last)
-            for first, last, by in zip(self._first, self._last, self._by, strict=True)
-            if by == version
-        ]
-        kept = [by != version for by in self._by]
-        for first, last in left:
-            place = bisect_left(self.replacing, first, key=_version)
-            if place < bisect_right(self.replacing, last, key=_version):
-                return False
-        self._first, self._last, self._by = (
-            list(compress(of, kept)) for of in (self._first, self._last, self._by)
-        )
-        older = [one for one in (*self.shown, *self.retiring) if one.version < version]
-        claims = [
-            (one.version, max(first, start), min(last, end, one.version - 1))
-            for one in older
-            if not self._searchable or one.kind is not Kind.SUMMARY
-            for start, end in one.replaces
-            for first, last in left
-            if start <= last and first <= end
-        ]
-        for by, first, last in sorted(claims, reverse=True):
-            self._add(first, last, by)
+        spans = list(zip(self._first, self._last, self._by, strict=True))
+        freed = [(first, last) for first, last, by in spans if by == version]
+        if any(self._replacing_within(first, last) for first, last in freed):
+            return False
+        kept = [span for span in spans if span[2] != version]
+        self._first = [first for first, _, _ in kept]
+        self._last = [last for _, last, _ in kept]
+        self._by = [by for _, _, by in kept]
+        older = [entry for entry in (*self.shown, *self.retiring) if entry.version < version]
+        if self._searchable:
+            older = [entry for entry in older if entry.kind is not Kind.SUMMARY]
+        for entry in sorted(older, key=_newest_first_key):
+            for start, end in entry.replaces:
+                for first, last in freed:
+                    self._add(max(first, start), min(last, end, entry.version - 1), entry.version)
         return True
 
     def _effects(self, entry: Entry) -> list[Entry]:
-        """Return those with effect to which an entry belongs."""
+        """Return the list of entries with effect to which an entry belongs."""
         return self.shown if entry.kind in (Kind.MESSAGE, Kind.SUMMARY) else self.retiring
 
     def _hides_nothing(self, summary: Entry) -> bool:
@@ -208,16 +205,20 @@ class Cover:
         return self._by[index] if index >= 0 and version <= self._last[index] else None
 
     def edit_of(self, entry: Entry) -> Entry | None:
-        """Return the edit in force that is read in an entry's place; None when there is none."""
+        """Return the active edit that is read instead of an entry, or None."""
         by = self.by(entry.version)
-        place = 0 if by is None else bisect_left(self.shown, -by, key=_newest_first_key)
-        found = next((edit for edit in self.shown[place : place + 1] if edit.version == by), None)
-        return found if found is not None and found.kind is Kind.MESSAGE else None
+        if by is None:
+            return None
+        index = bisect_left(self.shown, -by, key=_newest_first_key)
+        if index == len(self.shown) or self.shown[index].version != by:
+            return None
+        edit = self.shown[index]
+        return edit if edit.kind is Kind.MESSAGE else None
 
     def edits(self, entry: Entry) -> list[Entry]:
         """Return all edits of an entry, oldest first, also those that were undone."""
-        said = entry.version, entry.version
-        return [one for one in self.after(entry.version) if one.kind is Kind.MESSAGE and said in one.replaces]
+        span = entry.version, entry.version
+        return [one for one in self.after(entry.version) if one.kind is Kind.MESSAGE and span in one.replaces]
 
     def __bool__(self) -> bool:
         """Whether any version is inactive."""
@@ -229,8 +230,10 @@ class Cover:
 
     def changes(self, summary: Entry) -> list[tuple[int, int, int]]:
         """Return the spans of a summary that became inactive after it, as (first, last, replacing version)."""
-        found = [one for span in summary.replaces for one in self._inside(*span)]
-        return [one for one in found if one[2] > summary.version]
+        changes: list[tuple[int, int, int]] = []
+        for first, last in summary.replaces:
+            changes += self._inside(first, last)
+        return [change for change in changes if change[2] > summary.version]
 
     def outdates(self, summary: Entry) -> bool:
         """Return whether an entry that a summary replaced has been replaced or retracted after it."""
@@ -238,16 +241,15 @@ class Cover:
 
     def stretches(self, last: int) -> list[Span]:
         """Return the stretches of versions up to one that have to be read: long inactive runs are left out."""
-        found: list[Span] = []
+        stretches: list[Span] = []
         start = 1
         for first, end in _join_spans(self.spans()):
-            if end - first >= LONG_RUN and start <= last:
-                if start < first:
-                    found.append((start, min(first - 1, last)))
-                start = end + 1
-        if start <= last:
-            found.append((start, last))
-        return found
+            if end - first < LONG_RUN:
+                continue
+            stretches.append((start, min(first - 1, last)))
+            start = end + 1
+        stretches.append((start, last))
+        return [(first, end) for first, end in stretches if first <= end]
 
     def _inside(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
         """Yield the inactive parts of a span, as (first, last, replacing version)."""
@@ -285,16 +287,18 @@ def read_as(cover: Cover) -> Callable[[int], tuple[Entry | None, Entry | None]]:
     `cover` is the searchable one; a summary ends no message. For an ended message the edit is its newest one, even if
     that edit had been undone.
     """
-    by = {entry.version: entry for entry in cover.replacing}
-    edits = {
-        first: entry for entry in cover.replacing if entry.kind is Kind.MESSAGE for first, _ in entry.replaces
-    }
+    by_version = {entry.version: entry for entry in cover.replacing}
+    edits: dict[int, Entry] = {}
+    for entry in cover.replacing:
+        if entry.kind is Kind.MESSAGE:
+            edits.update((first, entry) for first, _ in entry.replaces)
 
     def read(version: int) -> tuple[Entry | None, Entry | None]:
-        cause = cover.by(version)
-        if cause is None:
+        by = cover.by(version)
+        if by is None:
             return None, None
-        return (by[cause], None) if by[cause].kind is Kind.MESSAGE else (edits.get(version), by[cause])
+        cause = by_version[by]
+        return (cause, None) if cause.kind is Kind.MESSAGE else (edits.get(version), cause)
 
     return read
 
@@ -340,44 +344,50 @@ def effective_sequence(entries: Sequence[Entry], cover: Cover, *, after: int = 0
     Erased and expired entries are left out. An answer that arrived after a summary replaced its call belongs to no tool
     group.
     """
-    plain = [
+    newer = [entry for entry in entries if entry.version > after] if after else entries
+    sequence = [
         entry
-        for entry in entries
-        if entry.kind is Kind.MESSAGE
-        and not entry.replaces
-        and entry.version > after
-        and entry.state is State.LIVE
+        for entry in newer
+        if entry.kind is Kind.MESSAGE and not entry.replaces and entry.state is State.LIVE
     ]
     if not cover:
-        return plain
-    found = [entry for entry in plain if cover.by(entry.version) is None]
-    found += [entry for entry in cover.shown if anchor_version(entry) > after and entry.state is State.LIVE]
-    alone = _answers_to_summarised(found, entries, cover, after)
-    found = [replace(entry, group=None) if entry.version in alone else entry for entry in found]
-    return sorted(found, key=lambda entry: (anchor_version(entry), entry.version))
+        return sequence
+    sequence = [entry for entry in sequence if cover.by(entry.version) is None]
+    for entry in cover.shown:
+        if entry.state is State.LIVE and anchor_version(entry) > after:
+            sequence.append(entry)
+    alone = _find_answers_to_summarized(sequence, entries, cover, after)
+    sequence = [replace(entry, group=None) if entry.version in alone else entry for entry in sequence]
+    return sorted(sequence, key=lambda entry: (anchor_version(entry), entry.version))
 
 
-def _answers_to_summarised(
-    found: Sequence[Entry], entries: Sequence[Entry], cover: Cover, after: int
+def _find_answers_to_summarized(
+    sequence: Sequence[Entry], entries: Sequence[Entry], cover: Cover, after: int
 ) -> set[int]:
     """Return the versions of active answers to calls that a summary replaced.
 
     A call that was not read lies in a long inactive run, made by a summary unless a retraction has put one there.
     """
-    summaries = [entry.version for entry in cover.shown if entry.kind is Kind.SUMMARY]
-    called = {entry.group for entry in found if entry.group is not None and _has_tool_calls(entry)}
-    lone = [entry for entry in found if entry.group is not None and entry.group not in called]
-    if not summaries or not lone:
+    summaries = {entry.version for entry in cover.shown if entry.kind is Kind.SUMMARY}
+    grouped = [entry for entry in sequence if entry.group is not None]
+    called = {entry.group for entry in grouped if _has_tool_calls(entry)}
+    answers = [entry for entry in grouped if entry.group not in called]
+    if not summaries or not answers:
         return set()
-    calls = {
-        entry.group: entry.version for entry in entries if entry.group is not None and _has_tool_calls(entry)
-    }
-    gone = [span for one in cover.retiring if one.kind is Kind.RETRACTION for span in one.replaces]
-    unread = not after and all(last - first < LONG_RUN for first, last in gone)
-    alone = set[int]()
-    for entry in lone:
+    calls = {entry.group: entry.version for entry in entries if entry.group and _has_tool_calls(entry)}
+    retracted: list[Span] = []
+    for entry in cover.retiring:
+        if entry.kind is Kind.RETRACTION:
+            retracted += entry.replaces
+    unread_is_summarized = not after and all(last - first < LONG_RUN for first, last in retracted)
+    alone: set[int] = set()
+    for entry in answers:
         call = calls.get(entry.group or "")
-        if cover.by(call) in summaries if call else unread and min(summaries) < entry.version:
+        if call is not None:
+            is_summarized = cover.by(call) in summaries
+        else:
+            is_summarized = unread_is_summarized and min(summaries) < entry.version
+        if is_summarized:
             alone.add(entry.version)
     return alone
 
@@ -478,28 +488,37 @@ def fold_atomic_groups(sequence: Sequence[Entry], *, whole: bool) -> Units:
     for entry in sequence:
         if entry.group is not None:
             groups.setdefault(entry.group, []).append(entry)
-    found: list[Unit[Entry]] = []
+    units: list[Unit[Entry]] = []
     hidden: list[tuple[Entry, str]] = []
     unresolved: list[Entry] = []
     for entry in sequence:
         if entry.group is None:
-            found.append(Unit((entry,)))
+            units.append(Unit((entry,)))
             continue
         members = groups[entry.group]
         if entry is not members[-1]:
             continue
-        calls = {part.call_id for member in members for part in member.parts if isinstance(part, ToolCall)}
-        answered = {
-            part.call_id for member in members for part in member.parts if isinstance(part, ToolResult)
-        }
-        if not calls:
-            if whole:
-                hidden.extend((member, NO_CALL) for member in members)
-            else:
-                unresolved.extend(members)
+        calls, answered = _call_ids(members)
+        if calls:
+            units.append(Unit(tuple(members), complete=calls <= answered))
+        elif whole:
+            hidden += [(member, NO_CALL) for member in members]
         else:
-            found.append(Unit(tuple(members), complete=calls <= answered))
-    return Units(found, hidden, unresolved)
+            unresolved += members
+    return Units(units, hidden, unresolved)
+
+
+def _call_ids(members: Iterable[Entry]) -> tuple[set[str], set[str]]:
+    """Return the ids of the calls that some entries make, and of those that they answer."""
+    calls: set[str] = set()
+    answered: set[str] = set()
+    for member in members:
+        for part in member.parts:
+            if isinstance(part, ToolCall):
+                calls.add(part.call_id)
+            elif isinstance(part, ToolResult):
+                answered.add(part.call_id)
+    return calls, answered
 
 
 def group_spans(target: Entry, members: Iterable[Entry]) -> tuple[Span, ...]:
@@ -508,8 +527,9 @@ def group_spans(target: Entry, members: Iterable[Entry]) -> tuple[Span, ...]:
     For an edit in the group, the spans it replaced are included; otherwise they would become active again.
     """
     spans = {(target.version, target.version)}
-    for entry in members if target.group is not None else ():
-        if entry.group == target.group and entry.version != target.version:
+    for entry in members:
+        is_in_group = target.group is not None and entry.group == target.group
+        if is_in_group and entry.version != target.version:
             spans.update(entry.replaces, [(entry.version, entry.version)])
     return tuple(sorted(spans))
 
@@ -528,11 +548,11 @@ def rendered_role(entry: Entry | Doc) -> Role | None:
 
 
 FACT = "fact"
-"""Stands where a speaker would when a fact is shown."""
+"""The speaker of a fact in a prompt."""
 
 
 def display_name_of(entry: Entry | Doc) -> str | None:
-    """Return under whose name an entry is shown; None when its role must do."""
+    """Return the name under which an entry is shown, or None if its role is shown instead."""
     return FACT if entry.kind is Kind.FACT else entry.actor
 
 
@@ -555,30 +575,29 @@ class Demotion(NamedTuple):
 class Stale:
     """The demoted messages that one log knows of; also of other logs, when it is the profile of a namespace."""
 
-    __slots__ = ("_found", "_profile", "_versions", "alone")
+    __slots__ = ("_demoted", "_profile", "_versions", "alone")
 
     def __init__(
         self,
-        found: Mapping[str, tuple[int, tuple[Span, ...]]],
+        demoted: Mapping[str, tuple[int, tuple[Span, ...]]],
         *,
         profile: bool = False,
-        places: Collection[int] | None = None,
+        versions: Collection[int] | None = None,
     ) -> None:
-        #: Version of the entry that did it, and characters that are still good.
-        self._found = found
+        #: By message id: version of the entry that did it, and characters that are still good.
+        self._demoted = demoted
         self._profile = profile
         #: Whether all are of the log that knows of them, so that their versions compare with its own.
-        self.alone = not profile and places is None
+        self.alone = not profile and versions is None
         #: A message is looked up by its version, or by where an index of many logs has it: that needs no reading of it.
-        self._versions = (
-            {place[1] for id in found if (place := parse_entry_id(id)) is not None}
-            if places is None
-            else places
-        )
+        self._versions: Collection[int] = set() if versions is None else versions
+        if versions is None:
+            places = [parse_entry_id(id) for id in demoted]
+            self._versions = {place[1] for place in places if place is not None}
 
     def __bool__(self) -> bool:
         """Whether there is any."""
-        return bool(self._found)
+        return bool(self._demoted)
 
     def holds(self, version: int) -> bool:
         """Whether a message of this version may be demoted."""
@@ -586,28 +605,31 @@ class Stale:
 
     def as_profile(self) -> Stale:
         """Return the same as what the profile of a namespace knows."""
-        return Stale(self._found, profile=True) if self._found else self
+        return Stale(self._demoted, profile=True) if self._demoted else self
 
     def of_many(self, others: Iterable[Stale], find: Callable[[str], int | None]) -> Stale:
         """Return what this log and others know, for an index of many logs, in which `find` looks documents up."""
-        found = {id: value for one in (*others, self) for id, value in one._found.items()}
-        places = {document + 1 for id in found if (document := find(id)) is not None}
-        return Stale(found, profile=self._profile, places=places) if found else NONE
+        demoted: dict[str, tuple[int, tuple[Span, ...]]] = {}
+        for one in (*others, self):
+            demoted |= one._demoted
+        documents = [find(id) for id in demoted]
+        versions = {document + 1 for document in documents if document is not None}
+        return Stale(demoted, profile=self._profile, versions=versions) if demoted else NONE
 
     def since(self, version: int) -> Demotion:
-        """Return what becomes of a message that says no more than one that an entry demoted."""
-        return Demotion(self._by(version), version, ())
+        """Return the demotion of a message that says no more than one that an entry demoted."""
+        return self._demote(version, ())
 
     def of(self, docs: Iterable[Doc | Entry]) -> Demotion | None:
-        """Return what became of one of some entries; None when nothing did."""
+        """Return the demotion of the first demoted entry, or None."""
         for doc in docs:
-            if doc.version in self._versions and doc.id in self._found:
-                version, spans = self._found[doc.id]
-                return Demotion(self._by(version), version, spans)
+            if doc.version in self._versions and doc.id in self._demoted:
+                return self._demote(*self._demoted[doc.id])
         return None
 
-    def _by(self, version: int) -> str:
-        return f"v{version} of the profile" if self._profile else f"v{version}"
+    def _demote(self, version: int, spans: tuple[Span, ...]) -> Demotion:
+        by = f"v{version} of the profile" if self._profile else f"v{version}"
+        return Demotion(by, version, spans)
 
 
 NONE = Stale({})
@@ -615,16 +637,24 @@ NONE = Stale({})
 
 def find_demotions(cover: Cover) -> Stale:
     """Return the demotions of the entries with effect: undoing one of them restores everything."""
-    found: dict[str, tuple[int, tuple[Span, ...]]] = {}
+    demoted: dict[str, tuple[int, tuple[Span, ...]]] = {}
     for entry in cover.retiring:  # the newest first
-        for id, spans in entry.data.get("demotes", ()):
-            good = tuple((start, end) for start, end in spans)
-            by, kept = found.get(id, (entry.version, good))
-            found[id] = by, _intersect_spans(kept, good) if id in found else good
-    return Stale(found) if found else NONE
+        for id, written in entry.data.get("demotes", ()):
+            spans = tuple((start, end) for start, end in written)
+            if id in demoted:
+                by, newer_spans = demoted[id]
+                demoted[id] = by, _intersect_spans(newer_spans, spans)
+            else:
+                demoted[id] = entry.version, spans
+    return Stale(demoted) if demoted else NONE
 
 
 def _intersect_spans(left: Sequence[Span], right: Sequence[Span]) -> tuple[Span, ...]:
     """Return the intersection of two ascending lists of spans."""
-    cut = [(max(a, c), min(b, d)) for a, b in left for c, d in right]
-    return tuple(sorted((start, end) for start, end in cut if start < end))
+    cut: list[Span] = []
+    for left_start, left_end in left:
+        for right_start, right_end in right:
+            start, end = max(left_start, right_start), min(left_end, right_end)
+            if start < end:
+                cut.append((start, end))
+    return tuple(sorted(cut))

@@ -32,14 +32,13 @@ from acms.model import (
 )
 from acms.ports import StorageBackend
 
-SIZE = 16
-PAGE = 1_000
-"""Entries that are read at once: of the longest log no more than these are held with their texts."""
+_PAGE = 1_000
+"""Entries to read at once: of the longest log no more than these are held with their texts."""
 KEY = ":compaction"
-"""Behind the key of a message: the key of the summary that came with it."""
+"""Suffix that makes the key of a message that of the summary that came with it."""
 
 LISTED = "listed"
-"""Says in the data of an edit that it came out of a list; others are corrections, which the list may not know."""
+"""Key in the data of an edit that came from a list; other edits are corrections, which a list may not know."""
 
 
 @dataclass(slots=True)
@@ -76,7 +75,7 @@ class Row:
 
 def digest_text(text: str) -> bytes:
     """Return the digest of a text."""
-    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=SIZE).digest()
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def hash_sensitive_key(key: str) -> str:
@@ -85,20 +84,20 @@ def hash_sensitive_key(key: str) -> str:
 
 
 def wording_digest(role: Role, content: str, parts: Sequence[Part]) -> bytes:
-    """Return the digest by which a message is known again: role, text, calls, media; the rest when that is nothing."""
+    """Return the digest by which a message is recognized: of role, text, calls and media, or of other parts."""
     if not parts:
         return digest_text(f"{role._value_}\0{content}")
-    named = [part.call_id for part in parts if isinstance(part, ToolCall | ToolResult)]
-    named += [part.sha256 or part.ref for part in parts if isinstance(part, Media)]
-    if not named:
+    names = [part.call_id for part in parts if isinstance(part, ToolCall | ToolResult)]
+    names += [part.sha256 or part.ref for part in parts if isinstance(part, Media)]
+    if not names:
         return digest_text(f"{role._value_}\0{content or repr(tuple(parts))}")
-    return digest_text("\0".join((role._value_, content, *named)))
+    return digest_text("\0".join((role._value_, content, *names)))
 
 
 def goes_on(row: Row, role: Role, content: str, calls: Sequence[str]) -> bool:
-    """Whether a message begins with all that another one says, its text and its calls."""
-    begun = (role._value_, content[: row.length], *calls[: len(row.calls)])
-    return digest_text("\0".join(begun)) == row.wording
+    """Whether a message begins with the whole text and all calls of another one."""
+    beginning = (role._value_, content[: row.length], *calls[: len(row.calls)])
+    return digest_text("\0".join(beginning)) == row.wording
 
 
 def body_digest(role: Role, content: str, parts: Sequence[Part]) -> bytes:
@@ -106,8 +105,11 @@ def body_digest(role: Role, content: str, parts: Sequence[Part]) -> bytes:
     if not parts:
         return wording_digest(role, content, parts)
     # Bytes are known by their hash: where they are kept may differ from time to time.
-    alike = [replace(part, ref="") if isinstance(part, Media) and part.sha256 else part for part in parts]
-    return digest_text(f"{role._value_}\0{content}\0{alike!r}")
+    without_refs: list[Part] = []
+    for part in parts:
+        is_hashed = isinstance(part, Media) and part.sha256
+        without_refs.append(replace(part, ref="") if is_hashed else part)
+    return digest_text(f"{role._value_}\0{content}\0{without_refs!r}")
 
 
 def metadata_digest(value: Mapping[str, Json]) -> bytes:
@@ -154,8 +156,8 @@ def _row_with_compaction(rows: list[Row], row: Row, entry: Entry, block: Entry) 
     if row.key is None or not rows or rows[-1].first != block.id or rows[-1].key != row.key:
         return row
     rows.pop()
-    said = entry.parts or (Text(entry.content),)
-    row.body = body_digest(entry.role or Role.USER, entry.content, (*_raw_parts(block), *said))
+    parts = entry.parts or (Text(entry.content),)
+    row.body = body_digest(entry.role or Role.USER, entry.content, (*_raw_parts(block), *parts))
     return row
 
 
@@ -182,9 +184,10 @@ class Known:
 
     def _forget(self) -> None:
         self._head: Head | None = None
-        #: As they were said first.
-        self._told: list[Row] = []
-        self._keys: dict[str, Row] = {}
+        #: The messages in their original wording.
+        self._originals: list[Row] = []
+        self._by_key: dict[str, Row] = {}
+        #: The messages as they read now; None until they are asked for.
         self._rows: list[Row] | None = None
         #: The searchable cover of the log.
         self.cover = Cover(())
@@ -192,22 +195,19 @@ class Known:
     async def catch_up(self, storage: StorageBackend, context: str) -> Head:
         """Read the entries since the last call; return the head of the log."""
         head = await storage.head(context)
-        old = self._head
-        if old is not None and (
-            old.context != head.context or old.epoch != head.epoch or old.version > head.version
-        ):
+        if self._head is not None and not _continues(head, self._head):
             self._forget()
-            old = None
-        if old is not None and old.version == head.version:
+        known = self._head
+        if known is not None and known.version == head.version:
             return head
-        rows = await self._read_rows(storage, head, 0 if old is None else old.version)
+        rows = await self._read_rows(storage, head, 0 if known is None else known.version)
         cover = self.cover
-        if head.rewrites != (0 if old is None else old.rewrites):
+        if head.rewrites != (0 if known is None else known.rewrites):
             cover = await cover_at(storage, context, head, head.version, searchable=True)
-        if self._head is not old:  # another task was first
+        if self._head is not known:  # another task was first
             return await self.catch_up(storage, context)
-        self._told += rows
-        self._keys |= {row.key: row for row in rows if row.key is not None}
+        self._originals += rows
+        self._by_key |= {row.key: row for row in rows if row.key is not None}
         self._head, self.cover, self._rows = head, cover, None
         return head
 
@@ -217,7 +217,7 @@ class Known:
         rows: list[Row] = []
         block: Entry | None = None
         while True:
-            page = await storage.read(head.context, after=after, at=head.version, kinds=kinds, limit=PAGE)
+            page = await storage.read(head.context, after=after, at=head.version, kinds=kinds, limit=_PAGE)
             for entry in page:
                 if entry.kind is Kind.SUMMARY:
                     block = entry
@@ -228,43 +228,54 @@ class Known:
                         row = _row_with_compaction(rows, row, entry, block)
                 if row is not None:
                     rows.append(row)
-            if len(page) < PAGE:
+            if len(page) < _PAGE:
                 return rows
             after = page[-1].version
 
     def under(self, key: str) -> Row | None:
         """Return the message stored under a caller's key, or None."""
-        return self._keys.get(key)
+        return self._by_key.get(key)
 
     @property
     def rows(self) -> list[Row]:
         """Return the messages as they read now, oldest first."""
         if self._rows is None:
-            self._rows = self._read() if self.cover.replacing else self._told
+            self._rows = self._current_rows() if self.cover.replacing else self._originals
         return self._rows
 
-    def _read(self) -> list[Row]:
+    def _current_rows(self) -> list[Row]:
         read = read_as(self.cover)
         edits: dict[int, list[Entry]] = {}
         for entry in self.cover.replacing:
             if entry.kind is Kind.MESSAGE:
                 for first, _ in entry.replaces:
                     edits.setdefault(first, []).append(entry)
-        found: list[Row] = []
-        for row in self._told:
-            edit, ended = read(row.version)
-            if ended is not None and not ended.sources:  # cleared: the same text later is a new message
-                if row.key is not None:  # unless under the same key, which the log has for good
-                    found.append(replace(row, role=None, wording=b"", live=False))
+        rows: list[Row] = []
+        for original in self._originals:
+            edit, ended_by = read(original.version)
+            if ended_by is not None and not ended_by.sources:  # cleared: the same text later is a new message
+                if original.key is not None:  # unless under the same key, which the log has for good
+                    rows.append(replace(original, role=None, wording=b"", live=False))
                 continue
             if edit is not None:
-                now = _row_of_entry(edit)
-                now.version, now.first, now.key = row.version, row.first, row.key
-                if LISTED not in edit.data:
-                    before = [one for one in edits[row.version] if one.version < edit.version]
-                    now.corrected = (row.wording, *(_row_of_entry(one).wording for one in before))
+                row = _row_of_edit(edit, original, edits[original.version])
             else:
-                now = row if ended is None else replace(row)
-            now.live = ended is None
-            found.append(now)
-        return found
+                row = original if ended_by is None else replace(original)
+            row.live = ended_by is None
+            rows.append(row)
+        return rows
+
+
+def _continues(head: Head, known: Head) -> bool:
+    """Return whether a head is a later one of the same log, from which nothing was deleted."""
+    return (head.context, head.epoch) == (known.context, known.epoch) and head.version >= known.version
+
+
+def _row_of_edit(edit: Entry, original: Row, edits: Sequence[Entry]) -> Row:
+    """Return a message with its newest edit; `edits` are all it ever had."""
+    row = _row_of_entry(edit)
+    row.version, row.first, row.key = original.version, original.first, original.key
+    if LISTED not in edit.data:
+        earlier = [_row_of_entry(one).wording for one in edits if one.version < edit.version]
+        row.corrected = (original.wording, *earlier)
+    return row

@@ -8,7 +8,7 @@ types of a merge. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -39,37 +39,38 @@ class Merges:
 
     def __init__(self, retractions: Iterable[Entry], cover: Cover) -> None:
         """Take every retraction up to a version, and the cover at that version."""
-        undoing = {
-            id
-            for one in cover.retiring
-            if one.kind is Kind.RETRACTION and one.data.get("reason") == UNDO
-            for id in one.sources
-        }
+        undone_ids: set[str] = set()
+        for entry in cover.retiring:
+            if entry.kind is Kind.RETRACTION and entry.data.get("reason") == UNDO:
+                undone_ids.update(entry.sources)
         records = [entry for entry in retractions if is_record(entry)]
-        self.standing = [one for one in records if one.id not in undoing]
-        self.undone = [one for one in records if one.id in undoing]
-        self._batches = {one.batch for one in records}
-        self._undone = {one.batch for one in self.undone}
+        self.standing = [record for record in records if record.id not in undone_ids]
+        self.undone = [record for record in records if record.id in undone_ids]
+        self._batches = {record.batch for record in records}
+        self._undone = {record.batch for record in self.undone}
 
     def vector(self, runs: Iterable[tuple[str, int, int]]) -> dict[str, int]:
         """Return the version vector of a log that reads these runs, including its merges."""
-        found: dict[str, int] = {}
-        for rows in (
-            ((owner, last) for owner, _, last in runs),
-            *(one.data[SEEN].items() for one in self.standing),
-        ):
-            for owner, last in rows:
-                found[owner] = max(found.get(owner, 0), last)
-        return found
+        known = [(owner, last) for owner, _, last in runs]
+        for record in self.standing:
+            known += record.data[SEEN].items()
+        vector: dict[str, int] = {}
+        for owner, last in known:
+            vector[owner] = max(vector.get(owner, 0), last)
+        return vector
 
     def origin(self, entry: Entry) -> Origin:
         """Return where an entry was first written; a copied or adopted entry names its original."""
-        named: str | None = None
+        original: str | None = None
         if entry.kind is Kind.RETRACTION:
-            named = entry.data.get(MERGED)
-        elif entry.sources and (entry.batch in self._batches or (entry.key or "").startswith(ADOPTED)):
-            named = entry.sources[-1]
-        return (None if named is None else parse_entry_id(named)) or (entry.context, entry.version)
+            original = entry.data.get(MERGED)
+        elif entry.sources and self._is_copy(entry):
+            original = entry.sources[-1]
+        origin = None if original is None else parse_entry_id(original)
+        return origin or (entry.context, entry.version)
+
+    def _is_copy(self, entry: Entry) -> bool:
+        return entry.batch in self._batches or (entry.key or "").startswith(ADOPTED)
 
     def took_back(self, entry: Entry) -> bool:
         """Whether an entry came with a merge that was undone."""
@@ -102,9 +103,9 @@ class MergeConflict:
     reason: str = ""
 
     def __str__(self) -> str:
-        took = f": {self.resolution}" if self.resolution else ""
-        why = f" ({self.reason})" if self.reason else ""
-        return f"{self.kind} {self.subject} ({self.type}){took}{why}"
+        resolution = f": {self.resolution}" if self.resolution else ""
+        reason = f" ({self.reason})" if self.reason else ""
+        return f"{self.kind} {self.subject} ({self.type}){resolution}{reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,29 +139,35 @@ class Merged:
         """Format the merge as a diff: appended, changed and retracted entries, then the conflicts."""
         lines = [f"--- {self.ours}", f"+++ {self.theirs}"]
         if not self:
-            lines.append(
-                "    already up to date" if self.version is None else "    both sides changed the same"
-            )
-        for title, rows in (
-            ("appended", [("+", entry) for entry in self.appended]),
-            ("changed", [row for one in self.changed for row in (("-", one.before), ("+", one.after))]),
-            ("retracted", [("-", entry) for entry in self.retracted]),
-        ):
-            if rows:
-                lines += [
-                    f"@@ {title} @@",
-                    *(f"{sign} v{entry.version} {_describe_entry(entry)}" for sign, entry in rows),
-                ]
+            unchanged = "already up to date" if self.version is None else "both sides changed the same"
+            lines.append(f"    {unchanged}")
+        changed: list[tuple[str, Entry]] = []
+        for change in self.changed:
+            changed += [("-", change.before), ("+", change.after)]
+        lines += _describe_entries("appended", [("+", entry) for entry in self.appended])
+        lines += _describe_entries("changed", changed)
+        lines += _describe_entries("retracted", [("-", entry) for entry in self.retracted])
         for conflict in self.conflicts:
             lines.append(f"!! {conflict}")
-            for name, entries in (("ours", conflict.ours), ("theirs", conflict.theirs)):
-                lines += [f"   {name}: v{entry.version} {_describe_entry(entry)}" for entry in entries] or [
-                    f"   {name}: gone"
-                ]
+            lines += _describe_side("ours", conflict.ours)
+            lines += _describe_side("theirs", conflict.theirs)
         return "\n".join(lines)
+
+
+def _describe_entries(title: str, signed: Sequence[tuple[str, Entry]]) -> list[str]:
+    if not signed:
+        return []
+    rows = [f"{sign} v{entry.version} {_describe_entry(entry)}" for sign, entry in signed]
+    return [f"@@ {title} @@", *rows]
+
+
+def _describe_side(side: str, entries: Sequence[Entry]) -> list[str]:
+    if not entries:
+        return [f"   {side}: gone"]
+    return [f"   {side}: v{entry.version} {_describe_entry(entry)}" for entry in entries]
 
 
 def _describe_entry(entry: Entry) -> str:
     """Return the speaker and text of an entry on one line, shortened."""
-    said = " ".join(prefix_speaker(entry.actor or entry.role, entry.content).split())
-    return said if len(said) <= LINE else said[: LINE - 1].rstrip() + "…"
+    line = " ".join(prefix_speaker(entry.actor or entry.role, entry.content).split())
+    return line if len(line) <= LINE else line[: LINE - 1].rstrip() + "…"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from acms.model import Json, Media, Part, Raw, ToolCall, ToolResult
 
@@ -20,9 +20,9 @@ AS_GIVEN = "as-given"
 """Vendor of a `Raw` part that holds additional fields of a part, such as annotations."""
 RESPONSES = "openai-responses"
 AGENTS = "openai"
-"""Vendor of the items of the OpenAI Agents SDK, which stand beside the parts that were read from them."""
+"""Vendor of the items of the OpenAI Agents SDK, which are kept with the parts that were read from them."""
 VENDORS = frozenset((RESPONSES, AGENTS, "openai-chat", "anthropic", "gemini"))
-"""Vendors whose items have content of their own; items kept by other adapters repeat the parts beside them."""
+"""Vendors whose items have content of their own; items kept by other adapters repeat the parts before them."""
 
 NO_RESULT = "no result: interrupted"
 """Placeholder for a missing result of a tool call: providers refuse a call without a result."""
@@ -65,6 +65,7 @@ NEEDS_ID = frozenset(
 """Items that the API refuses without the id that it gave them."""
 
 _FRAME = ("type", "call_id", "id", "status")
+_STREAMS = ("stdout", "stderr")
 _ANSWER_ENDINGS = ("_output", "_result", "_response")
 
 
@@ -119,27 +120,33 @@ def read_call(item: Mapping[str, Any]) -> list[Part] | None:
     """Read an item as a native call and the rest of it; None for an item that is none."""
     kind = item.get("type")
     form = form_of_call(kind)
-    unknown = _has_unknown_form(item)
-    if unknown and not _answers_by_form(item):
+    is_unknown = _has_unknown_form(item) and not _answers_by_form(item)
+    if is_unknown:
         form = CallForm("", name=str(kind))
-    call_id = None if form is None else item.get(form.id_field)
-    if form is None or not isinstance(call_id, str) or not call_id or "output" in item:
+    if form is None or "output" in item:
+        return None
+    call_id, name = item.get(form.id_field), form.name or item.get("name")
+    if not _is_filled(call_id) or not _is_filled(name):
         return None
     if form.payload:
-        asked, held = item.get(form.payload), (form.payload, form.id_field)
+        request = item.get(form.payload)
+        held = {form.payload, form.id_field}
     else:
-        asked = {name: value for name, value in item.items() if name not in _FRAME}
-        held = (*asked, form.id_field)
-    name = form.name or item.get("name")
-    if asked is None or not isinstance(name, str) or not name:
+        request = {field: value for field, value in item.items() if field not in _FRAME}
+        held = {*request, form.id_field}
+    if request is None:
         return None
-    arguments = asked if isinstance(asked, str) else _encode(asked)
-    rest = {
-        name: value for name, value in item.items() if name not in held or (unknown and name == "call_id")
-    }
     if not form.name:
-        rest.pop("name")
+        held.add("name")
+    if is_unknown:
+        held.discard("call_id")
+    arguments = request if isinstance(request, str) else _encode(request)
+    rest = {field: value for field, value in item.items() if field not in held}
     return [ToolCall(call_id, name, arguments), Raw(AS_GIVEN, _encode(rest))]
+
+
+def _is_filled(value: object) -> TypeGuard[str]:
+    return isinstance(value, str) and value != ""
 
 
 def read_result(item: Mapping[str, Any]) -> list[Part] | None:
@@ -150,34 +157,29 @@ def read_result(item: Mapping[str, Any]) -> list[Part] | None:
     kind = item.get("type")
     if _has_unknown_form(item) and _answers_by_form(item):
         return [ToolResult(str(item["call_id"]), item_text_of(item)), Raw(AS_GIVEN, _encode(dict(item)))]
-    called = call_of_result(kind)
-    form = form_of_call(called)
+    form = form_of_call(call_of_result(kind))
     if form is None:
         return None
-    call_id = item.get(form.answer_field) or (item.get("id") if kind == "local_shell_call_output" else None)
-    if not isinstance(call_id, str) or not call_id:
+    call_id = item.get(form.answer_field)
+    if not call_id and kind == "local_shell_call_output":
+        call_id = item.get("id")
+    if not _is_filled(call_id):
         return None
-    text, rest = _result_text(item)
+    text, rest = _split_result(item)
     rest.pop(form.answer_field, None)
     failed = item.get("status") == "failed" or item.get("approve") is False
     return [ToolResult(call_id, text, failed), Raw(AS_GIVEN, _encode(rest))]
 
 
-def _result_text(item: Mapping[str, Any]) -> tuple[str, dict[str, Json]]:
-    """Return what a native result says, and the rest of it: what `_result_fields` cannot make of the text."""
+def _split_result(item: Mapping[str, Any]) -> tuple[str, dict[str, Json]]:
+    """Return the text of a native result, and the rest of it: what `write_result` cannot make of the text."""
     rest = {name: value for name, value in item.items() if name not in ("output", "result", "tools")}
     match item:
         case {"type": "shell_call_output", "output": [*chunks]}:
-            streams = [_stream_texts(chunk) for chunk in chunks]
-            rest["output"] = [
-                {**chunk, **{name: len(text) for name, text in texts.items()}}
-                for chunk, texts in zip(chunks, streams, strict=True)
-                if isinstance(chunk, Mapping)
-            ]
-            return "\n".join([text for texts in streams for text in texts.values() if text]), rest
+            text, rest["output"] = _split_chunks(chunks)
+            return text, rest
         case {"type": "mcp_approval_response"}:
-            reason = item.get("reason")
-            return _approval_text(item.get("approve") is True, reason), rest
+            return _approval_text(item.get("approve") is True, item.get("reason")), rest
         case {"type": "tool_search_output", "tools": tools}:
             return _encode(tools), rest
         case {"type": "program_output", "result": str(text)}:
@@ -192,11 +194,21 @@ def _result_text(item: Mapping[str, Any]) -> tuple[str, dict[str, Json]]:
             return item_text_of(item), {**rest, "output": item.get("output")}
 
 
-def _stream_texts(chunk: object) -> dict[str, str]:
-    """Return the texts of one command's output that say something."""
-    if not isinstance(chunk, Mapping):
-        return {}
-    return {name: chunk[name] for name in ("stdout", "stderr") if isinstance(chunk.get(name), str)}
+def _split_chunks(chunks: Sequence[Any]) -> tuple[str, list[Json]]:
+    """Return the texts of some commands' outputs, and the outputs with the lengths of their texts instead."""
+    texts: list[str] = []
+    rest: list[Json] = []
+    for chunk in chunks:
+        if not isinstance(chunk, Mapping):
+            continue
+        lengths: dict[str, Json] = {}
+        for name in _STREAMS:
+            text = chunk.get(name)
+            if isinstance(text, str):
+                lengths[name] = len(text)
+                texts.append(text)
+        rest.append({**chunk, **lengths})
+    return "\n".join(filter(None, texts)), rest
 
 
 def _approval_text(approved: bool, reason: Json) -> str:
@@ -208,7 +220,7 @@ def _approval_text(approved: bool, reason: Json) -> str:
 
 
 def rest_of_item(part: Part | None) -> dict[str, Json] | None:
-    """Return the rest of a native item that stands behind a call or a result; None for any other part."""
+    """Return the rest of a native item that follows a call or a result; None for any other part."""
     if not isinstance(part, Raw) or part.vendor != AS_GIVEN:
         return None
     try:
@@ -219,7 +231,7 @@ def rest_of_item(part: Part | None) -> dict[str, Json] | None:
 
 
 def write_call(call: ToolCall, rest: Mapping[str, Json]) -> dict[str, Json] | None:
-    """Make the item again that a native call came as; None where its arguments no longer fit it."""
+    """Rebuild the item of a native call, or None if its arguments no longer fit it."""
     form = CallForm("", name=call.name) if "call_id" in rest else form_of_call(rest["type"])
     if form is None:
         return None
@@ -248,17 +260,12 @@ def write_result(
     form = form_of_call(called)
     if form is None:
         return _write_unknown_result(result, rest)
-    kind = form.output
+    kind, text = form.output, result.output
     given = rest if rest.get("type") == kind else {}
     item: dict[str, Json] = {**given, "type": kind, form.answer_field: result.call_id}
-    if kind == "local_shell_call_output" and "id" not in item:
-        item["id"] = result.call_id
-    text = result.output
     match kind:
         case "shell_call_output":
-            chunks = _filled_chunks(text, given.get("output"))
-            status = {"type": "exit", "exit_code": 1 if text == NO_RESULT else 0}
-            item["output"] = chunks or [{"stdout": text, "stderr": "", "outcome": status}]
+            item["output"] = _fill_chunks(text, given.get("output"))
         case "computer_call_output":
             if not media:
                 return None
@@ -266,13 +273,12 @@ def write_result(
             item["output"] = {"type": "computer_screenshot", field: media[0].ref}
         case "apply_patch_call_output":
             item["status"] = given.get("status") or ("failed" if text == NO_RESULT else "completed")
+            item["output"] = text
             if "output" in given and text == item["status"]:
                 del item["output"]
-            else:
-                item["output"] = text
         case "mcp_approval_response":
             if _approval_text(given.get("approve") is True, given.get("reason")) != text:
-                item.update(approve=False, reason=text)
+                item |= {"approve": False, "reason": text}
         case "tool_search_output":
             item["tools"] = _parse_tools(text)
         case "program_output":
@@ -280,38 +286,44 @@ def write_result(
             item.setdefault("id", f"{result.call_id}_output")
             item.setdefault("status", "completed")
         case _:
-            kept = given.get("output")
-            same = kept is not None and sorted(item_text_of(given).split("\n")) == sorted(text.split("\n"))
-            item["output"] = kept if same else text
+            if kind == "local_shell_call_output":
+                item.setdefault("id", result.call_id)
+            item["output"] = given["output"] if _has_lines_of(given, text) else text
     return item
 
 
+def _has_lines_of(item: Mapping[str, Json], text: str) -> bool:
+    """Return whether the output of an item has the lines of a text, in any order."""
+    if item.get("output") is None:
+        return False
+    return sorted(item_text_of(item).split("\n")) == sorted(text.split("\n"))
+
+
 def _write_unknown_result(result: ToolResult, rest: Mapping[str, Json]) -> dict[str, Json] | None:
-    """Return a result of an unknown type as it came; None where its text was changed, and for any other one."""
+    """Return the original item of a result of an unknown type; None if its text was changed."""
     if "call_id" not in rest or item_text_of(rest) != result.output:
         return None
     return {**rest, "call_id": result.call_id}
 
 
-def _filled_chunks(text: str, chunks: Json) -> list[dict[str, Json]]:
-    """Return the outputs of commands with their texts, which follow each other in lines; [] where they do not fit."""
-    if not isinstance(chunks, list):
-        return []
+def _fill_chunks(text: str, chunks: Json) -> list[dict[str, Json]]:
+    """Return the outputs of commands with their texts, which follow each other in lines; one for all if none fit."""
+    exit_code = 1 if text == NO_RESULT else 0
+    single = {"stdout": text, "stderr": "", "outcome": {"type": "exit", "exit_code": exit_code}}
+    if not isinstance(chunks, list) or not all(isinstance(chunk, dict) for chunk in chunks):
+        return [single]
     filled: list[dict[str, Json]] = []
-    place = 0
+    end = 0
     for chunk in chunks:
-        if not isinstance(chunk, dict):
-            return []
-        made = dict(chunk)
-        for name in ("stdout", "stderr"):
+        texts: dict[str, Json] = {}
+        for name in _STREAMS:
             length = chunk.get(name)
-            if not isinstance(length, int):
-                continue
-            start = place + 1 if length and place else place
-            made[name] = text[start : start + length]
-            place = start + length if length else place
-        filled.append(made)
-    return filled if place == len(text) else []
+            if isinstance(length, int):
+                start = end + 1 if length and end else end  # after a line break
+                texts[name] = text[start : start + length]
+                end = start + length if length else end
+        filled.append({**chunk, **texts})
+    return filled if filled and end == len(text) else [single]
 
 
 def _parse_tools(text: str) -> list[Json]:

@@ -21,9 +21,6 @@ from acms.ports import StorageBackend
 LEVELS = ("service", "namespace", "context")
 """Where a policy may be set, the nearest last."""
 
-GROWTH = 0.1
-"""Share of the budget by which a log must have grown since a compaction was last asked for."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionPolicy:
@@ -47,8 +44,7 @@ class CompactionPolicy:
     def __post_init__(self) -> None:
         validate_fraction(self.threshold, "threshold")
         validate_integer(self.preserve_recent_count, "preserve_recent_count")
-        if not isinstance(self.enabled, bool):
-            raise ValidationError(f"must be true or false, was {self.enabled!r}", field="enabled")
+        validation.require_flag(self.enabled, "enabled")
         validate_fraction(self.keep, "keep")
         if self.budget is not None:
             validate_budget(self.budget, "budget")
@@ -110,11 +106,11 @@ def is_compaction_due(policy: CompactionPolicy, active: int, grown: int) -> bool
     """Whether an append shall ask for a compaction.
 
     `active` tokens are in force, and `grown` were added since one was last asked for: a log that cannot be made shorter
-    does not ask again with every message.
+    asks again when it has grown by a tenth of the budget, not with every message.
     """
     if not policy.enabled or not policy.budget:
         return False
-    return active >= policy.threshold * policy.budget and grown >= GROWTH * policy.budget
+    return active >= policy.threshold * policy.budget and grown >= 0.1 * policy.budget
 
 
 POLICY = "policy"
@@ -175,8 +171,7 @@ async def set_hold(storage: StorageBackend, namespace: str, held: bool) -> None:
 
 async def set_private(storage: StorageBackend, context: str, private: bool) -> Context:
     """Hide the messages of a session from the other sessions of its namespace, or share them again."""
-    if not isinstance(private, bool):
-        raise ValidationError(f"must be true or false, was {private!r}", field=PRIVATE)
+    validation.require_flag(private, PRIVATE)
     return await update_settings(storage, context, _fixed_decider({PRIVATE: True if private else None}))
 
 

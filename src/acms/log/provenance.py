@@ -128,12 +128,14 @@ def copy_of(context: str, version: int, name: str, attempt: int) -> str:
 
 def id_in_copy(id: str, copy: str, runs: Sequence[Run]) -> str:
     """Return the id that an entry has in a copy of some runs; its own when it is not one of them."""
-    place = parse_entry_id(id)
-    if place is None or not any(owner == place[0] and low <= place[1] <= high for owner, low, high in runs):
+    origin = parse_entry_id(id)
+    if origin is None:
         return id
-    return (
-        f"{id[0]}_{copy[2:]}_{encode_base32(place[1])}_{draw_token(_derived_entropy('nonce', copy, id), 6)}"
-    )
+    context, version = origin
+    if not any(owner == context and first <= version <= last for owner, first, last in runs):
+        return id
+    nonce = draw_token(_derived_entropy("nonce", copy, id), 6)
+    return f"{id[0]}_{copy[2:]}_{encode_base32(version)}_{nonce}"
 
 
 def copy_batch(batch: Sequence[Entry], head: bytes, copy: str, runs: Sequence[Run]) -> Iterator[Entry]:
@@ -141,20 +143,21 @@ def copy_batch(batch: Sequence[Entry], head: bytes, copy: str, runs: Sequence[Ru
 
     References to the copied log become references to the copy. Of a tombstone only the digest is left, so it is kept.
     """
+
+    def copied_ids(ids: Iterable[str]) -> list[str]:
+        return [id_in_copy(id, copy, runs) for id in ids]
+
     written: list[Entry] = []
     for entry in batch:
         id = id_in_copy(entry.id, copy, runs)
-        sources = tuple([id_in_copy(source, copy, runs) for source in entry.sources])
-        made = replace(entry, id=id, context=copy, sources=sources)
-        if "demotes" in entry.data:
-            rows = [[id_in_copy(id, copy, runs), good] for id, good in entry.data["demotes"]]
-            made = replace(made, data={**made.data, "demotes": rows})
-        if "depends_on" in entry.data:
-            ids = [id_in_copy(id, copy, runs) for id in entry.data["depends_on"]]
-            made = replace(made, data={**made.data, "depends_on": ids})
-        if "lost" in entry.data:
-            ids = [id_in_copy(id, copy, runs) for id in entry.data["lost"]["ids"]]
-            made = replace(made, data={**made.data, "lost": {**entry.data["lost"], "ids": ids}})
+        data = dict(entry.data)
+        if "demotes" in data:
+            data["demotes"] = [[id_in_copy(demoted, copy, runs), spans] for demoted, spans in data["demotes"]]
+        if "depends_on" in data:
+            data["depends_on"] = copied_ids(data["depends_on"])
+        if "lost" in data:
+            data["lost"] = {**data["lost"], "ids": copied_ids(data["lost"]["ids"])}
+        made = replace(entry, id=id, context=copy, sources=tuple(copied_ids(entry.sources)), data=data)
         if entry.salt is not None:
             salt = sha256(b"salt" + copy.encode() + entry.salt).digest()[:16]
             made = replace(made, salt=salt, digest=digest_draft(made, id.rsplit("_", 1)[-1], salt))
@@ -164,5 +167,5 @@ def copy_batch(batch: Sequence[Entry], head: bytes, copy: str, runs: Sequence[Ru
         yield replace(entry, chain=chain)
 
 
-def _derived_entropy(*what: str) -> Entropy:
-    return lambda length: sha256("\0".join(what).encode()).digest()[:length]
+def _derived_entropy(*parts: str) -> Entropy:
+    return lambda length: sha256("\0".join(parts).encode()).digest()[:length]

@@ -58,45 +58,48 @@ async def valid_times_at(
     """
     made = await storage.read(context, at=version, kinds=(Kind.FACT,))
     cover = await cover_at(storage, context, head, version, searchable=True)
-    times = (
-        await _fact_times(storage, context, version, collect_facts(made, cover, cover.replacing))
-        if made
-        else {}
-    )
-    for place, label in outdated_summary_labels(cover).items():
-        times.setdefault(place, Period(doubt=label))
+    times: dict[int, Period] = {}
+    if made:
+        facts = collect_facts(made, cover, cover.replacing)
+        times = await _fact_times(storage, context, version, facts)
+    for summary, label in outdated_summary_labels(cover).items():
+        times.setdefault(summary, Period(doubt=label))
     return times
 
 
 async def _fact_times(
-    storage: StorageBackend, context: str, version: int, found: Sequence[Fact]
+    storage: StorageBackend, context: str, version: int, facts: Sequence[Fact]
 ) -> dict[int, Period]:
     """Return the periods from all facts of a log at a version: for active facts, messages and summaries."""
-    times = valid_times(found)
-    if not any(fact.retired for fact in found) and all(period.end is None for period in times.values()):
+    times = valid_times(facts)
+    has_retired = any(fact.retired for fact in facts)
+    if not has_retired and all(period.end is None for period in times.values()):
         return times
     owners = {context, *(owner for owner, _ in (await storage.context(context)).lineage)}
-    times = _message_ends(found, times, owners) | times
-    if any(fact.retired for fact in found):
+    times = _message_ends(facts, times, owners) | times
+    if has_retired:
         summaries = await storage.read(context, at=version, kinds=(Kind.SUMMARY,))
-        for place, told in doubt_labels(found, summaries, owners).items():
-            times[place] = times.get(place, Period())._replace(doubt=told.label, news=told.news)
+        for labelled, doubted in doubt_labels(facts, summaries, owners).items():
+            period = times.get(labelled, Period())
+            times[labelled] = period._replace(doubt=doubted.label, news=doubted.news)
     return times
 
 
 def _message_ends(
-    found: Sequence[Fact], times: Mapping[int, Period], owners: Collection[str]
+    facts: Sequence[Fact], times: Mapping[int, Period], owners: Collection[str]
 ) -> dict[int, Period]:
     """Return the messages of which all that is known ends, by version, each with the last end."""
     ends: dict[int, list[datetime | None]] = {}
-    for fact in found:
-        for place in versions_of_ids(fact.sources, owners) if fact.version in times else ():
-            ends.setdefault(place, []).append(times[fact.version].end)
-    return {
-        place: Period(end=max(one for one in some if one is not None))
-        for place, some in ends.items()
-        if None not in some
-    }
+    for fact in facts:
+        if fact.version in times:
+            for source in versions_of_ids(fact.sources, owners):
+                ends.setdefault(source, []).append(times[fact.version].end)
+    periods: dict[int, Period] = {}
+    for source, all_ends in ends.items():
+        known_ends = [end for end in all_ends if end is not None]
+        if len(known_ends) == len(all_ends):
+            periods[source] = Period(end=max(known_ends))
+    return periods
 
 
 async def read_stretches(
@@ -159,25 +162,24 @@ async def messages_behind(
     cover = await cover_at(storage, context, head, head.version, searchable=True)
     found: list[Entry] = []
     for entry in entries:
-        found += (
-            [entry]
-            if entry.kind is not Kind.SUMMARY
-            else await _expand_summary(storage, context, cover, entry)
-        )
+        if entry.kind is Kind.SUMMARY:
+            found += await _expand_summary(storage, context, cover, entry)
+        else:
+            found.append(entry)
     return tuple(found)
 
 
 async def _expand_summary(
     storage: StorageBackend, context: str, cover: Cover, summary: Entry
 ) -> Sequence[Entry]:
-    rows: list[Entry] = []
+    messages: list[Entry] = []
     for first, last in summary.replaces:
-        rows += await storage.read(context, at=last, after=first - 1, kinds=SHOWN)
-    said = [row for row in rows if row.kind is Kind.MESSAGE]
-    if any(row.state is not State.LIVE and cover.by(row.version) is None for row in said):
+        rows = await storage.read(context, at=last, after=first - 1, kinds=SHOWN)
+        messages += [row for row in rows if row.kind is Kind.MESSAGE]
+    if any(one.state is not State.LIVE and cover.by(one.version) is None for one in messages):
         return [summary]
-    inside = {row.version for row in said}
-    return [row for row in effective_sequence(said, cover) if row.version in inside]
+    inside = {message.version for message in messages}
+    return [entry for entry in effective_sequence(messages, cover) if entry.version in inside]
 
 
 async def count_active(
@@ -191,16 +193,17 @@ async def count_active(
     messages, tokens = await _message_counts(storage, context, version)
     for first, last in _merge_close_spans(cover.spans()):
         if last - first < LONG_RUN:
-            for entry in await storage.read(context, at=last, after=first - 1, kinds=(Kind.MESSAGE,)):
-                if cover.by(entry.version) is not None:
-                    messages -= 1
-                    tokens -= entry.tokens
-            continue
-        for end, sign in ((last, -1), (first - 1, 1)):  # entries in between need not be read
-            more_messages, more_tokens = await _message_counts(storage, context, end)
-            messages += sign * more_messages
-            tokens += sign * more_tokens
-    return messages, tokens + sum(entry.tokens for entry in cover.shown if entry.kind is Kind.SUMMARY)
+            rows = await storage.read(context, at=last, after=first - 1, kinds=(Kind.MESSAGE,))
+            inactive = [row.tokens for row in rows if cover.by(row.version) is not None]
+            messages -= len(inactive)
+            tokens -= sum(inactive)
+        else:  # entries in between need not be read
+            messages_before, tokens_before = await _message_counts(storage, context, first - 1)
+            messages_at_end, tokens_at_end = await _message_counts(storage, context, last)
+            messages -= messages_at_end - messages_before
+            tokens -= tokens_at_end - tokens_before
+    summaries = [entry.tokens for entry in cover.shown if entry.kind is Kind.SUMMARY]
+    return messages, tokens + sum(summaries)
 
 
 async def count_messages(storage: StorageBackend, context: str, head: Head, version: int) -> tuple[int, int]:

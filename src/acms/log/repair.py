@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
 from acms.log.validation import MESSAGE_BYTES, NAME_CHARS, PARTS
 from acms.model import Media, Raw, Reasoning, Role, Text, ToolCall, ToolResult
@@ -28,7 +28,7 @@ __all__ = [
 OWN = ("markers", "created_at", "privacy", "origin", "actor_id", "metadata", "key", "idempotency_key")
 """Fields that only callers of ACMS write: invalid values are an error, also in a list."""
 
-TRIES = (1, 4, 16, 64, 256, 4_096)
+_FRACTIONS = (1, 4, 16, 64, 256, 4_096)
 """Fractions of the limit of a message that one of its texts may have, tried in turn: it may hold many of them."""
 
 _IDS = frozenset(
@@ -38,8 +38,6 @@ _NAMES = frozenset(("name", "actor_id"))
 _OPAQUE = frozenset(("data", "file_data", "result", "encrypted_content", "signature", "thoughtSignature"))
 _PARTS = (Text, Reasoning, ToolCall, ToolResult, Media, Raw)
 _DEEPEST = 100
-
-Note = Callable[[str], object]
 
 
 def refer_by_hash(data: bytes, mime: str) -> str:
@@ -51,31 +49,26 @@ def generate_repairs(message: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any
     """Yield a message with its texts, ids and names repaired, cut shorter each time, and the notes on the changes."""
     own = {name: message[name] for name in OWN if name in message}
     given = {name: value for name, value in message.items() if name not in OWN}
-    for fraction in TRIES:
-        notes: dict[str, None] = {}
-        made = _Repair(MESSAGE_BYTES // fraction, notes.setdefault).value(given)
-        yield {**_with_few_parts(made, notes.setdefault), **own}, tuple(notes)
+    for fraction in _FRACTIONS:
+        repair = _Repair(MESSAGE_BYTES // fraction)
+        repaired = repair.limit_parts(repair.value(given))
+        yield {**repaired, **own}, tuple(repair.notes)
 
 
 def repair_value(value: Any) -> Any:
     """Return a JSON value with the texts, ids and names in it as a log can hold them."""
-    return _Repair(MESSAGE_BYTES, lambda note: None).value(value)
+    return _Repair(MESSAGE_BYTES).value(value)
 
 
 def as_text(message: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return a message that cannot be understood as one whose text is its JSON, external where it names no role."""
-    notes = ("a message that could not be understood is stored as its JSON",)
     given, role = dict(message), message.get("role")
     own = {name: given.pop(name) for name in OWN if given.get(name) is not None}
-    known = role if isinstance(role, str) and role in Role._value2member_map_ else None
     text = json.dumps(given, ensure_ascii=False, default=repr)
-    said = _Repair(MESSAGE_BYTES // 2, lambda note: None).text(text)
-    return {
-        "role": known or "user",
-        "content": said,
-        **({} if known else {"origin": "external"}),
-        **own,
-    }, notes
+    stored = {"role": role, "content": _Repair(MESSAGE_BYTES // 2).text(text)}
+    if not isinstance(role, str) or role not in Role._value2member_map_:
+        stored |= {"role": "user", "origin": "external"}
+    return {**stored, **own}, ("a message that could not be understood is stored as its JSON",)
 
 
 def well_formed(text: str) -> str:
@@ -86,11 +79,15 @@ def well_formed(text: str) -> str:
 
 
 class _Repair:
-    """Repairs values of one message."""
+    """Repairs values of one message, whose texts have at most `limit` bytes."""
 
-    def __init__(self, limit: int, note: Note) -> None:
+    def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._note = note
+        #: Descriptions of the changes, each once.
+        self.notes: dict[str, None] = {}
+
+    def _note(self, note: str) -> None:
+        self.notes[note] = None
 
     def value(self, value: Any, name: str = "", depth: int = 0) -> Any:
         """Return a value with every text in it repaired."""
@@ -98,18 +95,19 @@ class _Repair:
             self._note("what was nested too deep is left out")
             return None
         if isinstance(value, str):
-            return self._named(value, name)
-        if isinstance(value, Mapping):
-            return {
-                self.text(key) if isinstance(key, str) else key: self.value(one, str(key), depth + 1)
-                for key, one in value.items()
-            }
+            return self._text_of_field(value, name)
         if isinstance(value, list | tuple):
             return [self.value(one, name, depth + 1) for one in value if not self._is_too_long(one)]
         if isinstance(value, _PARTS):
             changed = {one.name: self.value(getattr(value, one.name), one.name) for one in fields(value)}
             return replace(value, **changed)
-        return value
+        if not isinstance(value, Mapping):
+            return value
+        repaired: dict[Any, Any] = {}
+        for key, one in value.items():
+            repaired_key = self.text(key) if isinstance(key, str) else key
+            repaired[repaired_key] = self.value(one, str(key), depth + 1)
+        return repaired
 
     def _is_too_long(self, value: Any) -> bool:
         """Return whether a value is an item that would be no JSON any more if it were cut."""
@@ -118,41 +116,40 @@ class _Repair:
         self._note("a provider's own item that is too long is left out")
         return True
 
-    def _named(self, value: str, name: str) -> str:
+    def _text_of_field(self, value: str, name: str) -> str:
         """Return the text of a field, by what fields of that name may hold."""
-        if name in _IDS and len(value) > NAME_CHARS:
+        is_long = len(value) > NAME_CHARS
+        if is_long and name in _IDS:
             self._note("a long id is shortened")
             digest = sha256(value.encode("utf-8", "surrogatepass")).hexdigest()[:32]
             return f"{self.text(value[: NAME_CHARS - 33])}_{digest}"
-        if name in _NAMES and len(value) > NAME_CHARS:
+        if is_long and name in _NAMES:
             self._note("a long name is shortened")
             return self.text(value[:NAME_CHARS])
-        if name in _OPAQUE or value.startswith("data:"):
-            return value
-        return self.text(value)
+        is_opaque = name in _OPAQUE or value.startswith("data:")
+        return value if is_opaque else self.text(value)
 
     def text(self, text: str) -> str:
         """Return a text that every store can keep: well-formed, without NUL, and no longer than the limit."""
-        made = well_formed(text)
-        if made != text:
+        repaired = well_formed(text)
+        if repaired != text:
             self._note("NUL characters and halves of surrogate pairs are replaced by U+FFFD")
-        written = made.encode()
-        if len(written) <= self._limit:
-            return made
-        self._note(f"a text of {len(written):,} bytes is cut")
-        head, tail = written[: self._limit * 3 // 4], written[-self._limit // 8 :]
-        cut = f"\n[… {len(written) - len(head) - len(tail)} bytes cut …]\n"
+        data = repaired.encode()
+        if len(data) <= self._limit:
+            return repaired
+        self._note(f"a text of {len(data):,} bytes is cut")
+        head, tail = data[: self._limit * 3 // 4], data[-self._limit // 8 :]
+        cut = f"\n[… {len(data) - len(head) - len(tail)} bytes cut …]\n"
         return head.decode("utf-8", "ignore") + cut + tail.decode("utf-8", "ignore")
 
-
-def _with_few_parts(message: dict[str, Any], note: Note) -> dict[str, Any]:
-    """Return a message with no more parts than a message may have: the first of them."""
-    for name in ("content", "parts", "tool_calls"):
-        found = message.get(name)
-        if isinstance(found, list) and len(found) > PARTS // 2:
-            note(f"of {len(found)} parts the first {PARTS // 2} are stored")
-            message = {**message, name: found[: PARTS // 2]}
-    return message
+    def limit_parts(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Return a message with no more parts than a message may have: the first of them."""
+        for name in ("content", "parts", "tool_calls"):
+            parts = message.get(name)
+            if isinstance(parts, list) and len(parts) > PARTS // 2:
+                self._note(f"of {len(parts)} parts the first {PARTS // 2} are stored")
+                message = {**message, name: parts[: PARTS // 2]}
+        return message
 
 
 # ── calls that share an id ──────────────────────────────────────────────────────────────────────────────────────────
@@ -162,24 +159,24 @@ def rename_repeated_calls(
     messages: Sequence[Mapping[str, Any]],
 ) -> tuple[Sequence[Mapping[str, Any]], tuple[str, ...]]:
     """Return messages in which no two calls of one share an id, their results renamed in the same order."""
-    found: list[Mapping[str, Any]] = []
-    ids = _Ids()
-    changed = False
+    renamed: list[Mapping[str, Any]] = []
+    ids = _CallIds()
+    is_changed = False
     for message in messages:
-        called = _call_ids(message)
-        if len(set(called)) < len(called):
-            changed = True
-            ids = _Ids()
-            message = _with_ids(message, ids.of_call, results=False)
-        elif changed:
-            message = _with_ids(message, ids.of_result, results=True)
-        found.append(message)
-    if not changed:
+        call_ids = [one.call_id for one in _tool_parts(message) if not one.is_result]
+        if len(set(call_ids)) < len(call_ids):
+            is_changed = True
+            ids = _CallIds()
+            message = _with_ids(message, ids.rename_call, results=False)
+        elif is_changed:
+            message = _with_ids(message, ids.rename_result, results=True)
+        renamed.append(message)
+    if not is_changed:
         return messages, ()
-    return found, ("calls of one message that share an id get ids of their own",)
+    return renamed, ("calls of one message that share an id get ids of their own",)
 
 
-class _Ids:
+class _CallIds:
     """The ids of the calls of one message, each id used once."""
 
     def __init__(self) -> None:
@@ -187,61 +184,75 @@ class _Ids:
         self._waiting: dict[str, list[str]] = {}
         self._numbers: Counter[str] = Counter()
 
-    def of_call(self, id: str) -> str:
+    def rename_call(self, id: str) -> str:
         """Return the id of the next call that was given this one."""
         self._numbers[id] += 1
         own = id if self._numbers[id] == 1 else f"{id}_{self._numbers[id]}"
         self._waiting.setdefault(id, []).append(own)
         return own
 
-    def of_result(self, id: str) -> str:
+    def rename_result(self, id: str) -> str:
         """Return the id of the call that the next result of this id answers."""
         waiting = self._waiting.get(id)
         return waiting.pop(0) if waiting else id
 
 
-def _call_ids(message: Mapping[str, Any]) -> list[str]:
-    """Return the ids of the calls that a message makes, in whichever form."""
-    return [id for one, _, id in _tool_parts(message) if not _is_result(one)]
+class _ToolPart(NamedTuple):
+    """A call or a result in a message, in whichever form."""
+
+    #: The field that holds the id of the call.
+    id_field: str
+    call_id: str
+    is_result: bool
 
 
-def _is_result(one: Any) -> bool:
-    return isinstance(one, ToolResult) or (isinstance(one, Mapping) and one.get("type") == "tool_result")
+_LISTS = ("tool_calls", "content", "parts")
+"""Fields of a message that may hold calls and results."""
 
 
-def _tool_parts(message: Mapping[str, Any]) -> Iterator[tuple[Any, str, str]]:
-    """Yield the calls and results in a message, each with the field of its id, and the id."""
-    for field in ("tool_calls", "content", "parts"):
-        listed = message.get(field)
-        for one in listed if isinstance(listed, list | tuple) else ():
-            if isinstance(one, ToolCall | ToolResult):
-                yield one, "call_id", one.call_id
-            elif isinstance(one, Mapping):
-                kind = one.get("type")
-                name = "tool_use_id" if kind == "tool_result" else "id"
-                known = field == "tool_calls" or kind in ("tool_use", "tool_result")
-                if known and isinstance(one.get(name), str):
-                    yield one, name, one[name]
-
-
-def _with_ids(message: Mapping[str, Any], own: Callable[[str], str], *, results: bool) -> Mapping[str, Any]:
-    """Return a message with other ids of its calls, or of its results."""
-    made: dict[str, Any] = dict(message)
-    found = [
-        (one, name, call_id) for one, name, call_id in _tool_parts(message) if _is_result(one) is results
-    ]
-    for field in ("tool_calls", "content", "parts"):
+def _tool_parts(message: Mapping[str, Any]) -> Iterator[_ToolPart]:
+    for field in _LISTS:
         listed = message.get(field)
         if isinstance(listed, list | tuple):
-            made[field] = [_with_id(one, found, own) for one in listed]
+            for part in listed:
+                found = _parse_tool_part(part, is_call=field == "tool_calls")
+                if found is not None:
+                    yield found
+
+
+def _parse_tool_part(part: Any, *, is_call: bool) -> _ToolPart | None:
+    """Return a part as a call or a result, or None; `is_call` if it needs no type to be a call."""
+    if isinstance(part, ToolCall | ToolResult):
+        return _ToolPart("call_id", part.call_id, isinstance(part, ToolResult))
+    if not isinstance(part, Mapping):
+        return None
+    kind = part.get("type")
+    is_result = kind == "tool_result"
+    id_field = "tool_use_id" if is_result else "id"
+    call_id = part.get(id_field)
+    if not isinstance(call_id, str) or not (is_call or is_result or kind == "tool_use"):
+        return None
+    return _ToolPart(id_field, call_id, is_result)
+
+
+def _with_ids(
+    message: Mapping[str, Any], rename: Callable[[str], str], *, results: bool
+) -> Mapping[str, Any]:
+    """Return a message with other ids of its calls, or of its results."""
+    renamed: dict[str, Any] = dict(message)
+    for field in _LISTS:
+        listed = message.get(field)
+        if not isinstance(listed, list | tuple):
+            continue
+        parts: list[Any] = []
+        for part in listed:
+            found = _parse_tool_part(part, is_call=field == "tool_calls")
+            if found is not None and found.is_result is results:
+                call_id = rename(found.call_id)
+                is_mapping = isinstance(part, Mapping)
+                part = {**part, found.id_field: call_id} if is_mapping else replace(part, call_id=call_id)
+            parts.append(part)
+        renamed[field] = parts
     if results and isinstance(message.get("tool_call_id"), str):
-        made["tool_call_id"] = own(message["tool_call_id"])
-    return made
-
-
-def _with_id(one: Any, found: Sequence[tuple[Any, str, str]], own: Callable[[str], str]) -> Any:
-    for part, name, call_id in found:
-        if part is one:
-            renamed = own(call_id)
-            return {**one, name: renamed} if isinstance(one, Mapping) else replace(one, call_id=renamed)
-    return one
+        renamed["tool_call_id"] = rename(message["tool_call_id"])
+    return renamed

@@ -45,9 +45,8 @@ def validate_settings(settings: Mapping[str, Json]) -> None:
         try:
             _validate_setting(validation.validate_name(name, "name"), value)
         except ValidationError as error:
-            message = str(error).removeprefix(f"{error.field}: ")
             field = error.field if error.field.startswith(name) else name
-            raise ValidationError(message, field=f"settings.{field}", options=error.options) from error
+            raise validation.error_at_field(error, f"settings.{field}") from error
 
 
 def read_setting(settings: Mapping[str, Json], name: str, default: Any = None) -> Any:
@@ -87,23 +86,23 @@ def _check_title(value: Json, field: str) -> None:
 
 
 def _check_labels(value: Json, field: str) -> None:
-    validation.validate_labels(_of_type(value, list, field), field)
+    validation.validate_labels(validation.require_list(value, field), field)
 
 
 def _check_metadata(value: Json, field: str) -> None:
-    validation.validate_metadata(_of_type(value, Mapping, field), field)
+    validation.validate_metadata(validation.require_object(value, field), field)
 
 
 def _check_policy(value: Json, field: str) -> None:
-    said: Mapping[str, Json] = _of_type(value, Mapping, field)
-    policy.merge_policy({}, said)
-    empty = [name for name, one in said.items() if one is None]
-    if empty:
-        raise ValidationError("must not be null", field=f"{field}.{empty[0]}")
+    values = validation.require_object(value, field)
+    policy.merge_policy({}, values)
+    for name, one in values.items():
+        if one is None:
+            raise ValidationError("must not be null", field=f"{field}.{name}")
 
 
 def _check_tags(value: Json, field: str) -> None:
-    tags: Mapping[str, Json] = _of_type(value, Mapping, field)
+    tags = validation.require_object(value, field)
     if len(tags) > MAX_TAGS:
         raise ValidationError(f"has {len(tags)} tags, the limit is {MAX_TAGS}", field=field)
     for name, tagged in tags.items():
@@ -120,19 +119,15 @@ def _check_copied(value: Json, field: str) -> None:
 
 def _check_version_of(value: Json, field: str, other: str) -> None:
     """Check an object with a version and one other name."""
-    found: Mapping[str, Json] = _of_type(value, Mapping, field)
-    if found.keys() != {"version", other}:
+    values = validation.require_object(value, field)
+    if values.keys() != {"version", other}:
         raise ValidationError(f"must have version and {other}, and nothing else", field=field)
-    validation.validate_integer(found["version"], f"{field}.version")
+    validation.validate_integer(values["version"], f"{field}.version")
 
 
 def _check_copies(value: Json, field: str) -> None:
-    for id in _of_type(value, list, field):
+    for id in validation.require_list(value, field):
         validation.context_id(id, field)
-
-
-def _check_seconds(value: Json, field: str) -> None:
-    validation.validate_integer(value, field)
 
 
 def _check_true(value: Json, field: str) -> None:
@@ -140,22 +135,15 @@ def _check_true(value: Json, field: str) -> None:
         raise ValidationError("must be true, or missing", field=field)
 
 
-def _of_type(value: Json, kind: Any, field: str) -> Any:
-    if not isinstance(value, kind):
-        wanted = "a list" if kind is list else "an object"
-        raise ValidationError(f"must be {wanted}, not {type(value).__name__}", field=field)
-    return value
-
-
 def _check_erased(value: Json, field: str) -> None:
-    counts: Mapping[str, Json] = _of_type(value, Mapping, field)
+    counts = validation.require_object(value, field)
     if counts.keys() != {"messages", "tokens"}:
         raise ValidationError("must have messages and tokens, and nothing else", field=field)
     for name, count in counts.items():
         validation.validate_integer(count, f"{field}.{name}")
 
 
-_CHECKS: Mapping[str, Callable[[Json, str], None]] = {
+_CHECKS: Mapping[str, Callable[[Json, str], object]] = {
     NAME: _check_title,
     ERASED: _check_erased,
     LABELS: _check_labels,
@@ -165,7 +153,7 @@ _CHECKS: Mapping[str, Callable[[Json, str], None]] = {
     COPIES: _check_copies,
     COPYING: _check_true,
     policy.POLICY: _check_policy,
-    policy.RETENTION: _check_seconds,
+    policy.RETENTION: validation.validate_integer,
     policy.HOLD: _check_true,
     policy.PRIVATE: _check_true,
 }

@@ -1,4 +1,4 @@
-"""Summary levels: one summary in several lengths, and which of them is shown in the room there is.
+"""Summary levels: one summary in several lengths, and which of them fits a budget.
 
 The content of a summary entry is its longest text. Shorter ones lie in its data, made with it; a summary that was
 written before there were levels has its content alone.

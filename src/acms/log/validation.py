@@ -1,4 +1,4 @@
-"""The border: what may enter a log. Every text, number and name is checked here once and trusted inside.
+"""Validation of everything that enters a log. Every text, number and name is checked here once and trusted inside.
 
 The same input is accepted or refused on every backend, whatever its driver would have said (T35).
 """
@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from acms.errors import SessionNotFoundError, ValidationError
 from acms.log.native_items import item_text
@@ -42,6 +42,12 @@ E = TypeVar("E", bound="StrEnum")
 _CUSTOM_MARKER = re.compile(r"custom:[A-Za-z0-9_.-]{1,64}\Z")
 _MARKERS = frozenset(MarkerType)
 _INT64 = 2**63
+
+
+def error_at_field(error: ValidationError, field: str) -> ValidationError:
+    """Return an error under another name of the field at fault."""
+    message = str(error).removeprefix(f"{error.field}: ")
+    return ValidationError(message, field=field, options=error.options)
 
 
 def validate_text(value: object, field: str, *, limit: int = MESSAGE_BYTES) -> str:
@@ -163,17 +169,17 @@ def optional_name(value: object, field: str) -> str | None:
 
 def parse_choice(value: object, kind: type[E], field: str) -> E:
     """Return the member of a closed vocabulary, matched without regard to case."""
-    if isinstance(value, kind):
-        return value
-    found = kind._value2member_map_.get(value.lower()) if isinstance(value, str) else None
-    if found is None:
-        allowed = ", ".join(member.value for member in kind)
-        raise ValidationError(f"{value!r} is not one of {allowed}", field=field)
-    return cast(E, found)
+    if isinstance(value, str):
+        members = kind._value2member_map_
+        member = members.get(value) or members.get(value.lower())
+        if member is not None:
+            return cast(E, member)
+    allowed = ", ".join(member.value for member in kind)
+    raise ValidationError(f"{value!r} is not one of {allowed}", field=field)
 
 
 def require_role_first(role: object, *said: object) -> None:
-    """Raise `ValidationError` when a text stands where a role belongs, and nothing where the text does."""
+    """Raise `ValidationError` when a text is given as the role, and no text."""
     if isinstance(role, str) and not any(said) and role.lower() not in Role._value2member_map_:
         raise ValidationError(
             "comes first, then the text",
@@ -182,7 +188,31 @@ def require_role_first(role: object, *said: object) -> None:
         )
 
 
-def _require_iterable(value: object, field: str) -> None:
+def require_list(value: object, field: str) -> Sequence[Any]:
+    """Return a list of JSON values."""
+    if not isinstance(value, list | tuple):
+        raise ValidationError(f"must be a list, not {type(value).__name__}", field=field)
+    return value
+
+
+def require_object(value: object, field: str) -> Mapping[str, Any]:
+    """Return an object of JSON values."""
+    if not isinstance(value, Mapping):
+        raise ValidationError(f"must be an object, not {type(value).__name__}", field=field)
+    return value
+
+
+def require_flag(value: object, field: str) -> bool:
+    """Return a bool."""
+    if not isinstance(value, bool):
+        raise ValidationError(f"must be true or false, was {value!r}", field=field)
+    return value
+
+
+def _require_iterable(value: object, field: str, content: str = "") -> None:
+    """Raise `ValidationError` for a value that is no iterable, or, if its `content` is named, for a string."""
+    if content and isinstance(value, str):
+        raise ValidationError(f"must be a list of {content}, not a string", field=field)
     if not isinstance(value, Iterable):
         raise ValidationError(f"must be a list, not {type(value).__name__}", field=field)
 
@@ -191,30 +221,24 @@ def validate_markers(values: Sequence[str] | None, field: str = "markers") -> tu
     """Return explicit markers without repetition: built-in ones or `custom:<name>`."""
     if values is None:
         return None
-    if isinstance(values, str):
-        raise ValidationError("must be a list of markers, not a string", field=field)
-    _require_iterable(values, field)
-    found: dict[str, None] = {}
-    for value in values:
-        marker = str(value)
+    _require_iterable(values, field, "markers")
+    markers = dict.fromkeys(map(str, values))
+    for marker in markers:
         if marker not in _MARKERS and not _CUSTOM_MARKER.match(marker):
             known = ", ".join(MarkerType)
             raise ValidationError(f"{marker!r} is not one of {known} or custom:<name>", field=field)
-        found[marker] = None
-    if len(found) > MARKERS:
-        raise ValidationError(f"has {len(found)} markers, the limit is {MARKERS}", field=field)
-    return tuple(found)
+    if len(markers) > MARKERS:
+        raise ValidationError(f"has {len(markers)} markers, the limit is {MARKERS}", field=field)
+    return tuple(markers)
 
 
 def validate_labels(values: Iterable[str], field: str = "labels") -> tuple[str, ...]:
     """Return the labels of a session without repetition: 32 names at most."""
-    if isinstance(values, str):
-        raise ValidationError("must be a list of labels, not a string", field=field)
-    _require_iterable(values, field)
-    found = tuple(dict.fromkeys(validate_name(value, field) for value in values))
-    if len(found) > LABELS:
-        raise ValidationError(f"has {len(found)} labels, the limit is {LABELS}", field=field)
-    return found
+    _require_iterable(values, field, "labels")
+    labels = tuple(dict.fromkeys(validate_name(value, field) for value in values))
+    if len(labels) > LABELS:
+        raise ValidationError(f"has {len(labels)} labels, the limit is {LABELS}", field=field)
+    return labels
 
 
 def validate_budget(value: object, field: str = "token_budget") -> int:
@@ -265,9 +289,7 @@ def parse_moment(value: datetime | str, field: str = "created_at") -> datetime:
 
 def validate_ids(values: Iterable[str], field: str) -> tuple[str, ...]:
     """Return some ids without repetition; a string alone would be taken for its characters."""
-    if isinstance(values, str):
-        raise ValidationError("must be a list of ids, not a string", field=field)
-    _require_iterable(values, field)
+    _require_iterable(values, field, "ids")
     return tuple(dict.fromkeys([validate_text(value, field) for value in values]))
 
 
@@ -336,7 +358,7 @@ def serialize_document(value: object, field: str = "data") -> str:
 def _copy_json_value(value: object, field: str, left: list[int]) -> Json:
     """Copy a JSON value; `left` counts the levels and the bytes that it may still have.
 
-    Without the second a small value that holds one list many times over would be copied for ever.
+    Without the second a small value that holds one list many times would be copied endlessly.
     """
     inner = isinstance(value, Mapping | list | tuple)
     left[1] -= 1
@@ -368,11 +390,16 @@ def _copy_json_value(value: object, field: str, left: list[int]) -> Json:
 
 
 def _nested_field_name(field: str, step: str) -> str:
-    """Name a part of a field; far inside its name says no more."""
+    """Return the name of a part of a field; it does not grow beyond the limit of names."""
     return field if len(field) + len(step) > NAME_CHARS else field + step
 
 
-_ASSISTANT_ONLY = (ToolCall, Reasoning)
+_SENDERS: Mapping[type[Part], Role] = {
+    ToolCall: Role.ASSISTANT,
+    Reasoning: Role.ASSISTANT,
+    ToolResult: Role.TOOL,
+}
+"""Roles that alone send a part of a kind."""
 
 
 def build_message_parts(
@@ -398,60 +425,62 @@ def build_message_parts(
                 options=("give a text, tool_calls, tool_call_id or parts",),
             )
         return (), content
-    found: list[Part] = []
+    parts: list[Part] = []
     if tool_call_id is not None:
         if role is not Role.TOOL:
             raise ValidationError(f"belongs to role tool, not {role.value}", field="tool_call_id")
-        found.append(ToolResult(validate_name(tool_call_id, "tool_call_id"), content))
+        parts.append(ToolResult(validate_name(tool_call_id, "tool_call_id"), content))
     elif content:
-        found.append(Text(content))
-    _require_iterable(tool_calls or (), "tool_calls")
-    _require_iterable(given or (), "parts")
-    for index, one in enumerate(tool_calls or ()):
-        found.append(parse_tool_call(one, f"tool_calls[{index}]"))
-    for index, part in enumerate(given or ()):
-        found.append(_validate_part(part, f"parts[{index}]"))
-    if len(found) > most:
-        raise ValidationError(f"has {len(found)} parts, the limit is {most}", field="parts")
-    _check_message(found, role)
-    return tuple(found), validate_text(canonical_text(found), "content")
+        parts.append(Text(content))
+    tool_calls, given = tool_calls or (), given or ()
+    _require_iterable(tool_calls, "tool_calls")
+    _require_iterable(given, "parts")
+    parts += [parse_tool_call(call, f"tool_calls[{index}]") for index, call in enumerate(tool_calls)]
+    parts += [_validate_part(part, f"parts[{index}]") for index, part in enumerate(given)]
+    if len(parts) > most:
+        raise ValidationError(f"has {len(parts)} parts, the limit is {most}", field="parts")
+    _check_parts_of_role(parts, role)
+    return tuple(parts), validate_text(canonical_text(parts), "content")
 
 
-def stored_parts(role: Role, found: Sequence[Part]) -> None:
+def stored_parts(role: Role, parts: Sequence[Part]) -> None:
     """Validate the parts of a message that was stored before."""
-    if len(found) > PARTS:
-        raise ValidationError(f"has {len(found)} parts, the limit is {PARTS}", field="parts")
-    for index, part in enumerate(found):
+    if len(parts) > PARTS:
+        raise ValidationError(f"has {len(parts)} parts, the limit is {PARTS}", field="parts")
+    for index, part in enumerate(parts):
         _validate_part(part, f"parts[{index}]")
-    _check_message(found, role)
+    _check_parts_of_role(parts, role)
 
 
-def _check_message(found: Sequence[Part], role: Role) -> None:
+def _check_parts_of_role(parts: Sequence[Part], role: Role) -> None:
     """Raise `ValidationError` for a part that another role sends, and for a call id that is used twice."""
-    for part in found:
-        if isinstance(part, _ASSISTANT_ONLY) and role is not Role.ASSISTANT:
+    call_ids: list[str] = []
+    for part in parts:
+        sender = _SENDERS.get(type(part), role)
+        if sender is not role:
             raise ValidationError(
-                f"{type(part).__name__} belongs to role assistant, not {role.value}", field="parts"
+                f"{type(part).__name__} belongs to role {sender.value}, not {role.value}", field="parts"
             )
-        if isinstance(part, ToolResult) and role is not Role.TOOL:
-            raise ValidationError(f"ToolResult belongs to role tool, not {role.value}", field="parts")
-    ids = [part.call_id for part in found if isinstance(part, ToolCall | ToolResult)]
-    if len(set(ids)) < len(ids):
+        if isinstance(part, ToolCall | ToolResult):
+            call_ids.append(part.call_id)
+    if len(set(call_ids)) < len(call_ids):
         raise ValidationError("two calls or results of one message share a call id", field="parts")
 
 
-def canonical_text(found: Sequence[Part]) -> str:
+def canonical_text(parts: Sequence[Part]) -> str:
     """Join the parts of a message: texts, calls as `name(arguments)`, results, a provider's items. No reasoning."""
     lines: list[str] = []
-    for part in found:
+    for part in parts:
         if isinstance(part, Text):
             lines.append(part.text)
         elif isinstance(part, ToolCall):
             lines.append(f"{part.name}({part.arguments})")
         elif isinstance(part, ToolResult):
             lines.append(part.output)
-        elif isinstance(part, Raw) and (said := item_text(part)):
-            lines.append(said)
+        elif isinstance(part, Raw):
+            text = item_text(part)
+            if text:
+                lines.append(text)
     return "\n".join(lines)
 
 

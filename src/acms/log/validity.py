@@ -42,29 +42,37 @@ class Period(NamedTuple):
 
     def over(self, moment: datetime) -> bool:
         """Whether it has ended by a moment, or never was."""
-        return self.end is not None and (
-            self.end <= moment or (self.start is not None and self.end <= self.start)
-        )
+        if self.end is None:
+            return False
+        is_empty = self.start is not None and self.end <= self.start
+        return self.end <= moment or is_empty
 
     def meets(self, other: Period) -> bool:
         """Whether two have a moment in common."""
         start = max(self.start or _FIRST, other.start or _FIRST)
         return start < min(self.end or _LAST, other.end or _LAST)
 
+    def cut_at(self, moment: datetime) -> Period:
+        """Return the same period, ended at a moment at the latest."""
+        return self._replace(end=min(self.end or _LAST, moment))
+
     def label(self, moment: datetime) -> str:
         """Return the label at a moment: when the period begins and ends, why it is in doubt; or ""."""
-        start = self.start if self.start is not None and self.start > moment else None
-        said = [
-            f"{word} {_format_day(when)}" for word, when in (("from", start), ("until", self.end)) if when
-        ]
-        return " ".join(filter(None, (f"[{' '.join(said)}]" if said else "", self.doubt)))
+        words: list[str] = []
+        if self.start is not None and self.start > moment:
+            words.append(f"from {_format_day(self.start)}")
+        if self.end is not None:
+            words.append(f"until {_format_day(self.end)}")
+        return self._with_doubt(f"[{' '.join(words)}]" if words else "")
 
     def warning(self, moment: datetime | None) -> str:
         """Return the label of a message or summary: that the period is over, why it is in doubt; or ""."""
-        over = self.end is not None and moment is not None and self.over(moment)
-        return " ".join(
-            filter(None, (f"[until {_format_day(self.end)}]" if over and self.end else "", self.doubt))
-        )
+        if self.end is None or moment is None or not self.over(moment):
+            return self.doubt
+        return self._with_doubt(f"[until {_format_day(self.end)}]")
+
+    def _with_doubt(self, label: str) -> str:
+        return " ".join(filter(None, (label, self.doubt)))
 
 
 class Labels(NamedTuple):
@@ -80,11 +88,12 @@ class Labels(NamedTuple):
         Entries that are kept verbatim have no label: tool calls and their answers, messages with parts of a provider.
         """
         period = self.times.get(entry.version)
-        kept = entry.group is not None or (entry.parts and entry.kind is not Kind.SUMMARY)
-        if period is None or kept:
+        has_provider_parts = entry.parts and entry.kind is not Kind.SUMMARY
+        if period is None or entry.group is not None or has_provider_parts:
             return ""
-        known = entry.kind is Kind.MESSAGE and any(version in shown for version in period.news)
-        return (period._replace(doubt="") if known else period).warning(self.moment)
+        if entry.kind is Kind.MESSAGE and any(version in shown for version in period.news):
+            period = period._replace(doubt="")
+        return period.warning(self.moment)
 
     def by_id(self, units: Sequence[Unit[Entry]], lead: Iterable[Unit[Entry]] = ()) -> dict[str, str]:
         """Return the labels of the newest messages of a log and of the entries in front of them, by id.
@@ -95,26 +104,26 @@ class Labels(NamedTuple):
         if not self.times:
             return {}
         front = [entry for unit in lead for entry in unit.entries]
-        said = [entry for unit in units for entry in unit.entries]
-        waiting = _unanswered_user_message([*front, *said])
-        found = {entry.id: self.of(entry) for entry in front}
-        below = set[int]()
-        for entry in reversed(said):  # cutting removes entries from the top
-            found[entry.id] = self.of(entry, below)
+        sequence = [entry for unit in units for entry in unit.entries]
+        labels = {entry.id: self.of(entry) for entry in front}
+        below: set[int] = set()
+        for entry in reversed(sequence):  # cutting removes entries from the top
+            labels[entry.id] = self.of(entry, below)
             below.add(entry.version)
+        waiting = _unanswered_user_message([*front, *sequence])
         if waiting is not None:
-            del found[waiting.id]
-        return {id: label for id, label in found.items() if label}
+            del labels[waiting.id]
+        return {id: label for id, label in labels.items() if label}
 
 
-def _unanswered_user_message(said: Sequence[Entry]) -> Entry | None:
+def _unanswered_user_message(sequence: Sequence[Entry]) -> Entry | None:
     """Return the newest user message, unless it was answered by a text with no tool call after it."""
-    called = False
-    for entry in reversed(said):
+    has_calls = False
+    for entry in reversed(sequence):
         if entry.role is Role.USER and entry.kind is Kind.MESSAGE:
             return entry
-        called = called or entry.group is not None
-        if not called:
+        has_calls = has_calls or entry.group is not None
+        if not has_calls:
             return None
     return None
 
@@ -176,36 +185,51 @@ def validity_periods(facts: Sequence[Fact], rivals: Iterable[tuple[str, str]]) -
     `facts` are all that a log ever held at a version, oldest first, each with the entry that retired it; `rivals` are
     pairs of ids, an older and a newer fact whose address holds one value at a time.
     """
-    before: dict[str, list[str]] = {}
+    older_rivals: dict[str, list[str]] = {}
     for old, new in rivals:
-        before.setdefault(new, []).append(old)
-    by_id = {fact.id: fact for fact in facts}
-    found: dict[str, Period] = {}
+        older_rivals.setdefault(new, []).append(old)
+    values = {fact.id: fact.value for fact in facts}
+    periods: dict[str, Period] = {}
     for fact in facts:
-        gone = fact.retired
-        if gone is not None and gone.reason not in ("updated", "removed"):
+        retired = fact.retired
+        if retired is not None and retired.reason not in ("updated", "removed"):
             continue
-        older = [id for id in dict.fromkeys((*fact.replaces, *before.get(fact.id, ()))) if id in found]
-        said, own = stated_at(fact), stated_validity(fact)
-        again = [id for id in older if id in fact.replaces and by_id[id].value == fact.value]
-        if own.start is None and older and not own.over(said):  # a restatement has the same period
-            own = own._replace(start=found[again[0]].start if again else said)
-        for id in older:
-            if id in again:
-                del found[id]
-            elif own.start is not None and (
-                id in fact.replaces or (own.meets(found[id]) and not own.over(said))
-            ):
-                found[id] = found[id]._replace(end=min(found[id].end or _LAST, own.start))
-        if gone is not None and gone.reason == "removed" and gone.at is not None:
-            own = own._replace(end=min(own.end or _LAST, gone.at))
-        found[fact.id] = own
-    return found
+        older = dict.fromkeys((*fact.replaces, *older_rivals.get(fact.id, ())))
+        older_periods = {id: periods[id] for id in older if id in periods}
+        restated = [id for id in older_periods if id in fact.replaces and values[id] == fact.value]
+        period = _period_after(fact, older_periods, restated)
+        periods |= _end_older_periods(fact, period, older_periods)
+        for id in restated:
+            del periods[id]
+        if retired is not None and retired.reason == "removed" and retired.at is not None:
+            period = period.cut_at(retired.at)
+        periods[fact.id] = period
+    return periods
+
+
+def _period_after(fact: Fact, older: Mapping[str, Period], restated: Sequence[str]) -> Period:
+    """Return the period of a fact that replaces older ones; a restatement has the period of the fact it restates."""
+    period, stated = stated_validity(fact), stated_at(fact)
+    if period.start is not None or not older or period.over(stated):
+        return period
+    return period._replace(start=older[restated[0]].start if restated else stated)
+
+
+def _end_older_periods(fact: Fact, period: Period, older: Mapping[str, Period]) -> dict[str, Period]:
+    """Return the periods of older facts that end where the period of a fact begins."""
+    if period.start is None:
+        return {}
+    is_over = period.over(stated_at(fact))
+    ended: dict[str, Period] = {}
+    for id, old in older.items():
+        if id in fact.replaces or (not is_over and period.meets(old)):
+            ended[id] = old.cut_at(period.start)
+    return ended
 
 
 def at_moment(facts: Sequence[Fact], moment: datetime, rivals: Sequence[tuple[str, str]]) -> list[Fact]:
     """Return the facts that were true at a moment; of rivals, the one stated last."""
-    when = validity_periods(facts, rivals)
-    there = {id for id, period in when.items() if period.holds(moment)}
-    there -= {old for old, new in rivals if new in there}
-    return [fact for fact in facts if fact.id in there]
+    periods = validity_periods(facts, rivals)
+    valid = {id for id, period in periods.items() if period.holds(moment)}
+    valid -= {old for old, new in rivals if new in valid}
+    return [fact for fact in facts if fact.id in valid]

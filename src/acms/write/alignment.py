@@ -12,14 +12,14 @@ tokens: a key that the log does not know indicates a new message. A message corr
 earlier wordings; such a list is outdated and does not revert the correction.
 
 Calls of tools and their results are then paired as if the log had always held its current content, and
-`episodes.place` had placed it: a call opens a group, a result joins the group in which its call is unanswered.
+`episodes.assign_episode` had placed it: a call opens a group, a result joins the group in which its call is unanswered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import pairwise, takewhile
 from typing import NamedTuple, cast
 
 from acms.log.known import Row
@@ -27,8 +27,8 @@ from acms.log.trust import LEADING, lowest_trust
 from acms.model import Origin, Privacy, Role
 from acms.privacy.modes import stricter_mode
 
-PAIRS = 500_000
-"""Pairs of equal messages that are looked at for the longest common subsequence."""
+MAX_PAIRS = 500_000
+"""Pairs of equal messages to search for the longest common subsequence: about a second of work."""
 
 _TURN = (Role.ASSISTANT, Role.TOOL)
 
@@ -36,13 +36,14 @@ _TURN = (Role.ASSISTANT, Role.TOOL)
 class Item(NamedTuple):
     """One message of a list: its position there, and its digests and attributes."""
 
-    at: int
+    #: Index of the given message, and of the turn within it: one message of a provider may be several turns.
+    message: int
     turn: int
     role: Role
     key: str | None
     wording: bytes
     body: bytes
-    #: Its calls of tools, and those it answers.
+    #: Ids of its calls of tools, and of those it answers.
     calls: tuple[str, ...]
     answers: tuple[str, ...]
     #: None where the list does not say.
@@ -53,220 +54,416 @@ class Item(NamedTuple):
 
 
 @dataclass(slots=True)
-class Aligned:
-    """The changes to make, as positions in the list and in the log."""
+class Alignment:
+    """The changes to make, as indexes of items and of rows; pairs are (item, row)."""
 
     appended: list[int] = field(default_factory=list)
     inserted: list[int] = field(default_factory=list)
-    #: (item, row).
     replaced: list[tuple[int, int]] = field(default_factory=list)
     unchanged: list[tuple[int, int]] = field(default_factory=list)
     retracted: list[int] = field(default_factory=list)
-    #: Items taken for messages that lost their content, by their places alone.
+    #: Items taken for messages that lost their content, by their position alone.
     erased: list[int] = field(default_factory=list)
 
 
 def align_messages(
     items: Sequence[Item],
     rows: Sequence[Row],
-    tokens: Callable[[Item], int],
-    goes_on: Callable[[Item, Row], bool],
-    is_cut: Callable[[Item, Row], bool],
+    count_tokens: Callable[[Item], int],
+    continues: Callable[[Item, Row], bool],
+    is_beginning: Callable[[Item, Row], bool],
     *,
     retract: bool,
-) -> Aligned:
+) -> Alignment:
     """Return the changes to make; with `retract` missing messages are retracted and reappearing ones restored.
 
-    `goes_on` is whether a message begins with the whole text of a row, `is_cut` whether it is the start of that text.
+    `continues` is whether a message begins with the whole text of a row, `is_beginning` whether the text of the row
+    begins with the message.
     """
-    matched = _match_by_key(items, rows)
-    edited = _match_instructions(items, rows, matched)
-    keyed = {at for at, row in enumerate(matched) if row is not None}
-    _match_in_order(items, rows, matched)
-    named = {items[at].role for at in keyed}
-    _match_by_position(items, rows, matched, named)
-    edited |= _match_by_call_ids(items, rows, matched)
-    renamed = Role.ASSISTANT not in named
-    edited |= _match_streamed_answer(items, rows, matched, goes_on, renamed=renamed)
-    edited |= _match_interrupted_answers(items, rows, matched, is_cut, renamed=renamed)
-    _match_erased(items, rows, matched, tokens)
-    found = Aligned()
-    _find_insertions(items, rows, matched, keyed, found)
-    for at, item in enumerate(items):
-        place = matched[at]
-        if place is None:
-            found.appended.append(at)
-        elif at not in keyed and not rows[place].legible:
-            found.erased.append(at)
-        elif _is_changed(item, rows[place], retract, at in edited):
-            found.replaced.append((at, place))
+    matching = _Matching(items, rows)
+    matching.match_keys()
+    matching.match_instructions()
+    matching.anchored = {index for index, row in enumerate(matching.rows_of_items) if row is not None}
+    matching.match_in_order()
+    matching.match_new_keys()
+    matching.match_call_ids()
+    matching.match_streamed_answer(continues)
+    matching.match_interrupted_answers(is_beginning)
+    matching.match_erased(count_tokens)
+
+    alignment = Alignment(inserted=matching.find_insertions())
+    for index, item in enumerate(items):
+        row_index = matching.rows_of_items[index]
+        if row_index is None:
+            alignment.appended.append(index)
+            continue
+        row = rows[row_index]
+        if index not in matching.anchored and not row.legible:
+            alignment.erased.append(index)
+        elif _is_changed(item, row, restore=retract, edited=index in matching.edited):
+            alignment.replaced.append((index, row_index))
         else:
-            found.unchanged.append((at, place))
+            alignment.unchanged.append((index, row_index))
     if retract:
-        found.retracted = _find_missing(rows, matched)
-    return found
+        alignment.retracted = matching.find_missing()
+    return alignment
 
 
-def _is_changed(item: Item, row: Row, retract: bool, edited: bool) -> bool:
+def _is_changed(item: Item, row: Row, *, restore: bool, edited: bool) -> bool:
     if not row.legible:
         return False
     if not row.live:
-        return retract
+        return restore
     if item.wording in row.corrected:
         return False
     if edited and item.wording != row.wording:
         return True
     if item.key is None or item.key != row.key:
         return False
-    return (
-        item.body != row.body
-        or (item.actor is not None and item.actor != row.actor)
-        or (item.metadata is not None and item.metadata != row.metadata)
-        or (item.privacy is not None and stricter_mode(item.privacy, row.privacy) is not row.privacy)
-        or (item.origin is not None and lowest_trust((item.origin, row.origin)) is not row.origin)
-    )
+    if item.body != row.body:
+        return True
+    if item.actor not in (None, row.actor) or item.metadata not in (None, row.metadata):
+        return True
+    if item.privacy is not None and stricter_mode(item.privacy, row.privacy) is not row.privacy:
+        return True
+    return item.origin is not None and lowest_trust((item.origin, row.origin)) is not row.origin
 
 
-def _match_by_key(items: Sequence[Item], rows: Sequence[Row]) -> list[int | None]:
-    known = {row.key: place for place, row in enumerate(rows) if row.key is not None}
-    return [known.get(item.key) if item.key is not None else None for item in items]
+class _Matching:
+    """The rows found for the items of a list so far; each method matches some of the remaining items."""
 
+    def __init__(self, items: Sequence[Item], rows: Sequence[Row]) -> None:
+        self.items = items
+        self.rows = rows
+        #: By item: the index of its row.
+        self.rows_of_items: list[int | None] = [None] * len(items)
+        #: Items matched by their key, or as instructions: wherever they stand.
+        self.anchored: set[int] = set()
+        #: Items that may be another version of their row.
+        self.edited: set[int] = set()
+        self._taken: set[int] = set()
+        #: How many items, and how many rows, are instructions at the start.
+        self._leading_items = _count_leading(item.role for item in items)
+        self._leading_rows = _count_leading(row.role for row in rows)
 
-def _match_instructions(items: Sequence[Item], rows: Sequence[Row], matched: list[int | None]) -> set[int]:
-    """Match the instructions that a list begins with; return which of them take the place of others."""
-    leading = _count_leading(item.role for item in items)
-    taken = {place for place in matched if place is not None}
-    spare = [place for place, row in enumerate(rows) if row.role in LEADING and place not in taken]
-    for at in range(leading):
-        if matched[at] is None:
-            same = [place for place in spare if rows[place].wording == items[at].wording]
+    def _match(self, item_index: int, row_index: int, *, edited: bool = False) -> None:
+        self.rows_of_items[item_index] = row_index
+        self._taken.add(row_index)
+        if edited:
+            self.edited.add(item_index)
+
+    def _known_roles(self) -> set[Role]:
+        """Return the roles of which the log knows a key: there, a new key is a new message."""
+        return {self.items[index].role for index in self.anchored}
+
+    def _may_be_edit(self, item: Item, row: Row, *, new_keys: bool = False) -> bool:
+        """Return whether an item may be another version of a row; `new_keys` if a framework generated new keys."""
+        if not row.live or not row.legible or row.role is not item.role:
+            return False
+        if row.key is None or item.key is None:
+            return row.key is item.key
+        return new_keys
+
+    # ── steps ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def match_keys(self) -> None:
+        """Match items by their key, at any position."""
+        by_key = {row.key: index for index, row in enumerate(self.rows) if row.key is not None}
+        for index, item in enumerate(self.items):
+            if item.key in by_key:
+                self._match(index, by_key[item.key])
+
+    def match_instructions(self) -> None:
+        """Match the instructions at the start of the list: by text at any position, else as edits of those in front."""
+        free = [
+            index for index, row in enumerate(self.rows) if row.role in LEADING and index not in self._taken
+        ]
+        unmatched: list[int] = []
+        for index in range(self._leading_items):
+            if self.rows_of_items[index] is not None:
+                continue
+            same = [one for one in free if self.rows[one].wording == self.items[index].wording]
             if same:
-                matched[at] = best = max(same, key=lambda place: (rows[place].live, place))
-                spare.remove(best)
-    front = _count_leading(row.role for row in rows)
-    changed: set[int] = set()
-    for at in range(leading):
-        if matched[at] is not None or items[at].key is not None:
-            continue
-        place = next((one for one in spare if one < front and _may_change(items[at], rows[one])), None)
-        if place is not None:
-            matched[at] = place
-            spare.remove(place)
-            changed.add(at)
-    return changed
+                newest = max(same, key=lambda one: (self.rows[one].live, one))
+                self._match(index, newest)
+                free.remove(newest)
+            elif self.items[index].key is None:
+                unmatched.append(index)
+        free = [index for index in free if index < self._leading_rows]
+        for index in unmatched:
+            for row_index in free:
+                if self._may_be_edit(self.items[index], self.rows[row_index]):
+                    self._match(index, row_index, edited=True)
+                    free.remove(row_index)
+                    break
 
+    def match_in_order(self) -> None:
+        """Match messages without a known key: the longest common subsequence, as late in the log as possible."""
+        items = [index for index, row in enumerate(self.rows_of_items) if row is None]
+        rows = [index for index, row in enumerate(self.rows) if row.legible and index not in self._taken]
+        wordings = [self.items[index].wording for index in items]
+        distinct = set(wordings)
+        row_wordings = [_matching_wording(self.rows[index], distinct) for index in rows]
+        live = [self.rows[index].live for index in rows]
 
-def _may_change(item: Item, row: Row, *, renamed: bool = False) -> bool:
-    """Return whether a message may be another version of the one at its place; `renamed` when ids are made anew."""
-    unnamed = row.key is None and item.key is None
-    both_named = row.key is not None and item.key is not None
-    return row.live and row.legible and row.role is item.role and (unnamed or (renamed and both_named))
+        overlap = _count_overlap(wordings, row_wordings)
+        first = len(rows) - overlap
+        pairs = {order: first + order for order in range(overlap)}
+        is_longest = all(live[first:]) and set(row_wordings).isdisjoint(wordings[overlap:])
+        if not is_longest:
+            candidates = self._find_candidates(items, rows, row_wordings)
+            if sum(map(len, candidates)) <= MAX_PAIRS:
+                pairs = _longest_common_subsequence(candidates, live)
+        for item_order, row_order in pairs.items():
+            item_index, row_index = items[item_order], rows[row_order]
+            if self.items[item_index].key is None or self.rows[row_index].key is None:
+                self._match(item_index, row_index)
+
+    def _find_candidates(
+        self, items: Sequence[int], rows: Sequence[int], row_wordings: Sequence[bytes]
+    ) -> list[Sequence[int]]:
+        """Return for each of some items the rows with its wording, as places in `rows`; no two keys match."""
+        by_wording: dict[bytes, list[int]] = {}
+        for order, wording in enumerate(row_wordings):
+            by_wording.setdefault(wording, []).append(order)
+        candidates: list[Sequence[int]] = []
+        for index in items:
+            same: Sequence[int] = by_wording.get(self.items[index].wording, ())
+            if self.items[index].key is not None:
+                same = [order for order in same if self.rows[rows[order]].key is None]
+            candidates.append(same)
+        return candidates
+
+    def match_new_keys(self) -> None:
+        """Match messages under new keys with equal messages of the log at the same position, under keys now gone.
+
+        Not for roles of which the log knows a key: there a new key is a new message.
+
+        Such a message follows a matched one. At the start of a list it is the first of the log, unless the list has
+        one message only and the log more: that may be the last of a trimmed list. A trimmed list is recognized by at
+        least two turns of the user with everything between them.
+        """
+        keys = {item.key for item in self.items if item.key is not None}
+        rows: list[int] = []
+        for index, row in enumerate(self.rows):
+            key_is_gone = row.key is not None and row.key not in keys
+            if row.live and row.legible and (index in self._taken or key_is_gone):
+                rows.append(index)
+        spoken = [index for index in rows if index >= self._leading_rows]
+        roles = self._known_roles()
+        leading = self._leading_items
+
+        if spoken and (len(self.items) - leading > 1 or len(spoken) == 1):
+            self._match_if_same(leading, spoken[0], roles)
+        following = dict(pairwise(rows))
+        for index in range(leading + 1, len(self.items)):
+            previous = self.rows_of_items[index - 1]
+            if previous is not None:
+                self._match_if_same(index, following.get(previous), roles)
+        if not roles:
+            self._match_trimmed_list(spoken)
+
+    def _match_if_same(self, index: int, row_index: int | None, roles: Set[Role]) -> None:
+        """Match an item under a new key with a row if they say the same; not for some roles."""
+        if row_index is None or row_index in self._taken:
+            return
+        if index >= len(self.items) or self.rows_of_items[index] is not None:
+            return
+        item, row = self.items[index], self.rows[row_index]
+        if item.key is None or item.role in roles:
+            return
+        if item.wording == row.wording or item.wording in row.corrected:
+            self._match(index, row_index)
+
+    def _match_trimmed_list(self, spoken: Sequence[int]) -> None:
+        """Match the start of a list in which no message is known with the end of the log."""
+        leading = self._leading_items
+        items = self.items[leading:]
+        if any(row is not None for row in self.rows_of_items[leading:]) or not all(
+            item.key for item in items
+        ):
+            return
+        overlap = _count_overlap([item.wording for item in items], [self.rows[one].wording for one in spoken])
+        turns = sum(item.role is Role.USER for item in items[:overlap])
+        if turns > 1:
+            for order in range(overlap):
+                self._match(leading + order, spoken[len(spoken) - overlap + order])
+
+    def match_call_ids(self) -> None:
+        """Match calls and results whose text changed, by the ids of their calls.
+
+        Providers may reuse an id. So the search stays next to matched messages: first after the message before them, or
+        after a result's call, then before the message after them; and it never passes another user turn.
+        """
+        previous: int | None = None
+        for index, item in enumerate(self.items):
+            if previous is not None:
+                self._search_calls(index, range(previous + 1, len(self.rows)))
+            row_index = self.rows_of_items[index]
+            if row_index is None or item.role is not Role.TOOL:
+                previous = row_index
+        following: int | None = None
+        for index in reversed(range(len(self.items))):
+            if following is not None:
+                self._search_calls(index, range(following - 1, -1, -1))
+            following = self.rows_of_items[index]
+
+    def _search_calls(self, index: int, row_indexes: Iterable[int]) -> None:
+        """Match an item without a key with the first of some rows that has its calls, in the same turn."""
+        item = self.items[index]
+        if item.key is not None or self.rows_of_items[index] is not None:
+            return
+        for row_index in row_indexes:
+            row = self.rows[row_index]
+            is_taken = row_index in self._taken
+            if not is_taken and row.legible and _has_same_calls(item, row):
+                self._match(index, row_index, edited=True)
+                return
+            if row.role not in _TURN or (is_taken and row.role is not Role.TOOL):
+                return
+            if not set(item.answers).isdisjoint(row.calls):
+                return
+
+    def match_streamed_answer(self, continues: Callable[[Item, Row], bool]) -> None:
+        """Match an answer that continues the last message of the log, directly after the previous match."""
+        last = len(self.rows) - 1
+        if last < 1 or last in self._taken or last - 1 not in self._taken:
+            return
+        index = self.rows_of_items.index(last - 1) + 1
+        if index == len(self.items) or self.rows_of_items[index] is not None:
+            return
+        item, row = self.items[index], self.rows[last]
+        if self._may_be_other_answer(item, row) and continues(item, row):
+            self._match(index, last, edited=True)
+
+    def match_interrupted_answers(self, is_beginning: Callable[[Item, Row], bool]) -> None:
+        """Match interrupted answers with their full text, directly after the previous match.
+
+        Another message must follow in the list: a list that ends with such a beginning may be an older one.
+        """
+        for index in range(1, len(self.items) - 1):
+            previous = self.rows_of_items[index - 1]
+            if self.rows_of_items[index] is not None or previous is None:
+                continue
+            row_index = previous + 1
+            if row_index in self._taken or row_index == len(self.rows):
+                continue
+            item, row = self.items[index], self.rows[row_index]
+            has_calls = item.calls or row.calls
+            if not has_calls and self._may_be_other_answer(item, row) and is_beginning(item, row):
+                self._match(index, row_index, edited=True)
+
+    def _may_be_other_answer(self, item: Item, row: Row) -> bool:
+        if item.role is not Role.ASSISTANT:
+            return False
+        return self._may_be_edit(item, row, new_keys=Role.ASSISTANT not in self._known_roles())
+
+    def match_erased(self, count_tokens: Callable[[Item], int]) -> None:
+        """Match messages between two matches, or before the first, with messages that lost their content.
+
+        By role; under a key also by size, because an unknown key indicates a new message.
+        """
+        erased = [
+            index for index, row in enumerate(self.rows) if not row.legible and index not in self._taken
+        ]
+        if not erased:
+            return
+        #: By item: the highest row matched before it.
+        highest: list[int] = []
+        floor = -1
+        for row_index in self.rows_of_items:
+            highest.append(floor)
+            floor = max(floor, -1 if row_index is None else row_index)
+        following: int | None = None
+        for index in reversed(range(len(self.items))):
+            matched, item = self.rows_of_items[index], self.items[index]
+            if matched is None and following is not None:
+                between = [one for one in erased if highest[index] < one < following]
+                matched = self._choose_erased(item, between, count_tokens)
+                if matched is not None:
+                    self._match(index, matched)
+            if matched is not None:
+                following = matched
+
+    def _choose_erased(
+        self, item: Item, erased: Sequence[int], count_tokens: Callable[[Item], int]
+    ) -> int | None:
+        same = [index for index in erased if self.rows[index].role is item.role]
+        if same and item.key is not None:
+            size = count_tokens(item)
+            same = [one for one in same if self.rows[one].key is None and self.rows[one].tokens == size]
+        return same[-1] if same else None
+
+    # ── results ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def find_insertions(self) -> list[int]:
+        """Return unmatched items before matched ones; without keys, items after the first of them lose their match."""
+        matched = [index for index, row in enumerate(self.rows_of_items) if row is not None]
+        last = max(matched, default=-1)
+        last_in_order = max((index for index in matched if index not in self.anchored), default=-1)
+        inserted: list[int] = []
+        is_cut = False
+        for index, item in enumerate(self.items):
+            row_index = self.rows_of_items[index]
+            if row_index is None and index < last:
+                inserted.append(index)
+                is_cut = is_cut or (item.key is None and self._leading_items <= index < last_in_order)
+            elif row_index is None or not is_cut or index in self.anchored:
+                continue
+            elif self.rows[row_index].legible:
+                self.rows_of_items[index] = None
+                self._taken.discard(row_index)
+        return inserted
+
+    def find_missing(self) -> list[int]:
+        """Return the live rows missing from the list, except those trimmed from its start."""
+        spoken = [index for index in self._taken if index >= self._leading_rows]
+        first = min(spoken, default=len(self.rows))
+        return [
+            index
+            for index in range(first, len(self.rows))
+            if self.rows[index].live and index not in self._taken
+        ]
 
 
 def _count_leading(roles: Iterable[Role | None]) -> int:
-    count = 0
-    for role in roles:
-        if role not in LEADING:
-            break
-        count += 1
-    return count
+    return len(list(takewhile(LEADING.__contains__, roles)))
 
 
-def _match_in_order(items: Sequence[Item], rows: Sequence[Row], matched: list[int | None]) -> None:
-    """Match messages without a known key: the longest common subsequence, as late in the log as possible."""
-    taken = {place for place in matched if place is not None}
-    ours = [at for at, place in enumerate(matched) if place is None]
-    theirs = [place for place, row in enumerate(rows) if row.legible and place not in taken]
-    said = [items[at].wording for at in ours]
-    texts = set(said)
-    known = [_matching_wording(rows[place], texts) for place in theirs]
-    live = [rows[place].live for place in theirs]
-    overlap = _count_overlap(said, known)
-    found = {at: len(theirs) - overlap + at for at in range(overlap)}
-    if not all(live[len(live) - overlap :]) or not set(known).isdisjoint(said[overlap:]):
-        places: dict[bytes, list[int]] = {}
-        for order, one in enumerate(known):
-            places.setdefault(one, []).append(order)
-        candidates = [_candidate_rows(items[at], places, rows, theirs) for at in ours]
-        if sum(map(len, candidates)) <= PAIRS:
-            found = _longest_common_subsequence(candidates, live)
-    for at, order in found.items():
-        if items[ours[at]].key is None or rows[theirs[order]].key is None:
-            matched[ours[at]] = theirs[order]
-
-
-def _match_by_position(
-    items: Sequence[Item], rows: Sequence[Row], matched: list[int | None], named: Set[Role]
-) -> None:
-    """Match messages whose keys are new, where the log says the same at the same place under a key that is gone.
-
-    Not for the roles that are `named` by keys which the log knows: there a new key is a new message.
-
-    Their place is right behind a message that is known. At the start of a list it is the start of the log, unless
-    the list has one message only and the log more: that may be the last of a trimmed list. A list that was trimmed
-    is known by at least two turns of the user with all that lies between them.
-    """
-    keys = {item.key for item in items if item.key is not None}
-    taken = {place for place in matched if place is not None}
-    spare = [
-        place
-        for place, row in enumerate(rows)
-        if row.live and row.legible and (place in taken or (row.key is not None and row.key not in keys))
-    ]
-    following = dict(zip([None, *spare], spare, strict=False))
-    leading, front = _count_leading(item.role for item in items), _count_leading(row.role for row in rows)
-    spoken = [place for place in spare if place >= front]
-
-    def is_same(at: int, place: int | None) -> bool:
-        if place is None or place in taken or items[at].key is None or items[at].role in named:
-            return False
-        return items[at].wording in (rows[place].wording, *rows[place].corrected)
-
-    start = spoken[0] if spoken and (len(items) - leading > 1 or len(spoken) == 1) else None
-    if leading < len(items) and matched[leading] is None and is_same(leading, start):
-        matched[leading] = start
-    for at in range(leading + 1, len(items)):
-        before = matched[at - 1]
-        if matched[at] is None and before is not None and is_same(at, following.get(before)):
-            matched[at] = following[before]
-    unknown = all(place is None for place in matched[leading:])
-    if unknown and not named and all(item.key for item in items[leading:]):
-        count = _count_overlap(
-            [item.wording for item in items[leading:]], [rows[place].wording for place in spoken]
-        )
-        if sum(item.role is Role.USER for item in items[leading : leading + count]) > 1:
-            matched[leading : leading + count] = spoken[-count:]
-
-
-def _matching_wording(row: Row, said: Set[bytes]) -> bytes:
+def _matching_wording(row: Row, wordings: Set[bytes]) -> bytes:
     """Return the wording by which a list may contain a row: its current one, or an earlier one if it was corrected."""
-    return next((one for one in (row.wording, *row.corrected) if one in said), row.wording)
+    for wording in (row.wording, *row.corrected):
+        if wording in wordings:
+            return wording
+    return row.wording
 
 
-def _candidate_rows(
-    item: Item, places: dict[bytes, list[int]], rows: Sequence[Row], theirs: Sequence[int]
-) -> Sequence[int]:
-    found = places.get(item.wording, ())
-    return found if item.key is None else [order for order in found if rows[theirs[order]].key is None]
+def _has_same_calls(item: Item, row: Row) -> bool:
+    if not item.calls and not item.answers:
+        return False
+    return (item.role, item.calls, item.answers) == (row.role, row.calls, row.answers)
 
 
-def _count_overlap(ours: Sequence[bytes], theirs: Sequence[bytes]) -> int:
-    """Return how many of ours, from the first on, are the last of theirs."""
-    if ours == theirs[len(theirs) - len(ours) :]:
-        return len(ours)
-    falls = [0] * len(ours)
+def _count_overlap(items: Sequence[bytes], rows: Sequence[bytes]) -> int:
+    """Return how many items, from the first on, are the last rows (the search of Knuth, Morris and Pratt)."""
+    if items == rows[len(rows) - len(items) :]:
+        return len(items)
+    #: By length of a matched prefix, less one: the longest shorter prefix that also ends there.
+    fallback = [0] * len(items)
+
+    def extend(length: int, wording: bytes) -> int:
+        """Return the length of the longest prefix that ends with a wording, after one of a given length."""
+        while length and (length == len(items) or items[length] != wording):
+            length = fallback[length - 1]
+        return length + 1 if length < len(items) and items[length] == wording else length
+
     length = 0
-    for at in range(1, len(ours)):
-        while length and ours[at] != ours[length]:
-            length = falls[length - 1]
-        length += ours[at] == ours[length]
-        falls[at] = length
+    for index in range(1, len(items)):
+        length = extend(length, items[index])
+        fallback[index] = length
     length = 0
-    for one in theirs[max(0, len(theirs) - len(ours)) :]:
-        while length and (length == len(ours) or ours[length] != one):
-            length = falls[length - 1]
-        if length < len(ours) and ours[length] == one:
-            length += 1
+    for wording in rows[max(0, len(rows) - len(items)) :]:
+        length = extend(length, wording)
     return length
 
 
@@ -274,249 +471,120 @@ def _longest_common_subsequence(candidates: Sequence[Sequence[int]], live: Seque
     """Return a longest common subsequence: if several, the one with the most live rows, then the latest in the log.
 
     Of consecutive equal messages in the list the first is matched, so a repeated message is new.
-    The best chains by their first position in the log are the maxima of a Fenwick tree, from the end of the log.
+    The best chains by their first row are the maxima of a Fenwick tree, from the end of the log. A chain is its first
+    item, its first row and the chain after it; its score is its length, how many of its rows are live, and its first
+    row.
     """
     size = len(live)
-    best = [0] * (size + 1)
+    scores = [(0, 0, 0)] * (size + 1)
     chains: list[object] = [None] * (size + 1)
 
-    def after(spot: int) -> tuple[int, object]:
-        """Return the best chain that begins among the last places of the log."""
-        key, chain = 0, None
-        while spot:
-            if best[spot] > key:
-                key, chain = best[spot], chains[spot]
-            spot &= spot - 1
-        return key, chain
+    def best_chain(count: int) -> tuple[tuple[int, int, int], object]:
+        """Return the best chain that begins among the last `count` rows, with its score."""
+        score, chain = (0, 0, 0), None
+        while count:
+            if scores[count] > score:
+                score, chain = scores[count], chains[count]
+            count &= count - 1
+        return score, chain
 
-    for at in range(len(candidates) - 1, -1, -1):
-        for order in candidates[at]:  # ascending: a chain made here is not extended by its own item
-            key, chain = after(size - 1 - order)
-            key = (key // size + size + 1 + live[order]) * size + order  # length, how many are live, place
-            spot = size - order
-            while spot <= size:
-                if key >= best[spot]:
-                    best[spot], chains[spot] = key, (at, order, chain)
-                spot += spot & -spot
-    found: dict[int, int] = {}
-    _, link = after(size)
-    while isinstance(link, tuple):
-        at, order, link = cast("tuple[int, int, object]", link)
-        found[at] = order
-    return found
-
-
-def _match_by_call_ids(items: Sequence[Item], rows: Sequence[Row], matched: list[int | None]) -> set[int]:
-    """Match calls and results whose text changed, by the ids of their calls; return which.
-
-    Providers may reuse an id. So the search stays next to matched messages: first after the message before them, or
-    after a result's call, then before the message after them; and it never passes another user turn.
-    """
-    taken = {place for place in matched if place is not None}
-    found: set[int] = set()
-
-    def look(at: int, places: Iterable[int]) -> None:
-        item = items[at]
-        for place in places:
-            row = rows[place]
-            if place not in taken and row.legible and _same_calls(item, row):
-                matched[at] = place
-                taken.add(place)
-                found.add(at)
-                return
-            ends = place in taken and row.role is not Role.TOOL
-            if ends or row.role not in _TURN or not set(item.answers).isdisjoint(row.calls):
-                return
-
-    behind: int | None = None
-    for at, item in enumerate(items):
-        if matched[at] is None and behind is not None and item.key is None:
-            look(at, range(behind + 1, len(rows)))
-        behind = behind if item.role is Role.TOOL and matched[at] is not None else matched[at]
-    before: int | None = None
-    for at in range(len(items) - 1, -1, -1):
-        if matched[at] is None and before is not None and items[at].key is None:
-            look(at, range(before - 1, -1, -1))
-        before = matched[at]
-    return found
-
-
-def _same_calls(item: Item, row: Row) -> bool:
-    calls = item.calls or item.answers
-    return bool(calls) and (item.role, item.calls, item.answers) == (row.role, row.calls, row.answers)
-
-
-def _match_streamed_answer(
-    items: Sequence[Item],
-    rows: Sequence[Row],
-    matched: list[int | None],
-    goes_on: Callable[[Item, Row], bool],
-    *,
-    renamed: bool,
-) -> set[int]:
-    """Match an answer that goes on where the last message of the log ended, right behind the one before; return it."""
-    last = len(rows) - 1
-    if last < 1 or last in matched:
-        return set()
-    row, at = rows[last], matched.index(last - 1) + 1 if last - 1 in matched else len(items)
-    if at < len(items) and matched[at] is None and _may_change(items[at], row, renamed=renamed):
-        item = items[at]
-        if item.role is Role.ASSISTANT and goes_on(item, row):
-            matched[at] = last
-            return {at}
-    return set()
-
-
-def _match_interrupted_answers(
-    items: Sequence[Item],
-    rows: Sequence[Row],
-    matched: list[int | None],
-    is_cut: Callable[[Item, Row], bool],
-    *,
-    renamed: bool,
-) -> set[int]:
-    """Match interrupted answers with their full text, directly after the previous match; return them.
-
-    Another message must follow in the list: a list that ends with such a beginning may be an older one.
-    """
-    taken = {place for place in matched if place is not None}
-    found: set[int] = set()
-    for at in range(1, len(items) - 1):
-        before, item = matched[at - 1], items[at]
-        place = None if before is None else before + 1
-        if matched[at] is not None or place is None or place in taken or place >= len(rows):
-            continue
-        row = rows[place]
-        is_answer = item.role is Role.ASSISTANT and not item.calls and not row.calls
-        if is_answer and _may_change(item, row, renamed=renamed) and is_cut(item, row):
-            matched[at] = place
-            taken.add(place)
-            found.add(at)
-    return found
-
-
-def _match_erased(
-    items: Sequence[Item], rows: Sequence[Row], matched: list[int | None], tokens: Callable[[Item], int]
-) -> None:
-    """Match messages between two matches, or before the first, with messages that lost their content.
-
-    By role; under a key also by size, because an unknown key indicates a new message.
-    """
-    taken = {place for place in matched if place is not None}
-    blank = [place for place, row in enumerate(rows) if not row.legible and place not in taken]
-    if not blank:
-        return
-    floors = list(accumulate([-1 if place is None else place for place in matched], max, initial=-1))
-    before = None
-    for at in range(len(items) - 1, -1, -1):
-        place, item = matched[at], items[at]
-        if place is not None:
-            before = place
-            continue
-        if before is None:
-            continue
-        spare = [one for one in blank if floors[at] < one < before and rows[one].role is item.role]
-        if spare and item.key is not None:
-            size = tokens(item)
-            spare = [one for one in spare if rows[one].key is None and rows[one].tokens == size]
-        if spare:
-            matched[at] = before = spare[-1]
-
-
-def _find_insertions(
-    items: Sequence[Item], rows: Sequence[Row], matched: list[int | None], keyed: set[int], found: Aligned
-) -> None:
-    """Find unmatched messages before matched ones; without keys, messages after the first of them lose their match."""
-    last = max((at for at, place in enumerate(matched) if place is not None), default=-1)
-    ordered = max(
-        (at for at, place in enumerate(matched) if place is not None and at not in keyed), default=-1
-    )
-    leading = _count_leading([item.role for item in items])
-    cut = False
-    for at, item in enumerate(items):
-        place = matched[at]
-        if place is None and at < last:
-            found.inserted.append(at)
-            cut = cut or (item.key is None and leading <= at < ordered)
-        elif cut and place is not None and at not in keyed and rows[place].legible:
-            matched[at] = None
-
-
-def _find_missing(rows: Sequence[Row], matched: Sequence[int | None]) -> list[int]:
-    """Return the rows missing from the list, except those trimmed from its start."""
-    front = _count_leading([row.role for row in rows])
-    known = {place for place in matched if place is not None}
-    first = min((place for place in known if place >= front), default=len(rows))
-    return [place for place in range(max(first, front), len(rows)) if place not in known and rows[place].live]
+    for item in reversed(range(len(candidates))):
+        for row in candidates[item]:  # ascending: a chain made here is not extended by its own item
+            (length, count_live, _), chain = best_chain(size - 1 - row)
+            score = (length + 1, count_live + live[row], row)
+            node = size - row
+            while node <= size:
+                if score >= scores[node]:
+                    scores[node], chains[node] = score, (item, row, chain)
+                node += node & -node
+    pairs: dict[int, int] = {}
+    _, chain = best_chain(size)
+    while isinstance(chain, tuple):
+        item, row, chain = cast("tuple[int, int, object]", chain)
+        pairs[item] = row
+    return pairs
 
 
 # ── tool groups ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def changes_groups(items: Sequence[Item], rows: Sequence[Row], found: Aligned) -> bool:
+def changes_groups(items: Sequence[Item], rows: Sequence[Row], alignment: Alignment) -> bool:
     """Return whether an alignment may change which calls wait for results: by far most edits of a stream do not."""
-    comes_back = any(not rows[place].live for _, place in found.replaced)
-    return bool(found.retracted) or comes_back or bool(_changed_call_ids(items, rows, found))
+    if alignment.retracted or any(not rows[row].live for _, row in alignment.replaced):
+        return True
+    return bool(_changed_call_ids(items, rows, alignment))
 
 
 def pair_calls_with_results(
-    items: Sequence[Item], rows: Sequence[Row], found: Aligned, fresh: Callable[[], str]
+    items: Sequence[Item], rows: Sequence[Row], alignment: Alignment, new_group: Callable[[], str]
 ) -> dict[int, str | None]:
-    """Pair the calls and results of the messages an alignment edits and retracts; `fresh` names a new group.
+    """Pair the calls and results of the messages an alignment edits and retracts; return the groups by item.
 
     A message of the list that joins another group must be written again, and becomes one of the replaced.
     """
-    edits = {place: at for at, place in found.replaced}
-    groups = {at: rows[place].group for at, place in found.replaced}
-    gone = set(found.retracted)
-    touched = _changed_call_ids(items, rows, found)
-    calls: dict[str, str | None] = dict.fromkeys(touched)
-    if not touched:
+    groups = {item: rows[row].group for item, row in alignment.replaced}
+    changed_ids = _changed_call_ids(items, rows, alignment)
+    if not changed_ids:
         return groups
-    listed = {place: at for at, place in (*found.unchanged, *found.replaced)}
+    edited = {row: item for item, row in alignment.replaced}
+    listed = {row: item for item, row in alignment.unchanged} | edited
+    #: By call id: the group that waits for its result.
+    waiting: dict[str, str | None] = dict.fromkeys(changed_ids)
     moved: list[tuple[int, int]] = []
-    for place, row in enumerate(rows):
-        if place in gone or not (row.live or place in edits):
+    for index, row, message in _list_active(items, rows, alignment):
+        if changed_ids.isdisjoint((*message.calls, *message.answers, *row.calls, *row.answers)):
             continue
-        at = listed.get(place) if row.legible else None
-        now = row if at is None or place not in edits else items[at]
         group = row.group
-        if not touched.isdisjoint((*now.calls, *now.answers, *row.calls, *row.answers)):
-            if at is not None:
-                group = (
-                    _group_of_message(now, row, calls, fresh)
-                    if place in edits or not row.calls
-                    else row.group
-                )
-                if group != row.group and place not in edits:
-                    moved.append((at, place))
-                groups[at] = group
-            if now.calls:
-                calls.update({id: group for id in now.calls if id in touched})
-            else:
-                calls.update({id: None for id in now.answers if group and calls.get(id) == group})
+        if row.legible and index in listed:
+            item = listed[index]
+            if index in edited or not row.calls:
+                group = _group_of_message(message, row, waiting, new_group)
+            if group != row.group and index not in edited:
+                moved.append((item, index))
+            groups[item] = group
+        waiting.update(dict.fromkeys(changed_ids.intersection(message.calls), group))
+        if not message.calls:
+            answered = [id for id in message.answers if group and waiting.get(id) == group]
+            waiting.update(dict.fromkeys(answered))
     if moved:
-        found.unchanged = [one for one in found.unchanged if one not in moved]
-        found.replaced = sorted([*found.replaced, *moved])
+        alignment.unchanged = [pair for pair in alignment.unchanged if pair not in moved]
+        alignment.replaced = sorted([*alignment.replaced, *moved])
     return groups
 
 
-def _changed_call_ids(items: Sequence[Item], rows: Sequence[Row], found: Aligned) -> set[str]:
+def _list_active(
+    items: Sequence[Item], rows: Sequence[Row], alignment: Alignment
+) -> Iterator[tuple[int, Row, Row | Item]]:
+    """Yield the messages that are active after an alignment: the index of the row, the row, and as it will read."""
+    edited = {row: item for item, row in alignment.replaced}
+    retracted = set(alignment.retracted)
+    for index, row in enumerate(rows):
+        if index in edited:
+            yield index, row, items[edited[index]]
+        elif row.live and index not in retracted:
+            yield index, row, row
+
+
+def _changed_call_ids(items: Sequence[Item], rows: Sequence[Row], alignment: Alignment) -> set[str]:
     """Return the ids of calls that are made or answered by others than before."""
-    touched: set[str] = set()
-    for at, place in found.replaced:
-        old, new = rows[place], items[at]
+    changed: set[str] = set()
+    for item, row in alignment.replaced:
+        old, new = rows[row], items[item]
         if not old.live or (old.calls, old.answers) != (new.calls, new.answers):
-            touched.update(old.calls, old.answers, new.calls, new.answers)
-    for place in found.retracted:
-        touched.update(rows[place].calls, rows[place].answers)
-    return touched
+            changed.update(old.calls, old.answers, new.calls, new.answers)
+    for row in alignment.retracted:
+        changed.update(rows[row].calls, rows[row].answers)
+    return changed
 
 
 def _group_of_message(
-    now: Row | Item, old: Row, calls: dict[str, str | None], fresh: Callable[[], str]
+    message: Row | Item, row: Row, waiting: dict[str, str | None], new_group: Callable[[], str]
 ) -> str | None:
     """Return the group of a message of the list: calls keep theirs while one of them stays."""
-    if now.calls:
-        return (old.group if not set(now.calls).isdisjoint(old.calls) else None) or fresh()
-    return next((group for id in now.answers if (group := calls.get(id)) is not None), None)
+    if message.calls:
+        keeps_call = not set(message.calls).isdisjoint(row.calls)
+        return (row.group if keeps_call else None) or new_group()
+    for call_id in message.answers:
+        if waiting.get(call_id) is not None:
+            return waiting[call_id]
+    return None

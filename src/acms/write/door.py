@@ -41,28 +41,26 @@ def check_list(messages: object, most: int) -> Sequence[Mapping[str, Any]]:
     return messages
 
 
-def message_of(role: str | Role, said: Mapping[str, Any], key: str | None) -> dict[str, Any]:
+def message_of(role: str | Role, values: Mapping[str, Any], key: str | None) -> dict[str, Any]:
     """Return the arguments of `ingest` as a message of a list."""
-    message = {"role": validation.parse_choice(role, Role, "role").value, **said, "idempotency_key": key}
+    role = validation.parse_choice(role, Role, "role")
+    message = {"role": role.value, **values, "idempotency_key": key}
     return {name: value for name, value in message.items() if value is not None}
 
 
 def is_empty_turn(turn: Turn) -> bool:
     """Return whether a message has neither a text nor parts."""
     content = turn.get("content")
-    blank = content is None or (isinstance(content, str) and not content.strip())
-    return blank and not any(turn.get(name) for name in ("parts", "tool_calls", "tool_call_id"))
+    has_text = content is not None and not (isinstance(content, str) and not content.strip())
+    return not has_text and not any(turn.get(name) for name in ("parts", "tool_calls", "tool_call_id"))
 
 
 def fill_empty_turn(turn: Turn) -> Turn:
     """Return an empty message with its original content in a part, so that it can be stored."""
     if not is_empty_turn(turn):
         return turn
-    return {
-        **turn,
-        "content": "",
-        "parts": [Raw(AS_GIVEN, foreign.encode_strict_json({"content": turn.get("content")}))],
-    }
+    original = Raw(AS_GIVEN, foreign.encode_strict_json({"content": turn.get("content")}))
+    return {**turn, "content": "", "parts": [original]}
 
 
 def read_message(
@@ -124,28 +122,30 @@ def read_repaired(message: Mapping[str, Any]) -> tuple[Turn, tuple[str, ...]]:
 def _join_turns(turns: Sequence[Turn]) -> Turn:
     joined: list[Part] = []
     for turn in map(fill_empty_turn, turns):
-        role = validation.parse_choice(turn["role"], Role, "role")
-        calls, call_id = turn.get("tool_calls"), turn.get("tool_call_id")
         parts, text = validation.build_message_parts(
-            role, turn.get("content", ""), turn.get("parts"), calls, call_id
+            validation.parse_choice(turn["role"], Role, "role"),
+            turn.get("content", ""),
+            turn.get("parts"),
+            turn.get("tool_calls"),
+            turn.get("tool_call_id"),
         )
         joined += parts or (Text(text),)
     return {"role": turns[0]["role"], "parts": joined}
 
 
 def plain_draft(
-    draft: DraftOf, config: ACMSConfig, role: str | Role, said: Mapping[str, Any], **more: Any
+    draft: DraftOf, config: ACMSConfig, role: str | Role, values: Mapping[str, Any], **more: Any
 ) -> Draft | None:
     """Check the arguments of `ingest`; None for a message that has to be read as a provider's, or repaired."""
-    validation.require_role_first(role, *said.values())
-    content = said["content"]
-    listed = content is not None and not isinstance(content, str)
-    if not config.strict and (listed or (role == Role.ASSISTANT and not content)):
+    validation.require_role_first(role, *values.values())
+    content = values["content"]
+    is_list = content is not None and not isinstance(content, str)
+    if not config.strict and (is_list or (role == Role.ASSISTANT and not content)):
         return None
     try:
-        return draft("", role=role, **said, **more)
+        return draft("", role=role, **values, **more)
     except ValidationError:
-        if config.strict or is_empty_turn(dict(said)):
+        if config.strict or is_empty_turn(dict(values)):
             raise
         return None
 
@@ -163,15 +163,16 @@ def read_drafts(
 
     `more` is added to each of them. Also returns notes on the repairs.
     """
-    called = next((name for name in ("key", "idempotency_key", "id") if message.get(name) is not None), "key")
+    given = [name for name in ("key", "idempotency_key", "id") if message.get(name) is not None]
+    key_name = given[0] if given else "key"
     prefix = f"{field}." if field else ""
 
-    def check(turns: Sequence[Turn]) -> list[Draft]:
-        found: list[Draft] = []
+    def make_drafts(turns: Sequence[Turn]) -> list[Draft]:
+        drafts: list[Draft] = []
         for turn in turns:
             if not config.strict and (listed or turn["role"] == Role.ASSISTANT):
                 turn = fill_empty_turn(turn)
-            found.append(draft(prefix, called=called, **{**turn, **more}))
-        return found
+            drafts.append(draft(prefix, called=key_name, **{**turn, **more}))
+        return drafts
 
-    return read_message(message, field, config.media, check, strict=config.strict, listed=listed)
+    return read_message(message, field, config.media, make_drafts, strict=config.strict, listed=listed)

@@ -11,13 +11,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import IntEnum
 from functools import lru_cache
 from typing import NamedTuple
 
 from acms.config import CLOSING_PATTERNS, EpisodeBoundaryConfig
 from acms.log.encoding import to_microseconds
 from acms.log.in_force import GONE, Cover, read_as
-from acms.model import EMPTY, Draft, Entry, EpisodeStatus, Json, Kind, Role, ToolCall, ToolResult
+from acms.log.known import ids_of_answers, ids_of_calls
+from acms.model import EMPTY, Draft, Entry, EpisodeStatus, Json, Kind, Role
 from acms.nouns import episode_id
 from acms.results import Episode
 
@@ -27,7 +29,7 @@ TOOL_RESULT = "tool_result"
 PATTERN = "pattern"
 
 _OPEN_CALLS = 1_024
-"""How many unanswered calls a tail remembers; older ones count as abandoned."""
+"""Unanswered calls that a tail remembers, a hundred kilobytes in each head; older ones count as abandoned."""
 
 
 @dataclass(slots=True, kw_only=True)  # not frozen: one is made for every message
@@ -49,22 +51,22 @@ class Tail:
     asked: int = 0
 
     def to_json(self) -> dict[str, Json]:
-        """Serialize the tail for a store: only values that differ from the default."""
-        written: dict[str, Json] = {"episode": self.episode, "turns": self.turns, "last": self.last}
+        """Serialize the tail for a store; the later fields only if they differ from the default."""
+        tail: dict[str, Json] = {"episode": self.episode, "turns": self.turns, "last": self.last}
         if self.closed is not None:
-            written["closed"] = self.closed
+            tail["closed"] = self.closed
         if self.pending is not None:
-            written["pending"] = self.pending
+            tail["pending"] = self.pending
         if self.calls:
-            written["calls"] = dict(self.calls)
+            tail["calls"] = dict(self.calls)
         if self.asked:
-            written["asked"] = self.asked
-        return written
+            tail["asked"] = self.asked
+        return tail
 
     @classmethod
-    def from_json(cls, written: Mapping[str, Json]) -> Tail:
+    def from_json(cls, tail: Mapping[str, Json]) -> Tail:
         """Read a tail back."""
-        return cls(**written)
+        return cls(**tail)
 
 
 _CLOSING_CHARS = 200
@@ -94,59 +96,53 @@ class Place(NamedTuple):
 def assign_episode(tail: Tail, draft: Draft, rules: EpisodeBoundaryConfig, group: str) -> Place:
     """Decide the episode, its end and the tool group of the next message; `group` is used when it starts one."""
     now = to_microseconds(draft.created_at)
-    calls: Sequence[str] = ()
-    answered: Sequence[str] = ()
-    if draft.parts:
-        calls = [part.call_id for part in draft.parts if isinstance(part, ToolCall)]
-        answered = [
-            part.call_id
-            for part in draft.parts
-            if isinstance(part, ToolResult) and part.call_id in tail.calls
-        ]
-    gap = now - tail.last > rules.max_time_gap_seconds * 1_000_000
-    new = tail.episode == 0 or tail.closed is not None or (gap and not answered)
-    episode = tail.episode + 1 if new else tail.episode
-    turns = 1 if new else tail.turns + 1
+    calls = ids_of_calls(draft.parts)
+    answered = [call_id for call_id in ids_of_answers(draft.parts) if call_id in tail.calls]
+    is_gap = now - tail.last > rules.max_time_gap_seconds * 1_000_000
+    is_new = tail.episode == 0 or tail.closed is not None or (is_gap and not answered)
+    episode = tail.episode + 1 if is_new else tail.episode
+    turns = 1 if is_new else tail.turns + 1
 
-    open_calls = tail.calls
-    member: str | None = None
+    waiting = tail.calls
+    joined: str | None = None
     if answered:
-        member = tail.calls[answered[0]]
-        open_calls = {
-            call_id: of for call_id, of in tail.calls.items() if call_id not in answered or of != member
-        }
+        joined = waiting[answered[0]]
+        waiting = {id: of for id, of in waiting.items() if id not in answered or of != joined}
     if calls:
-        member = group
-        kept = {call_id: of for call_id, of in tail.calls.items() if call_id not in calls}
-        kept.update(dict.fromkeys(calls, group))
-        open_calls = dict(list(kept.items())[-_OPEN_CALLS:])
-    pending = group if calls else _still_pending(tail, draft.role, open_calls)
-
-    closes: str | None = None
-    if pending is None:
-        if rules.close_on_tool_result and draft.role is Role.TOOL:
-            closes = TOOL_RESULT
-        elif draft.role in (Role.USER, Role.ASSISTANT) and _is_closing_phrase(
-            draft.content, rules.close_on_patterns
-        ):
-            closes = PATTERN
-        elif turns >= rules.max_turns:
-            closes = MAX_TURNS
+        joined = group
+        older = {id: of for id, of in waiting.items() if id not in calls}
+        waiting = _newest_calls({**older, **dict.fromkeys(calls, group)})
+    pending = group if calls else _still_pending(tail, draft.role, waiting)
+    closes = None if pending is not None else _closing_reason(draft, turns, rules)
     after = Tail(
         episode=episode,
         turns=turns,
         last=now,
         closed=closes,
         pending=pending,
-        calls=open_calls,
+        calls=waiting,
         asked=tail.asked,
     )
-    return Place(episode, closes, member, after)
+    return Place(episode, closes, joined, after)
 
 
-def _still_pending(tail: Tail, role: Role | None, open_calls: Mapping[str, str]) -> str | None:
+def _closing_reason(draft: Draft, turns: int, rules: EpisodeBoundaryConfig) -> str | None:
+    """Return why a message ends its episode, or None; `turns` are the messages in it."""
+    if rules.close_on_tool_result and draft.role is Role.TOOL:
+        return TOOL_RESULT
+    is_spoken = draft.role in (Role.USER, Role.ASSISTANT)
+    if is_spoken and _is_closing_phrase(draft.content, rules.close_on_patterns):
+        return PATTERN
+    return MAX_TURNS if turns >= rules.max_turns else None
+
+
+def _still_pending(tail: Tail, role: Role | None, waiting: Mapping[str, str]) -> str | None:
     """Return the group that is still waited for; a stray or late result of another call ends no waiting."""
-    return tail.pending if role is Role.TOOL and tail.pending in open_calls.values() else None
+    return tail.pending if role is Role.TOOL and tail.pending in waiting.values() else None
+
+
+def _newest_calls(waiting: Mapping[str, str]) -> dict[str, str]:
+    return dict(list(waiting.items())[-_OPEN_CALLS:])
 
 
 def tail_of(newest: Sequence[Entry], replacing: Sequence[Entry], older: Mapping[str, str] = EMPTY) -> Tail:
@@ -156,56 +152,73 @@ def tail_of(newest: Sequence[Entry], replacing: Sequence[Entry], older: Mapping[
     known already, `older` ones wait on; others count as abandoned.
     """
     read = read_as(Cover(replacing, searchable=True))
-    now = [said for entry in newest for said in (entry, read(entry.version)[0]) if said is not None]
-    called = {said.group for said in now if _has_tool_calls(said)}
-    waiting = {id: (group, _OWN) for id, group in older.items() if group not in called}
+    edits = [read(entry.version)[0] for entry in newest]
+    messages = [message for message in (*newest, *edits) if message is not None]
+    calling_groups = {message.group for message in messages if ids_of_calls(message.parts)}
+    waiting = {id: _Call(group, _Rank.OWN) for id, group in older.items() if group not in calling_groups}
     tail = Tail()
     for entry in newest:
         if entry.kind is Kind.EPISODE:
             tail = replace(tail, closed=str(entry.data.get("reason", "manual")))
         if entry.kind is not Kind.MESSAGE or entry.replaces:
             continue
-        edit, ended = read(entry.version)
-        said, at = edit or entry, to_microseconds(entry.created_at)
-        if ended is None or ended.data.get("reason") != GONE:
-            _track_calls(waiting, said, _LOST if ended else _COPIED if entry.sources else _OWN)
-        calls = {id: group for id, (group, _) in waiting.items()}
+        edit, ended_by = read(entry.version)
+        message = edit or entry
+        if ended_by is None:
+            _track_calls(waiting, message, _Rank.COPIED if entry.sources else _Rank.OWN)
+        elif ended_by.data.get("reason") != GONE:
+            _track_calls(waiting, message, _Rank.ENDED)
+        calls = {id: call.group for id, call in waiting.items()}
         pending = tail.pending
-        if ended is None:
-            pending = said.group if _has_tool_calls(said) else _still_pending(tail, entry.role, calls)
+        if ended_by is None:
+            makes_calls = bool(ids_of_calls(message.parts))
+            pending = message.group if makes_calls else _still_pending(tail, entry.role, calls)
+        created_at = to_microseconds(entry.created_at)
         tail = Tail(
             episode=entry.episode,
             turns=tail.turns + 1 if entry.episode == tail.episode else 1,
-            last=max(tail.last, at) if entry.sources else at,  # merged entries may be from any time
+            last=max(tail.last, created_at) if entry.sources else created_at,  # merged entries have any time
             closed=entry.closes,
             pending=pending,
-            calls=dict(list(calls.items())[-_OPEN_CALLS:]),
+            calls=_newest_calls(calls),
         )
     return tail
 
 
-_LOST, _COPIED, _OWN = range(3)
-"""Which call of an id waits for the result: one in force, said here rather than brought by a merge, then the newest.
+class _Rank(IntEnum):
+    """Which call of an id waits for the result: the one of the highest rank, then the newest.
 
-The result of a call that was taken back or cleared joins it, and is not shown.
-"""
+    The result of a call that was retracted or cleared joins it, and is not shown.
+    """
+
+    ENDED = 0
+    #: Brought by a merge.
+    COPIED = 1
+    OWN = 2
 
 
-def _track_calls(waiting: dict[str, tuple[str, int]], said: Entry, weight: int) -> None:
-    """Let the calls of a message wait for their results, and its results end that."""
-    for part in said.parts if said.group is not None else ():
-        if not isinstance(part, ToolCall | ToolResult):
+class _Call(NamedTuple):
+    """A call that waits for its result."""
+
+    group: str
+    rank: _Rank
+
+
+def _track_calls(waiting: dict[str, _Call], message: Entry, rank: _Rank) -> None:
+    """Add the calls of a message to those that wait for results, and remove those that it answers."""
+    if message.group is None:
+        return
+    for call_id in ids_of_calls(message.parts):
+        previous = waiting.get(call_id)
+        if previous is None or rank >= previous.rank:
+            waiting.pop(call_id, None)  # the newest comes last
+            waiting[call_id] = _Call(message.group, rank)
+    for call_id in ids_of_answers(message.parts):
+        call = waiting.get(call_id)
+        if call is None or call.group != message.group:
             continue
-        group, before = waiting.get(part.call_id, (None, _LOST))
-        if isinstance(part, ToolCall) and weight >= before:
-            waiting.pop(part.call_id, None)  # the newest comes last
-            waiting[part.call_id] = (said.group or "", weight)
-        elif isinstance(part, ToolResult) and group == said.group and (weight or not before):
-            del waiting[part.call_id]
-
-
-def _has_tool_calls(said: Entry) -> bool:
-    return any(isinstance(part, ToolCall) for part in said.parts)
+        if rank is not _Rank.ENDED or call.rank is _Rank.ENDED:
+            del waiting[call_id]
 
 
 def is_mark(entry: Entry) -> bool:
@@ -218,45 +231,41 @@ def is_mark(entry: Entry) -> bool:
 
 def build_episodes(context: str, entries: Sequence[Entry]) -> list[Episode]:
     """List the episodes of a log from its messages, manual closes and the marks of reflections, ascending."""
-    found: list[Episode] = []
+    #: The messages of each episode, and by its index the reason of a manual close.
+    messages: list[list[Entry]] = []
+    closed: dict[int, str] = {}
     summaries: dict[int, str] = {}
     for entry in entries:
         if is_mark(entry) and entry.content:
             summaries[entry.episode] = entry.content
-        if entry.kind is Kind.EPISODE and found:
-            found[-1] = replace(
-                found[-1], status=EpisodeStatus.CLOSED, reason=str(entry.data.get("reason", "manual"))
-            )
-        if entry.kind is not Kind.MESSAGE or entry.replaces:
-            continue
-        if found and found[-1].ordinal == entry.episode:
-            last = found[-1]
-            found[-1] = replace(
-                last,
-                last=entry.version,
-                messages=last.messages + 1,
-                tokens=last.tokens + entry.tokens,
-                ended_at=entry.created_at,
-                status=EpisodeStatus.CLOSED if entry.closes else EpisodeStatus.OPEN,
-                reason=entry.closes,
-            )
-            continue
-        if found and found[-1].status is EpisodeStatus.OPEN:
-            found[-1] = replace(found[-1], status=EpisodeStatus.CLOSED, reason=TIME_GAP)
-        found.append(
+        elif entry.kind is Kind.EPISODE and messages:
+            closed[len(messages) - 1] = str(entry.data.get("reason", "manual"))
+        elif entry.kind is Kind.MESSAGE and not entry.replaces:
+            if messages and messages[-1][0].episode == entry.episode:
+                messages[-1].append(entry)
+                closed.pop(len(messages) - 1, None)
+            else:
+                messages.append([entry])
+
+    episodes: list[Episode] = []
+    for index, episode_messages in enumerate(messages):
+        first, last = episode_messages[0], episode_messages[-1]
+        reason = closed.get(index, last.closes)
+        if reason is None and index < len(messages) - 1:
+            reason = TIME_GAP
+        episodes.append(
             Episode(
-                id=episode_id(context, entry.episode),
-                ordinal=entry.episode,
-                status=EpisodeStatus.CLOSED if entry.closes else EpisodeStatus.OPEN,
-                first=entry.version,
-                last=entry.version,
-                messages=1,
-                tokens=entry.tokens,
-                reason=entry.closes,
-                started_at=entry.created_at,
-                ended_at=entry.created_at,
+                id=episode_id(context, first.episode),
+                ordinal=first.episode,
+                status=EpisodeStatus.OPEN if reason is None else EpisodeStatus.CLOSED,
+                first=first.version,
+                last=last.version,
+                messages=len(episode_messages),
+                tokens=sum(entry.tokens for entry in episode_messages),
+                reason=reason,
+                started_at=first.created_at,
+                ended_at=last.created_at,
+                summary=summaries.get(first.episode),
             )
         )
-    if summaries:
-        found = [replace(one, summary=summaries.get(one.ordinal)) for one in found]
-    return found
+    return episodes

@@ -39,6 +39,7 @@ from acms.model import (
     Append,
     Draft,
     Embedded,
+    Entry,
     Expect,
     Head,
     JobDraft,
@@ -59,8 +60,8 @@ from acms.session_state import SharedSession
 from acms.storage.handles import get_loop_state, get_shared_state
 from acms.write.episodes import Place, Tail, assign_episode, tail_of
 
-MERGE = 512
-"""Messages one append may hold when callers are merged."""
+MAX_MERGED = 512
+"""Messages that one append may hold when the requests of several callers are merged."""
 POLICY_SECONDS = 5.0
 """How long a policy is remembered: another process may change it."""
 
@@ -74,7 +75,7 @@ class AppendRequest:
     retry: RetryConfig
     #: The drafts are no new turns (edits, retractions): appended as they are, without moving the tail.
     rewrite: bool = False
-    #: `Head.rewrites` under which the targets of a rewrite were found to be in force.
+    #: `Head.rewrites` at which the targets of a rewrite were active.
     rewrites: int | None = None
     #: Version at which a rewrite was decided: with a fact that came since it has to be decided again.
     decided: int | None = None
@@ -84,22 +85,22 @@ class AppendRequest:
     regroups: bool = False
     #: Version at which all of it was decided: at any other one it has to be decided again.
     at: int | None = None
-    #: Puts the drafts in their places itself, behind the end of the log, and returns them with the end behind them.
+    #: Places the drafts itself, after the end of the log, and returns them with the new end.
     arrange: Callable[[Tail], tuple[Sequence[Draft], Tail]] | None = None
     #: Id of the newest message its writer has seen, None for an empty log.
     seen: Seen = ANY
     #: Close the current episode for this reason instead of appending drafts.
     close: str | None = None
-    #: How compaction is asked for; None when an append asks for none.
+    #: How compaction is requested; None if an append requests none.
     watch: CompactionRequest | None = None
-    #: Kind of the reflection that the end of an episode asks for; None when it asks for none.
+    #: Kind of the reflection that the end of an episode requests; None if it requests none.
     reflect: EpisodeReflection | None = None
-    #: Where the answer goes when the caller waits in the queue.
+    #: Receives the result if the caller waits in the queue.
     answer: asyncio.Future[Delivered | None] | None = None
 
 
 class Overtaken(ConflictError):
-    """Something was replaced or retracted since the targets were looked at: look again."""
+    """Something was replaced or retracted since the targets were read: decide again."""
 
 
 class Delivered(NamedTuple):
@@ -118,17 +119,21 @@ class Delivered(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Placed:
+class _Placement:
     """The placed drafts of a batch, and the effects of their placement."""
 
-    #: The end of the log behind them.
+    #: The end of the log after them.
     tail: Tail
-    #: Those of each request.
+    #: The drafts of each request.
     drafts: list[Sequence[Draft]] = field(default_factory=list)
     #: Ordinals of the episodes that a long silence has ended.
     gaps: list[int] = field(default_factory=list)
     #: Kind of the reflection that an ended episode asks for.
     reflects: EpisodeReflection | None = None
+
+    def count_tokens(self) -> int:
+        """Return the tokens of the placed messages."""
+        return sum([one.tokens for drafts in self.drafts for one in drafts if one.kind is Kind.MESSAGE])
 
 
 class WriteQueue:
@@ -148,11 +153,11 @@ class WriteQueue:
         self._busy = False
         #: Tasks that wait for that to end.
         self._idlers: list[asyncio.Future[None]] = []
-        #: The policy in force, and when it is asked for again.
+        #: The current policy, and when it is read again.
         self._policy: CompactionPolicy | None = None
         self._policy_until = 0.0
         #: (rewrites, epoch) of a head, and the inactive tokens of its log, less those of summaries.
-        self._hidden = (-1, -1, 0)
+        self._inactive = (-1, -1, 0)
 
     async def post(self, request: AppendRequest) -> Delivered | None:
         """Append a request; return None when there was no open episode to close."""
@@ -192,20 +197,15 @@ class WriteQueue:
         """Deliver the waiting requests until none is left."""
         try:
             while self._waiting:
-                batch = self._take()
+                batch = self._take_batch()
                 try:
                     if batch:
                         self._answer(batch, await self._append(batch))
                 except (IdempotencyMismatchError, ValidationError) as error:
-                    # Nothing was stored, and one request spoils it for all: each on its own.
                     if len(batch) == 1:
                         _fail_requests(batch, error)
-                    for request in batch if len(batch) > 1 else ():
-                        try:
-                            self._answer([request], await self._append([request]))
-                        except Exception as own:
-                            self._head = None
-                            _fail_requests([request], own)
+                    else:  # nothing was stored, and one request may have failed all of them
+                        await self._deliver_one_by_one(batch)
                 except Exception as error:
                     self._head = None
                     _fail_requests(batch, error)
@@ -217,14 +217,22 @@ class WriteQueue:
         finally:
             self._rest()
 
+    async def _deliver_one_by_one(self, batch: Sequence[AppendRequest]) -> None:
+        for request in batch:
+            try:
+                self._answer([request], await self._append([request]))
+            except Exception as error:
+                self._head = None
+                _fail_requests([request], error)
+
     def _answer(self, batch: Sequence[AppendRequest], delivered: Sequence[Delivered | None]) -> None:
         for request, one in zip(batch, delivered, strict=True):
             if request.answer is not None and not request.answer.done():
                 request.answer.set_result(one)
 
-    def _take(self) -> list[AppendRequest]:
+    def _take_batch(self) -> list[AppendRequest]:
         """Take the requests that can share one append: plain messages with distinct keys; other requests go alone."""
-        taken: list[AppendRequest] = []
+        batch: list[AppendRequest] = []
         keys: set[str] = set()
         size = 0
         while self._waiting:
@@ -232,64 +240,61 @@ class WriteQueue:
             if request.answer is not None and request.answer.cancelled():
                 self._waiting.popleft()
                 continue
-            alone = request.rewrite or request.close is not None
-            alone = alone or request.seen is not ANY or request.at is not None
-            own = {draft.key for draft in request.drafts if draft.key is not None}
-            if taken and (alone or own & keys or size + len(request.drafts) > MERGE):
+            if batch and _goes_alone(request):
                 break
-            taken.append(self._waiting.popleft())
-            keys |= own
+            request_keys = {draft.key for draft in request.drafts if draft.key is not None}
             size += len(request.drafts)
-            if alone:
+            if batch and (request_keys & keys or size > MAX_MERGED):
                 break
-        return taken
+            batch.append(self._waiting.popleft())
+            keys |= request_keys
+            if _goes_alone(request):
+                break
+        return batch
 
     async def _append(self, batch: Sequence[AppendRequest]) -> list[Delivered | None]:
+        """Append some requests in one operation; repeat it after another writer's append, and after a failure."""
+        first = batch[0]
         attempt = conflicts = 0
         lost: ACMSError | None = None
         while True:
             try:
                 return await self._try(batch)
             except IdempotencyMismatchError:
-                await self._check_that_nothing_came_after(batch[0].at)
+                await self._check_that_nothing_came_after(first.at)
                 raise
             except ConflictError:
-                seen, self._head = self._head, None
                 log_event(logging.DEBUG, "append_conflict", context=self.context, requests=len(batch))
+                known, self._head = self._head, None
                 try:
                     head, _ = await self._end_of_log()
                 except ACMSError as error:
                     if not error.retryable:
                         raise
                     continue
-                if batch[0].rewrites not in (None, head.rewrites):
-                    raise Overtaken from None
-                if batch[0].seen not in (ANY, head.last_message):
-                    raise PreconditionError(
-                        f"the newest message is {head.last_message}, not {batch[0].seen}",
-                        options=("read what came since, and decide again",),
-                    ) from None
-                conflicts = conflicts + 1 if seen is not None and seen.version == head.version else 0
+                _refuse_outdated(first, head)
+                is_same = known is not None and known.version == head.version
+                conflicts = conflicts + 1 if is_same else 0
                 if conflicts > 1:  # no other writer: the store would keep refusing
                     raise
             except ACMSError as error:
                 attempt += 1
-                retry = batch[0].retry
+                is_unknown = isinstance(error, StorageUnavailableError) and error.unknown
+                if is_unknown:
+                    lost = error
                 # The retry is placed after a head that may include this attempt: only keys identify a repeated message.
-                unknown = isinstance(error, StorageUnavailableError) and error.unknown
-                keyed = all(draft.key is not None for request in batch for draft in request.drafts)
-                lost = error if unknown else lost
-                if not error.retryable or attempt >= retry.max_attempts or (unknown and not keyed):
-                    if (
-                        lost is not None and error.retryable
-                    ):  # this failed retry does not prove that the lost attempt failed
+                may_repeat = _all_have_keys(batch) or not is_unknown
+                if not error.retryable:
+                    raise
+                if attempt >= first.retry.max_attempts or not may_repeat:
+                    if lost is not None:  # this failed retry does not prove that the lost attempt failed
                         raise lost from error
                     raise
                 self._head = None
                 log_event(
                     logging.WARNING, "append_retry", context=self.context, code=error.code, attempt=attempt
                 )
-                await asyncio.sleep(retry.delay(attempt, chance.random()))
+                await asyncio.sleep(first.retry.delay(attempt, chance.random()))
 
     async def _check_that_nothing_came_after(self, version: int | None) -> None:
         """Raise `Overtaken` if another writer has appended since something was decided at a version.
@@ -301,114 +306,128 @@ class WriteQueue:
             raise Overtaken
 
     async def _try(self, batch: Sequence[AppendRequest]) -> list[Delivered | None]:
-        known = batch[0].close is None  # closing an episode reads the tail from the store
-        head, tail = (self._head, self._tail) if self._head and known else await self._end_of_log()
-        placed = _Placed(tail)
+        first = batch[0]
+        head, tail = self._head, self._tail
+        if head is None or first.close is not None:  # closing an episode reads the tail from the store
+            head, tail = await self._end_of_log()
+        if first.close is not None and (tail.episode == 0 or tail.closed is not None):
+            return [None]
+        placement = _Placement(tail)
         for request in batch:
-            if request.at not in (None, head.version):
-                raise Overtaken
-            if request.close is not None:
-                if tail.episode == 0 or tail.closed is not None:
-                    return [None]
-                placed.drafts.append([await self._closing(request.drafts[0], tail)])
-                placed.tail = replace(tail, closed=request.close)
-                placed.reflects = request.reflect
-            elif request.rewrite:
-                await self._refuse_overtaken(request, head)
-                placed.drafts.append(request.drafts)
-                gone = [draft for draft in request.drafts if draft.kind is Kind.RETRACTION]
-                if gone and (
-                    request.regroups or tail.calls
-                ):  # an edit alone leaves calls and results as they are
-                    placed.tail = await self._rebuild(head, tail, gone)
-            elif request.arrange is not None:
-                drafts, behind = request.arrange(tail)
-                placed.drafts.append(drafts)
-                placed.tail = await self._rebuild(head, behind, drafts)
-                if any(draft.closes is not None for draft in drafts):
-                    placed.reflects = request.reflect
-            else:
-                if request.regroups:
-                    placed.tail = await self._rebuild(head, tail, request.before)
-                self._place(request, placed)
-        jobs = await self._jobs(batch[-1].watch, head, placed)
-        tail, seen = placed.tail, batch[0].seen
-        op = Append(
+            await self._place(request, head, placement)
+        jobs = await self._request_jobs(batch[-1].watch, head, placement)
+        append = Append(
             context=self.context,
-            drafts=tuple([draft for drafts in placed.drafts for draft in drafts]),
+            drafts=tuple([draft for drafts in placement.drafts for draft in drafts]),
             expect=Expect(
-                last_message=head.last_message if seen is ANY else seen,
+                last_message=head.last_message if first.seen is ANY else first.seen,
                 version=head.version,
-                rewrites=batch[0].rewrites,
+                rewrites=first.rewrites,
             ),
-            tail=tail.to_json(),
+            tail=placement.tail.to_json(),
             jobs=jobs,
         )
         self._here.appended = monotonic()
-        (result,) = await self._storage.append([op])
+        (result,) = await self._storage.append([append])
         if isinstance(result, ACMSError):
             raise result
         self._here.tell(self.context)
         self._head = result.head
-        self._tail = Tail.from_json(result.head.tail) if result.repeated else tail
-        return self._delivered(placed, jobs, result)
+        self._tail = Tail.from_json(result.head.tail) if result.repeated else placement.tail
+        return self._divide_receipt(result, placement, jobs)
+
+    async def _place(self, request: AppendRequest, head: Head, placement: _Placement) -> None:
+        """Place the drafts of a request after those placed before."""
+        if request.at not in (None, head.version):
+            raise Overtaken
+        tail = placement.tail
+        if request.close is not None:
+            placement.drafts.append([await self._with_covered_span(request.drafts[0], tail)])
+            placement.tail = replace(tail, closed=request.close)
+            placement.reflects = request.reflect
+        elif request.rewrite:
+            await self._refuse_overtaken(request, head)
+            placement.drafts.append(request.drafts)
+            retractions = [draft for draft in request.drafts if draft.kind is Kind.RETRACTION]
+            # An edit alone leaves calls and results as they are.
+            if retractions and (request.regroups or tail.calls):
+                placement.tail = await self._rebuild_tail(head, tail, retractions)
+        elif request.arrange is not None:
+            drafts, arranged = request.arrange(tail)
+            placement.drafts.append(drafts)
+            placement.tail = await self._rebuild_tail(head, arranged, drafts)
+            if any(draft.closes is not None for draft in drafts):
+                placement.reflects = request.reflect
+        else:
+            if request.regroups:
+                placement.tail = await self._rebuild_tail(head, tail, request.before)
+            self._place_messages(request, placement)
 
     async def _refuse_overtaken(self, request: AppendRequest, head: Head) -> None:
         """Raise `Overtaken` when a fact was appended after the version at which a rewrite was decided."""
-        if request.decided not in (None, head.version) and await self._storage.read(
+        if request.decided in (None, head.version):
+            return
+        facts = await self._storage.read(
             self.context, after=request.decided or 0, at=head.version, kinds=(Kind.FACT,), limit=1
-        ):
+        )
+        if facts:
             raise Overtaken
 
-    def _place(self, request: AppendRequest, placed: _Placed) -> None:
-        """Place new messages behind those placed before: in an episode, and in a tool group."""
-        tail = placed.tail
+    def _place_messages(self, request: AppendRequest, placement: _Placement) -> None:
+        """Place new messages: in an episode, and in a tool group."""
+        tail = placement.tail
         for draft in request.drafts:
-            calls = draft.parts and any(isinstance(part, ToolCall) for part in draft.parts)
-            found = assign_episode(
-                tail, draft, request.rules, f"g_{draw_token(self._entropy, 10)}" if calls else ""
-            )
-            _apply_placement(draft, found)
-            if tail.closed is None and 0 < tail.episode < found.episode:
-                placed.gaps.append(tail.episode)
-                placed.reflects = placed.reflects or request.reflect
-            if found.closes is not None:
-                placed.reflects = placed.reflects or request.reflect
-            tail = found.tail
-        placed.tail = tail
-        placed.drafts.append([*request.before, *request.drafts] if request.before else request.drafts)
+            makes_calls = draft.parts and any(isinstance(part, ToolCall) for part in draft.parts)
+            group = f"g_{draw_token(self._entropy, 10)}" if makes_calls else ""
+            place = assign_episode(tail, draft, request.rules, group)
+            _apply_placement(draft, place)
+            is_gap = tail.closed is None and 0 < tail.episode < place.episode
+            if is_gap:
+                placement.gaps.append(tail.episode)
+            if is_gap or place.closes is not None:
+                placement.reflects = placement.reflects or request.reflect
+            tail = place.tail
+        placement.tail = tail
+        placement.drafts.append([*request.before, *request.drafts] if request.before else request.drafts)
 
-    async def _jobs(
-        self, watch: CompactionRequest | None, head: Head, placed: _Placed
+    async def _request_jobs(
+        self, watch: CompactionRequest | None, head: Head, placement: _Placement
     ) -> tuple[JobDraft, ...]:
-        """Return the jobs an append requests; the tail remembers the size of the log at the last compaction request."""
-        jobs: tuple[JobDraft, ...] = ()
-        if watch is not None and (self._policy is None or self._policy.budget or self._asks_again()):
-            jobs = await self._asks(watch, head, placed.tail, placed.drafts)
-            if jobs:
-                placed.tail = replace(placed.tail, asked=head.tokens + _count_tokens(placed.drafts))
-            elif self._policy is not None and await self._outdates(self._policy, head, placed.drafts):
-                jobs = (requests.draft_compaction(self.context, watch, self._policy, force=False),)
-        if placed.reflects is not None:
-            jobs = (*jobs, requests.draft_reflection(self.context, *placed.reflects))
-        return jobs
+        """Return the jobs to enqueue in the same commit (decision 11).
 
-    def _delivered(
-        self, placed: _Placed, jobs: Sequence[JobDraft], receipt: Receipt
+        The tail remembers the size of the log at the last request for a compaction.
+        """
+        jobs: list[JobDraft] = []
+        policy = None if watch is None else await self._find_policy(watch)
+        if watch is not None and policy is not None and policy.budget:
+            is_due = await self._is_compaction_due(policy, head, placement)
+            if is_due:
+                total = head.tokens + placement.count_tokens()
+                placement.tail = replace(placement.tail, asked=total)
+            if is_due or await self._outdates_summary(policy, head, placement.drafts):
+                jobs.append(requests.draft_compaction(self.context, watch, policy, force=False))
+        if placement.reflects is not None:
+            jobs.append(requests.draft_reflection(self.context, *placement.reflects))
+        return tuple(jobs)
+
+    def _divide_receipt(
+        self, receipt: Receipt, placement: _Placement, jobs: Sequence[JobDraft]
     ) -> list[Delivered | None]:
         """Divide the receipt of an append among the requests it was made of."""
+        gaps = () if receipt.repeated else tuple(placement.gaps)
+        asked = bool(jobs) and not receipt.repeated
+        reflects = asked and placement.reflects is not None
+        if reflects and len(jobs) == 1 and self.context in self._here.reflecting:
+            asked = False  # a running reflection of this process will see it
         delivered: list[Delivered | None] = []
         start = 0
-        for drafts in placed.drafts:
-            silent = placed.gaps if drafts is placed.drafts[0] else ()
-            silences = () if receipt.repeated else tuple(silent)
-            asked = bool(jobs) and not receipt.repeated
-            ended = asked and placed.reflects is not None
-            if ended and len(jobs) == 1 and self.context in self._here.reflecting:
-                asked = False  # a running reflection of this process will see it
-            delivered.append(Delivered(drafts, receipt, start, silences, asked, ended))
+        for drafts in placement.drafts:
+            delivered.append(Delivered(drafts, receipt, start, gaps, asked, reflects))
             start += len(drafts)
+            gaps = ()  # reported once
         return delivered
+
+    # ── compaction ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def _front(self) -> StorageBackend:
@@ -416,104 +435,135 @@ class WriteQueue:
         return get_shared_state(self._storage).front or self._storage
 
     def forget_policy(self) -> None:
-        """Ask for the policy again with the next append."""
+        """Read the policy again with the next append."""
         self._policy = None
 
-    def _asks_again(self) -> bool:
-        return monotonic() > self._policy_until
-
-    async def _asks(
-        self, watch: CompactionRequest, head: Head, tail: Tail, placed: Sequence[Sequence[Draft]]
-    ) -> tuple[JobDraft, ...]:
-        """Return the compaction that an append shall ask for, in the same commit (decision 11)."""
-        if self._policy is None or self._asks_again():
-            known = await policy_levels.resolve_policy(
+    async def _find_policy(self, watch: CompactionRequest) -> CompactionPolicy:
+        if self._policy is None or monotonic() > self._policy_until:
+            resolved = await policy_levels.resolve_policy(
                 self._storage, self.context, namespace=watch.namespace, service=watch.service
             )
-            self._policy, self._policy_until = known.policy, monotonic() + POLICY_SECONDS
-        policy = self._policy
-        if not policy.budget:
-            return ()
-        total = head.tokens + _count_tokens(placed)
-        if not is_compaction_due(policy, total, total - tail.asked):
-            return ()
-        if self._hidden[:2] != (head.rewrites, head.epoch):
-            cover = await read.cover_at(self._front, self.context, head, head.version)
-            _, tokens = await count_active(self._front, self.context, head, head.version, cover)
-            self._hidden = (head.rewrites, head.epoch, head.tokens - tokens)
-        if not is_compaction_due(policy, total - self._hidden[2], total - tail.asked):
-            return ()
-        return (requests.draft_compaction(self.context, watch, policy, force=False),)
+            self._policy = resolved.policy
+            self._policy_until = monotonic() + POLICY_SECONDS
+        return self._policy
 
-    async def _outdates(
+    async def _is_compaction_due(self, policy: CompactionPolicy, head: Head, placement: _Placement) -> bool:
+        """Return whether the active log is too long; its inactive tokens are only counted if all of it is."""
+        total = head.tokens + placement.count_tokens()
+        grown = total - placement.tail.asked
+        if not is_compaction_due(policy, total, grown):
+            return False
+        if self._inactive[:2] != (head.rewrites, head.epoch):
+            cover = await read.cover_at(self._front, self.context, head, head.version)
+            _, active = await count_active(self._front, self.context, head, head.version, cover)
+            self._inactive = (head.rewrites, head.epoch, head.tokens - active)
+        return is_compaction_due(policy, total - self._inactive[2], grown)
+
+    async def _outdates_summary(
         self, policy: CompactionPolicy, head: Head, placed: Sequence[Sequence[Draft]]
     ) -> bool:
-        """Whether a message behind an active summary is replaced or retracted, and appends request compactions."""
-        rewrites = (Kind.MESSAGE, Kind.RETRACTION)
-        gone = [span for drafts in placed for one in drafts if one.kind in rewrites for span in one.replaces]
-        if not gone or not policy.enabled or not policy.budget:
+        """Return whether a message behind an active summary is replaced or retracted."""
+        replaced: list[Span] = []
+        for drafts in placed:
+            for draft in drafts:
+                if draft.kind in (Kind.MESSAGE, Kind.RETRACTION):
+                    replaced += draft.replaces
+        if not replaced or not policy.enabled:
             return False
         cover = await read.cover_at(self._front, self.context, head, head.version)
-        return any(
-            summary.kind is Kind.SUMMARY
-            and _spans_overlap(summary.replaces, gone)
-            and not _spans_overlap([(summary.version, summary.version)], gone)
-            for summary in cover.shown
-        )
+        for summary in cover.shown:
+            is_replaced = _spans_overlap([(summary.version, summary.version)], replaced)
+            is_outdated = summary.kind is Kind.SUMMARY and _spans_overlap(summary.replaces, replaced)
+            if is_outdated and not is_replaced:
+                return True
+        return False
+
+    # ── the end of the log ──────────────────────────────────────────────────────────────────────────────────────────
 
     async def _end_of_log(self) -> tuple[Head, Tail]:
         head = await self._storage.head(self.context)
-        tail = Tail.from_json(head.tail) if head.tail else Tail()
         if not head.tail and head.messages:
-            tail = await self._rebuild(head)
+            tail = await self._rebuild_tail(head)
+        else:
+            tail = Tail.from_json(head.tail)
         self._head, self._tail = head, tail
         return head, tail
 
-    async def _rebuild(self, head: Head, known: Tail | None = None, drafts: Sequence[Draft] = ()) -> Tail:
+    async def _rebuild_tail(
+        self, head: Head, known: Tail | None = None, drafts: Sequence[Draft] = ()
+    ) -> Tail:
         """Read back to the start of the last episode: after a restore, and in a fork, the head has no tail.
 
-        Of one that is `known`, what drafts behind it change anew: which calls wait for results, as far as is read.
+        Of a `known` tail only the calls that wait for results are replaced, as drafts after it change them.
         """
-        named = [span for draft in drafts if _has_call_ids(draft) for span in draft.replaces]
-        least, size = min(named, default=(head.version, 0))[0], 64
-        while True:
-            entries = await self._storage.read(
-                self.context, at=head.version, kinds=(Kind.MESSAGE, Kind.EPISODE), newest=size
-            )
-            turns = [entry.episode for entry in entries if entry.kind is Kind.MESSAGE and not entry.replaces]
-            whole = turns and (turns[0] != turns[-1] or (known is not None and len(turns) >= 64))
-            if len(entries) < size or (whole and entries[0].version <= least):
-                break
-            size *= 2
+        oldest = head.version
+        for draft in drafts:
+            if any(isinstance(part, ToolCall | ToolResult) for part in draft.parts):
+                oldest = min([oldest, *(first for first, _ in draft.replaces)])
+        entries = await self._read_last_episode(head, oldest, whole=known is None)
         after = entries[0].version if entries else head.version
         replacing = await self._storage.read(self.context, after=after, at=head.version, replacing=True)
         new = simulate_append(drafts, head.version)
         replacing += [entry for entry in new if entry.replaces]
-        found = tail_of([*entries, *new], replacing, {} if known is None else known.calls)
-        return found if known is None else replace(known, calls=found.calls, pending=found.pending)
+        if known is None:
+            return tail_of([*entries, *new], replacing)
+        tail = tail_of([*entries, *new], replacing, known.calls)
+        return replace(known, calls=tail.calls, pending=tail.pending)
 
-    async def _closing(self, draft: Draft, tail: Tail) -> Draft:
-        """Fill in the span that a manual close covers."""
+    async def _read_last_episode(self, head: Head, oldest: int, *, whole: bool) -> list[Entry]:
+        """Read the messages and closes of the last episode, and at least those since a version.
+
+        Unless the `whole` episode is needed, its newest 64 messages will do.
+        """
+        size = enough = 64  # most episodes are shorter
+        while True:
+            entries = await self._storage.read(
+                self.context, at=head.version, kinds=(Kind.MESSAGE, Kind.EPISODE), newest=size
+            )
+            if len(entries) < size:
+                return entries
+            episodes = [one.episode for one in entries if one.kind is Kind.MESSAGE and not one.replaces]
+            is_whole = bool(episodes) and episodes[0] != episodes[-1]
+            is_enough = not whole and len(episodes) >= enough
+            if (is_whole or is_enough) and entries[0].version <= oldest:
+                return entries
+            size *= 2
+
+    async def _with_covered_span(self, draft: Draft, tail: Tail) -> Draft:
+        """Return a manual close with the span of the episode that it closes."""
         size = max(16, 2 * tail.turns)
         while True:
             entries = await self._storage.read(self.context, kinds=(Kind.MESSAGE,), newest=size)
-            turns = [entry for entry in entries if not entry.replaces]
-            own = [entry.version for entry in turns if entry.episode == tail.episode]
-            if len(own) >= tail.turns or len(entries) < size:
-                return replace(draft, covers=(own[0], own[-1]), episode=tail.episode)
+            versions = [one.version for one in entries if one.episode == tail.episode and not one.replaces]
+            if len(versions) >= tail.turns or len(entries) < size:
+                return replace(draft, covers=(versions[0], versions[-1]), episode=tail.episode)
             size *= 2
+
+
+def _goes_alone(request: AppendRequest) -> bool:
+    """Return whether a request was decided at a state of the log, or changes more than its end."""
+    if request.rewrite or request.close is not None:
+        return True
+    return request.seen is not ANY or request.at is not None
+
+
+def _all_have_keys(batch: Sequence[AppendRequest]) -> bool:
+    return all(draft.key is not None for request in batch for draft in request.drafts)
+
+
+def _refuse_outdated(request: AppendRequest, head: Head) -> None:
+    """Raise an error when a request was decided at an earlier state of the log than this."""
+    if request.rewrites not in (None, head.rewrites):
+        raise Overtaken from None
+    if request.seen not in (ANY, head.last_message):
+        raise PreconditionError(
+            f"the newest message is {head.last_message}, not {request.seen}",
+            options=("read what came since, and decide again",),
+        ) from None
 
 
 def _spans_overlap(some: Sequence[Span], others: Sequence[Span]) -> bool:
     return any(first <= end and start <= last for first, last in some for start, end in others)
-
-
-def _has_call_ids(draft: Draft) -> bool:
-    return any(isinstance(part, ToolCall | ToolResult) for part in draft.parts)
-
-
-def _count_tokens(placed: Sequence[Sequence[Draft]]) -> int:
-    return sum([draft.tokens for drafts in placed for draft in drafts if draft.kind is Kind.MESSAGE])
 
 
 def _apply_placement(draft: Draft, place: Place) -> None:
@@ -541,32 +591,31 @@ def write_queue(storage: StorageBackend, context: str, entropy: Entropy) -> Writ
 
 
 def receipts_of(
-    context: str,
-    delivered: Delivered,
-    embedded: Embedded,
-    drafts: Sequence[Draft],
-    versions: Sequence[int] | None,
+    context: str, delivered: Delivered, embedded: Embedded, repeated: Sequence[Entry] = ()
 ) -> list[MessageReceipt]:
-    """Return the receipt of each message; without `versions` they follow the first of the append."""
+    """Return the receipt of each delivered message; `repeated` are the stored ones if it was a repetition."""
     receipt, start = delivered.receipt, delivered.start
-    found: list[MessageReceipt] = []
-    for offset, draft in enumerate(drafts, start):
+    messages: Sequence[Draft] = repeated or delivered.drafts
+    receipts: list[MessageReceipt] = []
+    for offset, draft in enumerate(messages, start):
         position = receipt.positions[offset]
         assert position is not None  # only facts and the like have none
-        one = MessageReceipt(
-            message_id=receipt.ids[offset],
-            version=receipt.versions[0] + offset if versions is None else versions[offset - start],
-            position=position,
-            chain_hash=receipt.chains[offset].hex(),
-            episode_id=episode_id(context, draft.episode),
-            tokens=draft.tokens,
-            markers=draft.markers,
-            durability=receipt.durability,
-            embedded=embedded,
-            repeated=receipt.repeated,
+        version = draft.version if isinstance(draft, Entry) else receipt.versions[0] + offset
+        receipts.append(
+            MessageReceipt(
+                message_id=receipt.ids[offset],
+                version=version,
+                position=position,
+                chain_hash=receipt.chains[offset].hex(),
+                episode_id=episode_id(context, draft.episode),
+                tokens=draft.tokens,
+                markers=draft.markers,
+                durability=receipt.durability,
+                embedded=embedded,
+                repeated=receipt.repeated,
+            )
         )
-        found.append(one)
-    return found
+    return receipts
 
 
 class Writer:
@@ -574,7 +623,7 @@ class Writer:
 
     def __init__(self, shared: SharedSession) -> None:
         self._shared = shared
-        #: Kept, so that what they remember of the end of the log is.
+        #: Kept alive, because they remember the end of the log.
         self._queues: PerLoop[WriteQueue] = PerLoop()
 
     def post(self, context: str, request: AppendRequest) -> Coroutine[Any, Any, Delivered | None]:
@@ -586,7 +635,7 @@ class Writer:
         return queue.post(request)
 
     def forget_policy(self, context: str) -> None:
-        """Let the next append ask for the policy again."""
+        """Let the next append read the policy again."""
         write_queue(self._shared.handle, context, os.urandom).forget_policy()
 
     async def idle(self) -> None:
@@ -612,10 +661,11 @@ class Writer:
         if shared.indexes.due:
             await shared.indexes.flush(everything=False)
         first = receipt.versions[0] + delivered.start
-        said = [one for one in enumerate(delivered.drafts, first) if one[1].kind is Kind.MESSAGE]
-        if shared.embedding is None or not said:
+        versions = enumerate(delivered.drafts, first)
+        messages = [(version, draft) for version, draft in versions if draft.kind is Kind.MESSAGE]
+        if shared.embedding is None or not messages:
             return "stored"
-        return shared.embedding.put(context, receipt.head.epoch, said, shared.indexes.learn)
+        return shared.embedding.put(context, receipt.head.epoch, messages, shared.indexes.learn)
 
     async def rewrite(
         self, context: str, drafts: Sequence[Draft], head: Head, *, regroups: bool = False

@@ -15,7 +15,7 @@ from acms.log import facts as rules
 from acms.log import policy
 from acms.log.encoding import parse_entry_id
 from acms.log.facts import REVOKED
-from acms.log.in_force import Cover
+from acms.log.in_force import UNDO, Cover
 from acms.log.read import cover_at, find_profile
 from acms.model import Append, Context, Draft, Entry, Expect, Kind, Origin, Span
 from acms.ports import StorageBackend
@@ -32,6 +32,20 @@ class Rewrite:
     undone: str | None = None
     #: Whether a fact goes only when all that it was made from goes.
     whole: bool = False
+
+
+def draft_retraction(
+    spans: Iterable[Span], sources: Iterable[str], reason: str, by: str | None = None
+) -> Draft:
+    """Return the retraction of some spans; `by` is the id of the rewrite of another log that caused it."""
+    return Draft(
+        kind=Kind.RETRACTION,
+        created_at=datetime.now(UTC),
+        origin=Origin.DERIVED,
+        replaces=tuple(spans),
+        sources=tuple(sources),
+        data={"reason": reason} if by is None else {"reason": reason, "by": by},
+    )
 
 
 async def plan_rewrite(
@@ -68,24 +82,26 @@ async def with_facts(
     gone: frozenset[str],
 ) -> tuple[Draft, ...]:
     """Return edits and retractions, followed by the retirement of the facts made from the messages that go."""
-    made = await storage.read(context, at=version, kinds=(Kind.FACT,))
-    if not made:
+    facts = await storage.read(context, at=version, kinds=(Kind.FACT,))
+    if not facts:
         return tuple(drafts)
-    after = cover.then(rules.simulate_append(drafts, version))
-    cited = gone.union(
-        *[_citable_ids(entry) for entry in await storage.get(sorted(gone)) if entry is not None]
-    )
-    revoked = rules.find_revoked_facts(made, after, cited)
-    found = (*drafts, _revocation_draft(revoked, gone)) if revoked else tuple(drafts)
-    clash = rules.find_collision(made, cover, cover.then(rules.simulate_append(found, version)))
+    cited = set(gone)
+    for entry in await storage.get(sorted(gone)):
+        if entry is not None and not entry.replaces:  # facts of a log may cite the original of a copy
+            cited.update(entry.sources)
+    after = _cover_after(cover, drafts, version)
+    revoked = rules.find_revoked_facts(facts, after, frozenset(cited))
+    if revoked:
+        drafts = (*drafts, _draft_revocation(revoked, gone))
+    clash = rules.find_collision(facts, cover, _cover_after(cover, drafts, version))
     if clash is not None:
         raise _collision_error(*clash)
-    return found
+    return tuple(drafts)
 
 
-def _citable_ids(entry: Entry) -> tuple[str, ...]:
-    """Return the ids under which facts of a log may cite a message: its own, and of a copy those of the original."""
-    return (entry.id,) if entry.replaces else (entry.id, *entry.sources)
+def _cover_after(cover: Cover, drafts: Sequence[Draft], version: int) -> Cover:
+    """Return the cover after drafts are appended behind a version."""
+    return cover.then(rules.simulate_append(drafts, version))
 
 
 def _is_revocation(entry: Entry) -> bool:
@@ -101,39 +117,30 @@ def _collision_error(fact: Entry, other: Entry) -> ConflictError:
     )
 
 
-def _revocation_draft(revoked: Iterable[Entry], gone: Iterable[str], by: str | None = None) -> Draft:
-    return Draft(
-        kind=Kind.RETRACTION,
-        created_at=datetime.now(UTC),
-        origin=Origin.DERIVED,
-        replaces=rules.single_spans(revoked),
-        sources=tuple(sorted(gone)),
-        data={"reason": REVOKED} if by is None else {"reason": REVOKED, "by": by},
-    )
+def _draft_revocation(revoked: Iterable[Entry], gone: Iterable[str], by: str | None = None) -> Draft:
+    return draft_retraction(rules.single_spans(revoked), sorted(gone), REVOKED, by)
 
 
-async def propagate_to_profile(storage: StorageBackend, namespace: str, done: Rewrite, by: str) -> None:
+async def propagate_to_profile(storage: StorageBackend, namespace: str, rewrite: Rewrite, by: str) -> None:
     """Apply a rewrite of a session to the profile of its namespace; `by` is the id of the rewrite's entry.
 
     Retires the profile's facts made from removed messages, and restores those that an undone rewrite had retired.
     """
-    if not done.gone and done.undone is None:
+    if not rewrite.gone and rewrite.undone is None:
         return
-    known = await find_profile(storage, namespace)
-    while known is not None:
-        head = await storage.head(known.id)
-        made = await storage.read(known.id, at=head.version, kinds=(Kind.FACT,))
-        if not made:
+    profile = await find_profile(storage, namespace)
+    while profile is not None:
+        head = await storage.head(profile.id)
+        facts = await storage.read(profile.id, at=head.version, kinds=(Kind.FACT,))
+        if not facts:
             return
-        cover = await cover_at(storage, known.id, head, head.version)
-        drafts = await _with_private_revocations(
-            storage, made, cover, _profile_drafts(made, cover, done, by, head.version), head.version
-        )
+        cover = await cover_at(storage, profile.id, head, head.version)
+        drafts = _profile_drafts(facts, cover, rewrite, by, head.version)
+        drafts = await _with_private_revocations(storage, facts, cover, drafts, head.version)
         if not drafts:
             return
-        (result,) = await storage.append(
-            [Append(context=known.id, drafts=drafts, expect=Expect(version=head.version))]
-        )
+        append = Append(context=profile.id, drafts=drafts, expect=Expect(version=head.version))
+        (result,) = await storage.append([append])
         if not isinstance(result, ACMSError):
             return
         if type(result) is not ConflictError:
@@ -147,12 +154,14 @@ async def forget_in_profile(
 
     Retires the profile's facts made from messages of this session alone; facts with other sources stay.
     """
-    known = await find_profile(storage, namespace)
-    if known is None or known.id == context:
+    profile = await find_profile(storage, namespace)
+    if profile is None or profile.id == context:
         return
-    made = await storage.read(known.id, kinds=(Kind.FACT,))
-    gone = frozenset(id for fact in made if _comes_only_from(fact, context, upto) for id in fact.sources)
-    await propagate_to_profile(storage, namespace, Rewrite((), gone, whole=True), by)
+    gone: set[str] = set()
+    for fact in await storage.read(profile.id, kinds=(Kind.FACT,)):
+        if _comes_only_from(fact, context, upto):
+            gone.update(fact.sources)
+    await propagate_to_profile(storage, namespace, Rewrite((), frozenset(gone), whole=True), by)
 
 
 async def set_private(storage: StorageBackend, context: str, private: bool) -> None:
@@ -173,28 +182,29 @@ async def follow_private(storage: StorageBackend, context: Context) -> None:
 
 async def _with_private_revocations(
     storage: StorageBackend,
-    made: Sequence[Entry],
+    facts: Sequence[Entry],
     before: Cover,
     drafts: tuple[Draft, ...],
     version: int,
 ) -> tuple[Draft, ...]:
     """Return the drafts for a profile, extended so that facts known only from private sessions stay retired."""
     while True:
-        after = before.then(rules.simulate_append(drafts, version))
-        back = [
-            fact
-            for fact in made
-            if fact.sources and before.by(fact.version) is not None and after.by(fact.version) is None
-        ]
-        gone = frozenset([id for fact in back if await _is_private(storage, fact) for id in fact.sources])
-        revoked = rules.find_revoked_facts(made, after, gone, whole=True) if gone else ()
+        after = _cover_after(before, drafts, version)
+        gone: set[str] = set()
+        for fact in facts:
+            is_restored = before.by(fact.version) is not None and after.by(fact.version) is None
+            if fact.sources and is_restored and await _is_private(storage, fact):
+                gone.update(fact.sources)
+        revoked = rules.find_revoked_facts(facts, after, frozenset(gone), whole=True) if gone else ()
         if not revoked:
             return drafts
-        drafts = (*drafts, _revocation_draft(revoked, gone, policy.PRIVATE))
+        drafts = (*drafts, _draft_revocation(revoked, gone, policy.PRIVATE))
 
 
 async def _is_private(storage: StorageBackend, fact: Entry) -> bool:
-    for owner in {place[0] for place in map(parse_entry_id, fact.sources) if place is not None}:
+    """Whether all sessions that a fact was made from are private."""
+    origins = [parse_entry_id(id) for id in fact.sources]
+    for owner in {origin[0] for origin in origins if origin is not None}:
         try:
             context = await storage.context(owner)
         except SessionNotFoundError:
@@ -206,48 +216,48 @@ async def _is_private(storage: StorageBackend, fact: Entry) -> bool:
 
 def _comes_only_from(fact: Entry, context: str, upto: int) -> bool:
     """Whether all that a fact was made from is of one context, up to a version."""
-    places = [parse_entry_id(id) for id in fact.sources]
-    return all(place is not None and place[0] == context and place[1] <= upto for place in places)
+    for origin in map(parse_entry_id, fact.sources):
+        if origin is None or origin[0] != context or origin[1] > upto:
+            return False
+    return True
 
 
 def _profile_drafts(
-    made: Sequence[Entry], cover: Cover, done: Rewrite, by: str, version: int
+    facts: Sequence[Entry], cover: Cover, rewrite: Rewrite, by: str, version: int
 ) -> tuple[Draft, ...]:
-    back = [
-        one
-        for one in cover.replacing
-        if done.undone is not None and one.data.get("by") == done.undone and cover.by(one.version) is None
-    ]
-    undo = Draft(
-        kind=Kind.RETRACTION,
-        created_at=datetime.now(UTC),
-        origin=Origin.DERIVED,
-        replaces=rules.single_spans(back),
-        sources=tuple(one.id for one in back),
-        data={"reason": "undo"},
-    )
-    drafts = _with_revocation((undo,), made, cover, done, by, version)
-    if back and rules.find_collision(made, cover, cover.then(rules.simulate_append(drafts, version))) is None:
-        return drafts
-    return _with_revocation((), made, cover, done, by, version)  # an undo does not override later facts
+    """Return the drafts that apply a rewrite to a profile."""
+    caused: list[Entry] = []
+    if rewrite.undone is not None:
+        for entry in cover.replacing:
+            if entry.data.get("by") == rewrite.undone and cover.by(entry.version) is None:
+                caused.append(entry)
+    if caused:
+        undo = draft_retraction(rules.single_spans(caused), [entry.id for entry in caused], UNDO)
+        drafts = _with_revocation((undo,), facts, cover, rewrite, by, version)
+        if rules.find_collision(facts, cover, _cover_after(cover, drafts, version)) is None:
+            return drafts
+    return _with_revocation((), facts, cover, rewrite, by, version)  # an undo does not override later facts
 
 
 def _with_revocation(
-    first: tuple[Draft, ...],
-    made: Sequence[Entry],
+    drafts: tuple[Draft, ...],
+    facts: Sequence[Entry],
     cover: Cover,
-    done: Rewrite,
+    rewrite: Rewrite,
     by: str,
     version: int,
 ) -> tuple[Draft, ...]:
-    after = cover.then(rules.simulate_append(first, version))
-    revoked = rules.find_revoked_facts(made, after, done.gone, whole=done.whole)
-    return (*first, _revocation_draft(revoked, done.gone, by)) if revoked else first
+    after = _cover_after(cover, drafts, version)
+    revoked = rules.find_revoked_facts(facts, after, rewrite.gone, whole=rewrite.whole)
+    return (*drafts, _draft_revocation(revoked, rewrite.gone, by)) if revoked else drafts
 
 
 def spans_with_predecessors(
-    targets: Sequence[Entry], made: Iterable[Entry], cover: Cover
+    targets: Iterable[Entry], facts: Iterable[Entry], cover: Cover
 ) -> tuple[Span, ...]:
     """Return the spans of facts that are retracted and of all facts they supersede."""
-    found = rules.Succession(made, cover)
-    return rules.single_spans([one for target in targets for one in (target, *found.chain(target))])
+    history = rules.FactHistory(facts, cover)
+    retracted: list[Entry] = []
+    for target in targets:
+        retracted += [target, *history.chain(target)]
+    return rules.single_spans(retracted)

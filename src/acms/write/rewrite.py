@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from acms.errors import ConflictError, ExpiredError, GoneError, PreconditionError, ValidationError
@@ -23,7 +24,7 @@ from acms.write import retirement
 from acms.write.queue import Writer
 
 DETECTED = (Origin.USER, Origin.ASSISTANT)
-"""Whose texts are searched for markers."""
+"""Origins of the messages that are searched for markers."""
 
 
 async def retract_by_id(
@@ -36,52 +37,49 @@ async def retract_by_id(
         if is_record(target):
             return await undo_merge(shared, writer, context, target)
         edit = cover.edit_of(target)
+        spans, targets = await _find_group(shared.storage, context, target, edit, alone=alone)
         by = cover.by(target.version)
-        members = [target]
-        grouped = target.group is not None or (edit is not None and edit.group is not None)
-        if grouped and not alone and not target.replaces:
-            members = await shared.storage.read(context, kinds=(Kind.MESSAGE,))
-        spans = group_spans(target, members)
-        if (
-            edit is not None and edit.group != target.group
-        ):  # it called or answered nothing before it was edited
-            spans = (*spans, *group_spans(edit, members))
-        targets = [one for one in members if (one.version, one.version) in spans]
-        if edit is not None:
-            spans, targets = (*spans, *edit.replaces, (edit.version, edit.version)), [*targets, edit]
         if by is not None and edit is None:
-            # Repeat the profile update: the first attempt may have been interrupted after its commit.
-            first = next(one for one in cover.replacing if one.version == by)
-            edits = [one for one in cover.replacing if (one.version, one.version) in first.replaces]
-            gone = frozenset(one.id for one in (*targets, *edits) if one.kind is Kind.MESSAGE)
-            again = retirement.Rewrite((), gone, target.id)
-            await retirement.propagate_to_profile(shared.storage, shared.namespace, again, first.id)
+            await _repeat_profile_update(shared, cover, target, targets, by)
             return by
         if target.kind is Kind.FACT:
-            made = await shared.storage.read(context, at=head.version, kinds=(Kind.FACT,))
-            shown = await cover_at(shared.storage, context, head, head.version)
-            spans = retirement.spans_with_predecessors([target], made, shown)
-        draft = Draft(
-            kind=Kind.RETRACTION,
-            created_at=datetime.now(UTC),
-            origin=Origin.DERIVED,
-            replaces=spans,
-            sources=(target.id,),
-            data={"reason": reason},
-        )
-        receipt = await _append_rewrite(
-            shared,
-            writer,
-            context,
-            draft,
-            head,
-            draft.sources,
-            reason,
-            gone=targets,
-            undone=target if edit is None else None,
-        )
+            facts = await shared.storage.read(context, at=head.version, kinds=(Kind.FACT,))
+            reading_cover = await cover_at(shared.storage, context, head, head.version)
+            spans = retirement.spans_with_predecessors([target], facts, reading_cover)
+        draft = retirement.draft_retraction(spans, (target.id,), reason)
+        undone = target if edit is None else None
+        receipt = await _append_rewrite(shared, writer, context, draft, head, gone=targets, undone=undone)
         if receipt is not None:
             return receipt.versions[0]
+
+
+async def _find_group(
+    storage: StorageBackend, context: str, target: Entry, edit: Entry | None, *, alone: bool
+) -> tuple[tuple[Span, ...], list[Entry]]:
+    """Return the spans to retract with an entry and its edit, and their entries: with the rest of its tool group."""
+    members = [target]
+    is_grouped = target.group is not None or (edit is not None and edit.group is not None)
+    if is_grouped and not alone and not target.replaces:
+        members = await storage.read(context, kinds=(Kind.MESSAGE,))
+    spans = group_spans(target, members)
+    if edit is not None and edit.group != target.group:  # it called or answered nothing before it was edited
+        spans += group_spans(edit, members)
+    targets = [entry for entry in members if (entry.version, entry.version) in spans]
+    if edit is not None:
+        spans += (*edit.replaces, (edit.version, edit.version))
+        targets.append(edit)
+    return spans, targets
+
+
+async def _repeat_profile_update(
+    shared: SharedSession, cover: Cover, target: Entry, targets: Sequence[Entry], by: int
+) -> None:
+    """Repeat the profile update of a retraction: the first attempt may have been interrupted after its commit."""
+    retraction = next(entry for entry in cover.replacing if entry.version == by)
+    edits = [one for one in cover.replacing if (one.version, one.version) in retraction.replaces]
+    gone = frozenset(entry.id for entry in (*targets, *edits) if entry.kind is Kind.MESSAGE)
+    rewrite = retirement.Rewrite((), gone, target.id)
+    await retirement.propagate_to_profile(shared.storage, shared.namespace, rewrite, retraction.id)
 
 
 async def withdraw_entries(
@@ -98,21 +96,17 @@ async def withdraw_entries(
         assert context is not None
         head = await shared.storage.head(context)
         cover = await cover_at(shared.storage, context, head, head.version, searchable=True)
-        found = await _collect_affected(shared.storage, context, cover, entries)
-        if not found:
+        affected = await _collect_affected(shared.storage, context, cover, entries)
+        if not affected:
             return await retract_by_id(shared, writer, entries[0].id, reason=reason, alone=True)
-        spans = {(one.version, one.version) for one in found}
-        draft = Draft(
-            kind=Kind.RETRACTION,
-            created_at=datetime.now(UTC),
-            origin=Origin.DERIVED,
-            replaces=tuple(sorted(spans.union(*[one.replaces for one in found if one.kind is Kind.MESSAGE]))),
-            sources=tuple([one.id for one in found if one.kind is Kind.SUMMARY or not one.replaces]),
-            data={"reason": reason},
-        )
-        receipt = await _append_rewrite(
-            shared, writer, context, draft, head, draft.sources, reason, gone=found
-        )
+        spans: set[Span] = set()
+        for entry in affected:
+            spans.add((entry.version, entry.version))
+            if entry.kind is Kind.MESSAGE:
+                spans.update(entry.replaces)
+        sources = [one.id for one in affected if one.kind is Kind.SUMMARY or not one.replaces]
+        draft = retirement.draft_retraction(sorted(spans), sources, reason)
+        receipt = await _append_rewrite(shared, writer, context, draft, head, gone=affected)
         if receipt is not None:
             return receipt.versions[0]
 
@@ -121,23 +115,24 @@ async def _collect_affected(
     storage: StorageBackend, context: str, cover: Cover, entries: Sequence[Entry]
 ) -> list[Entry]:
     """Return the active entries to retract with some entries: these, their edits, and the messages behind summaries."""
-    found: dict[int, Entry] = {}
+    affected: dict[int, Entry] = {}
     waiting = list(entries)
     while waiting:
         entry = waiting.pop()
         if entry.kind is Kind.MESSAGE and entry.replaces:
-            said = anchor_version(entry)
-            waiting += await storage.read(context, at=said, after=said - 1)
+            original = anchor_version(entry)
+            waiting += await storage.read(context, at=original, after=original - 1)
             continue
-        edit = cover.edit_of(entry) or entry
-        by = cover.by(edit.version)
-        if edit.version in found or (by is not None and by not in found):
+        current = cover.edit_of(entry) or entry
+        by = cover.by(current.version)
+        if current.version in affected or (by is not None and by not in affected):
             continue
-        found |= {entry.version: entry, edit.version: edit}
+        affected[entry.version] = entry
+        affected[current.version] = current
         for first, last in entry.replaces:
             rows = await storage.read(context, at=last, after=first - 1, kinds=SHOWN)
             waiting += [row for row in rows if row.kind is Kind.SUMMARY or not row.replaces]
-    return [found[version] for version in sorted(found)]
+    return [affected[version] for version in sorted(affected)]
 
 
 async def append_undo(
@@ -154,27 +149,18 @@ async def append_undo(
 
     One of several entries has all their `spans`, and the entries themselves as `gone`.
     """
-    draft = Draft(
-        kind=Kind.RETRACTION,
-        created_at=datetime.now(UTC),
-        origin=Origin.DERIVED,
-        replaces=spans or ((entry.version, entry.version),),
-        sources=(entry.id,),
-        data={"reason": UNDO},
-    )
-    return await _append_rewrite(
-        shared, writer, context, draft, head, draft.sources, UNDO, gone=gone or [entry], undone=entry
-    )
+    draft = retirement.draft_retraction(spans or ((entry.version, entry.version),), (entry.id,), UNDO)
+    return await _append_rewrite(shared, writer, context, draft, head, gone=gone or [entry], undone=entry)
 
 
 async def undo_merge(shared: SharedSession, writer: Writer, context: str, record: Entry) -> int:
-    """Take back all that a merge has appended, by its record; return the version of the retraction."""
+    """Undo everything that a merge has appended, by its record; return the version of the retraction."""
     storage = shared.storage
     first, last = record.batch, record.version
     while True:
         head = await storage.head(context)
         cover = await cover_at(storage, context, head, head.version)
-        by_version = {one.version: one for one in cover.replacing}
+        by_version = {entry.version: entry for entry in cover.replacing}
         by = cover.by(last)
         if by is not None:
             if await is_undone_by(shared, record, by_version[by]):
@@ -184,9 +170,11 @@ async def undo_merge(shared: SharedSession, writer: Writer, context: str, record
             later = by_version.get(cover.by(version) or 0)
             if later is not None and later.version > last and later.kind is not Kind.RETRACTION:
                 raise superseded_error(version, later.version)
-        came = await storage.read(context, after=first - 1, at=last)
-        await refuse_expired(storage, context, came, cover)
-        receipt = await append_undo(shared, writer, context, record, head, spans=((first, last),), gone=came)
+        merged = await storage.read(context, after=first - 1, at=last)
+        await refuse_expired(storage, context, merged, cover)
+        receipt = await append_undo(
+            shared, writer, context, record, head, spans=((first, last),), gone=merged
+        )
         if receipt is not None:
             return receipt.versions[0]
 
@@ -228,25 +216,23 @@ async def _append_rewrite(
     context: str,
     draft: Draft,
     head: Head,
-    ids: Sequence[str],
-    reason: str,
     *,
     gone: Sequence[Entry],
     undone: Entry | None = None,
 ) -> Receipt | None:
     """Append a rewrite with its effects on facts; None after a concurrent write: decide again."""
     cover = await cover_at(shared.storage, context, head, head.version, searchable=True)
-    done = await retirement.plan_rewrite(
+    rewrite = await retirement.plan_rewrite(
         shared.storage, context, draft, cover, version=head.version, gone=gone, undone=undone
     )
-    regroups = any(one.group is not None or one.replaces for one in gone)
-    delivered = await writer.rewrite(context, done.drafts, head, regroups=regroups)
+    regroups = any(entry.group is not None or entry.replaces for entry in gone)
+    delivered = await writer.rewrite(context, rewrite.drafts, head, regroups=regroups)
     if delivered is None:
         return None
     receipt = delivered.receipt
-    await retirement.propagate_to_profile(shared.storage, shared.namespace, done, receipt.ids[0])
-    for id in ids:
-        shared.rewritten(context, receipt.versions[0], id, reason)
+    await retirement.propagate_to_profile(shared.storage, shared.namespace, rewrite, receipt.ids[0])
+    for id in draft.sources:
+        shared.rewritten(context, receipt.versions[0], id, draft.data.get("reason", "replaced"))
     return receipt
 
 
@@ -258,13 +244,7 @@ async def retract_all(shared: SharedSession, writer: Writer, *, reason: str) -> 
         head = None if context is None else await shared.storage.head(context)
         if context is None or head is None or head.version == 0:
             return 0
-        draft = Draft(
-            kind=Kind.RETRACTION,
-            created_at=datetime.now(UTC),
-            origin=Origin.DERIVED,
-            replaces=((1, head.version),),
-            data={"reason": reason},
-        )
+        draft = retirement.draft_retraction([(1, head.version)], (), reason)
         delivered = await writer.rewrite(context, [draft], head, regroups=True)
         if delivered is not None:
             receipt = delivered.receipt
@@ -274,15 +254,6 @@ async def retract_all(shared: SharedSession, writer: Writer, *, reason: str) -> 
             return receipt.versions[0]
 
 
-def _check_readable(id: str, target: Entry, cover: Cover) -> None:
-    anew = "store the corrected text as a new message"
-    if target.state is not State.LIVE:
-        raise GoneError(f"the content of {id} is gone", options=(anew,))
-    by = cover.by(target.version)
-    if by is not None:
-        raise GoneError(f"{id} is out of force", options=(f"undo version {by} first", anew))
-
-
 async def replace_message(
     shared: SharedSession, writer: Writer, id: str, content: str, *, sha256: str | None = None
 ) -> str:
@@ -290,52 +261,63 @@ async def replace_message(
     content = validation.validate_text(content, "content")
     expected = None if sha256 is None else validation.validate_name(sha256, "sha256").lower()
     while True:
-        context, target, cover, head = await _find_target(shared, id)
-        before = [target, *cover.edits(target)]
-        target = cover.edit_of(target) or target
-        if target.kind is not Kind.MESSAGE or target.role is None:
-            raise ValidationError(
-                f"is a {target.kind.value}, only messages can be replaced", field="message_id"
-            )
-        _check_readable(id, target, cover)
-        if expected not in (
-            None,
-            hashlib.sha256(target.content.encode("utf-8", "surrogatepass")).hexdigest(),
-        ):
-            raise PreconditionError(
-                f"{id} says something else by now", options=("read it again, and decide again",)
-            )
-        parts, text = _edit_parts(target, content)
-        if shared.config.privacy.redact_before_persist:
-            from acms.privacy.redact_entry import redact_message  # the rules come with it
-
-            mode = stored_mode(shared.config.privacy.mode, target.privacy)
-            text, parts, _ = redact_message(text, parts, mode)
-        detects = shared.config.auto_detect_markers and target.origin in DETECTED
-        kept = target.markers if not target.detected else ()
-        found = detect_markers(text, shared.patterns) if detects and not kept else ()
-        draft = Draft(
-            content=text,
-            created_at=datetime.now(UTC),
-            tokens=shared.counter.count(text) + media_tokens(parts),
-            origin=target.origin,
-            privacy=target.privacy,
-            role=target.role,
-            actor=target.actor,
-            parts=parts,
-            markers=kept or found,
-            detected=bool(found) and not kept,
-            episode=target.episode,
-            group=target.group,
-            replaces=(*target.replaces, (target.version, target.version)),
-            sources=(target.id,),
-            metadata=target.metadata,
-        )
-        receipt = await _append_rewrite(
-            shared, writer, context, draft, head, draft.sources, "replaced", gone=before
-        )
+        context, original, cover, head = await _find_target(shared, id)
+        target = cover.edit_of(original) or original
+        _check_replaceable(id, target, cover, expected)
+        draft = _draft_edit(shared, target, content)
+        gone = [original, *cover.edits(original)]
+        receipt = await _append_rewrite(shared, writer, context, draft, head, gone=gone)
         if receipt is not None:
             return receipt.ids[0]
+
+
+def _check_replaceable(id: str, target: Entry, cover: Cover, expected: str | None) -> None:
+    """Raise an error unless an entry is an active message with its content, which has the expected digest."""
+    if target.kind is not Kind.MESSAGE or target.role is None:
+        raise ValidationError(f"is a {target.kind.value}, only messages can be replaced", field="message_id")
+    advice = "store the corrected text as a new message"
+    if target.state is not State.LIVE:
+        raise GoneError(f"the content of {id} is gone", options=(advice,))
+    by = cover.by(target.version)
+    if by is not None:
+        raise GoneError(f"{id} is out of force", options=(f"undo version {by} first", advice))
+    digest = hashlib.sha256(target.content.encode("utf-8", "surrogatepass")).hexdigest()
+    if expected is not None and expected != digest:
+        raise PreconditionError(
+            f"{id} says something else by now", options=("read it again, and decide again",)
+        )
+
+
+def _draft_edit(shared: SharedSession, target: Entry, content: str) -> Draft:
+    """Return the edit of a message with another text."""
+    config = shared.config
+    parts, text = _edit_parts(target, content)
+    if config.privacy.redact_before_persist:
+        from acms.privacy.redact_entry import redact_message  # the rules come with it
+
+        mode = stored_mode(config.privacy.mode, target.privacy)
+        text, parts, _ = redact_message(text, parts, mode)
+    markers = () if target.detected else target.markers
+    detected: tuple[str, ...] = ()
+    if not markers and config.auto_detect_markers and target.origin in DETECTED:
+        detected = detect_markers(text, shared.patterns)
+    return Draft(
+        content=text,
+        created_at=datetime.now(UTC),
+        tokens=shared.counter.count(text) + media_tokens(parts),
+        origin=target.origin,
+        privacy=target.privacy,
+        role=target.role,
+        actor=target.actor,
+        parts=parts,
+        markers=markers or detected,
+        detected=bool(detected),
+        episode=target.episode,
+        group=target.group,
+        replaces=(*target.replaces, (target.version, target.version)),
+        sources=(target.id,),
+        metadata=target.metadata,
+    )
 
 
 async def _find_target(shared: SharedSession, id: str) -> tuple[str, Entry, Cover, Head]:
@@ -354,16 +336,16 @@ def _edit_parts(target: Entry, content: str) -> tuple[tuple[Part, ...], str]:
     if not target.parts:
         return validation.build_message_parts(target.role, content, None, None, None)
     parts: list[Part] = []
-    done = False
+    is_replaced = False
     for part in target.parts:
-        if not done and isinstance(part, Text):
+        if isinstance(part, Text) and not is_replaced:
             parts.append(Text(content))
-            done = True
-        elif not done and isinstance(part, ToolResult):
-            parts.append(ToolResult(part.call_id, content, part.is_error))
-            done = True
+            is_replaced = True
+        elif isinstance(part, ToolResult) and not is_replaced:
+            parts.append(replace(part, output=content))
+            is_replaced = True
         elif not isinstance(part, Text):
             parts.append(part)
-    if not done:
+    if not is_replaced:
         parts.insert(0, Text(content))
     return tuple(parts), validation.validate_text(validation.canonical_text(parts), "content")
