@@ -137,7 +137,7 @@ def test_t28_items_and_their_joined_text_never_exceed_the_budget(made: Made) -> 
     assert all(item.token_count >= 0 for item in made.items)
     assert joined(made.items) == results.join_items(made.items)
     for _ in range(2):  # what was counted is kept
-        assert made.frame.joined(made.items) == made.counter.count(joined(made.items))
+        assert made.frame.count_joined(made.items) == made.counter.count(joined(made.items))
 
 
 @given(plans())

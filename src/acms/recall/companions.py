@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from acms.recall.corpus import K1, Field
+from acms.recall.corpus import K1, Corpus
 from acms.recall.index import Floats, Ints
 from acms.recall.ranking import Ranking, repeats_query
 from acms.recall.scoring import SIGMA
@@ -31,42 +31,48 @@ COMPARED = 64
 """Later statements whose vectors are compared with that of a leader, of those that share the rarest words."""
 
 
-def add_companions(field: Field, ranking: Ranking) -> None:
+def add_companions(corpus: Corpus, ranking: Ranking) -> None:
     """Let the nearest later statements to the best ones be chosen with them.
 
     For each of the three best: the nearest one of the same speaker, and the nearest of all that are left.
     """
-    statements = (field.column("length") <= STATEMENT) & (field.column("group") < 0)
+    statements = (corpus.column("length") <= STATEMENT) & (corpus.column("group") < 0)
     leaders: list[int] = []
-    for place in ranking.places.tolist():
-        if len(leaders) == LEADERS or ranking.scores.plain[place] <= 0:
+    for position in ranking.positions.tolist():
+        if len(leaders) == LEADERS or ranking.scores.plain[position] <= 0:
             break
-        if statements[place] and ranking.on_topic[place] and not repeats_query(field, ranking.query, place):
-            leaders.append(place)
+        if (
+            statements[position]
+            and ranking.on_topic[position]
+            and not repeats_query(corpus, ranking.query, position)
+        ):
+            leaders.append(position)
     if ranking.allowed is not None:
         statements &= ranking.allowed
     companions: dict[int, int] = {}
     for leader in leaders:
-        for companion in _find_companions(field, ranking, leader, statements):
+        for companion in _find_companions(corpus, ranking, leader, statements):
             companions.setdefault(companion, leader)
     ranking.accompany(companions)
 
 
-def _find_companions(field: Field, ranking: Ranking, leader: int, statements: NDArray[np.bool_]) -> list[int]:
+def _find_companions(
+    corpus: Corpus, ranking: Ranking, leader: int, statements: NDArray[np.bool_]
+) -> list[int]:
     """Return the nearest later statement of the speaker of one, and the nearest of all that are left."""
-    allowed = np.zeros(len(field), bool)
-    allowed[field.following(leader)] = True
+    allowed = np.zeros(len(corpus), bool)
+    allowed[corpus.following(leader)] = True
     allowed[leader + 1 : leader + 2] = False
     allowed &= statements
-    codes, labels = field.labels
+    codes, labels = corpus.labels
     own = labels[codes[leader]]
     speakers = np.array([(label.role, label.actor) == (own.role, own.actor) for label in labels], bool)
     same_speaker = speakers[codes]
-    words = _find_words(field, leader)
+    words = _find_words(corpus, leader)
     if ranking.query.space is None:
-        nearness = _measure_nearest(field, words, allowed, same_speaker)
+        nearness = _measure_nearest(corpus, words, allowed, same_speaker)
     else:
-        nearness = _add_meaning(field, ranking, leader, _measure_nearness(field, words, allowed))
+        nearness = _add_meaning(corpus, ranking, leader, _measure_nearness(corpus, words, allowed))
     found: list[int] = []
     for values in (np.where(same_speaker, nearness, np.float32(0)), nearness):
         values[found] = 0
@@ -90,57 +96,57 @@ class _Words(NamedTuple):
         return _Words(terms, self.often[chosen], self.weights[chosen])
 
 
-def _find_words(field: Field, leader: int) -> _Words:
+def _find_words(corpus: Corpus, leader: int) -> _Words:
     """Return the words of a statement that name a subject."""
-    numbers, _ = field.snapshot.terms_of(field.document(leader))
+    numbers, _ = corpus.snapshot.terms_of(corpus.document(leader))
     terms = [number for number in numbers.tolist() if number not in subjectless_terms()]
-    often = np.array([field.count_holders(number) for number in terms], np.int64)
-    rarities = np.log(1 + (len(field) - often + 0.5) / (often + 0.5)).astype(np.float32)
+    often = np.array([corpus.count_holders(number) for number in terms], np.int64)
+    rarities = np.log(1 + (len(corpus) - often + 0.5) / (often + 0.5)).astype(np.float32)
     return _Words(terms, often, rarities * np.float32(K1 + 1))
 
 
-def _measure_nearness(field: Field, words: _Words, allowed: NDArray[np.bool_]) -> Floats:
+def _measure_nearness(corpus: Corpus, words: _Words, allowed: NDArray[np.bool_]) -> Floats:
     """Return BM25 of every entry that is allowed for some words; 0 for all others."""
-    places, counts = field.postings_of_terms(words.terms)
+    positions, counts = corpus.postings_of_terms(words.terms)
     weights = np.repeat(words.weights, words.often)
-    chosen = allowed[places]
-    places, counts, weights = places[chosen], counts[chosen], weights[chosen]
-    gains = weights * counts / (counts + field.norms[places])
-    return np.bincount(places, gains, len(field)).astype(np.float32)
+    chosen = allowed[positions]
+    positions, counts, weights = positions[chosen], counts[chosen], weights[chosen]
+    gains = weights * counts / (counts + corpus.norms[positions])
+    return np.bincount(positions, gains, len(corpus)).astype(np.float32)
 
 
 def _measure_nearest(
-    field: Field, words: _Words, allowed: NDArray[np.bool_], same_speaker: NDArray[np.bool_]
+    corpus: Corpus, words: _Words, allowed: NDArray[np.bool_], same_speaker: NDArray[np.bool_]
 ) -> Floats:
     """Return BM25 of the two entries that are nearest, and of the nearest of the speaker; 0 where it is less.
 
     Words that many entries hold add less than their weights: they are looked up only for the entries that they could
     bring to the top (MaxScore: Turtle and Flood, "Query evaluation", 1995).
     """
-    common = words.often > COMMON * len(field)
-    nearness = _measure_nearness(field, words.take(~common), allowed)
+    common = words.often > COMMON * len(corpus)
+    nearness = _measure_nearness(corpus, words.take(~common), allowed)
     rest = words.take(common)
     more = float(rest.weights.sum()) + MARGIN
     near = np.flatnonzero(nearness)
     candidates: list[Ints] = []
-    for places, size in ((near, 2), (near[same_speaker[near]], 1)):
-        values = nearness[places]
+    for positions, size in ((near, 2), (near[same_speaker[near]], 1)):
+        values = nearness[positions]
         least = float(np.partition(values, -size)[-size]) - more if len(values) >= size else 0.0
         if least <= 0:  # an entry that holds only common words may be the nearest
-            return _measure_nearness(field, words, allowed)
-        candidates.append(places[values >= least])
-    places = np.unique(np.concatenate(candidates))
-    exact = nearness[places]
-    norms = field.norms[places]
+            return _measure_nearness(corpus, words, allowed)
+        candidates.append(positions[values >= least])
+    positions = np.unique(np.concatenate(candidates))
+    exact = nearness[positions]
+    norms = corpus.norms[positions]
     for term, weight in zip(rest.terms, rest.weights, strict=True):
-        counts = field.counts_at(term, places)
+        counts = corpus.counts_at(term, positions)
         exact += weight * counts / (counts + norms)
-    found = np.zeros(len(field), np.float32)
-    found[places] = exact
+    found = np.zeros(len(corpus), np.float32)
+    found[positions] = exact
     return found
 
 
-def _add_meaning(field: Field, ranking: Ranking, leader: int, nearness: Floats) -> Floats:
+def _add_meaning(corpus: Corpus, ranking: Ranking, leader: int, nearness: Floats) -> Floats:
     """Return nearness by words and by meaning, in standard deviations, of the likely companions; 0 for all others.
 
     Likely companions share the rarest words with the statement, or answer the query best: those that share no word with
@@ -148,15 +154,15 @@ def _add_meaning(field: Field, ranking: Ranking, leader: int, nearness: Floats) 
     """
     likely = find_largest_indices(nearness, COMPARED)
     likely = likely[nearness[likely] > 0]
-    later = field.following(leader)
-    best = ranking.places[np.isin(ranking.places, later)][:COMPARED]
-    best = best[(field.column("length")[best] <= STATEMENT) & (field.column("group")[best] < 0)]
+    later = corpus.following(leader)
+    best = ranking.positions[np.isin(ranking.positions, later)][:COMPARED]
+    best = best[(corpus.column("length")[best] <= STATEMENT) & (corpus.column("group")[best] < 0)]
     likely = np.union1d(likely, best[best != leader + 1])
     assert ranking.query.space is not None
     assert ranking.query.vector is not None
-    sample = np.unique(np.linspace(0, len(field) - 1, COMPARED).astype(np.int64))
+    sample = np.unique(np.linspace(0, len(corpus) - 1, COMPARED).astype(np.int64))
     wanted = np.concatenate([[leader], likely, sample])
-    rows = vectors_of(field, ranking.query.space, len(ranking.query.vector), field.documents(wanted))
+    rows = vectors_of(corpus, ranking.query.space, len(ranking.query.vector), corpus.documents(wanted))
     cosines = rows[1:] @ rows[0]
     usual = cosines[len(likely) :]
     deviations = (cosines[: len(likely)] - usual.mean()) / max(float(usual.std()), 1e-3)

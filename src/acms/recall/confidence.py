@@ -14,8 +14,8 @@ from math import exp
 
 import numpy as np
 
-from acms.recall.corpus import Field
-from acms.recall.fact_candidates import Known
+from acms.recall.corpus import Corpus
+from acms.recall.fact_candidates import FactIndex
 from acms.recall.index import Floats, Ints
 from acms.recall.ranking import Ranking
 from acms.recall.scoring import SIGMA
@@ -36,25 +36,25 @@ COMPARED = 0.5
 
 
 def estimate_confidence(
-    field: Field, ranking: Ranking, known: Sequence[Known] = (), *, asks: int = -1
+    corpus: Corpus, ranking: Ranking, known: Sequence[FactIndex] = (), *, asks: int = -1
 ) -> Certainty:
     """Return how sure it is that a log, or a fact known beside it, holds an answer to a query.
 
     `asks` is the position of the query itself when it is the last entry.
     """
-    end = asks if asks >= 0 else len(field)
-    best = ranking.places[ranking.places < end][:LOOKED_AT]
+    end = asks if asks >= 0 else len(corpus)
+    best = ranking.positions[ranking.positions < end][:LOOKED_AT]
     weights = _weigh_words(ranking)
     reach, lead = max((one.measure_coverage(weights) for one in known), default=0.0), 0.0
     if len(best):
         # in a short log the fifth best is no answer at all: the best one is, whatever its score
         answers = ranking.scores.plain[best] >= ranking.least
         answers[0] = True
-        places = best[answers][:BEST]
-        around = _share_held(ranking, weights, places - NEAR, places + NEAR + 1, end)
+        positions = best[answers][:BEST]
+        around = _share_held(ranking, weights, positions - NEAR, positions + NEAR + 1, end)
         reach = max(reach, float(around.mean()))
         lead = _measure_speaker_margin(
-            field, ranking, best, _share_held(ranking, weights, best, best + 1, end)
+            corpus, ranking, best, _share_held(ranking, weights, best, best + 1, end)
         )
     rise = 0.0
     meaning = ranking.scores.meaning_own
@@ -87,13 +87,13 @@ def _share_held(ranking: Ranking, weights: Sequence[float], first: Ints, last: I
     return found
 
 
-def _measure_speaker_margin(field: Field, ranking: Ranking, places: Ints, held: Floats) -> float:
+def _measure_speaker_margin(corpus: Corpus, ranking: Ranking, positions: Ints, held: Floats) -> float:
     """Return how much more the best message of the speakers named holds than the best of all others; 0 without any."""
     named = ranking.query.speakers
-    if not named or len(named) == len(field.speakers):
+    if not named or len(named) == len(corpus.speakers):
         return 0.0
-    codes, labels = field.labels
-    own = np.array([label.actor in named for label in labels], bool)[codes[places]]
+    codes, labels = corpus.labels
+    own = np.array([label.actor in named for label in labels], bool)[codes[positions]]
     return float(held[own].max(initial=0.0) - held[~own].max(initial=0.0))
 
 

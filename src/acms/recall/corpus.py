@@ -1,4 +1,4 @@
-"""Field: the entries in force that one reader sees, in reading order, measured as ranking needs it."""
+"""Corpus: the entries in force that one reader sees, in reading order, measured as ranking needs it."""
 
 from __future__ import annotations
 
@@ -26,11 +26,8 @@ K1, B = 0.9, 0.4
 """Saturation and length normalization of BM25: the usual values of Anserini (Yang et al., 2017)."""
 
 
-class Field:
+class Corpus:
     """The messages and summaries in force at the end of a snapshot, in the order in which they are read."""
-
-    #: Kind of the entries of a log that belong to it.
-    kind = Kind.MESSAGE
 
     def __init__(
         self,
@@ -40,11 +37,13 @@ class Field:
         order: Ints | None = None,
         facts: Ints | None = None,
         start: int = 0,
+        kind: Kind = Kind.MESSAGE,
     ) -> None:
         """Take the entries a reader sees; for several logs also the active ones in `order`, and which `facts` are.
 
-        The queried log is the last one; then it begins at position `start`.
+        The queried log is the last one; then it begins at position `start`. A corpus of messages also holds summaries.
         """
+        self.kind = kind
         self.start = start
         self._facts = facts
         self.snapshot = snapshot
@@ -52,7 +51,7 @@ class Field:
         #: Documents in reading order, and the position of each document in it, -1 for inactive ones; None when the log
         #: holds plain messages only and all are active, in order.
         self.order: Ints | None = None
-        self.place: Ints | None = None
+        self.position_by_document: Ints | None = None
         self._size = snapshot.count
         if order is not None:
             self._keep(order)
@@ -61,8 +60,8 @@ class Field:
 
     def _keep(self, order: Ints) -> None:
         self.order = order
-        self.place = np.full(self.snapshot.count, -1, np.int64)
-        self.place[order] = np.arange(len(order))
+        self.position_by_document = np.full(self.snapshot.count, -1, np.int64)
+        self.position_by_document[order] = np.arange(len(order))
         self._size = len(order)
 
     def __len__(self) -> int:
@@ -73,13 +72,13 @@ class Field:
         found = self.snapshot.column(name)
         return found if self.order is None else found[self.order]
 
-    def document(self, place: int) -> int:
-        """Return the document at a place."""
-        return place if self.order is None else int(self.order[place])
+    def document(self, position: int) -> int:
+        """Return the document at a position."""
+        return position if self.order is None else int(self.order[position])
 
-    def place_of(self, document: int) -> int:
-        """Return the place of a document; -1 when it is not in force."""
-        return document if self.place is None else int(self.place[document])
+    def position_of(self, document: int) -> int:
+        """Return the position of a document; -1 when it is not in force."""
+        return document if self.position_by_document is None else int(self.position_by_document[document])
 
     def marked(self) -> NDArray[np.bool_] | None:
         """Return which entries carry markers; None when none does."""
@@ -87,7 +86,7 @@ class Field:
         return None if by_label is None else by_label[self.labels[0]]
 
     def carrying(self, marker: str) -> Ints:
-        """Return the places of the entries that carry a marker."""
+        """Return the positions of the entries that carry a marker."""
         codes, labels = self.labels
         return np.flatnonzero(
             np.fromiter((marker in label.markers for label in labels), bool, len(labels))[codes]
@@ -99,9 +98,9 @@ class Field:
         by_label = np.fromiter((bool(label.markers) for label in labels), bool, len(labels))
         return by_label if by_label.any() else None
 
-    def documents(self, places: Ints) -> Ints:
-        """Return the documents at some places."""
-        return places if self.order is None else self.order[places]
+    def documents(self, positions: Ints) -> Ints:
+        """Return the documents at some positions."""
+        return positions if self.order is None else self.order[positions]
 
     @cached_property
     def labels(self) -> tuple[NDArray[Any], list[Label]]:
@@ -124,7 +123,7 @@ class Field:
 
     @cached_property
     def newest_of_user(self) -> int:
-        """Return the place of the newest entry of the user; -1 when there is none."""
+        """Return the position of the newest entry of the user; -1 when there is none."""
         return int(np.flatnonzero(self.roles[0][self.labels[0]])[-1:].max(initial=-1))
 
     @cached_property
@@ -150,14 +149,14 @@ class Field:
         return (int(days.min()), int(days.max())) if len(days) else ()
 
     @cached_property
-    def facts(self) -> Facts | None:
+    def facts(self) -> Corpus | None:
         """Return the facts of the same logs that nothing replaced; None when they never held any."""
         if self._facts is not None:
-            facts = Facts(self.snapshot, self.cover, order=self._facts)
+            facts = Corpus(self.snapshot, self.cover, order=self._facts, kind=Kind.FACT)
             return facts if len(self._facts) else None
         if not self.snapshot.odd() or all(label.kind is not Kind.FACT for label in self.snapshot.labels()[1]):
             return None
-        return Facts(self.snapshot, self.cover)
+        return Corpus(self.snapshot, self.cover, kind=Kind.FACT)
 
     @cached_property
     def norms(self) -> Floats:
@@ -186,46 +185,46 @@ class Field:
         last = REACH if padding is None or not len(padding) else int(padding[-1])
         return len(self) + last + REACH
 
-    def padded_places(self, places: Ints) -> Ints:
+    def padded_positions(self, positions: Ints) -> Ints:
         """Return the cells of some messages."""
-        return places + REACH if self._padding is None else places + self._padding[places]
+        return positions + REACH if self._padding is None else positions + self._padding[positions]
 
     @cached_property
     def unpadded(self) -> Ints:
         """Return the message of each cell; -1 for an empty one."""
         found = np.full(self.padded_size, -1, np.int64)
-        places = np.arange(len(self))
-        found[self.padded_places(places)] = places
+        positions = np.arange(len(self))
+        found[self.padded_positions(positions)] = positions
         return found
 
     @cached_property
     def padded_norms(self) -> Floats:
         """Return `norms` of each cell; 1 for an empty one."""
         found = np.ones(self.padded_size, np.float32)
-        found[self.padded_places(np.arange(len(self)))] = self.norms
+        found[self.padded_positions(np.arange(len(self)))] = self.norms
         return found
 
     def neighbourhood(self, values: Floats) -> Floats:
         """Return each value with those of the neighbours, see `add_neighbours`."""
         cells = np.zeros(self.padded_size, np.float32)
-        at = self.padded_places(np.arange(len(self)))
+        at = self.padded_positions(np.arange(len(self)))
         cells[at] = values
         return add_neighbours(cells)[at]
 
     def word_postings(self, word: QueryWord) -> tuple[Ints, Floats]:
-        """Return the places of the messages that hold any term of a word, ascending, and how often."""
+        """Return the positions of the messages that hold any term of a word, ascending, and how often."""
         first, *others = (self.postings(number) for number in word.terms)
         marked = [self.carrying(marker) for marker in word.markers]
         found = [one for one in others if len(one[0])]
-        found += [(places, np.ones(len(places), np.float32)) for places in marked if len(places)]
+        found += [(positions, np.ones(len(positions), np.float32)) for positions in marked if len(positions)]
         if not found:
             return first
-        places = np.unique(np.concatenate([first[0], *(places for places, _ in found)]))
-        counts = np.zeros(len(places), np.float32)
+        positions = np.unique(np.concatenate([first[0], *(positions for positions, _ in found)]))
+        counts = np.zeros(len(positions), np.float32)
         for own, often in (first, *found):
-            at = np.searchsorted(places, own)
+            at = np.searchsorted(positions, own)
             counts[at] = np.maximum(counts[at], often)
-        return places, counts
+        return positions, counts
 
     def mark_weights(self, weights: Mapping[str, float]) -> Floats | None:
         """Return the sum of the weights of the markers of each message; None when no message carries any."""
@@ -235,12 +234,12 @@ class Field:
         by_label = [sum(weights.get(marker, CUSTOM_WEIGHT) for marker in label.markers) for label in labels]
         return np.array(by_label, np.float32)[codes]
 
-    def following(self, place: int) -> Ints:
+    def following(self, position: int) -> Ints:
         """Return the positions of the entries read after an entry; in other logs, of those said later."""
-        places = np.arange(len(self))
+        positions = np.arange(len(self))
         if self.snapshot.logs is None:
-            return places[place + 1 :]
-        return np.flatnonzero(self._later(self.document(place), places > place))
+            return positions[position + 1 :]
+        return np.flatnonzero(self._later(self.document(position), positions > position))
 
     def later_than(self, document: int) -> Ints:
         """Return the positions of the entries said after a document, which may be a fact."""
@@ -254,11 +253,11 @@ class Field:
         same = logs[self.documents(np.arange(len(self)))] == logs[document]
         return np.where(same, after, minutes > self.snapshot.column("minute")[document])
 
-    def latest(self, places: Ints) -> int:
-        """Return which of some places was said last."""
+    def latest(self, positions: Ints) -> int:
+        """Return which of some positions was said last."""
         if self.snapshot.logs is None:
-            return int(places.max())
-        return int(places[np.lexsort((places, self.column("minute")[places]))[-1]])
+            return int(positions.max())
+        return int(positions[np.lexsort((positions, self.column("minute")[positions]))[-1]])
 
     @cached_property
     def speakers(self) -> frozenset[str]:
@@ -271,17 +270,17 @@ class Field:
         return np.log(1 + (self.snapshot.count - often + 0.5) / (often + 0.5)).astype(np.float32)
 
     def postings(self, term: int) -> tuple[Ints, Floats]:
-        """Return the places of the entries that hold a term, and how often."""
+        """Return the positions of the entries that hold a term, and how often."""
         return self._unpack(self.snapshot.postings(term))
 
     def _unpack(self, postings: NDArray[np.uint32]) -> tuple[Ints, Floats]:
-        places = (postings >> np.uint32(8)).astype(np.int64)
+        positions = (postings >> np.uint32(8)).astype(np.int64)
         counts = (postings & np.uint32(255)).astype(np.float32)
-        if self.place is None:
-            return places, counts
-        places = self.place[places]
-        there = places >= 0
-        return places[there], counts[there]
+        if self.position_by_document is None:
+            return positions, counts
+        positions = self.position_by_document[positions]
+        there = positions >= 0
+        return positions[there], counts[there]
 
     def postings_of_terms(self, terms: Sequence[int]) -> tuple[Ints, Floats]:
         """Return the postings of some terms, one after the other."""
@@ -290,12 +289,12 @@ class Field:
     def count_holders(self, term: int) -> int:
         """Return how many entries hold a term."""
         found = self.snapshot.postings(term)
-        return len(found) if self.place is None else len(self._unpack(found)[0])
+        return len(found) if self.position_by_document is None else len(self._unpack(found)[0])
 
-    def counts_at(self, term: int, places: Ints) -> Floats:
-        """Return how often entries at some places hold a term, which some entry holds."""
+    def counts_at(self, term: int, positions: Ints) -> Floats:
+        """Return how often entries at some positions hold a term, which some entry holds."""
         found = self.snapshot.postings(term)
-        keys = self.documents(places).astype(np.uint32) << np.uint32(8)
+        keys = self.documents(positions).astype(np.uint32) << np.uint32(8)
         held = found[np.minimum(np.searchsorted(found, keys), len(found) - 1)]
         return np.where(held & ~np.uint32(255) == keys, held & np.uint32(255), 0).astype(np.float32)
 
@@ -323,29 +322,23 @@ def reading_order(
     kept = kept.copy()
     for first, last in cover.spans():
         kept[max(0, first - 1 - base) : max(0, last - base)] = False
-    placed: list[Entry] = []
+    replacing: list[Entry] = []
     if kind is Kind.MESSAGE:
-        placed = [
+        replacing = [
             entry
             for entry in cover.shown
             if base < entry.version <= base + len(there)
             and entry.state is State.LIVE
             and there[entry.version - 1 - base]
         ]
-    kept[[entry.version - 1 - base for entry in placed]] = True
+    kept[[entry.version - 1 - base for entry in replacing]] = True
     order = np.flatnonzero(kept)
-    if placed:
+    if replacing:
         anchors = order + 1 + base
-        for entry in placed:
+        for entry in replacing:
             anchors[np.searchsorted(order, entry.version - 1 - base)] = anchor_version(entry)
         order = order[np.lexsort((order, anchors))]
     return order
-
-
-class Facts(Field):
-    """The facts at the end of a snapshot that nothing puts out of force, oldest first."""
-
-    kind = Kind.FACT
 
 
 def add_neighbours(cells: Floats) -> Floats:

@@ -617,5 +617,5 @@ def find_middle(text: str) -> int:
     """Return the place of the space that is nearest to the middle of a text, or the middle itself."""
     middle = len(text) // 2
     before, behind = text.rfind(" ", 0, middle), text.find(" ", middle)
-    spaces = [place for place in (before, behind) if 0 < place < len(text) - 1]
-    return min(spaces, key=lambda place: abs(place - middle), default=middle)
+    spaces = [position for position in (before, behind) if 0 < position < len(text) - 1]
+    return min(spaces, key=lambda position: abs(position - middle), default=middle)

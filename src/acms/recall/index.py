@@ -93,7 +93,7 @@ class Vectors:
                     many = SLAB if len(self.signs) >= SLAB else 1
                     self.signs.extend(np.zeros((many, (self.dimension + 63) // 64, BLOCK), np.uint64))
             size = min(BLOCK - start, len(order) - done, AT_HAND)
-            joined = b"".join([data[place] for place in order[done : done + size].tolist()])
+            joined = b"".join([data[position] for position in order[done : done + size].tolist()])
             values = self.blocks[-1][start : start + size]
             widen_halves(np.frombuffer(joined, "<i2").reshape(size, self.dimension), values)
             norms = np.sqrt(np.einsum("ij,ij->i", values, values))
@@ -101,33 +101,33 @@ class Vectors:
             self.signs[len(self.blocks) - 1][:, start : start + size] = pack_signs(values)
             done += size
 
-    def rows(self, places: Ints) -> Floats:
-        """Return vectors by their places."""
-        found = np.empty((len(places), self.dimension), np.float32)
-        self.fill(found, np.arange(len(places)), places)
+    def rows(self, positions: Ints) -> Floats:
+        """Return vectors by their positions."""
+        found = np.empty((len(positions), self.dimension), np.float32)
+        self.fill(found, np.arange(len(positions)), positions)
         return found
 
-    def fill(self, found: Floats, own: Ints, places: Ints) -> None:
-        """Write the vectors at some places into these rows of a matrix."""
-        order = np.argsort(places)
+    def fill(self, found: Floats, own: Ints, positions: Ints) -> None:
+        """Write the vectors at some positions into these rows of a matrix."""
+        order = np.argsort(positions)
         own = own[order]
-        for low, high, rows in self._taken(places[order]):
+        for low, high, rows in self._taken(positions[order]):
             found[own[low:high]] = rows
 
-    def products(self, places: Ints, query: Floats) -> Floats:
-        """Return the inner products of another vector with those at ascending places, one by one the same."""
-        found = np.empty(len(places), np.float32)
-        for low, high, rows in self._taken(places):
+    def products(self, positions: Ints, query: Floats) -> Floats:
+        """Return the inner products of another vector with those at ascending positions, one by one the same."""
+        found = np.empty(len(positions), np.float32)
+        for low, high, rows in self._taken(positions):
             np.vecdot(rows, query, out=found[low:high])
         return found
 
-    def _taken(self, places: Ints) -> Iterator[tuple[int, int, Floats]]:
-        """Yield vectors at ascending places, of each block that has any: the first and last of them, and the rows."""
-        ends = np.searchsorted(places, np.arange(1, len(self.blocks) + 1) * BLOCK).tolist()
+    def _taken(self, positions: Ints) -> Iterator[tuple[int, int, Floats]]:
+        """Yield vectors at ascending positions, block by block: first, last, and the rows."""
+        ends = np.searchsorted(positions, np.arange(1, len(self.blocks) + 1) * BLOCK).tolist()
         start = 0
         for number, end in enumerate(ends):
             if start < end:
-                own = places[start:end] - number * BLOCK
+                own = positions[start:end] - number * BLOCK
                 yield (
                     start,
                     end,
@@ -147,7 +147,7 @@ class Vectors:
         """Return in how many signs the nearest vector of each of the first documents differs from another one."""
         found = np.empty(int(self.begin[size]), np.int16)
         # Two operands of one shape: against one that is broadcast numpy takes twice as long. A block is gone through
-        # whole, also when its last places hold nothing yet.
+        # whole, also when its last positions hold nothing yet.
         other = np.repeat(code[:, None], BLOCK, axis=1)
         mixed = np.empty(other.shape, np.uint64)
         counts = np.zeros((-(-len(code) // THREE), THREE, BLOCK), np.uint8)
@@ -171,8 +171,8 @@ class Vectors:
 def widen_halves(halves: NDArray[np.int16], out: Floats) -> None:
     """Write finite half-precision numbers, given by their bits, as single-precision ones.
 
-    The bits are moved to their places and the exponent is corrected by a product, which is exact: a third of the time
-    that numpy takes to convert them one by one.
+    The bits are shifted and the exponent is corrected by a product, which is exact. It takes a third of the time of a
+    conversion by numpy.
     """
     bits = out.view(np.int32)
     np.left_shift(halves, 13, out=bits, dtype=np.int32)
@@ -181,7 +181,7 @@ def widen_halves(halves: NDArray[np.int16], out: Floats) -> None:
 
 
 _PLACES = np.int32(0x8FFFE000 - (1 << 32))
-"""Sign, exponent and fraction of a half-precision number at their places in a single-precision one."""
+"""Sign, exponent and fraction of a half-precision number at their positions in a single-precision one."""
 
 
 def pack_signs(values: Floats) -> NDArray[np.uint64]:
@@ -276,9 +276,9 @@ class Segment:
         #: Documents whose content was found to be gone.
         self.blanked: set[int] = set()
         self._bytes = 0
-        #: Documents as they were read last, by place: the same ones are read by one recall after another.
+        #: Documents as they were read last, by position: the same ones are read by one recall after another.
         self.docs: dict[int, Doc] = {}
-        #: When documents were said and what their callers noted, by place: read when a filter asks for it.
+        #: When documents were said and what their callers noted, by position: read when a filter asks for it.
         self.noted: dict[int, tuple[datetime, Mapping[str, Json]]] = {}
 
     @property
@@ -471,11 +471,11 @@ class Segment:
         ends = np.cumsum(sizes)
         documents = np.repeat(np.arange(len(sizes)), sizes)
         rank = np.arange(len(documents)) - (ends - sizes)[documents]
-        places = starts[documents] + 3 * rank
-        numbers = buffer[places].astype(np.uint32)
+        positions = starts[documents] + 3 * rank
+        numbers = buffer[positions].astype(np.uint32)
         for byte in (1, 2):
-            places += 1
-            numbers |= buffer[places].astype(np.uint32) << np.uint32(8 * byte)
+            positions += 1
+            numbers |= buffer[positions].astype(np.uint32) << np.uint32(8 * byte)
         counts = np.ones(len(documents), np.uint64)
         many = np.flatnonzero(rank < repeated[documents])
         counts[many] = buffer[(starts + 3 * sizes)[documents[many]] + rank[many]]
@@ -500,10 +500,10 @@ class Segment:
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def terms_of(self, place: int) -> NDArray[np.uint32]:
+    def terms_of(self, position: int) -> NDArray[np.uint32]:
         """Return the terms of a document, without its date and speaker: term << 8 | occurrences."""
-        start = self._ends[place - 1] if place else 0
-        return np.array(self._terms_by_document[start : self._ends[place]], np.uint32)
+        start = self._ends[position - 1] if position else 0
+        return np.array(self._terms_by_document[start : self._ends[position]], np.uint32)
 
     def postings(self, number: int, count: int) -> NDArray[np.uint32]:
         """Return the postings of a term among the first `count` documents, ascending."""
@@ -576,13 +576,13 @@ def _sort_keys(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def _find_key_changes(
-    keys: NDArray[np.uint64], told: Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
+    keys: NDArray[np.uint64], is_change: Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
 ) -> Ints:
-    """Return the places of the keys of which the bits in which the next one differs tell something, some at a time."""
+    """Return the positions of the keys after which a new run begins: `is_change` tests the bits that differ."""
     found = [
         low
         + np.flatnonzero(
-            told(keys[low + 1 : low + SLICE + 1] ^ keys[low : low + SLICE][: len(keys) - low - 1])
+            is_change(keys[low + 1 : low + SLICE + 1] ^ keys[low : low + SLICE][: len(keys) - low - 1])
         )
         for low in range(0, len(keys), SLICE)
     ]
@@ -688,8 +688,8 @@ class Snapshot:
 
     def terms_of(self, document: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
         """Return the terms of a document, without those of its date and speaker, and how often it holds each."""
-        _, segment, place = self.where(document)
-        found = segment.terms_of(place)
+        _, segment, position = self.find_segment(document)
+        found = segment.terms_of(position)
         return found >> np.uint32(8), found & np.uint32(255)
 
     def often(self, numbers: NDArray[np.uint32]) -> Ints:
@@ -699,8 +699,8 @@ class Snapshot:
             found += segment.often(numbers, count)
         return found
 
-    def where(self, document: int) -> tuple[str, Segment, int]:
-        """Return the owner and segment of a document, and its place there."""
+    def find_segment(self, document: int) -> tuple[str, Segment, int]:
+        """Return the owner and segment of a document, and its position there."""
         for owner, segment, count in reversed(self.pieces):
             if document >= segment.base and document < segment.base + count:
                 return owner, segment, document - segment.base
@@ -708,21 +708,21 @@ class Snapshot:
 
     def doc(self, document: int) -> Doc:
         """Return a document."""
-        owner, segment, place = self.where(document)
-        found = segment.docs.get(place)
+        owner, segment, position = self.find_segment(document)
+        found = segment.docs.get(position)
         if found is None:
             if len(segment.docs) >= DOCS:
                 segment.docs.clear()
-            found = segment.docs[place] = self._doc(owner, segment, place, document + 1)
+            found = segment.docs[position] = self._doc(owner, segment, position, document + 1)
         return found
 
     def version(self, document: int) -> int:
         """Return the version of a document in its log."""
         return document + 1
 
-    def place(self, document: int) -> tuple[str, int]:
+    def locate(self, document: int) -> tuple[str, int]:
         """Return the context that owns a document, and its version there."""
-        return self.where(document)[0], document + 1
+        return self.find_segment(document)[0], document + 1
 
     def documents(self) -> Iterable[int]:
         """Return all documents, also those that are out of force."""
@@ -730,9 +730,11 @@ class Snapshot:
 
     def find(self, id: str) -> int | None:
         """Return the document of an entry; None when it is not here."""
-        place = parse_entry_id(id)
-        held = place is not None and 1 <= place[1] <= self.count
-        return place[1] - 1 if place is not None and held and self.doc(place[1] - 1).id == id else None
+        position = parse_entry_id(id)
+        held = position is not None and 1 <= position[1] <= self.count
+        return (
+            position[1] - 1 if position is not None and held and self.doc(position[1] - 1).id == id else None
+        )
 
     def of(self, owners: Collection[str]) -> NDArray[np.bool_]:
         """Return which documents are entries that some contexts own."""
@@ -741,11 +743,11 @@ class Snapshot:
             found[segment.base : segment.base + count] = owner in owners
         return found
 
-    def _doc(self, owner: str, segment: Segment, place: int, version: int) -> Doc:
+    def _doc(self, owner: str, segment: Segment, position: int, version: int) -> Doc:
         columns = segment.columns
-        label = segment.labels[columns["label"].item(place)]
-        group: int = columns["group"].item(place)
-        nonce: str = columns["nonce"].item(place).decode()
+        label = segment.labels[columns["label"].item(position)]
+        group: int = columns["group"].item(position)
+        nonce: str = columns["nonce"].item(position).decode()
         return Doc(
             entry_id(label.kind, owner, version, nonce),
             version,
@@ -753,21 +755,21 @@ class Snapshot:
             label.role,
             label.actor,
             label.markers,
-            columns["tokens"].item(place),
-            columns["episode"].item(place),
+            columns["tokens"].item(position),
+            columns["episode"].item(position),
             None if group < 0 else segment.names[group],
-            external=bool(columns["flags"].item(place) & EXTERNAL),
+            external=bool(columns["flags"].item(position) & EXTERNAL),
         )
 
     def alone(self, document: int) -> bool:
         """Whether a document belongs to no tool group."""
-        _, segment, place = self.where(document)
-        return bool(segment.columns["group"].item(place) < 0)
+        _, segment, position = self.find_segment(document)
+        return bool(segment.columns["group"].item(position) < 0)
 
     def members(self, document: int) -> list[int]:
         """Return the documents of a document's tool group, itself at least, ascending."""
-        _, segment, place = self.where(document)
-        group = int(segment.columns["group"][place])
+        _, segment, position = self.find_segment(document)
+        group = int(segment.columns["group"][position])
         if group < 0:
             return [document]
         name = segment.names[group]
@@ -783,8 +785,8 @@ class Snapshot:
         calls: set[int] = set()
         answers: set[int] = set()
         for document in documents:
-            _, segment, place = self.where(document)
-            made, given = segment.links[place]
+            _, segment, position = self.find_segment(document)
+            made, given = segment.links[position]
             calls.update(made)
             answers.update(given)
         return bool(calls), calls <= answers

@@ -12,7 +12,7 @@ from acms.errors import ACMSError, ConfigurationError
 from acms.observability.logging import log_event
 from acms.ports import Reranker
 from acms.providers.retry import with_retry
-from acms.recall.planner import Pairs, Scores
+from acms.recall.planner import Pairs, RerankScores
 
 CANDIDATES = 32
 """Candidates that a reranker is asked about when it does not say how many."""
@@ -34,7 +34,7 @@ class Reranking:
         #: Names it in logs and warnings.
         self.model = getattr(reranker, "model", None) or type(reranker).__name__
 
-    async def scores(self, pairs: Pairs) -> Scores:
+    async def scores(self, pairs: Pairs) -> RerankScores:
         """Return a score for each text, or a warning: when it fails, takes too long, or gives anything else."""
         try:
             async with asyncio.timeout(self._seconds):
@@ -45,11 +45,11 @@ class Reranking:
             return self._without("did not answer", code)
         if values is None:
             return self._without("gave no score in [0, 1] for each text", "garbled")
-        return Scores(values)
+        return RerankScores(values)
 
-    def _without(self, what: str, code: str) -> Scores:
+    def _without(self, what: str, code: str) -> RerankScores:
         log_event(logging.WARNING, "reranking_failed", model=self.model, code=code)
-        return Scores(warning=f"the reranker {self.model} {what}: ranked without it")
+        return RerankScores(warning=f"the reranker {self.model} {what}: ranked without it")
 
 
 def _validate_scores(found: Sequence[float], count: int) -> tuple[float, ...] | None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from acms.recall.corpus import K1, REACH, Field, add_neighbours
+from acms.recall.corpus import K1, REACH, Corpus, add_neighbours
 from acms.recall.index import Floats, Ints
 from acms.recall.query import Query, QueryWord
 from acms.recall.vector_score import find_cosines, measure_cosines, rescore_exactly
@@ -67,10 +67,10 @@ class Scores:
     total: float
 
 
-def score_messages(corpus: Field, query: Query, *, asking: int = -1) -> Scores:
+def score_messages(corpus: Corpus, query: Query, *, asking: int = -1) -> Scores:
     """Score every message of a corpus.
 
-    `asking` is the place where the query itself was said: it is no answer, and lends nothing to its neighbours.
+    `asking` is the position where the query itself was said: it is no answer, and lends nothing to its neighbours.
     """
     own, near, information, holders, rarities = _score_words(corpus, query.words, asking)
     meaning_own = meaning = level = None
@@ -116,7 +116,7 @@ def order_by_cost(relevance: Floats, tokens: NDArray[np.uint32]) -> Floats:
 
 
 def _score_words(
-    corpus: Field, words: Sequence[QueryWord], asking: int
+    corpus: Corpus, words: Sequence[QueryWord], asking: int
 ) -> tuple[Floats, Floats, Floats, list[Ints], list[float]]:
     """Return BM25 of each message and of its neighbourhood, the share of information, and who holds which word."""
     size = len(corpus)
@@ -127,17 +127,17 @@ def _score_words(
     dense: list[tuple[float, Ints, Floats]] = []
     rarities: list[float] = []
     for word in words:
-        places, counts = corpus.word_postings(word)
+        positions, counts = corpus.word_postings(word)
         if asking >= 0:
-            places, counts = places[places != asking], counts[places != asking]
-        holders.append(places)
-        weight = compute_idf(size, len(places))
+            positions, counts = positions[positions != asking], counts[positions != asking]
+        holders.append(positions)
+        weight = compute_idf(size, len(positions))
         rarities.append(weight)
-        if not len(places):
+        if not len(positions):
             continue
-        information[places] += np.float32(weight)
-        own[places] += np.float32(weight * (K1 + 1)) * counts / (counts + norms[places])
-        (sparse if len(places) * SPARSE < size else dense).append((weight, places, counts))
+        information[positions] += np.float32(weight)
+        own[positions] += np.float32(weight * (K1 + 1)) * counts / (counts + norms[positions])
+        (sparse if len(positions) * SPARSE < size else dense).append((weight, positions, counts))
     if sparse:
         near += _neighbours_of_rare_words(corpus, sparse)
     if dense:
@@ -147,11 +147,13 @@ def _score_words(
     return own, near, information, holders, rarities
 
 
-def _neighbours_of_rare_words(corpus: Field, words: Sequence[tuple[float, Ints, Floats]]) -> Floats:
+def _neighbours_of_rare_words(corpus: Corpus, words: Sequence[tuple[float, Ints, Floats]]) -> Floats:
     """Return BM25 of neighbourhoods by words that few messages hold: only around these anything is computed."""
     width = corpus.padded_size
     cells = np.zeros(len(words) * width, np.float32)
-    starts = [corpus.padded_places(places) + number * width for number, (_, places, _) in enumerate(words)]
+    starts = [
+        corpus.padded_positions(positions) + number * width for number, (_, positions, _) in enumerate(words)
+    ]
     keys = np.concatenate(starts)
     counts = np.concatenate([counts for _, _, counts in words])
     cells[keys] += counts
@@ -165,15 +167,15 @@ def _neighbours_of_rare_words(corpus: Field, words: Sequence[tuple[float, Ints, 
     stamps[touched] = numbers
     touched = touched[stamps[touched] == numbers]  # each cell once
     weights = np.array([weight for weight, _, _ in words], np.float32)[touched // width]
-    places = corpus.unpadded[touched % width]
-    inside = places >= 0
-    places, touched, weights = places[inside], touched[inside], weights[inside]
+    positions = corpus.unpadded[touched % width]
+    inside = positions >= 0
+    positions, touched, weights = positions[inside], touched[inside], weights[inside]
     values = cells[touched]
-    gains = weights * np.float32(K1 + 1) * values / (values + corpus.norms[places])
-    return np.bincount(places, gains, len(corpus)).astype(np.float32)
+    gains = weights * np.float32(K1 + 1) * values / (values + corpus.norms[positions])
+    return np.bincount(positions, gains, len(corpus)).astype(np.float32)
 
 
-def _neighbours_of_common_words(corpus: Field, words: Sequence[tuple[float, Ints, Floats]]) -> Floats:
+def _neighbours_of_common_words(corpus: Corpus, words: Sequence[tuple[float, Ints, Floats]]) -> Floats:
     """Return BM25 of neighbourhoods by words that many messages hold."""
     size, width = len(corpus), corpus.padded_size
     found = np.zeros(width, np.float32)
@@ -182,18 +184,20 @@ def _neighbours_of_common_words(corpus: Field, words: Sequence[tuple[float, Ints
     for low in range(0, len(words), step):
         chosen = words[low : low + step]
         rows = np.zeros((len(chosen), width), np.float32)
-        for row, (_, places, counts) in zip(rows, chosen, strict=True):
-            row[corpus.padded_places(places)] = counts
+        for row, (_, positions, counts) in zip(rows, chosen, strict=True):
+            row[corpus.padded_positions(positions)] = counts
         values = add_neighbours(rows)
         weights = np.array([weight for weight, _, _ in chosen], np.float32) * np.float32(K1 + 1)
         found += weights @ (values / (values + norms))
-    return found[corpus.padded_places(np.arange(size))]
+    return found[corpus.padded_positions(np.arange(size))]
 
 
 # ── meaning ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _standardize_cosines(corpus: Field, cosines: Floats, level: tuple[float, float]) -> tuple[Floats, Floats]:
+def _standardize_cosines(
+    corpus: Corpus, cosines: Floats, level: tuple[float, float]
+) -> tuple[Floats, Floats]:
     """Return standard deviations above the mean: of each message, and half of it and half of its neighbourhood.
 
     A message without a vector has none of its own, and half of its neighbours'.
@@ -211,7 +215,7 @@ def _standardize_cosines(corpus: Field, cosines: Floats, level: tuple[float, flo
 # ── speakers and marks ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _speaker_factor(corpus: Field, query: Query) -> Floats:
+def _speaker_factor(corpus: Corpus, query: Query) -> Floats:
     """Return a factor for every message: whether a speaker who is named said it, and whether the user did."""
     codes, labels = corpus.labels
     users, present = corpus.roles
@@ -224,7 +228,7 @@ def _speaker_factor(corpus: Field, query: Query) -> Floats:
 
 
 def _add_marks(
-    corpus: Field, query: Query, plain: Floats, meaning: Floats | None, holders: Sequence[Ints]
+    corpus: Corpus, query: Query, plain: Floats, meaning: Floats | None, holders: Sequence[Ints]
 ) -> Floats:
     """Return relevance with marks: a contribution justified by the topic of the query is added, never multiplied.
 
@@ -233,17 +237,17 @@ def _add_marks(
     lifts = corpus.mark_weights(query.marker_weights)
     if lifts is None or not len(plain):
         return plain
-    places = np.flatnonzero(lifts)
+    positions = np.flatnonzero(lifts)
     topic = [places_of for word, places_of in zip(query.words, holders, strict=True) if not word.is_name]
-    about = np.zeros(len(places), np.float32)
+    about = np.zeros(len(positions), np.float32)
     for places_of in topic:
-        at = np.searchsorted(places_of, places)
+        at = np.searchsorted(places_of, positions)
         at[at == len(places_of)] = 0
-        about += (places_of[at] == places) if len(places_of) else 0
+        about += (places_of[at] == positions) if len(places_of) else 0
     about /= np.float32(max(1, len(topic)))
     if meaning is not None:
         measure = max(ABOUT, float(meaning.max(initial=0.0)))
-        about = np.maximum(about, np.clip(meaning[places] / np.float32(measure), 0, 1))
+        about = np.maximum(about, np.clip(meaning[positions] / np.float32(measure), 0, 1))
     marked = plain.copy()
-    marked[places] += np.float32(LIFT * float(plain.max(initial=0.0))) * lifts[places] * about
+    marked[positions] += np.float32(LIFT * float(plain.max(initial=0.0))) * lifts[positions] * about
     return marked

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from acms.recall.corpus import Field
+from acms.recall.corpus import Corpus
 from acms.recall.index import Ints
 from acms.recall.query import Query
 from acms.recall.scoring import Scores
@@ -41,35 +41,37 @@ def find_content_words(query: Query) -> list[int]:
     A courtesy counts like any other word when other content words are present: "the right night".
     """
     function = function_terms()
-    found = [place for place, word in enumerate(query.words) if word.is_name or word.terms[0] not in function]
-    words = [query.words[place] for place in found]
+    found = [
+        position for position, word in enumerate(query.words) if word.is_name or word.terms[0] not in function
+    ]
+    words = [query.words[position] for position in found]
     courteous = all(not word.is_name and word.terms[0] in contentless_terms() for word in words)
     return [] if courteous else found
 
 
-def concerns_others(field: Field, query: Query, scores: Scores, places: Ints) -> bool:
+def concerns_others(corpus: Corpus, query: Query, scores: Scores, positions: Ints) -> bool:
     """Return whether other sessions say something about a query.
 
     They do if it names a speaker, its meaning is near, or one exchange holds about half of its content, or two of its
     words that are rare together. Otherwise a question on a new topic would recall anything that shares one of its
-    words. `places` are the candidates, best first.
+    words. `positions` are the candidates, best first.
     """
     if query.speakers:
         return True
     content = find_content_words(query)
-    best = places[places < field.start][:LOOKED_AT]
+    best = positions[positions < corpus.start][:LOOKED_AT]
     if not content or not len(best):
         return False
     if scores.meaning_own is not None and float(scores.meaning_own[best].max()) >= MEANING:
         return True
-    first, last = np.maximum(best - REACH, 0), np.minimum(best + REACH + 1, field.start)
+    first, last = np.maximum(best - REACH, 0), np.minimum(best + REACH + 1, corpus.start)
     held = np.zeros(len(best), np.float32)
     words = np.zeros(len(best), np.int64)
-    for place in content:
-        holders, weight = scores.holders[place], scores.rarities[place]
+    for position in content:
+        holders, weight = scores.holders[position], scores.rarities[position]
         there = holders.searchsorted(first) < holders.searchsorted(last)
         held += np.float32(weight) * there
-        words += there & (query.words[place].terms[0] not in subjectless_terms())
-    total = sum(scores.rarities[place] for place in content)
-    rarest = compute_idf(len(field), 0)
+        words += there & (query.words[position].terms[0] not in subjectless_terms())
+    total = sum(scores.rarities[position] for position in content)
+    rarest = compute_idf(len(corpus), 0)
     return bool(((held >= LEAST_SHARE * total) | ((words > 1) & (held >= rarest))).any())

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from acms.recall.corpus import Field
+from acms.recall.corpus import Corpus
 from acms.recall.index import Floats, Ints, Segment, Vectors, pack_signs
 
 if TYPE_CHECKING:
@@ -40,13 +40,13 @@ class Meaning(NamedTuple):
     vectors: int
 
 
-def find_cosines(field: Field, space: str, query: Floats) -> Meaning:
+def find_cosines(corpus: Corpus, space: str, query: Floats) -> Meaning:
     """Compare a query with the vectors of one space; other spaces are never looked at."""
-    held = field.snapshot.vectors(space, len(query))
+    held = corpus.snapshot.vectors(space, len(query))
     seen = sum(_count_vectors(*one) for one in held)
     exact = seen <= EXACT
     code = None if exact else pack_signs(query[None, :])[:, 0]
-    found = np.full(len(field), np.nan, np.float32)
+    found = np.full(len(corpus), np.nan, np.float32)
     known = 0
     for segment, count, vectors, size in held:
         values = (
@@ -54,18 +54,18 @@ def find_cosines(field: Field, space: str, query: Floats) -> Meaning:
             if code is None
             else _approximate_cosines(vectors, code, len(query), size)
         )
-        if vectors.straight and field.place is None:
+        if vectors.straight and corpus.position_by_document is None:
             count = min(count, size)
             found[segment.base : segment.base + count] = values[:count]
             known += count
             continue
         inside = vectors.documents[:size] < count
-        places = vectors.documents[:size][inside].astype(np.int64) + segment.base
-        there = np.ones(len(places), bool)
-        if field.place is not None:
-            places = field.place[places]
-            there = places >= 0
-        found[places[there]] = values[inside][there]
+        positions = vectors.documents[:size][inside].astype(np.int64) + segment.base
+        there = np.ones(len(positions), bool)
+        if corpus.position_by_document is not None:
+            positions = corpus.position_by_document[positions]
+            there = positions >= 0
+        found[positions[there]] = values[inside][there]
         known += int(np.count_nonzero(there))
     return Meaning(found, exact, known, seen)
 
@@ -93,11 +93,11 @@ def _count_vectors(segment: Segment, count: int, vectors: Vectors, size: int) ->
     return int(np.diff(vectors.begin[: size + 1])[vectors.documents[:size] < count].sum())
 
 
-def compute_cosines(field: Field, space: str, query: Floats, places: Ints) -> Floats:
+def compute_cosines(corpus: Corpus, space: str, query: Floats, positions: Ints) -> Floats:
     """Return the exact cosines of some entries, the same whatever else is there; NaN for one without a vector."""
-    found = np.full(len(places), np.nan, np.float32)
-    documents = field.documents(places)
-    for held in field.snapshot.vectors(space, len(query)):
+    found = np.full(len(positions), np.nan, np.float32)
+    documents = corpus.documents(positions)
+    for held in corpus.snapshot.vectors(space, len(query)):
         own, rows, starts = _find_vector_rows(documents, *held)
         if len(own):
             found[own] = _greatest_of_each(held[2].products(rows, query), starts)
@@ -107,9 +107,9 @@ def compute_cosines(field: Field, space: str, query: Floats, places: Ints) -> Fl
 def _find_vector_rows(
     documents: Ints, segment: Segment, count: int, vectors: Vectors, size: int
 ) -> tuple[Ints, Ints, Ints]:
-    """Return which of some documents have vectors in a segment, the places of these, and where those of each begin.
+    """Return which of some documents have vectors in a segment, the positions of these, and where those of each begin.
 
-    The places ascend.
+    The positions ascend.
     """
     own, slots = slots_of(documents, segment, count, vectors, size)
     if np.count_nonzero(slots[1:] < slots[:-1]):  # memory is gone through in one direction
@@ -126,12 +126,12 @@ def _find_vector_rows(
 
 
 def _greatest_of_each(products: Floats, starts: Ints) -> Floats:
-    """Return the greatest product of each entry, which begin at some places."""
+    """Return the greatest product of each entry, which begin at some positions."""
     return products if len(products) == len(starts) else np.maximum.reduceat(products, starts)
 
 
 def slots_of(documents: Ints, segment: Segment, count: int, vectors: Vectors, size: int) -> tuple[Ints, Ints]:
-    """Return which of some documents have vectors in a segment, and their places among those that have."""
+    """Return which of some documents have vectors in a segment, and their positions among those that have."""
     slot = vectors.slot
     end = segment.base + min(count, len(slot))
     if len(documents) and documents.min() >= segment.base and (last := documents.max()) < end:
@@ -145,34 +145,34 @@ def slots_of(documents: Ints, segment: Segment, count: int, vectors: Vectors, si
     return (own, slots) if known.all() else (own[known], slots[known])
 
 
-def measure_cosines(field: Field, space: str, query: Floats, found: Meaning) -> tuple[float, float]:
+def measure_cosines(corpus: Corpus, space: str, query: Floats, found: Meaning) -> tuple[float, float]:
     """Return mean and standard deviation of the cosines of a query with the messages of a log.
 
     Rounded to a thousandth, so that they are the same however the vectors came.
     """
     values = found.cosines
-    if not found.exact and len(field):
-        places = np.unique(np.linspace(0, len(field) - 1, SAMPLED).astype(np.int64))
-        values = compute_cosines(field, space, query, places)
+    if not found.exact and len(corpus):
+        positions = np.unique(np.linspace(0, len(corpus) - 1, SAMPLED).astype(np.int64))
+        values = compute_cosines(corpus, space, query, positions)
     values = values[~np.isnan(values)].astype(np.float64)
     if len(values) < 2:
         return (1.0, 1.0)
     return round(float(values.mean()), 3), max(0.001, round(float(values.std()), 3))
 
 
-def rescore_exactly(field: Field, query: Query, found: Meaning, rough: Floats) -> Floats:
+def rescore_exactly(corpus: Corpus, query: Query, found: Meaning, rough: Floats) -> Floats:
     """Return cosines of which those of the best messages are exact, where sign bits stood for all of them."""
     assert query.space is not None
     assert query.vector is not None
     size = min(RESCORED, VECTORS * found.known // max(1, found.vectors))
     likely = np.sort(find_largest_indices(rough, size))
     values = found.cosines.copy()
-    values[likely] = compute_cosines(field, query.space, query.vector, likely)
+    values[likely] = compute_cosines(corpus, query.space, query.vector, likely)
     return values
 
 
 def find_largest_indices(values: Floats, size: int) -> Ints:
-    """Return the places of the largest values, in no order."""
+    """Return the positions of the largest values, in no order."""
     if len(values) <= size:
         return np.arange(len(values))
     if len(values) > 4 * size:
@@ -187,10 +187,10 @@ def find_largest_indices(values: Floats, size: int) -> Ints:
     return np.argpartition(-values, size - 1)[:size]
 
 
-def vectors_of(field: Field, space: str, dimension: int, documents: Ints) -> Floats:
+def vectors_of(corpus: Corpus, space: str, dimension: int, documents: Ints) -> Floats:
     """Return the first vectors of some documents, a row each; zeros for one without a vector."""
     rows = np.zeros((len(documents), dimension), np.float32)
-    for held in field.snapshot.vectors(space, dimension):
+    for held in corpus.snapshot.vectors(space, dimension):
         vectors = held[2]
         own, slots = slots_of(documents, *held)
         vectors.fill(rows, own, vectors.begin[slots])

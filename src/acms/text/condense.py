@@ -109,7 +109,7 @@ def _choose_stretches(
     records = split_records(text)
     if len(records) >= FEWEST:
         order = _order_records(text, records, question)
-        count = _bisect_largest(len(order), lambda size: fits(_sort_records(records, order[:size])))
+        count = bisect_largest(len(order), lambda size: fits(_sort_records(records, order[:size])))
         if count > 2 * ENDS:
             return _sort_records(records, order[:count])
     return _choose_ends(text, tokens, fits)
@@ -126,11 +126,11 @@ def _choose_ends(text: str, tokens: int, fits: Callable[[Sequence[Stretch]], boo
         tail = kept // 3
         return [(0, kept - tail), (len(text) - tail, len(text))]
 
-    kept = _bisect_largest(min(len(text) - 1, 16 * max(tokens, 0)), lambda size: fits(ends(size)))
+    kept = bisect_largest(min(len(text) - 1, 16 * max(tokens, 0)), lambda size: fits(ends(size)))
     return ends(kept) if kept else []
 
 
-def _bisect_largest(most: int, holds: Callable[[int], bool]) -> int:
+def bisect_largest(most: int, holds: Callable[[int], bool]) -> int:
     """Return the largest number up to `most` for which something holds, 0 if for none; bisected from below."""
     low, high = 0, min(most, 8)
     while high < most and holds(high):
@@ -233,7 +233,7 @@ def condense_arguments(arguments: str, tokens: int, counter: TokenCounter) -> st
         return _replace_strings(arguments, strings, size)
 
     most = max(0, longest - SHORT_STRING)
-    size = _bisect_largest(most, lambda size: counter.count(write(SHORT_STRING + size)) <= tokens)
+    size = bisect_largest(most, lambda size: counter.count(write(SHORT_STRING + size)) <= tokens)
     written = write(SHORT_STRING + size)
     return written if len(written) < len(arguments) else arguments
 
