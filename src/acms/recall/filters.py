@@ -19,13 +19,10 @@ from acms.log import validation
 from acms.log.encoding import to_microseconds
 from acms.model import Json, Kind, Role
 from acms.recall.corpus import Corpus
-from acms.text.index_record import Label
+from acms.text.index_record import MINUTE, Label
 
 KEYS = ("role", "actor", "marker", "metadata", "after", "before", "session")
 """Keys of a filter."""
-
-MINUTE = 60_000_000
-"""Microseconds of the unit in which the index keeps times."""
 
 Mask: TypeAlias = NDArray[np.bool_]
 T = TypeVar("T")

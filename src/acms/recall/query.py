@@ -91,9 +91,9 @@ def parse_query(
             markers=tuple(marker for own, marker in markers if own == number),
         )
     also = [
-        (frozenset(map(primary_term, split_words(name.said))), name.also)
+        (frozenset(map(primary_term, split_words(name.text))), name.also)
         for name in find_names(text)
-        if len(name.said) > 1
+        if len(name.text) > 1
     ]
     also += [(frozenset[int](), (primary_term(f"{one}{other}"),)) for one, other in pairwise(everything)]
     return Query(
