@@ -147,7 +147,7 @@ def test_signs_in_which_vectors_differ_are_counted_by_document(
         total = sum(sizes[:count])
         differ = ((values[:total] > 0) != (query > 0)).sum(axis=1)
         begin = np.cumsum([0, *sizes[: count - 1]])
-        least = vectors.apart(pack_signs(query[None, :])[:, 0], count)
+        least = vectors.count_sign_differences(pack_signs(query[None, :])[:, 0], count)
         assert least.tolist() == np.minimum.reduceat(differ, begin).tolist()
 
 
@@ -161,7 +161,9 @@ def test_vectors_fill_blocks_and_are_found_again() -> None:
     assert (vectors.count, len(vectors.blocks)) == (len(rows), 2)
     places = np.array([0, 4795, 4095, 4096, 17])
     expected = values / np.linalg.norm(values, axis=1)[:, None]
-    assert vectors.rows(places) == pytest.approx(expected[places], abs=2e-3)
+    rows_at_places = np.empty((len(places), 3), np.float32)
+    vectors.fill(rows_at_places, np.arange(len(places)), places)
+    assert rows_at_places == pytest.approx(expected[places], abs=2e-3)
     assert vectors.bytes > 2 * BLOCK * 3 * 4
 
 

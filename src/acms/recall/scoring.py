@@ -167,7 +167,7 @@ def _neighbours_of_rare_words(corpus: Corpus, words: Sequence[tuple[float, Ints,
     stamps[touched] = numbers
     touched = touched[stamps[touched] == numbers]  # each cell once
     weights = np.array([weight for weight, _, _ in words], np.float32)[touched // width]
-    positions = corpus.unpadded[touched % width]
+    positions = corpus.position_by_cell[touched % width]
     inside = positions >= 0
     positions, touched, weights = positions[inside], touched[inside], weights[inside]
     values = cells[touched]

@@ -72,7 +72,7 @@ def find_cosines(corpus: Corpus, space: str, query: Floats) -> Meaning:
 
 def _score_vectors(vectors: Vectors, query: Floats, size: int) -> Floats:
     begin = vectors.begin[: size + 1]
-    return _greatest_of_each(vectors.scored(query, int(begin[-1])), begin[:-1])
+    return _greatest_of_each(vectors.all_products(query, int(begin[-1])), begin[:-1])
 
 
 @lru_cache(maxsize=16)
@@ -83,7 +83,7 @@ def _cosines_by_signs(dimension: int) -> Floats:
 
 
 def _approximate_cosines(vectors: Vectors, code: NDArray[np.uint64], dimension: int, size: int) -> Floats:
-    return _cosines_by_signs(dimension).take(vectors.apart(code, size).astype(np.int64))
+    return _cosines_by_signs(dimension).take(vectors.count_sign_differences(code, size).astype(np.int64))
 
 
 def _count_vectors(segment: Segment, count: int, vectors: Vectors, size: int) -> int:
