@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from random import Random
 
 import numpy as np
@@ -31,13 +31,6 @@ from tests.support.stories import QUERIES, embedded, randoms, shuffled, told
 
 FRAME = TextFrame(BYTES)
 SPACE = "model/24"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def bulk() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("acms.recall.index.BULK", 8)
-        yield
 
 
 def past(log: Log, version: int) -> list[Entry]:

@@ -189,8 +189,6 @@ def pack_signs(values: Floats) -> NDArray[np.uint64]:
 
 DOCUMENTS = 1 << 24
 """Documents a segment can count: a posting is document << 8 | occurrences."""
-BULK = 8
-"""From this many cards on a new segment is built by sorting instead of one card after another."""
 DOCS = 4096
 """Documents of a segment that are kept as they were read."""
 DAY = 1440
@@ -277,72 +275,80 @@ class Segment:
 
     def extend(self, records: Sequence[bytes | None]) -> None:
         """Add the index records of the versions that follow; None for an entry that has none any more."""
-        total = self.count + len(records)
-        if total > DOCUMENTS:
+        start, end = self.count, self.count + len(records)
+        if end > DOCUMENTS:
             raise OverflowError(f"a log is indexed up to {DOCUMENTS} entries")
+        if not records:
+            return
+        self._reserve(end)
+        blank = HEADER.pack(0, 0, 0, b"", EMPTY, 0, 0, 0, 0, 0)
+        data = [blank if record is None else record for record in records]
+        buffer = np.frombuffer(b"".join(data), np.uint8)
+        sizes = np.fromiter(map(len, data), np.int64, len(data))
+        offsets = np.cumsum(sizes) - sizes
+        headers = buffer[offsets[:, None] + np.arange(HEADER.size)].view(_HEADER)[:, 0]
+        present = np.fromiter((record is not None for record in records), bool, len(records))
+        self._add_fields(records, headers, present)
+        terms_at = offsets + HEADER.size + headers["label"] + headers["group"]
+        keys = self._add_terms(buffer, terms_at, headers, self._build_field_keys(present))
+        if start == 0:
+            self._freeze(keys)
+        else:
+            self._append_postings(keys)
+        self.count = end
+
+    def _reserve(self, count: int) -> None:
+        """Grow the columns so that they hold so many documents."""
         size = len(self.columns["flags"])
-        if size < total:
-            added = max(size, total - size)
+        if size < count:
+            added = max(size, count - size)
             for name, column in self.columns.items():
                 self.columns[name] = np.concatenate([column, np.zeros(added, column.dtype)])
-        if self.count == 0 and len(records) >= BULK:
-            self._build(records)
-        else:
-            for record in records:
-                self._add(record)
 
-    # ── one card ────────────────────────────────────────────────────────────────────────────────────────────────────
+    def _add_fields(
+        self, records: Sequence[bytes | None], headers: NDArray[Any], present: NDArray[np.bool_]
+    ) -> None:
+        """Fill the columns of new documents, except for what their terms tell."""
+        start, end = self.count, self.count + len(records)
+        columns = self.columns
+        for name in ("minute", "tokens", "episode", "nonce", "flags", "exact"):
+            columns[name][start:end] = headers[name]
+        label_sizes, group_sizes = headers["label"].tolist(), headers["group"].tolist()
+        codes = [0] * len(records)
+        groups = [-1] * len(records)
+        for index, record in enumerate(records):
+            if record is None:
+                continue
+            group_start = HEADER.size + label_sizes[index]
+            codes[index] = self._label(record[HEADER.size : group_start])
+            if group_sizes[index]:
+                group = record[group_start : group_start + group_sizes[index]]
+                groups[index] = self._group(start + index, group)
+        columns["label"][start:end] = codes
+        columns["group"][start:end] = groups
+        is_message = np.array([label.kind is Kind.MESSAGE for label in self.labels], bool)
+        plain = present & ((headers["flags"] & REPLACES) == 0) & is_message[codes]
+        self.odd += (start + np.flatnonzero(~plain)).tolist()
 
-    def _add(self, record: bytes | None) -> None:
-        document = self.count
-        if record is None:
-            self._add_blank(document)
-            return
-        minute, tokens, episode, nonce, flags, exact, label, group, size, repeated = HEADER.unpack_from(
-            record
-        )
-        at = HEADER.size
-        code = self._label(record[at : at + label])
-        at += label
-        group_code = self._group(document, record[at : at + group]) if group else -1
-        at += group
-        packed = np.frombuffer(record, np.uint8, 3 * size, at).reshape(-1, 3).astype(np.uint32)
-        terms: list[int] = (packed @ np.array([1, 256, 65_536], np.uint32)).tolist()
-        repeats = record[at + 3 * size : at + 3 * size + repeated]
-        counts = dict.fromkeys(terms, 1)
-        for term, count in zip(terms[:repeated], repeats, strict=True):
-            counts[term] = count or 1
-        self._terms_by_document.extend([term << 8 | min(count, 255) for term, count in counts.items()])
-        self._ends.append(len(self._terms_by_document))
-        for term in (*day_terms(minute // DAY), *self._speaker_terms[code]):
-            counts[term] = counts.get(term, 0) + 1
-        self._add_postings(document, counts)
-        # Terms added for a name, which are stored with a count of 0, do not make a text longer.
-        length = sum(min(count, 255) for count in counts.values()) - repeats.count(0)
-        if flags & REPLACES or self.labels[code].kind is not Kind.MESSAGE:
-            self.odd.append(document)
-        fingerprint = _fingerprint_terms(packed)
-        fields = (minute, tokens, episode, nonce, flags, exact, code, group_code, length, fingerprint)
-        for column, value in zip(self.columns.values(), fields, strict=True):
-            column[document] = value
-        self.count += 1
-
-    def _add_blank(self, document: int) -> None:
-        """Add a document whose content is deleted."""
-        self.columns["flags"][document] = EMPTY
-        self.columns["group"][document] = -1
-        self.odd.append(document)
-        self._ends.append(len(self._terms_by_document))
-        self.count += 1
-
-    def _add_postings(self, document: int, counts: Mapping[int, int]) -> None:
-        for term, count in counts.items():
-            posting = self._open.get(term)
-            if posting is None:
-                posting = self._open[term] = array("I")
+    def _append_postings(self, keys: NDArray[np.uint64]) -> None:
+        """Add the keys of documents that follow those of a frozen index."""
+        terms = (keys >> np.uint64(32)).tolist()
+        postings = keys.astype(np.uint32).tolist()
+        for term, posting in zip(terms, postings, strict=True):
+            open_postings = self._open.get(term)
+            if open_postings is None:
+                open_postings = self._open[term] = array("I")
                 self._open_bytes += 180
-            posting.append(document << 8 | min(count, 255))
-        self._open_bytes += 5 * len(counts)
+            open_postings.append(posting)
+        self._open_bytes += 5 * len(keys)
+
+    def _freeze(self, keys: NDArray[np.uint64]) -> None:
+        """Keep the keys of the first documents as arrays."""
+        begins = _find_key_changes(keys, lambda changed: changed >= 1 << 32) + 1
+        begins = np.concatenate([np.zeros(min(1, len(keys)), np.int64), begins])
+        self._terms = (keys[begins] >> np.uint64(32)).astype(np.uint32)
+        self._starts = np.append(begins, len(keys))
+        self._frozen = keys.astype(np.uint32)
 
     def _label(self, data: bytes) -> int:
         """Return the code of a label."""
@@ -367,72 +373,32 @@ class Segment:
         self._open_bytes += 300
         return code
 
-    # ── many cards ──────────────────────────────────────────────────────────────────────────────────────────────────
+    def _add_terms(
+        self, buffer: NDArray[np.uint8], starts: Ints, headers: NDArray[Any], field_keys: NDArray[np.uint64]
+    ) -> NDArray[np.uint64]:
+        """Add the terms of new documents; return all their keys in order, with those of their fields.
 
-    def _build(self, records: Sequence[bytes | None]) -> None:
-        """Fill an empty segment with many records at once: much faster than one by one."""
-        blank = HEADER.pack(0, 0, 0, b"", EMPTY, 0, 0, 0, 0, 0)
-        data = [blank if record is None else record for record in records]
-        buffer = np.frombuffer(b"".join(data), np.uint8)
-        sizes = np.fromiter(map(len, data), np.int64, len(data))
-        starts = np.cumsum(sizes) - sizes
-        headers = buffer[starts[:, None] + np.arange(HEADER.size)].view(_HEADER)[:, 0]
-        size = len(records)
-        columns = self.columns
-        for name in ("minute", "tokens", "episode", "nonce", "flags", "exact"):
-            columns[name][:size] = headers[name]
-        columns["group"][:size] = -1
-        label_sizes, group_sizes = headers["label"].tolist(), headers["group"].tolist()
-        codes = [0] * size
-        for document, record in enumerate(records):
-            if record is None:
-                continue
-            group_start = HEADER.size + label_sizes[document]
-            group_end = group_start + group_sizes[document]
-            codes[document] = self._label(record[HEADER.size : group_start])
-            if group_sizes[document]:
-                columns["group"][document] = self._group(document, record[group_start:group_end])
-        columns["label"][:size] = codes
-        present = np.fromiter((record is not None for record in records), bool, size)
-        is_message = np.fromiter(
-            (label.kind is Kind.MESSAGE for label in self.labels), bool, len(self.labels)
-        )
-        plain = present & ((headers["flags"] & REPLACES) == 0) & is_message[codes]
-        self.odd = np.flatnonzero(~plain).tolist()
-        self._post(buffer, starts + HEADER.size + headers["label"] + headers["group"], headers, present)
-        self.count = size
-
-    def _post(
-        self,
-        buffer: NDArray[np.uint8],
-        starts: Ints,
-        headers: NDArray[Any],
-        present: NDArray[np.bool_],
-    ) -> None:
-        """Sort the terms of all records into postings: keys are term << 32 | document << 8 | occurrences."""
+        A key is term << 32 | document << 8 | occurrences.
+        """
+        first, size = self.count, len(headers)
         sizes = headers["terms"].astype(np.int64)
-        field_keys = self._build_field_keys(present)
         total = int(sizes.sum())
         keys = np.empty(total + len(field_keys), np.uint64)
         keys[total:] = field_keys
+        self._ends.frombytes((len(self._terms_by_document) + np.cumsum(sizes)).astype(np.uint64).tobytes())
         done = 0
-        for low in range(0, len(sizes), 1024):  # so many that the arrays in between stay small
+        for low in range(0, size, 1024):  # so many that the arrays in between stay small
             part = slice(low, low + 1024)
-            found = self._build_text_keys(buffer, starts[part], sizes[part], headers["repeated"][part], low)
+            found = self._build_text_keys(
+                buffer, starts[part], sizes[part], headers["repeated"][part], first + low
+            )
             keys[done : done + len(found)] = found
             done += len(found)
             terms = found >> np.uint64(24) & ~np.uint64(255) | found & np.uint64(255)
             self._terms_by_document.frombytes(terms.astype(np.uint32).tobytes())
-        self._ends = array("Q", np.cumsum(sizes).astype(np.uint64).tobytes())
         lengths = self.columns["length"]
-        lengths[: len(sizes)] += np.bincount(_documents_of_keys(field_keys), minlength=len(sizes))
-        keys = _sort_keys(keys)
-        keys = _merge_field_terms(keys, lengths)
-        begins = _find_key_changes(keys, lambda changed: changed >= 1 << 32) + 1
-        begins = np.concatenate([np.zeros(min(1, len(keys)), np.int64), begins])
-        self._terms = (keys[begins] >> np.uint64(32)).astype(np.uint32)
-        self._starts = np.append(begins, len(keys))
-        self._frozen = keys.astype(np.uint32)
+        lengths[first : first + size] += np.bincount(_documents_of_keys(field_keys) - first, minlength=size)
+        return _merge_field_terms(_sort_keys(keys), lengths)
 
     def _build_text_keys(
         self, buffer: NDArray[np.uint8], starts: Ints, sizes: Ints, repeated: NDArray[np.uint16], low: int
@@ -460,8 +426,8 @@ class Segment:
         return keys
 
     def _build_field_keys(self, present: NDArray[np.bool_]) -> NDArray[np.uint64]:
-        """Return the keys of the terms that come from the fields: date and speaker."""
-        documents = np.flatnonzero(present)
+        """Return the keys of the terms of new documents that come from the fields: date and speaker."""
+        documents = self.count + np.flatnonzero(present)
         days, day_codes = np.unique(self.columns["minute"][documents] // DAY, return_inverse=True)
         terms_of_days = [day_terms(day) for day in days.tolist()]
         labels = self.columns["label"][documents]
@@ -569,12 +535,6 @@ def _find_key_changes(
 def _documents_of_keys(keys: NDArray[np.uint64]) -> Ints:
     """Return the documents of some keys."""
     return (keys.astype(np.uint32) >> np.uint32(8)).astype(np.int64)
-
-
-def _fingerprint_terms(packed: NDArray[np.uint32]) -> int:
-    """Return a number that is the same for the same terms in any order, and rarely otherwise."""
-    numbers = packed[:, 0] | packed[:, 1] << 8 | packed[:, 2] << 16
-    return int((_mix_bits(numbers.astype(np.uint64))).sum(dtype=np.uint64) & np.uint64(0xFFFFFFFF))
 
 
 def _fingerprint_documents(numbers: NDArray[np.uint64], documents: Ints, count: int) -> NDArray[np.uint64]:

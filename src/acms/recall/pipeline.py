@@ -516,9 +516,10 @@ async def _load_filter_fields(storage: StorageBackend, corpus: Corpus, positions
 
 async def run_recall(reader: Reader, context: str | None, at: int | None, asked: Recall) -> ContextItems:
     """Return the current episode's newest messages and the past answers to the query (seed 004, steps 2-6)."""
-    from acms.recall.ranking import CANDIDATES, SHORT
+    from acms.recall.ranking import CANDIDATES
 
-    size = max(CANDIDATES, asked.budget // SHORT) + len(asked.exclude)
+    # A budget has one candidate for each 16 tokens, the size of a short entry.
+    size = max(CANDIDATES, asked.budget // 16) + len(asked.exclude)
     while True:
         ranked = await rank_log(reader, context, at, asked.query, size, asked.markers, asked.weights, asked)
         _limit_candidates(ranked, asked, reader.frame)

@@ -38,15 +38,17 @@ def contentless_terms() -> frozenset[int]:
 def find_content_words(query: Query) -> list[int]:
     """Return the indexes of the content words of a query; none for a greeting or an acknowledgment.
 
-    A courtesy counts like any other word when other content words are present: "the right night".
+    A courtesy counts like any other word if other content words are present: "the right night".
     """
     function = function_terms()
-    found = [
-        position for position, word in enumerate(query.words) if word.is_name or word.terms[0] not in function
+    content = [
+        index for index, word in enumerate(query.words) if word.is_name or word.terms[0] not in function
     ]
-    words = [query.words[position] for position in found]
-    courteous = all(not word.is_name and word.terms[0] in contentless_terms() for word in words)
-    return [] if courteous else found
+    for index in content:
+        word = query.words[index]
+        if word.is_name or word.terms[0] not in contentless_terms():
+            return content
+    return []
 
 
 def concerns_others(corpus: Corpus, query: Query, scores: Scores, positions: Ints) -> bool:
@@ -65,13 +67,16 @@ def concerns_others(corpus: Corpus, query: Query, scores: Scores, positions: Int
     if scores.meaning_own is not None and float(scores.meaning_own[best].max()) >= MEANING:
         return True
     first, last = np.maximum(best - REACH, 0), np.minimum(best + REACH + 1, corpus.start)
-    held = np.zeros(len(best), np.float32)
-    words = np.zeros(len(best), np.int64)
-    for position in content:
-        holders, weight = scores.holders[position], scores.rarities[position]
-        there = holders.searchsorted(first) < holders.searchsorted(last)
-        held += np.float32(weight) * there
-        words += there & (query.words[position].terms[0] not in subjectless_terms())
-    total = sum(scores.rarities[position] for position in content)
+    information = np.zeros(len(best), np.float32)
+    subject_words = np.zeros(len(best), np.int64)
+    for index in content:
+        holders, weight = scores.holders[index], scores.rarities[index]
+        is_held = holders.searchsorted(first) < holders.searchsorted(last)
+        information += np.float32(weight) * is_held
+        if query.words[index].terms[0] not in subjectless_terms():
+            subject_words += is_held
+    total = sum(scores.rarities[index] for index in content)
     rarest = compute_idf(len(corpus), 0)
-    return bool(((held >= LEAST_SHARE * total) | ((words > 1) & (held >= rarest))).any())
+    holds_half = information >= LEAST_SHARE * total
+    holds_rare_words = (subject_words > 1) & (information >= rarest)
+    return bool((holds_half | holds_rare_words).any())

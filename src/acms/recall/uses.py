@@ -17,15 +17,12 @@ from acms.results import Citation
 
 RECORD = "citations"
 FORMAT = 1
-KEPT = 500
-"""Entries that are counted, those cited last: a record is small."""
-TRIES = 16
 
 
 async def load_citations(storage: StorageBackend, context: str) -> list[Citation]:
-    """Return how often each entry was cited, the one cited last first; nothing of a store that keeps no records."""
-    found = await storage.record(context, RECORD) if isinstance(storage, HasRecords) else None
-    return [] if found is None else _parse_citations(found.data)
+    """Return how often each entry was cited, the one cited last first; none if a store keeps no records."""
+    record = await storage.record(context, RECORD) if isinstance(storage, HasRecords) else None
+    return [] if record is None else _parse_citations(record.data)
 
 
 async def record_citations(storage: StorageBackend, context: str, ids: Sequence[str], now: datetime) -> None:
@@ -36,14 +33,14 @@ async def record_citations(storage: StorageBackend, context: str, ids: Sequence[
             raise EntryNotFoundError(f"there is no entry {id!r}")
     if not ids or not isinstance(storage, HasRecords):
         return
-    for left in reversed(range(TRIES)):
-        found = await storage.record(context, RECORD)
+    for retries in reversed(range(16)):
+        record = await storage.record(context, RECORD)
+        known, rev = ([], 0) if record is None else (_parse_citations(record.data), record.rev)
         try:
-            data = _count_citations(() if found is None else _parse_citations(found.data), ids, now)
-            await storage.put_record(context, RECORD, data, rev=0 if found is None else found.rev)
+            await storage.put_record(context, RECORD, _count_citations(known, ids, now), rev=rev)
             return
         except ConflictError:
-            if not left:
+            if not retries:
                 raise
 
 
@@ -54,8 +51,10 @@ def _parse_citations(data: Mapping[str, Any]) -> list[Citation]:
 
 
 def _count_citations(known: Sequence[Citation], ids: Sequence[str], now: datetime) -> dict[str, Json]:
-    """Return counts with some more, those cited last first."""
-    before = {one.id: one for one in known}
-    fresh = [Citation(id=id, count=1 + (before[id].count if id in before else 0), at=now) for id in ids]
-    kept = [*fresh, *(one for one in known if one.id not in set(ids))][:KEPT]
-    return {"format": FORMAT, "entries": [[one.id, one.count, one.at.isoformat()] for one in kept]}
+    """Return counts with some more, those cited last first; a record is small, so the oldest are dropped."""
+    counts = {citation.id: citation.count for citation in known}
+    cited = [Citation(id=id, count=1 + counts.get(id, 0), at=now) for id in ids]
+    others = [citation for citation in known if citation.id not in set(ids)]
+    kept = [*cited, *others][:500]
+    entries = [[citation.id, citation.count, citation.at.isoformat()] for citation in kept]
+    return {"format": FORMAT, "entries": entries}
