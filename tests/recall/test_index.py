@@ -50,7 +50,7 @@ def prefix(segments: Sequence[Segment], version: int) -> Snapshot:
 def in_pieces(cards: Sequence[bytes | None]) -> Segment:
     """Build a segment as one with millions of terms is built."""
     with pytest.MonkeyPatch.context() as patch:
-        for limit, size in (("TOGETHER", 3), ("SLICE", 5), ("VERY_MANY", 20)):
+        for limit, size in (("RECORD_BATCH", 3), ("KEY_BATCH", 5), ("COUNTED_KEYS", 20)):
             patch.setattr(f"acms.recall.index.{limit}", size)
         return built(cards)
 

@@ -6,8 +6,7 @@ Pure functions of a ranking, so a plan can be recomputed, and a past version is 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from dataclasses import field as given
+from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import itemgetter
 
@@ -21,7 +20,7 @@ from acms.ports import Frame
 from acms.recall.corpus import Corpus
 from acms.recall.fact_candidates import FactIndex
 from acms.recall.index import Ints
-from acms.recall.planner import Candidate, Choice, append_label, build_candidate, version_in
+from acms.recall.planner import Candidate, Choice, append_label, build_candidate, build_rejection
 from acms.recall.ranking import Ranking
 from acms.results import Verdict
 from acms.text.index_record import EXTERNAL
@@ -29,8 +28,6 @@ from acms.text.index_record import EXTERNAL
 FILTERED = "it is not what `where` asks for"
 EXCLUDED = "excluded by the caller"
 NOT_ASKED = "the current episode was not asked for"
-NEWEST = 4096
-"""Entries of the current episode that are looked at, beside the marked ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +38,7 @@ class CandidateSet:
     current: Sequence[Candidate]
     rejected: Sequence[Choice]
     #: Messages of the past by id of which only a part is offered, since the rest is outdated.
-    trims: Mapping[str, Demotion] = given(default_factory=dict)
+    trims: Mapping[str, Demotion] = field(default_factory=dict)
     #: The first and the last day of the messages; empty when there are none.
     days: tuple[int, ...] = ()
 
@@ -461,7 +458,8 @@ def _episode_candidates(
 
 def _iterate_newest_first(positions: Ints, marked: NDArray[np.bool_] | None) -> Iterator[int]:
     """Yield the newest positions, then, of a long episode, those of marked entries only."""
-    recent, older = positions[-NEWEST:], positions[:-NEWEST]
+    limit = 4_096  # entries that are considered even if they are not marked
+    recent, older = positions[-limit:], positions[:-limit]
     yield from reversed(recent.tolist())
     if marked is not None:
         yield from reversed(older[marked[older]].tolist())
@@ -552,89 +550,69 @@ def _reject_fact(one: Candidate, facts: FactIndex, terms: Terms) -> Choice | Non
 class OmissionReasons:
     """The reasons why the other ranked entries were not candidates."""
 
-    def __init__(self, corpus: Corpus, ranking: Ranking, known: Sequence[FactIndex] = ()) -> None:
+    def __init__(self, corpus: Corpus, ranking: Ranking, facts: Sequence[FactIndex] = ()) -> None:
         self._corpus = corpus
         self._ranking = ranking
-        self._known = known
+        self._facts = facts
 
     def __iter__(self) -> Iterator[Verdict]:
         for doc in map(self._corpus.snapshot.doc, self._corpus.snapshot.documents()):
             if doc.kind in (Kind.MESSAGE, Kind.SUMMARY):
-                yield _explain_message(self._corpus, self._ranking, doc)
-        for known in self._known:
-            for doc in map(known.corpus.snapshot.doc, known.corpus.snapshot.documents()):
+                yield self._explain_message(doc)
+        for facts in self._facts:
+            for doc in map(facts.corpus.snapshot.doc, facts.corpus.snapshot.documents()):
                 if doc.kind is Kind.FACT:
-                    yield _explain_fact(known, doc)
+                    yield _explain_fact(facts, doc)
 
     def why(self, id: str) -> Verdict | None:
-        """Return why an entry was no candidate; None when nothing has such an entry at its version."""
-        for known in self._known:
-            found = known.corpus.snapshot.find(id)
-            if found is not None and (doc := known.corpus.snapshot.doc(found)).kind is Kind.FACT:
-                return _explain_fact(known, doc)
-        found = self._corpus.snapshot.find(id)
-        if found is None:
-            return None
-        return _explain_message(self._corpus, self._ranking, self._corpus.snapshot.doc(found))
+        """Return why an entry was no candidate; None if there is no such entry at the version."""
+        for facts in self._facts:
+            doc = _find_doc(facts.corpus, id)
+            if doc is not None and doc.kind is Kind.FACT:
+                return _explain_fact(facts, doc)
+        doc = _find_doc(self._corpus, id)
+        return None if doc is None else self._explain_message(doc)
+
+    def _explain_message(self, doc: Doc) -> Verdict:
+        corpus, ranking = self._corpus, self._ranking
+        at = corpus.position_of(doc.version - 1)
+        if at < 0:
+            return build_rejection(doc, "hidden", _why_inactive(corpus, doc))
+        _, hidden_reason = group_at_index(corpus, at)
+        if hidden_reason:
+            return build_rejection(doc, "hidden", hidden_reason)
+        if not ranking.allows(at):
+            return build_rejection(doc, "filter", FILTERED)
+        relevance, score = ranking.relevance(at), ranking.score(at)
+        if score <= 0:
+            return build_rejection(doc, "irrelevant", "neither it nor a neighbour has to do with the query")
+        verdict = build_rejection(doc, "rank", f"not among the {len(ranking.positions)} best")
+        return replace(verdict, relevance=relevance, score=score, parts=ranking.parts(at))
 
 
-def _explain_fact(known: FactIndex, doc: Doc) -> Verdict:
-    at = known.corpus.position_of(doc.version - 1)
+def _find_doc(corpus: Corpus, id: str) -> Doc | None:
+    document = corpus.snapshot.find(id)
+    return None if document is None else corpus.snapshot.doc(document)
+
+
+def _why_inactive(corpus: Corpus, doc: Doc) -> str:
+    by = corpus.cover.by(doc.version)
+    return "nothing of it is shown" if by is None else f"out of force since v{by}"
+
+
+def _explain_fact(facts: FactIndex, doc: Doc) -> Verdict:
+    at = facts.corpus.position_of(doc.version - 1)
     if at < 0:
-        by = known.corpus.cover.by(doc.version)
-        if by is not None:
-            return _rejection_verdict(doc, "hidden", f"out of force since v{by}")
-        return _rejection_verdict(doc, "hidden", "nothing of it is shown")
-    hidden_reason = known.why_hidden(doc.version)
+        return build_rejection(doc, "hidden", _why_inactive(facts.corpus, doc))
+    hidden_reason = facts.why_hidden(doc.version)
     if hidden_reason:
-        return _rejection_verdict(doc, "hidden", hidden_reason)
-    if not known.allows(doc.version):
-        return _rejection_verdict(doc, "filter", FILTERED)
-    if known.relevance[at] <= 0:
-        return _rejection_verdict(doc, "irrelevant", "it has nothing to do with the query")
-    return Verdict(
-        id=doc.id,
-        version=version_in(doc),
-        included=False,
-        rule="rank",
-        source=Source.FACT,
-        relevance=known.relevance[at],
-        score=known.score(at),
-        parts=known.parts(at),
-        tokens=doc.tokens,
-        reason="not among the best facts",
-    )
-
-
-def _explain_message(corpus: Corpus, ranking: Ranking, doc: Doc) -> Verdict:
-    at = corpus.position_of(doc.version - 1)
-    if at < 0:
-        by = corpus.cover.by(doc.version)
-        return _rejection_verdict(
-            doc, "hidden", "nothing of it is shown" if by is None else f"out of force since v{by}"
-        )
-    _, reason = group_at_index(corpus, at)
-    if reason:
-        return _rejection_verdict(doc, "hidden", reason)
-    if not ranking.allows(at):
-        return _rejection_verdict(doc, "filter", FILTERED)
-    relevance, score = ranking.relevance(at), ranking.score(at)
-    if score <= 0:
-        return _rejection_verdict(doc, "irrelevant", "neither it nor a neighbour has to do with the query")
-    return Verdict(
-        id=doc.id,
-        version=version_in(doc),
-        included=False,
-        rule="rank",
-        relevance=relevance,
-        score=score,
-        parts=ranking.parts(at),
-        tokens=doc.tokens,
-        reason=f"not among the {len(ranking.positions)} best",
-    )
-
-
-def _rejection_verdict(doc: Doc, rule: str, reason: str) -> Verdict:
-    return Verdict(
-        id=doc.id, version=version_in(doc), included=False, rule=rule, tokens=doc.tokens, reason=reason
+        return build_rejection(doc, "hidden", hidden_reason)
+    if not facts.allows(doc.version):
+        return build_rejection(doc, "filter", FILTERED)
+    relevance = facts.relevance[at]
+    if relevance <= 0:
+        return build_rejection(doc, "irrelevant", "it has nothing to do with the query")
+    verdict = build_rejection(doc, "rank", "not among the best facts")
+    return replace(
+        verdict, source=Source.FACT, relevance=relevance, score=facts.score(at), parts=facts.parts(at)
     )

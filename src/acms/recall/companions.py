@@ -19,12 +19,8 @@ from acms.recall.scoring import SIGMA
 from acms.recall.vector_score import find_largest_indices, vectors_of
 from acms.text.tokenizer import subjectless_terms
 
-LEADERS = 3
-"""Best statements for which companions are looked for."""
 STATEMENT = 60
 """Words of a statement, at most: a longer text tells of many things."""
-COMMON = 0.5
-"""A word in more than this share of the entries is looked up only where it can decide."""
 COMPARED = 64
 """Later statements whose vectors are compared with that of a leader, of those that share the rarest words."""
 
@@ -49,7 +45,7 @@ def _find_leaders(corpus: Corpus, ranking: Ranking, statements: NDArray[np.bool_
     """Return the best statements on the topic of the query, without the query itself."""
     leaders: list[int] = []
     for position in ranking.positions.tolist():
-        if len(leaders) == LEADERS or ranking.scores.plain[position] <= 0:
+        if len(leaders) == 3 or ranking.scores.plain[position] <= 0:
             break
         is_statement = statements[position] and ranking.on_topic[position]
         if is_statement and not repeats_query(corpus, ranking.query, position):
@@ -124,7 +120,7 @@ def _measure_nearest(
     Words that many entries hold add less than their weights: they are looked up only for the entries that they could
     bring to the top (MaxScore: Turtle and Flood, "Query evaluation", 1995).
     """
-    is_common = words.holders > COMMON * len(corpus)
+    is_common = words.holders > len(corpus) / 2
     nearness = _measure_nearness(corpus, words.select(~is_common), allowed)
     common = words.select(is_common)
     most_gain = float(common.weights.sum()) + 1e-3  # sums of 32-bit floats may differ by as much

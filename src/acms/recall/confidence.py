@@ -19,20 +19,13 @@ from acms.recall.fact_candidates import FactIndex
 from acms.recall.index import Floats, Ints
 from acms.recall.ranking import Ranking
 from acms.recall.scoring import SIGMA
+from acms.recall.topic import BEST, EXCHANGE
 from acms.results import Certainty
 
-BEST = 5
-"""Best entries whose neighbourhoods are looked at."""
-NEAR = 2
-"""Entries before and after one that may hold a missing part of its answer."""
-LOOKED_AT = 64
-"""Best entries among which one by a named speaker is looked for."""
 BY_WORDS = (-1.9, 2.8, 3.6)
 """For words alone: the start of the curve, and the contributions of reach and lead."""
 BY_BOTH = (-2.3, 2.8, 3.6, 0.6)
 """For words and meaning: the same, and the contribution of rise."""
-COMPARED = 0.5
-"""Share of the entries that must have vectors for meaning to count."""
 
 
 def estimate_confidence(
@@ -43,21 +36,21 @@ def estimate_confidence(
     `asks` is the position of the query itself if it is the last entry.
     """
     end = asks if asks >= 0 else len(corpus)
-    best = ranking.positions[ranking.positions < end][:LOOKED_AT]
+    best = ranking.positions[ranking.positions < end][:BEST]
     weights = _weigh_words(ranking)
     reach = max((facts.measure_coverage(weights) for facts in known), default=0.0)
     lead = 0.0
     if len(best):
         answers = ranking.scores.plain[best] >= ranking.cutoff
         answers[0] = True  # in a short log only the best one is an answer, whatever its score
-        positions = best[answers][:BEST]
-        shares = _share_held(ranking, weights, positions - NEAR, positions + NEAR + 1, end)
+        positions = best[answers][:5]
+        shares = _share_held(ranking, weights, positions - EXCHANGE, positions + EXCHANGE + 1, end)
         reach = max(reach, float(shares.mean()))
         own_shares = _share_held(ranking, weights, best, best + 1, end)
         lead = _measure_speaker_margin(corpus, ranking, best, own_shares)
     meaning = ranking.scores.meaning_own
     rise = 0.0
-    if meaning is None or ranking.coverage < COMPARED:
+    if meaning is None or ranking.coverage < 0.5:  # too few messages were compared by meaning
         value = _apply_logistic_curve(BY_WORDS, (reach, lead))
     else:
         rises = [*np.clip(meaning[best] / SIGMA, 0, 1), *(facts.meaning for facts in known)]

@@ -40,8 +40,6 @@ RECIPE = "said2"
 """Name of this recipe in a space: vectors of another one are never compared with these."""
 WORDS = 170
 """Words of a chunk, at most, unless one sentence is longer."""
-PARTS = 64
-"""Chunks of one entry, at most."""
 
 SHORTEST = 100
 """Characters of a part of a refused text, at least."""
@@ -74,7 +72,9 @@ def split_passages(draft: Draft) -> list[Passage]:
     date = f"{created.day} {_MONTHS[created.month - 1]} {created.year}"
     if len(content.split(None, WORDS + 1)) <= WORDS:
         return [Passage(0, len(content), f"{date} {speaker}: {content}")]
-    chunks = _chunk_sentences(content, find_sentence_spans(content))[:PARTS]
+    chunks = _chunk_sentences(content, find_sentence_spans(content))[
+        :64
+    ]  # the rest of a huge text is not embedded
     passages = [Passage(start, end, f"{speaker}: {content[start:end]}") for start, end in chunks]
     passages[0] = passages[0]._replace(text=f"{date} {passages[0].text}")
     return passages
@@ -96,16 +96,12 @@ def _chunk_sentences(content: str, sentences: list[tuple[int, int]]) -> list[tup
 
 BATCH = 64
 """Texts of one call to an embedder."""
-PASSAGE = 60
-"""Characters of a passage, about: so many passages a queued entry counts for before it is read."""
 QUEUED = 4_000_000
 """Characters that may wait in the queue, about two thousand short messages; the store knows the others."""
 ENTRY = 1_500
 """Characters that an entry counts for in the queue beside its own: about its memory overhead."""
 LULL = 0.05
 """Seconds without an append after which the queue is worked off: writers go first, and their texts go together."""
-POSTPONED = 1.0
-"""Seconds for which appends may hold that up, at most."""
 LOGS = 10_000
 """Logs of which is remembered whether they lack vectors; of others the store is asked again."""
 HEALED = 16
@@ -349,7 +345,7 @@ class Embedding:
         """Let writers go first for a moment, unless a recall waits for vectors."""
         self._hurry.clear()
         loop, state = asyncio.get_running_loop(), handles.get_loop_state(self.storage)
-        latest = loop.time() + POSTPONED
+        latest = loop.time() + 1.0  # appends may not delay it longer
         while not self._wanted:
             remaining = min(state.appended + LULL, latest) - loop.time()
             if remaining <= 0:
@@ -370,7 +366,7 @@ class Embedding:
                 entry = queue.popleft()
                 size = len(entry.draft.content)
                 self._size -= ENTRY + size
-                texts += 1 + size // PASSAGE
+                texts += 1 + size // 60  # about as many passages as it may have
                 batch.append(entry)
             if not queue:
                 del self._queue[context]

@@ -189,8 +189,14 @@ def pack_signs(values: Floats) -> NDArray[np.uint64]:
 
 DOCUMENTS = 1 << 24
 """Documents a segment can count: a posting is document << 8 | occurrences."""
+RECORD_BATCH = 1_024
+"""Records whose terms are unpacked at a time, to save memory."""
+KEY_BATCH = 1 << 20
+"""Keys that are compared at a time, to save memory."""
+COUNTED_KEYS = 1 << 23
+"""Keys that are sorted by counting, at most."""
 DOCS = 4096
-"""Documents of a segment that are kept as they were read."""
+"""Cached documents of a segment."""
 DAY = 1440
 """Minutes of a day."""
 
@@ -387,8 +393,8 @@ class Segment:
         keys[total:] = field_keys
         self._ends.frombytes((len(self._terms_by_document) + np.cumsum(sizes)).astype(np.uint64).tobytes())
         done = 0
-        for low in range(0, size, 1024):  # so many that the arrays in between stay small
-            part = slice(low, low + 1024)
+        for low in range(0, size, RECORD_BATCH):
+            part = slice(low, low + RECORD_BATCH)
             found = self._build_text_keys(
                 buffer, starts[part], sizes[part], headers["repeated"][part], first + low
             )
@@ -506,10 +512,10 @@ def _merge_field_terms(keys: NDArray[np.uint64], lengths: NDArray[Any]) -> NDArr
 def _sort_keys(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return keys in order; those of one kind ascend by document already, so only the terms are sorted.
 
-    Up to some eight million are sorted by counting, 16 bits at a time, in half the time of comparing. Above, counting
-    is no faster and takes four times the memory.
+    Up to `COUNTED_KEYS` are sorted by counting, 16 bits at a time, in half the time of comparing. Above, counting is no
+    faster and takes four times the memory.
     """
-    if len(keys) > 1 << 23:
+    if len(keys) > COUNTED_KEYS:
         keys.sort()
         return keys
     terms = (keys >> np.uint64(32)).astype(np.uint32)
@@ -524,9 +530,8 @@ def _find_key_changes(
 ) -> Ints:
     """Return the positions of the keys whose bits that differ from the next key pass a test."""
     found = [np.zeros(0, np.int64)]
-    step = 1 << 20  # keys at a time, to save memory
-    for low in range(0, len(keys), step):
-        following = keys[low + 1 : low + step + 1]
+    for low in range(0, len(keys), KEY_BATCH):
+        following = keys[low + 1 : low + KEY_BATCH + 1]
         changed = keys[low : low + len(following)] ^ following
         found.append(low + np.flatnonzero(is_change(changed)))
     return np.concatenate(found)

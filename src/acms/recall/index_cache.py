@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
@@ -126,9 +126,22 @@ class _LogIndex:
         return found
 
 
-def _evict_oldest(cache: OrderedDict[str, V], limit: int) -> None:
-    if len(cache) > limit:
+async def _load_cached(
+    cache: OrderedDict[str, tuple[tuple[int, ...], V]],
+    context: str,
+    stamp: tuple[int, ...],
+    load: Callable[[], Awaitable[V]],
+) -> V:
+    """Return the cached value of a log, or load it if there is none with this stamp."""
+    cached = cache.get(context)
+    if cached is not None and cached[0] == stamp:
+        cache.move_to_end(context)
+        return cached[1]
+    value = await load()
+    cache[context] = stamp, value
+    if len(cache) > CACHED_LOGS:
         cache.popitem(last=False)
+    return value
 
 
 class Indexes:
@@ -159,9 +172,9 @@ class Indexes:
         #: How often vectors came.
         self.lessons = 0
         #: By log, with the count of rewrites and the epoch it was made under.
-        self._active_states: OrderedDict[str, tuple[tuple[int, int], tuple[Cover, Stale]]] = OrderedDict()
+        self._active_states: OrderedDict[str, tuple[tuple[int, ...], tuple[Cover, Stale]]] = OrderedDict()
         #: The same of its facts, with the count of entries that are no messages.
-        self._valid_times: OrderedDict[str, tuple[tuple[int, int, int], dict[int, Period]]] = OrderedDict()
+        self._valid_times: OrderedDict[str, tuple[tuple[int, ...], Mapping[int, Period]]] = OrderedDict()
         self._hits = self._builds = self._healed = 0
         #: What all parts took when each was used last; those that are gone since are still in it.
         self._counted = 0
@@ -271,33 +284,25 @@ class Indexes:
         """
         if not head.rewrites:
             return Cover((), searchable=True), NONE
-        stamp = head.rewrites, head.epoch
-        cached = self._active_states.get(context)
-        if cached is not None and cached[0] == stamp and version == head.version:
-            self._active_states.move_to_end(context)
-            return cached[1]
-        cover = await cover_at(self.storage, context, head, version, searchable=True)
-        state = cover, find_demotions(cover)
-        if version == head.version:
-            self._active_states[context] = stamp, state
-            _evict_oldest(self._active_states, CACHED_LOGS)
-        return state
+
+        async def load() -> tuple[Cover, Stale]:
+            cover = await cover_at(self.storage, context, head, version, searchable=True)
+            return cover, find_demotions(cover)
+
+        if version != head.version:
+            return await load()
+        return await _load_cached(self._active_states, context, (head.rewrites, head.epoch), load)
 
     async def load_valid_times(self, context: str, head: Head, version: int) -> Mapping[int, Period]:
         """Return the validity periods of the active facts at a version, by version, as `valid_times_at`.
 
         No message changes them, so at the head they are valid until something else is appended.
         """
+        load = partial(valid_times_at, self.storage, context, head, version)
+        if version != head.version:
+            return await load()
         stamp = head.version - head.messages, head.rewrites, head.epoch
-        cached = self._valid_times.get(context)
-        if cached is not None and cached[0] == stamp and version == head.version:
-            self._valid_times.move_to_end(context)
-            return cached[1]
-        times = await valid_times_at(self.storage, context, head, version)
-        if version == head.version:
-            self._valid_times[context] = stamp, times
-            _evict_oldest(self._valid_times, CACHED_LOGS)
-        return times
+        return await _load_cached(self._valid_times, context, stamp, load)
 
     async def load_corpus(
         self, context: str, head: Head, version: int, cover: Cover, spaces: Sequence[str]

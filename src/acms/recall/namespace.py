@@ -32,8 +32,10 @@ from acms.recall.request import IndexedLog
 from acms.runtime.threads import Building
 from acms.text import index_record
 
-AT_ONCE = 16
-"""Sessions that are read concurrently."""
+REBUILD_ABOVE = 256
+"""If more entries than this, and than are indexed, are new, the index is built again."""
+PAGE = 500
+"""Sessions listed at a time from a store that cannot list their heads."""
 NO_DOCUMENTS = np.zeros(0, np.int64)
 
 
@@ -219,7 +221,7 @@ class NamespaceIndex:
         changed = [request for request in requests if self._has_changed(request, spaces)]
         if not changed:
             return
-        limit = asyncio.Semaphore(AT_ONCE)
+        limit = asyncio.Semaphore(16)  # sessions that are read concurrently
 
         async def read(request: _ReadRequest) -> _LogUpdate | None:
             async with limit:
@@ -228,7 +230,7 @@ class NamespaceIndex:
         updates = [update for update in await asyncio.gather(*map(read, changed)) if update is not None]
         added = sum(len(update.records[0]) for update in updates)
         known = self.segment.count
-        if known and added > max(known, 256):  # building a new segment in one piece is faster
+        if known and added > max(known, REBUILD_ABOVE):  # building a new segment in one piece is faster
             self._reset()
             await self._refresh(heads, own, inherited, spaces)
         elif added > THREAD_ABOVE:
@@ -467,7 +469,7 @@ async def _list_session_heads(storage: StorageBackend, namespace: str) -> list[S
     heads: list[SessionHead] = []
     after: str | None = None
     while True:
-        page = await storage.contexts(ContextQuery(namespace=namespace, after=after, limit=500))
+        page = await storage.contexts(ContextQuery(namespace=namespace, after=after, limit=PAGE))
         for context in page.items:
             try:
                 head = await storage.head(context.id)

@@ -65,10 +65,6 @@ THREAD_ABOVE = 20_000
 """Ranking more entries than this leaves the event loop to others (rule 2.11)."""
 
 
-FILTER_PAGE = 4_096
-"""Entries read at a time for the fields of a filter."""
-
-
 @dataclass(frozen=True, slots=True)
 class Gathered:
     """A stretch of a log up to one version, as units."""
@@ -506,8 +502,9 @@ async def _load_filter_fields(storage: StorageBackend, corpus: Corpus, positions
             wanted.setdefault(owner, {})[version] = segment, at
     for owner, versions in wanted.items():
         first, last = min(versions), max(versions)
-        for start in range(first, last + 1, FILTER_PAGE):
-            end = min(last, start + FILTER_PAGE - 1)
+        page = 4_096  # entries
+        for start in range(first, last + 1, page):
+            end = min(last, start + page - 1)
             for entry in await storage.read(owner, after=start - 1, before=end + 1, deleted=True):
                 if entry.version in versions:
                     segment, at = versions[entry.version]

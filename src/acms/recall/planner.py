@@ -7,7 +7,7 @@ plan is made again with that much less (decision 0004).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -671,40 +671,44 @@ def build_choice_ledger(
     others: Others | None = None,
     certainty: Callable[[], Certainty] = lambda: UNSURE,
 ) -> Ledger:
-    """Write down, when asked, every choice and every entry that was no candidate; `others` answers for the rest."""
+    """Build the ledger of a plan, which explains every entry on demand; `others` explains those without a choice."""
 
-    def write() -> dict[str, Verdict]:
-        verdicts = {
-            entry.id: Verdict(
-                id=entry.id,
-                version=entry.version,
-                included=False,
-                rule="hidden",
-                tokens=entry.tokens,
-                reason=reason,
-            )
-            for entry, reason in hidden
-        }
+    def explain() -> dict[str, Verdict]:
+        verdicts = {entry.id: build_rejection(entry, "hidden", reason) for entry, reason in hidden}
         for choice in choices:
-            one = choice.candidate
-            for entry in one.unit.entries:
-                verdicts[entry.id] = Verdict(
-                    id=entry.id,
-                    version=version_in(entry),
-                    included=choice.included,
-                    rule=choice.rule,
-                    source=one.source,
-                    relevance=one.relevance,
-                    boost=one.boost,
-                    score=one.score,
-                    parts=one.parts(),
-                    tokens=one.tokens,
-                    reason=choice.reason,
-                )
+            verdicts.update(_explain_choice(choice))
         return verdicts
 
     omitted = sum([len(choice.candidate.costs) for choice in choices if not choice.included])
-    return Ledger(write, tuple(warnings), others, omitted=omitted + len(hidden), certainty=certainty)
+    return Ledger(explain, tuple(warnings), others, omitted=omitted + len(hidden), certainty=certainty)
+
+
+def build_rejection(entry: Entry | Doc, rule: str, reason: str) -> Verdict:
+    """Return the verdict on an entry that was no candidate."""
+    version = version_in(entry)
+    return Verdict(
+        id=entry.id, version=version, included=False, rule=rule, tokens=entry.tokens, reason=reason
+    )
+
+
+def _explain_choice(choice: Choice) -> Iterator[tuple[str, Verdict]]:
+    """Yield the verdict on each entry of a choice, by id."""
+    one = choice.candidate
+    for entry in one.unit.entries:
+        verdict = Verdict(
+            id=entry.id,
+            version=version_in(entry),
+            included=choice.included,
+            rule=choice.rule,
+            source=one.source,
+            relevance=one.relevance,
+            boost=one.boost,
+            score=one.score,
+            parts=one.parts(),
+            tokens=one.tokens,
+            reason=choice.reason,
+        )
+        yield entry.id, verdict
 
 
 def media_tokens(parts: Sequence[Part]) -> int:

@@ -20,8 +20,6 @@ from acms.text import index_record
 
 __all__ = ["Reindexed", "VectorHome", "reindex"]
 
-PAGE = 256
-"""Entries read at a time."""
 
 _Parts: TypeAlias = dict[int, tuple[int, int, int]]
 """The vectors of an entry by part: first and last character, and length in bytes."""
@@ -153,7 +151,8 @@ class _Reindexer:
         parts = {} if self.embedding is None else await self._load_parts(context, self.embedding, high)
         drafts: list[tuple[int, Entry]] = []
         while low <= high:
-            entries = await self.storage.read(context, after=low - 1, before=min(low + PAGE, high + 1))
+            end = min(low + 256, high + 1)  # so many entries at a time
+            entries = await self.storage.read(context, after=low - 1, before=end)
             live = [entry for entry in entries if entry.state is State.LIVE]
             await self._write_records(context, live, records)
             if self.embedding is not None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from dataclasses import field as given
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -113,7 +112,7 @@ class Ranked:
     #: Number of its entries, at its head, that are not messages.
     made: int = 0
     #: The validity periods of its active facts, and of messages and summaries with a label, by version.
-    times: Mapping[int, Period] = given(default_factory=dict[int, Period])
+    times: Mapping[int, Period] = field(default_factory=dict[int, Period])
     warnings: tuple[str, ...] = ()
 
     def labels(self, moment: datetime | None) -> Labels:

@@ -14,9 +14,6 @@ from acms.ports import Reranker
 from acms.providers.retry import with_retry
 from acms.recall.planner import Pairs, RerankScores
 
-CANDIDATES = 32
-"""Candidates that a reranker is asked about when it does not say how many."""
-
 
 class Reranking:
     """One reranker of one session: `candidates` is how many texts it is asked about at most."""
@@ -24,7 +21,7 @@ class Reranking:
     def __init__(self, reranker: Reranker, config: ACMSConfig) -> None:
         if isinstance(reranker, type) or not callable(getattr(reranker, "rerank", None)):
             raise ConfigurationError("reranker must be an object with an async method rerank(query, texts)")
-        candidates: Any = getattr(reranker, "candidates", CANDIDATES)
+        candidates: Any = getattr(reranker, "candidates", 32)
         if isinstance(candidates, bool) or not isinstance(candidates, int) or candidates < 1:
             raise ConfigurationError("reranker.candidates must be a whole number above 0")
         self._reranker = reranker

@@ -10,14 +10,8 @@ from functools import partial
 
 from acms.recall.planner import LEAST, Candidate, Choice
 
-EXCERPT = 0.5
-"""A unit larger than this share of the budget may be shown as an excerpt when it does not fit."""
-EXCERPTS = 3
-"""Best candidates that may be shown as an excerpt."""
 NEIGHBOURS = 0.07
 """Share of a budget for messages that are not about the query but near one that is: a twentieth of a request."""
-RESULT = 0.125
-"""A tool call whose answers exceed this share of the budget is shown with only their matching parts."""
 
 
 class ExternalBudget:
@@ -196,7 +190,7 @@ def _choose_by_score(
     waiting: dict[int, tuple[bool, bool]] = {}
     for index in order:
         one = candidates[index]
-        excerpt = ranks[one.external] < EXCERPTS
+        excerpt = ranks[one.external] < 3  # only the best are worth an excerpt
         ranks[one.external] += 1
         limit = external.limit(one, remaining)
         choice = _choose_candidate(one, budget, limit, whole=all_fit, excerpt=excerpt)
@@ -225,15 +219,15 @@ def _choose_candidate(one: Candidate, budget: int, remaining: int, *, whole: boo
     """Choose a candidate whole, the answering part of a tool call, or an excerpt, if it fits the remaining tokens."""
     tokens = one.tokens
     single = len(one.costs) == 1
-    if not single and not whole:
+    if not single and not whole:  # of a large tool call only the parts that match are shown
         least = min(one.costs) + LEAST
-        limit = min(remaining, max(int(budget * RESULT), least))
+        limit = min(remaining, max(budget // 8, least))
         if tokens > limit >= least:
             reason = f"what answers in a tool call of {tokens} tokens"
             return Choice(one, True, "excerpt", reason, limit)
     if tokens <= remaining:
         return _make_choice((one, True, "score", _inclusion_reason(one), 0))
-    is_large = tokens > budget * EXCERPT
+    is_large = tokens > budget / 2
     if excerpt and single and is_large and remaining >= LEAST:
         reason = f"an excerpt of {tokens} tokens, relevant to the query"
         return Choice(one, True, "excerpt", reason, min(remaining, max(budget // 3, LEAST)))

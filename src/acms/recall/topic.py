@@ -14,10 +14,10 @@ from acms.text.tokenizer import compute_idf, function_terms, primary_term, subje
 
 LEAST_SHARE = 0.45
 """Share of the query that an exchange of another session must hold: a little less than half of its words."""
-REACH = 2
-"""Messages before and after one that belong to its exchange."""
-LOOKED_AT = 64
-"""Best messages of other sessions whose exchanges are looked at."""
+EXCHANGE = 2
+"""Messages before and after one that belong to its exchange, and may hold a part of its answer."""
+BEST = 64
+"""Best messages that are examined."""
 MEANING = 4.0
 """Standard deviations of meaning from which a message is about the query whatever its words."""
 
@@ -61,12 +61,12 @@ def concerns_others(corpus: Corpus, query: Query, scores: Scores, positions: Int
     if query.speakers:
         return True
     content = find_content_words(query)
-    best = positions[positions < corpus.start][:LOOKED_AT]
+    best = positions[positions < corpus.start][:BEST]
     if not content or not len(best):
         return False
     if scores.meaning_own is not None and float(scores.meaning_own[best].max()) >= MEANING:
         return True
-    first, last = np.maximum(best - REACH, 0), np.minimum(best + REACH + 1, corpus.start)
+    first, last = np.maximum(best - EXCHANGE, 0), np.minimum(best + EXCHANGE + 1, corpus.start)
     information = np.zeros(len(best), np.float32)
     subject_words = np.zeros(len(best), np.int64)
     for index in content:

@@ -16,7 +16,6 @@ from acms.ports import HasRecords, StorageBackend
 from acms.results import Citation
 
 RECORD = "citations"
-FORMAT = 1
 
 
 async def load_citations(storage: StorageBackend, context: str) -> list[Citation]:
@@ -45,7 +44,7 @@ async def record_citations(storage: StorageBackend, context: str, ids: Sequence[
 
 
 def _parse_citations(data: Mapping[str, Any]) -> list[Citation]:
-    if data.get("format") != FORMAT:
+    if data.get("format") != 1:
         return []
     return [Citation(id=id, count=count, at=datetime.fromisoformat(at)) for id, count, at in data["entries"]]
 
@@ -57,4 +56,4 @@ def _count_citations(known: Sequence[Citation], ids: Sequence[str], now: datetim
     others = [citation for citation in known if citation.id not in set(ids)]
     kept = [*cited, *others][:500]
     entries = [[citation.id, citation.count, citation.at.isoformat()] for citation in kept]
-    return {"format": FORMAT, "entries": entries}
+    return {"format": 1, "entries": entries}

@@ -13,8 +13,6 @@ _FILE = re.compile(r"^\*\*\* (?:Update|Add|Delete) File: (.+)$", re.MULTILINE)
 _PATHS = ("path", "file_path", "filename")
 _REMOVED = ("old_string", "old_str")
 _ADDED = ("new_string", "new_str", "content", "file_text")
-LONGEST = 240
-"""Characters of a change that are kept: some sixty tokens, a change of two or three lines."""
 
 
 def read_changes(text: str) -> list[str]:
@@ -68,4 +66,5 @@ def _changed_lines(diff: str) -> list[str]:
 def _format_change(path: str, lines: list[str]) -> str:
     """Return a change as one line, without indents."""
     joined = " ".join([f"{line[0]}{' '.join(line[1:].split())}" for line in lines])
-    return f"{path.strip()}: {joined or 'the whole file'}"[:LONGEST]
+    # 240 characters are some sixty tokens, a change of two or three lines.
+    return f"{path.strip()}: {joined or 'the whole file'}"[:240]

@@ -13,10 +13,6 @@ from typing import Any, Protocol, runtime_checkable
 
 __all__ = ["Shows", "find_cited_ids", "texts_of"]
 
-LEAST = 12
-"""Characters of a cited text, at least: less is said by many entries."""
-MAX_DEPTH = 12
-"""Levels of an answer that are read."""
 
 _ID = re.compile(r"(?<![\w])[a-z]_[0-9a-z]{8,}_[0-9a-z]+_[0-9a-z]{6}(?![\w])")
 _CITATION_KEYS = frozenset(
@@ -46,10 +42,10 @@ def find_cited_ids(answer: object, shown: Mapping[str, str] | None) -> tuple[str
     """
     cited: dict[str, None] = {}
     texts = {id: " ".join(text.split()) for id, text in (shown or {}).items()}
-    for name, text in _find_texts(_to_plain_data(answer), MAX_DEPTH):
+    for name, text in _find_texts(_to_plain_data(answer), depth=12):
         if name == "cited_text":
             quote = " ".join(text.split())
-            if len(quote) >= LEAST:
+            if len(quote) >= 12:  # shorter texts occur in many entries
                 cited.update(dict.fromkeys(id for id, text in texts.items() if quote in text))
         else:
             cited.update(dict.fromkeys(id for id in _ID.findall(text) if shown is None or id in shown))

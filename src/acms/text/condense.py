@@ -22,16 +22,8 @@ CUT = "[…]"
 """Marks omitted text; the first mark in an output says how much was omitted, and from which entry."""
 MARK = re.compile(r"\[…[^\]\n]*\]")
 """Any mark of a cut."""
-FEWEST = 6
-"""Records of a text that has a structure, at least."""
-KNOWN = 4096
-"""Cached choices."""
 ENDS = 2
 """Records at the beginning and at the end that are shown before any other."""
-LONGEST_TOKEN = 64
-"""Characters of a token, at most: longer runs of blanks or dashes are several."""
-LINES = 6
-"""From so many lines on, a cut is told in lines, else in characters."""
 SHORT_STRING = 40
 """Characters of a string in a call's arguments that is never cut: ids, names, paths."""
 
@@ -85,7 +77,7 @@ def condense_output(
     key = hash(text), len(text), tokens, counter.name, hash(question), entry
     spans = _known_choices.get(key)
     if spans is None:
-        if len(_known_choices) >= KNOWN:
+        if len(_known_choices) >= 4_096:
             _known_choices.clear()
         spans = _known_choices[key] = _choose_spans(text, tokens, counter, question, entry)
     return _join_spans(text, spans, entry) if spans else ""
@@ -98,7 +90,8 @@ def _fits_limit(text: str, tokens: int, counter: TokenCounter) -> bool:
     """Return whether a text has no more than so many tokens; a text far too long is not counted."""
     if len(text) <= tokens and text.isascii():
         return True
-    return len(text) <= LONGEST_TOKEN * max(tokens, 0) and counter.count(text) <= tokens
+    # A token has at most some 64 characters: longer runs of blanks or dashes are several.
+    return len(text) <= 64 * max(tokens, 0) and counter.count(text) <= tokens
 
 
 def _choose_spans(text: str, tokens: int, counter: TokenCounter, question: str, entry: str) -> list[TextSpan]:
@@ -108,7 +101,7 @@ def _choose_spans(text: str, tokens: int, counter: TokenCounter, question: str, 
         return counter.count(_join_spans(text, spans, entry)) <= tokens
 
     records = split_records(text)
-    if len(records) >= FEWEST:
+    if len(records) >= 6:  # the text has a structure
         order = _order_records(text, records, question)
         count = bisect_largest(len(order), lambda size: fits(_sort_records(records, order[:size])))
         if count > 2 * ENDS:
@@ -218,7 +211,7 @@ def _format_mark(text: str, spans: Sequence[TextSpan], entry: str) -> str:
     source = f"; entry {entry}" if entry else ""
     lines = text.rstrip("\n").count("\n") + 1
     whole_lines = all(_begins_line(text, start) and _begins_line(text, end) for start, end in gaps)
-    if whole_lines and lines >= LINES:
+    if whole_lines and lines >= 6:
         left_out = sum(text[start:end].strip("\n").count("\n") + 1 for start, end in gaps)
         return f"[… {left_out:,} of {lines:,} lines left out{source}]"
     left_out = sum(end - start for start, end in gaps)

@@ -136,8 +136,6 @@ _GERMAN = frozenset(
     "der die das und ist nicht ein eine einen mit für auf von zu wir ich es im den dem".split()
 )
 
-_MOST = 400
-"""Characters of a text whose words are remembered."""
 _CAP, _OPEN, _WRITTEN = "cap", "open", "month"
 
 
@@ -160,7 +158,10 @@ def _scan_words(text: str, words: list[str]) -> tuple[list[_Found], list[tuple[i
     capitals: list[tuple[int, int]] = []
     has_month = False
     position = 0
-    classify = _cached_classify_word if len(text) <= _MOST else _classify_word
+    is_short = (
+        len(text) <= 400
+    )  # the words of longer texts, such as logs, would displace the others in the cache
+    classify = _cached_classify_word if is_short else _classify_word
     for word, details in zip(words, map(classify, words), strict=True):
         if details is None:
             continue

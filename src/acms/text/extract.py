@@ -38,15 +38,11 @@ GIST = 0.15
 """Share of what they leave for the sentences most like the whole, whether they hold details or not."""
 LEAST = 10
 """Tokens that a sentence more is worth."""
-FIRST = 40
-"""Tokens of a marked message that come before the next one: when there are too many, only the weightiest stay."""
 WORTH = {
     "url": 1.0, "email": 1.0, "path": 1.0, "host": 1.0, "id": 1.0, "version": 0.9, "date": 0.9, "number": 0.8,
     "name": 0.8, "code": 0.7, "quote": 0.6,
 }  # fmt: skip
 """What a detail is worth by its kind."""
-BARE = 0.4
-"""Share of its worth that is left to a number without a unit."""
 REPEATED = -0.7
 """Exponent of the number of times a detail occurs: a detail that occurs once is worth most."""
 ALIKE = -0.5
@@ -69,10 +65,6 @@ _BREAK = re.compile(r"[.,;:!?()\[\]{}—–，；：。！？、（）-](?:(?<![
 _LETTERS, _ASCII_LETTERS = re.compile(r"[^\W\d_]+"), re.compile(r"[a-z]+")
 _BEFORE, _AFTER = 60, 40
 """Characters that the words around a detail may have."""
-_TRIES = 8
-"""How often a sentence is compared again with the sentences chosen before it, on average, at most."""
-_TRIED = 32
-"""Details that are tried alone when nothing else fits."""
 
 
 _Mention: TypeAlias = tuple[int, int, int, int, int, float]
@@ -184,7 +176,7 @@ def _weigh_details(lines: Sequence[Line], sentences: Sequence[_Sentence]) -> lis
             number = numbers.setdefault(name, len(worth))
             if number == len(worth):
                 is_bare = kind == "number" and name.isdigit()
-                worth.append(WORTH[kind] * (BARE if is_bare else 1.0))
+                worth.append(WORTH[kind] * (0.4 if is_bare else 1.0))  # a number without a unit is worth less
                 occurrences.append(0)
             occurrences[number] += sentence.count
             first, last = _find_context_span(text, breaks, start, end, WIDE)
@@ -447,7 +439,7 @@ def _choose_central_sentences(sentences: Sequence[_Sentence], budget: int) -> li
     heap = _rank_by_centrality(sentences)
     chosen: list[_Sentence] = []
     covered: set[int] = set()
-    attempts = _TRIES * len(heap)
+    attempts = 8 * len(heap)  # bounds the comparisons with sentences chosen before
     while heap and budget > LEAST and attempts:
         attempts -= 1
         rank, index = heappop(heap)
@@ -609,7 +601,8 @@ def _select_anchors(
         return -sum_marker_weights(lines[anchor[0]].markers), -anchor[0]
 
     anchors = sorted(unique.values(), key=weightiest_first)
-    used = list(accumulate(min(tokens, FIRST) for _, tokens in anchors))
+    # Each counts with its first 40 tokens at most, so that a long one does not displace the others.
+    used = list(accumulate(min(tokens, 40) for _, tokens in anchors))
     anchors = anchors[: max(1, bisect_right(used, budget))]
     return sorted(anchors, key=itemgetter(1))
 
@@ -678,7 +671,7 @@ def _choose_fragment(
 ) -> str:
     """Return a single detail, or the start of a sentence, if nothing more fits; "" if not even a letter does."""
     mentions = [mention for one in sentences for mention in one.mentions]
-    for mention in nsmallest(_TRIED, mentions, key=lambda mention: (-mention[5], mention[0])):
+    for mention in nsmallest(32, mentions, key=lambda mention: (-mention[5], mention[0])):
         if count(details[mention[0]]) <= limit:
             return details[mention[0]]
     text = sentences[0].text if sentences else ""

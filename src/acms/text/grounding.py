@@ -44,7 +44,6 @@ PREFIX = 4
 ALIKE = 2 / 3
 """Share of the longer of two forms of a word that both begin with, at least: counselor, counsellor."""
 
-_HEAD = 64  # words of a text that its language is told from
 _NUMBER = re.compile(r"\d+(?:[.,'’\u00a0\u202f ]\d+)*(?:\s?[kKmM](?!\w))?")
 _GROUPED = re.compile(r"\d{1,3}(?:[,.'’\u00a0\u202f ]\d{3})+")
 _SHORT = re.compile(r"(\d+)(?:[.,](\d+))?\s?([kKmM])")
@@ -72,8 +71,8 @@ class _Text:
     def __init__(self, text: str, months: Sequence[str]) -> None:
         said = [*split_words(text), *_alphabetic_parts(text), *months]
         variants = variant_terms(said)
-        #: Enough to tell the language.
-        self._head = said[:_HEAD]
+        #: Enough words to detect the language.
+        self._head = said[:64]
         self._forms = {form for word in said for form in (primary_term(word), *variants[word])}
         self._by_prefix: dict[str, set[str]] = {}
         for word in map(strip_accents, said):

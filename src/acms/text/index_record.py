@@ -45,8 +45,6 @@ ONE, MANY = "1", "*"
 _MOST = 65_535
 MINUTE = 60_000_000
 """Microseconds of the unit in which the index keeps times."""
-#: Of so many identifiers a message is a listing: that is found by whole names, for their parts are most of a language.
-_LISTING = 12
 
 
 class Label(NamedTuple):
@@ -95,7 +93,8 @@ def _count_index_terms(draft: Draft, content: str, words: list[str]) -> dict[int
         for term in searchable_terms(fact_names):
             counts.setdefault(term, 0)
     names = find_names(content)
-    is_listing = sum(1 for name in names if name.parts) > _LISTING
+    # A message with many identifiers is a listing, which is found by whole names: their parts are common words.
+    is_listing = sum(1 for name in names if name.parts) > 12
     for name in names:
         for term in name.also:
             if not is_listing or term not in name.parts:
