@@ -48,8 +48,6 @@ class Vectors:
         self.count = 0
         #: Index of a document in `documents`; -1 for one without vectors.
         self.slot = np.full(64, -1, np.int32)
-        #: Whether every document up to the last one has vectors, in order.
-        self.straight = True
 
     def extend(self, rows: Iterable[tuple[int, int, bytes]]) -> None:
         """Add (document, part, little-endian float16 vector) rows; a document that has vectors keeps those it has."""
@@ -69,7 +67,6 @@ class Vectors:
         self.documents[self.count : count] = documents
         self.begin[self.count + 1 : count + 1] = total + np.append(first[1:], len(owners))
         self.slot[documents] = np.arange(self.count, count)
-        self.straight = self.straight and bool((documents == self.slot[documents]).all())
         self.count = count
 
     def _reserve(self, count: int, last: int) -> None:

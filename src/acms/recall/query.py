@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import pairwise
 
 from acms.recall.index import Floats
 from acms.text.tokenizer import (
     find_names,
+    function_terms,
     primary_term,
     remove_function_words,
     searchable_terms,
@@ -120,3 +122,32 @@ def remove_speakers(text: str, speakers: Iterable[str]) -> str:
 
 
 _NAME = re.compile(r"(\w+)(?:['\u2019]s\b)?")
+
+_COURTESIES = """
+    hi hey hello bye goodbye ciao hola hallo salut bonjour morning evening night thanks thank thx merci gracias danke
+    grazie obrigado obrigada please sorry welcome cheers ok okay yes yeah yep yup no nope sure right alright great good
+    nice fine cool perfect awesome wow lol haha hmm well continue go see later noted understood ja nein oui non si sí
+    não sim bitte gern gut bien bueno bom
+"""
+
+
+@lru_cache(maxsize=1)
+def contentless_terms() -> frozenset[int]:
+    """Return the primary terms of words that ask nothing: function words of English, and courtesies."""
+    return function_terms() | frozenset(map(primary_term, _COURTESIES.split()))
+
+
+def find_content_words(query: Query) -> list[int]:
+    """Return the indexes of the content words of a query; none for a greeting or an acknowledgment.
+
+    A courtesy counts like any other word if other content words are present: "the right night".
+    """
+    function = function_terms()
+    content = [
+        index for index, word in enumerate(query.words) if word.is_name or word.terms[0] not in function
+    ]
+    for index in content:
+        word = query.words[index]
+        if word.is_name or word.terms[0] not in contentless_terms():
+            return content
+    return []

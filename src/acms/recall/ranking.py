@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from acms.recall.corpus import Corpus
 from acms.recall.index import Floats, Ints
-from acms.recall.query import Query
+from acms.recall.query import Query, contentless_terms, find_content_words
 from acms.recall.scoring import SIGMA, Scores, order_by_cost, score_messages
-from acms.recall.topic import contentless_terms, find_content_words
 from acms.recall.vector_score import find_largest_indices
 from acms.text.tokenizer import function_terms
 

@@ -1,16 +1,14 @@
-"""Topic: the content words of a query, and whether other sessions have anything to say about it."""
+"""Topic: whether other sessions have anything to say about a query."""
 
 from __future__ import annotations
-
-from functools import lru_cache
 
 import numpy as np
 
 from acms.recall.corpus import Corpus
 from acms.recall.index import Ints
-from acms.recall.query import Query
+from acms.recall.query import Query, find_content_words
 from acms.recall.scoring import Scores
-from acms.text.tokenizer import compute_idf, function_terms, primary_term, subjectless_terms
+from acms.text.tokenizer import compute_idf, subjectless_terms
 
 LEAST_SHARE = 0.45
 """Share of the query that an exchange of another session must hold: a little less than half of its words."""
@@ -20,35 +18,6 @@ BEST = 64
 """Best messages that are examined."""
 MEANING = 4.0
 """Standard deviations of meaning from which a message is about the query whatever its words."""
-
-_COURTESIES = """
-    hi hey hello bye goodbye ciao hola hallo salut bonjour morning evening night thanks thank thx merci gracias danke
-    grazie obrigado obrigada please sorry welcome cheers ok okay yes yeah yep yup no nope sure right alright great good
-    nice fine cool perfect awesome wow lol haha hmm well continue go see later noted understood ja nein oui non si sí
-    não sim bitte gern gut bien bueno bom
-"""
-
-
-@lru_cache(maxsize=1)
-def contentless_terms() -> frozenset[int]:
-    """Return the primary terms of words that ask nothing: function words of English, and courtesies."""
-    return function_terms() | frozenset(map(primary_term, _COURTESIES.split()))
-
-
-def find_content_words(query: Query) -> list[int]:
-    """Return the indexes of the content words of a query; none for a greeting or an acknowledgment.
-
-    A courtesy counts like any other word if other content words are present: "the right night".
-    """
-    function = function_terms()
-    content = [
-        index for index, word in enumerate(query.words) if word.is_name or word.terms[0] not in function
-    ]
-    for index in content:
-        word = query.words[index]
-        if word.is_name or word.terms[0] not in contentless_terms():
-            return content
-    return []
 
 
 def concerns_others(corpus: Corpus, query: Query, scores: Scores, positions: Ints) -> bool:

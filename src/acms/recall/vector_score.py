@@ -47,16 +47,10 @@ def find_cosines(corpus: Corpus, space: str, query: Floats) -> Cosines:
     cosines = np.full(len(corpus), np.nan, np.float32)
     known = 0
     for segment, count, vectors, size in held:
-        values = (
-            _exact_cosines(vectors, query, size)
-            if exact
-            else _approximate_cosines(vectors, code, len(query), size)
-        )
-        if vectors.straight and corpus.position_by_document is None:
-            count = min(count, size)
-            cosines[segment.base : segment.base + count] = values[:count]
-            known += count
-            continue
+        if exact:
+            values = _exact_cosines(vectors, query, size)
+        else:
+            values = _approximate_cosines(vectors, code, len(query), size)
         inside = vectors.documents[:size] < count
         positions = vectors.documents[:size][inside].astype(np.int64) + segment.base
         values = values[inside]
@@ -135,16 +129,10 @@ def find_slots(
 ) -> tuple[Ints, Ints]:
     """Return which of some documents have vectors in a segment, and their indexes among those that have."""
     end = segment.base + min(count, len(vectors.slot))
-    inside = (documents >= segment.base) & (documents < end)
-    if inside.all():
-        indexes = np.arange(len(documents))
-        if vectors.straight and documents.max(initial=-1) < segment.base + size:
-            return indexes, documents - segment.base
-    else:
-        indexes = np.flatnonzero(inside)
+    indexes = np.flatnonzero((documents >= segment.base) & (documents < end))
     slots = vectors.slot[documents[indexes] - segment.base].astype(np.int64)
     known = (slots >= 0) & (slots < size)
-    return (indexes, slots) if known.all() else (indexes[known], slots[known])
+    return indexes[known], slots[known]
 
 
 def measure_cosines(corpus: Corpus, space: str, query: Floats, found: Cosines) -> tuple[float, float]:
