@@ -44,7 +44,7 @@ class CandidateSet:
 
     @property
     def dated(self) -> bool:
-        """Whether the day tells one message from another."""
+        """Whether the messages are of several days."""
         return len(set(self.days)) > 1
 
 
@@ -180,7 +180,7 @@ class _PastCandidates:
         self._candidates: list[tuple[int, Candidate]] = []
         #: Only an offered entry can replace duplicates of it, and only if it carries the same markers.
         self._offered = offered
-        #: Version of the best offered copy of each family of entries that say the same.
+        #: Version of the best offered entry of each family of copies.
         self._best_copies: dict[int, int] = {}
         self._demotions: Mapping[int, Demotion] = {}
         self.trims: dict[str, Demotion] = {}
@@ -329,9 +329,9 @@ def _find_superseded(
 
 
 def _group_copies(corpus: Corpus, ranking: Ranking) -> list[int]:
-    """Return for each candidate the index of the best one that says the same: its own if there is no better one.
+    """Return for each candidate the index of its best copy: its own if there is no better one.
 
-    Two entries say the same if they hold the same words, in any order. External text never takes the place of other
+    Two entries are copies if they hold the same words, in any order. External text never takes the place of other
     text.
     """
     documents = corpus.documents(ranking.positions)

@@ -20,7 +20,7 @@ from acms.recall.vector_score import find_largest_indices, vectors_of
 from acms.text.tokenizer import subjectless_terms
 
 STATEMENT = 60
-"""Words of a statement, at most: a longer text tells of many things."""
+"""Words of a statement, at most: a longer text has many subjects."""
 COMPARED = 64
 """Later statements whose vectors are compared with that of a leader, of those that share the rarest words."""
 

@@ -1,4 +1,4 @@
-"""Corpus: the entries in force that one reader sees, in reading order, measured as ranking needs it."""
+"""Corpus: the active entries that one reader sees, in reading order, with the figures that ranking needs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ K1, B = 0.9, 0.4
 
 
 class Corpus:
-    """The messages and summaries in force at the end of a snapshot, in the order in which they are read."""
+    """The active messages and summaries at the end of a snapshot, in reading order."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Corpus:
 
     @cached_property
     def labels(self) -> tuple[NDArray[Any], list[Label]]:
-        """Return the label of every entry in force as an index into a list."""
+        """Return the label of every active entry as an index into a list."""
         codes, labels = self.snapshot.labels()
         return codes if self.order is None else codes[self.order], labels
 
@@ -232,7 +232,7 @@ class Corpus:
         return np.array(by_label, np.float32)[codes]
 
     def following(self, position: int) -> Ints:
-        """Return the positions of the entries read after an entry; in other logs, of those said later."""
+        """Return the positions of the entries read after an entry; in other logs, of later ones."""
         logs = self.snapshot.logs
         if logs is None:
             return np.arange(position + 1, len(self))

@@ -52,7 +52,7 @@ _MONTHS = (
 
 
 class Passage(NamedTuple):
-    """A text to embed, and the characters of the content it stands for."""
+    """A text to embed, and the span of the content that it covers."""
 
     start: int
     end: int
@@ -99,7 +99,7 @@ BATCH = 64
 QUEUED = 4_000_000
 """Characters that may wait in the queue, about two thousand short messages; the store knows the others."""
 ENTRY = 1_500
-"""Characters that an entry counts for in the queue beside its own: about its memory overhead."""
+"""Characters added for each queued entry: about its memory overhead."""
 LULL = 0.05
 """Seconds without an append after which the queue is worked off: writers go first, and their texts go together."""
 LOGS = 10_000

@@ -262,9 +262,9 @@ class Segment:
         #: Documents whose content was found to be gone.
         self.blanked: set[int] = set()
         self._open_bytes = 0
-        #: Documents as they were read last, by position: the same ones are read by one recall after another.
+        #: Cached documents, by position: successive recalls read the same ones.
         self.docs: dict[int, Doc] = {}
-        #: When documents were said and what their callers noted, by position: read when a filter asks for it.
+        #: Times and metadata of documents, by position: read when a filter needs them.
         self.noted: dict[int, tuple[datetime, Mapping[str, Json]]] = {}
 
     @property
@@ -311,7 +311,7 @@ class Segment:
     def _add_fields(
         self, records: Sequence[bytes | None], headers: NDArray[Any], present: NDArray[np.bool_]
     ) -> None:
-        """Fill the columns of new documents, except for what their terms tell."""
+        """Fill the columns of new documents, except those that are computed from their terms."""
         start, end = self.count, self.count + len(records)
         columns = self.columns
         for name in ("minute", "tokens", "episode", "nonce", "flags", "exact"):

@@ -89,7 +89,7 @@ def record_new_profile(handle: StorageBackend) -> None:
 SMALL = 256
 """Logs with fewer messages are read again each time: they are not cached."""
 THREAD_ABOVE = 4_096
-"""Building from more cards than this, or ranking more entries, leaves the event loop to others."""
+"""Adding more index records or vectors than this is done off the event loop."""
 FLUSH = 64
 """IndexRecords of one log that are stored together."""
 UNSTORED = 1_024
@@ -156,13 +156,13 @@ class Indexes:
         self._lineages: dict[str, tuple[str, tuple[tuple[str, int], ...], str]] = {}
         #: One builds, the others wait: by root of the fork tree.
         self._locks: WeakValueDictionary[str, Building] = WeakValueDictionary()
-        #: Entries ingested here that have no card yet: (context, epoch, version, id, draft).
+        #: Entries ingested here that have no index record yet: (context, epoch, version, id, draft).
         self._written: deque[tuple[str, int, int, str, Draft]] = deque()
         #: IndexRecords that no index has taken yet, with the epoch they were written under, and those not yet stored.
         self._fresh: OrderedDict[tuple[str, int], tuple[int, bytes]] = OrderedDict()
         self._unstored: dict[str, list[tuple[int, bytes]]] = {}
         self._waiting = 0
-        #: Logs with enough cards to be stored.
+        #: Logs with enough index records to be stored.
         self._full: set[str] = set()
         #: Where the facts of a namespace are.
         self.profiles = Profiles(storage)
@@ -190,7 +190,7 @@ class Indexes:
             healed=self._healed,
         )
 
-    # ── writing cards ───────────────────────────────────────────────────────────────────────────────────────────────
+    # ── writing records ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def note(self, context: str, epoch: int, version: int, id: str, draft: Draft) -> None:
         """Queue a stored entry; its index record is written a moment later, when the event loop is idle."""

@@ -652,7 +652,7 @@ def build_recall_result(
     *,
     asks: bool,
 ) -> ContextItems:
-    """Return items with the reasons for them and for everything that was left out.
+    """Return items with the reasons for them and for all omissions.
 
     `asks` says whether the newest message is the query itself.
     """

@@ -157,7 +157,7 @@ class Candidate(NamedTuple):
     label: str = ""
     #: Whether it is external text, or was made from some.
     external: bool = False
-    #: Score of the statement it stands beside, which it is chosen with; 0 when it stands alone.
+    #: Score of the statement that it accompanies; 0 if it accompanies none.
     leader_score: float = 0.0
     #: How far it is from a message that shares a content word with the query, or its meaning, see `Ranking.distances`.
     distance: int = 0
@@ -192,10 +192,10 @@ class Choice(NamedTuple):
 
 def build_candidate(unit: Unit[Entry] | Unit[Doc], source: Source, frame: Frame) -> Candidate:
     """Return a unit as an unranked candidate."""
-    costs = [
-        entry.tokens + frame.cost(rendered_role(entry), entry.parts, display_name_of(entry))
-        for entry in unit.entries
-    ]
+    costs: list[int] = []
+    for entry in unit.entries:
+        framing = frame.cost(rendered_role(entry), entry.parts, display_name_of(entry))
+        costs.append(entry.tokens + framing)
     return Candidate(unit, source, tuple(costs), sum(costs))
 
 
@@ -364,8 +364,9 @@ def _leave_out(choice: Choice) -> Choice:
 
 
 def _explain_trim(choice: Choice, trims: Mapping[str, Demotion]) -> Choice:
-    """Return a choice that says that only a part of a message is shown, where that is so."""
-    if not choice.included or choice.rule != "score" or len(choice.candidate.costs) > 1:
+    """Return a choice that states that only a part of a message is shown, if that is so."""
+    is_whole_message = choice.included and choice.rule == "score" and len(choice.candidate.costs) == 1
+    if not is_whole_message:
         return choice
     demotion = trims.get(choice.candidate.unit.entries[0].id)
     if demotion is None:
@@ -425,12 +426,13 @@ def render_choice(
     *,
     dated: bool = False,
 ) -> list[ContextItem]:
-    """Write a chosen unit as items, cut when it must be."""
+    """Render a chosen unit as items, cut if necessary."""
     one = choice.candidate
     items: list[ContextItem] = []
     for entry, cost in zip(one.unit.entries, one.costs, strict=True):
         row = entry if isinstance(entry, Entry) else rows.entries[entry.id]
-        items.append(_build_item(choice, row, cost, frame, rows.sessions.get(row.context), dated=dated))
+        session_id = rows.sessions.get(row.context)
+        items.append(_build_item(choice, row, cost, frame, session_id, dated=dated))
     if choice.rule in PARTIAL:
         items = _shorten_items(choice, items, counter, frame, query)
     return [_apply_label(items[0], one, counter, frame)] if one.label else items
@@ -549,7 +551,8 @@ def _build_item(
         redaction = entry.redaction
         tokens = entry.tokens + frame.cost(role, entry.parts, display_name_of(entry))
     # The day on which a fact or a summary was written is not the day of its content.
-    if dated and one.source is not Source.FACT and resolve_speaker(entry.actor, role) is not None:
+    has_day = one.source is not Source.FACT and resolve_speaker(entry.actor, role) is not None
+    if dated and has_day:
         day = entry.created_at.astimezone(UTC).date().isoformat()
     return ContextItem(
         id=entry.id,
@@ -583,7 +586,7 @@ def cut_group(
     A unit that still does not fit becomes empty items that cost nothing: it stays whole, and is flagged.
     """
     level = find_level([item.token_count for item in items], budget)
-    cut = [item if item.token_count <= level else _cut_part(item, level, counter, frame) for item in items]
+    cut = [_cut_part(item, level, counter, frame) for item in items]
     excess = sum(item.token_count for item in cut) - budget
     longest_first = sorted(range(len(cut)), key=lambda index: -cut[index].token_count)
     for index in longest_first:
@@ -592,13 +595,19 @@ def cut_group(
         if excess > 0 and can_shrink:
             cut[index] = _cut_item(item, max(0, item.token_count - excess), counter, frame)
             excess -= item.token_count - cut[index].token_count
-    lacks_member = len(items) > 1 and not all(item.content or item.parts for item in cut)
-    if excess > 0 or lacks_member:
+    has_empty_member = len(items) > 1 and any(_is_empty(item) for item in cut)
+    if excess > 0 or has_empty_member:
         return [_empty_item(item) for item in items]
     return cut
 
 
+def _is_empty(item: ContextItem) -> bool:
+    return not item.content and not item.parts
+
+
 def _cut_part(item: ContextItem, budget: int, counter: TokenCounter, frame: Frame) -> ContextItem:
+    if item.token_count <= budget:
+        return item
     if any(isinstance(part, ToolCall) for part in item.parts):
         return _cut_arguments(item, budget, counter, frame)
     return _cut_item(item, budget, counter, frame)

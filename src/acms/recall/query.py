@@ -37,7 +37,7 @@ class Query:
 
     words: tuple[QueryWord, ...]
     #: Of each name in it, a path, an amount, "roll back" as one word: the terms of its own words, and those under which
-    #: the index may know it beside them.
+    #: the index may also know it.
     names: tuple[tuple[frozenset[int], tuple[int, ...]], ...] = ()
     space: str | None = None
     vector: Floats | None = None

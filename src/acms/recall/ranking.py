@@ -25,7 +25,7 @@ CANDIDATES = 256
 
 
 class Ranking:
-    """The messages in force of a corpus, ordered by relevance over the root of their tokens."""
+    """The active messages of a corpus, ordered by relevance over the root of their tokens."""
 
     def __init__(
         self, corpus: Corpus, query: Query, size: int = CANDIDATES, allowed: NDArray[np.bool_] | None = None

@@ -1,4 +1,4 @@
-"""Rebuild the derived rows of a log: cards, and the vectors of an embedder, wherever they are kept.
+"""Rebuild the derived rows of a log: index records, and the vectors of an embedder, wherever they are kept.
 
 A log can be read without them; they are needed to rank it as well and as fast as possible. Only rows that are missing
 or disagree with the log are written, so an interrupted call is continued by the same call.
@@ -32,11 +32,11 @@ class Reindexed:
     contexts: int = 0
     #: Entries that were looked at, each once although several forks may read it.
     entries: int = 0
-    #: Cards that were missing or disagreed with the log.
+    #: Index records that were missing or disagreed with the log.
     cards: int = 0
     #: Vectors that were missing or disagreed with the log.
     vectors: int = 0
-    #: Vectors that went from the store to the place where vectors are kept.
+    #: Vectors that were moved from the log to the store of vectors.
     moved: int = 0
     #: Vectors of erased entries that were still kept there.
     pruned: int = 0
@@ -46,7 +46,7 @@ class Reindexed:
 
 @runtime_checkable
 class VectorHome(Protocol):
-    """A place beside a store where vectors are kept."""
+    """A store of vectors that is separate from the log."""
 
     async def adopt(self, context: str, space: str) -> int:
         """Take over the vectors of a log that lie in the store; return how many."""
@@ -197,7 +197,7 @@ class _Reindexer:
         for part, passage in enumerate(embedding.passages(entry)):
             expected[part] = passage.start, passage.end, size
         if not expected:
-            expected[0] = 0, 0, 0  # an empty row says that there is nothing to embed
+            expected[0] = 0, 0, 0  # an empty row marks an entry with nothing to embed
         return expected != stored
 
     async def _write_vectors(

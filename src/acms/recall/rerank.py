@@ -24,7 +24,7 @@ from acms.recall.selection import best_first, move_external_last
 SIGNAL = "rerank"
 """Name of its score among the parts of a relevance."""
 SHARE = 1 / 3
-"""Of a reranker in a score: it is one signal beside words and meaning. Half makes LoCoMo worse by 2 points of R@10."""
+"""Share of a reranker in a score: it is a third signal. Half makes LoCoMo worse by 2 points of R@10."""
 
 
 def rerank_candidates(offered: CandidateSet, asked: Recall, warnings: list[str]) -> Steps[CandidateSet]:
@@ -33,21 +33,15 @@ def rerank_candidates(offered: CandidateSet, asked: Recall, warnings: list[str])
     Only the order of these candidates changes. Without an answer nothing changes. Blocked messages are not sent.
     """
     past = list(offered.past)
-    order = sorted(range(len(past)), key=lambda index: best_first(past[index]))
-    external = [index for index in order if past[index].external]
-    external_limit = int(asked.rerank * asked.external_share)
-    order = move_external_last(order, external, external_limit)[: asked.rerank]
-    entries = [entry for index in order for entry in past[index].unit.entries]
+    best = _find_best(past, asked.rerank, int(asked.rerank * asked.external_share))
+    entries = [entry for index in best for entry in past[index].unit.entries]
     rows = {entry.id: entry for entry in entries if isinstance(entry, Entry)}
     missing = [entry.id for entry in entries if entry.id not in rows]
     if missing:
         loaded: Rows = yield missing
         rows.update(loaded.entries)
-    texts: dict[int, str] = {}
-    for index in order:
-        text = _text_of_candidate(past[index], rows, offered.trims)
-        if text:
-            texts[index] = text
+    texts = {index: _text_of_candidate(past[index], rows, offered.trims) for index in best}
+    texts = {index: text for index, text in texts.items() if text}
     if not texts:
         return offered
     answer: RerankScores = yield Pairs(asked.query, tuple(texts.values()))
@@ -59,6 +53,13 @@ def rerank_candidates(offered: CandidateSet, asked: Recall, warnings: list[str])
     for index, value, score in zip(texts, answer.values, fused, strict=True):
         past[index] = _apply_score(past[index], value, score)
     return replace(offered, past=[_follow_leader(one, new_scores) for one in past])
+
+
+def _find_best(past: Sequence[Candidate], limit: int, external_limit: int) -> list[int]:
+    """Return the indexes of the best candidates, with at most so many of external text while there is other text."""
+    order = sorted(range(len(past)), key=lambda index: best_first(past[index]))
+    external = [index for index in order if past[index].external]
+    return move_external_last(order, external, external_limit)[:limit]
 
 
 def _apply_score(one: Candidate, value: float, score: float) -> Candidate:
@@ -83,7 +84,7 @@ def fuse_scores(own: Sequence[float], given: Sequence[float]) -> list[float]:
         deviations = (value - given_mean) / given_deviation if given_deviation else 0.0
         opinion = mean + (deviation or mean) * deviations
         mixed = (1 - SHARE) * score + SHARE * opinion
-        # A score of 0 would say that nothing in a candidate answers.
+        # A score of 0 would mean that nothing in a candidate answers.
         fused.append(round(min(1.0, max(mixed, 1e-6)), 6))
     return fused
 

@@ -29,7 +29,7 @@ SIGMA = 6.0
 NAMED = 1.5
 """Factor of messages by a speaker whom the query names, and of the user's where other roles speak too."""
 FRAME = 30
-"""Tokens that showing any message costs beside its text: name, date, separators."""
+"""Tokens that any message costs in addition to its text: name, date, separators."""
 LIFT = 6.0
 """Contribution of a mark: its weight times this times the best relevance, to the extent the message is on topic."""
 ABOUT = 3.0

@@ -58,8 +58,15 @@ def divide_budget(
     """
     remaining = budget
     external = ExternalBudget(external_share, budget)
-    # choices of the current episode, by index
-    chosen: dict[int, Choice] = {}
+    chosen: dict[int, Choice] = {}  # choices of the current episode, by index
+
+    def choose_episode(index: int, reason: str) -> int:
+        """Choose a message of the current episode; return its tokens."""
+        one = current[index]
+        chosen[index] = Choice(one, True, "episode", f"in the current episode, {reason}")
+        external.spend(one, one.tokens)
+        return one.tokens
+
     if current:
         latest = current[-1]
         rule = "latest" if latest.tokens <= remaining else "cut"
@@ -70,30 +77,25 @@ def divide_budget(
     marked_first = sorted(newest_first, key=lambda index: not current[index].markers)
     reserved = min(remaining, int(budget * floor) - (budget - remaining))
     for index in marked_first:
-        one = current[index]
-        if one.tokens <= external.limit(one, reserved):
-            chosen[index] = Choice(one, True, "episode", "in the current episode, within its reserved share")
-            reserved -= one.tokens
-            remaining -= one.tokens
-            external.spend(one, one.tokens)
-    competing = [
-        index for index in range(len(current)) if index not in chosen and current[index].relevance > 0
-    ]
+        if current[index].tokens <= external.limit(current[index], reserved):
+            tokens = choose_episode(index, "within its reserved share")
+            reserved -= tokens
+            remaining -= tokens
+    waiting = [index for index in range(len(current)) if index not in chosen]
+    competing = [index for index in waiting if current[index].relevance > 0]
     candidates = [*past, *(current[index] for index in competing)]
     choices, remaining = _choose_by_score(candidates, budget, remaining, external)
     chosen.update(zip(competing, choices[len(past) :], strict=True))
     for index in newest_first:
+        one = current[index]
         if index in chosen:
             continue
-        one = current[index]
         if one.tokens > remaining:
             chosen[index] = _too_large(one, remaining)
         elif external.binds and one.tokens > external.limit(one, remaining):
             chosen[index] = external.reject(one)
         else:
-            chosen[index] = Choice(one, True, "episode", "in the current episode, in the share others left")
-            remaining -= one.tokens
-            external.spend(one, one.tokens)
+            remaining -= choose_episode(index, "in the share others left")
     return [*choices[: len(past)], *(chosen[index] for index in range(len(current)))]
 
 

@@ -1,4 +1,4 @@
-"""Uses: how often answers cited each entry, kept in a record beside the log.
+"""Uses: how often answers cited each entry, stored in a record of the log.
 
 Uses are not entries and do not affect the ranking: an entry that was useful once is not more true. They are deleted
 with an erasure, are not exported, and start empty in a fork.

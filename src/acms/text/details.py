@@ -281,7 +281,7 @@ def _trim_punctuation(word: str, start: int, end: int) -> int:
 
 
 def _classify_number(number: str, *, ends: bool) -> str | None:
-    """Return the kind of a number, which is open where a unit may follow; without one it tells from two digits on."""
+    """Return the kind of a number: open if a unit may follow; None for a single digit."""
     if ends and number[-1].isdigit():
         return _OPEN
     return None if len(number) == 1 and number.isdigit() else "number"

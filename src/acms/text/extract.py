@@ -83,7 +83,7 @@ class _Sentence:
         self.order = order
         self.line = line
         self.text = text
-        #: How often it is said, letter by letter.
+        #: How often it occurs, letter by letter.
         self.count = 1
         self.tokens = 0
         #: Tokens of a line with nothing else.

@@ -37,7 +37,7 @@ from acms.text.tokenizer import (
 )
 
 ENOUGH = 0.5
-"""Share of the words of a statement that must stand in a text."""
+"""Share of the words of a statement that must occur in a text."""
 
 PREFIX = 4
 """Letters two forms of a word begin with, at least."""
@@ -80,7 +80,7 @@ class _Text:
         self.joined = _strip_separators(text)
 
     def share(self, own: Sequence[str]) -> float:
-        """Return the share of some words that stand in the text."""
+        """Return the share of some words that occur in the text."""
         variants = variant_terms([*self._head, *own])
         found = 0
         for word in own:
@@ -96,7 +96,7 @@ class _Text:
 
 
 class Evidence:
-    """Texts that statements are held against, each with the time it was said: relative dates count from it."""
+    """Texts that statements are compared with, each with its time, from which relative dates count."""
 
     def __init__(self, texts: Iterable[tuple[str, datetime | None]]) -> None:
         self._texts: list[_Text] = []
@@ -115,7 +115,7 @@ class Evidence:
                 self._numbers |= {str(day.year), str(day.month), str(day.day)}
 
     def missing_details(self, statement: str) -> list[str]:
-        """Return the numbers and coined names of a statement that stand in none of the texts."""
+        """Return the numbers and coined names of a statement that occur in none of the texts."""
         statement = unicodedata.normalize("NFKC", statement)
         missing: list[str] = []
         for number in _NUMBER.findall(statement):
@@ -135,7 +135,7 @@ class Evidence:
         return any({str(one.day), str(one.month)} <= self._numbers for one in (day, before))
 
     def share(self, statement: str, ignored: str = "") -> float:
-        """Return the share of the words of a statement that stand in one of the texts, the best of them.
+        """Return the share of the words of a statement that occur in one of the texts, the best of them.
 
         Function words are not counted, nor those of `ignored`, unless there are no others. Numbers are not counted
         either: `missing_details` is for them.
@@ -151,7 +151,7 @@ class Evidence:
         return max((text.share(counted) for text in self._texts), default=0.0)
 
     def says(self, statement: str, ignored: str = "") -> bool:
-        """Return whether a statement stands in the texts: its numbers and names, and enough of its words."""
+        """Return whether a statement occurs in the texts: its numbers and names, and enough of its words."""
         return not self.missing_details(statement) and self.share(statement, ignored) >= ENOUGH
 
 

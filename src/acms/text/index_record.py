@@ -1,4 +1,4 @@
-"""Index records: the index data of an entry, packed, stored beside the log as a derived row.
+"""Index records: the index data of an entry, packed, stored as a derived row of the log.
 
 A record holds the terms of the content and the few fields that ranking and planning need, so that a log is opened and
 ranked without reading its texts again (rule 2.5). Date and speaker become terms too, but from the fields, not here. A
@@ -33,14 +33,14 @@ from acms.text.tokenizer import content_terms, count_terms, find_names, searchab
 SPACE = "cards5"
 """Derived space of the records; another recipe is another space."""
 
-#: Minutes since 1970, tokens, episode, random end of the id, flags, signature of the words said, and the lengths of
+#: Minutes since 1970, tokens, episode, random end of the id, flags, signature of the words, and the lengths of
 #: label and group in bytes, of all terms and of the repeated ones.
 HEADER = struct.Struct("<iII6sBHHHHH")
 REPLACES, EMPTY, EXTERNAL = 1, 4, 8
 """Flags: it replaces something; it has no content; it is external text, or was made from some."""
 
 ONE, MANY = "1", "*"
-"""What the name of a fact's address begins with: how many facts may be in force there."""
+"""First character of the name of a fact's address: how many facts may be active there."""
 
 _MOST = 65_535
 MINUTE = 60_000_000

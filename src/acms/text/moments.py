@@ -147,7 +147,7 @@ def parse_date_bound(text: str, said: datetime, *, end: bool) -> datetime | None
 
 
 def find_periods(text: str, said: datetime) -> list[Period]:
-    """Return the days and longer periods that a text names: for each the nearest before and after it was said."""
+    """Return the days and longer periods that a text names: for each the nearest before and after its time."""
     periods: list[Period] = []
     for match in _DATE.finditer(text):
         for back in (False, True):

@@ -29,7 +29,8 @@ from typing import NamedTuple
 from zlib import crc32
 
 UNKNOWN = ""
-"""A text too short to tell: it has the stems and the function words of English, and the months of every language."""
+"""The language of a text that is too short to detect: English stems and function words, and the months of every
+language."""
 ENGLISH = "english"
 LANGUAGES = (
     *"arabic catalan czech danish dutch english finnish french german greek hindi hungarian indonesian italian".split(),
@@ -124,7 +125,7 @@ def _language_votes() -> Mapping[str, int]:
 
 @lru_cache(maxsize=len(LANGUAGES) + 1)
 def function_words(language: str) -> frozenset[str]:
-    """Return the words of a language that tell nothing by themselves, with and without their accents."""
+    """Return the stop words of a language, with and without their accents."""
     if language in (UNKNOWN, ENGLISH):
         return frozenset(_ENGLISH.split())
     from stop_words import get_stop_words
@@ -159,7 +160,7 @@ def strip_accents(word: str) -> str:
     )
 
 
-#: Scripts in which words are not told apart by spaces, or are made of many parts.
+#: Scripts in which words are not separated by spaces, or are made of many parts.
 _JOINED_SIGNS = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
     "\U00020000-\U0003ffff"
@@ -191,7 +192,7 @@ class _Primary(dict[str, int]):
 
 
 class _Variants(dict[str, tuple[int, ...]]):
-    """Terms under which a word of a language is found beside its primary one: its own stem, its English month."""
+    """Additional terms of a word of a language: its own stem, its English month."""
 
     def __init__(self, language: str) -> None:
         super().__init__()
