@@ -10,6 +10,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from heapq import heapify, heappop, heappush, nsmallest
 from itertools import accumulate
 from math import log
@@ -100,24 +101,17 @@ def extract_summary(turns: Sequence[Turn], max_tokens: int, count: Callable[[str
     if max_tokens <= 0:
         return ""
     lines = [line for turn in turns for line in parse_turn(turn)]
-    known: dict[str, int] = {}
-
-    def cost(text: str) -> int:
-        found = known.get(text)
-        if found is None:
-            found = known[text] = count(text)
-        return found
-
+    cost = cache(count)
     split = _split_sentences(lines, cost)
-    if sum(one.tokens * one.count for one in split.sentences) <= 1.1 * max_tokens:
+    may_fit_whole = sum(one.tokens * one.count for one in split.sentences) <= 1.1 * max_tokens
+    if may_fit_whole:
         whole = format_summary(_collect_all_pieces(lines, split))
         if count(whole) <= max_tokens:
             return whole
-    known_details = _weigh_details(lines, split.sentences)
+    details = _weigh_details(lines, split.sentences)
     chosen = _choose_pieces(lines, split, max_tokens, cost)
-    return _fit_to_limit(chosen, max_tokens, count) or _choose_fragment(
-        split.sentences, known_details, max_tokens, count
-    )
+    summary = _fit_to_limit(chosen, max_tokens, count)
+    return summary or _choose_fragment(split.sentences, details, max_tokens, count)
 
 
 # ── weighing ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -128,26 +122,26 @@ class _Split(NamedTuple):
 
     sentences: list[_Sentence]
     #: Sentences of each line.
-    of: list[list[_Sentence]]
+    by_line: list[list[_Sentence]]
 
 
 def _split_sentences(lines: Sequence[Line], cost: Callable[[str], int]) -> _Split:
-    lead = {speaker: cost(f"\n- {speaker}: ") for speaker in {line.speaker for line in lines}}
-    found: dict[str, _Sentence] = {}
-    of: list[list[_Sentence]] = []
+    lead_costs = {speaker: cost(f"\n- {speaker}: ") for speaker in {line.speaker for line in lines}}
+    unique: dict[str, _Sentence] = {}
+    by_line: list[list[_Sentence]] = []
     for number, line in enumerate(lines):
         own: list[_Sentence] = []
         for text in sentences_of(line):
-            sentence = found.get(text)
+            sentence = unique.get(text)
             if sentence is None:
-                sentence = found[text] = _Sentence(len(found), number, text)
+                sentence = unique[text] = _Sentence(len(unique), number, text)
                 sentence.tokens = cost(text)
-                sentence.size = sentence.tokens + lead[line.speaker]
+                sentence.size = sentence.tokens + lead_costs[line.speaker]
             else:
                 sentence.count += 1
             own.append(sentence)
-        of.append(own)
-    return _Split(list(found.values()), of)
+        by_line.append(own)
+    return _Split(list(unique.values()), by_line)
 
 
 def _weigh_details(lines: Sequence[Line], sentences: Sequence[_Sentence]) -> list[str]:
@@ -331,30 +325,31 @@ def _has_content_word(text: str) -> bool:
 
 
 def _measure_centrality(sentences: Sequence[_Sentence], lines: Sequence[Line]) -> dict[int, float]:
-    """Set how much each sentence is like the whole; return how rare each word is."""
-    sizes = np.fromiter((len(one.kinds) for one in sentences), np.int64, len(sentences))
-    flat = np.fromiter((kind for one in sentences for kind in one.kinds), np.int64, int(sizes.sum()))
-    if not len(flat):
+    """Set the centrality of each sentence, its similarity to the whole; return how rare each word is."""
+    count = len(sentences)
+    sizes = np.array([len(one.kinds) for one in sentences], np.int64)
+    terms = np.array([term for one in sentences for term in one.kinds], np.int64)
+    if not len(terms):
         return {}
-    kinds, where = np.unique(flat, return_inverse=True)
-    held = np.bincount(where)
-    idf = np.log(1 + len(sentences) / held)
-    alike = Counter(one.kinds for one in sentences)
-    # Lines that a program wrote a thousand times are one line to the whole.
-    weight = np.fromiter((1 / alike[one.kinds] for one in sentences), np.float64, len(sentences))
-    owner = np.repeat(np.arange(len(sentences)), sizes)
-    weighted = idf[where]
-    whole = np.bincount(where, weights=weighted * weight[owner])
-    length = np.sqrt(np.bincount(owner, weights=weighted * weighted, minlength=len(sentences)))
-    dot = np.bincount(owner, weights=weighted * whole[where], minlength=len(sentences))
-    like = dot / (np.maximum(length, 1e-9) * max(float(np.sqrt(whole @ whole)), 1e-9))
+    owners = np.repeat(np.arange(count), sizes)
+    unique_terms, columns = np.unique(terms, return_inverse=True)
+    idf = np.log(1 + count / np.bincount(columns))
+    # Lines that a program wrote a thousand times count as one line.
+    repetitions = Counter(one.kinds for one in sentences)
+    weights = np.array([1 / repetitions[one.kinds] for one in sentences])
+    values = idf[columns]
+    whole = np.bincount(columns, weights=values * weights[owners])
+    whole_length = max(float(np.sqrt(whole @ whole)), 1e-9)
+    lengths = np.sqrt(np.bincount(owners, weights=values * values, minlength=count))
+    products = np.bincount(owners, weights=values * whole[columns], minlength=count)
+    cosines = products / (np.maximum(lengths, 1e-9) * whole_length)
     # Short sentences are like anything; a thought has some words.
-    like *= np.minimum(1.0, sizes / 6) * weight**0.5
-    ends = max(1, len(lines) // 50)
-    for sentence, centre in zip(sentences, like.tolist(), strict=True):
-        near = sentence.line < ends or sentence.line >= len(lines) - ends
-        sentence.centre = centre * (1.2 if near else 1.0)
-    return dict(zip(kinds.tolist(), idf.tolist(), strict=True))
+    centrality = cosines * (np.minimum(1.0, sizes / 6) * weights**0.5)
+    edge = max(1, len(lines) // 50)
+    for sentence, centre in zip(sentences, centrality.tolist(), strict=True):
+        is_at_edge = sentence.line < edge or sentence.line >= len(lines) - edge
+        sentence.centre = centre * (1.2 if is_at_edge else 1.0)
+    return dict(zip(unique_terms.tolist(), idf.tolist(), strict=True))
 
 
 # ── choosing ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -567,7 +562,7 @@ def _choose_anchors(
     anchors = _select_anchors(lines, split, budget, cost)
     for index, (number, tokens) in enumerate(anchors):
         line = lines[number]
-        sentences = split.of[number]
+        sentences = split.by_line[number]
         share = budget // (len(anchors) - index)
         text = line.text
         if tokens > share:
@@ -575,7 +570,7 @@ def _choose_anchors(
             sentences = _choose_informative_sentences(sentences, share - frame)
             if not sentences:
                 continue
-            text = _join_sentences(split.of[number], sentences)
+            text = _join_sentences(split.by_line[number], sentences)
             tokens = sum(one.tokens + 2 for one in sentences) + frame
         taken.update([one.order for one in sentences])
         keep = 2 + sum_marker_weights(line.markers)
@@ -594,7 +589,7 @@ def _select_anchors(
     """
     unique: dict[str, tuple[int, int]] = {}
     for number, line in enumerate(lines):
-        if line.anchor and line.text not in unique and split.of[number]:
+        if line.anchor and line.text not in unique and split.by_line[number]:
             unique[line.text] = (number, cost("\n" + format_marked_line(line, line.text)))
 
     def weightiest_first(anchor: tuple[int, int]) -> tuple[float, int]:
@@ -645,7 +640,7 @@ def _join_sentences(sentences: Sequence[_Sentence], chosen: Sequence[_Sentence])
 def _collect_all_pieces(lines: Sequence[Line], split: _Split) -> list[Piece]:
     pieces: list[Piece] = []
     for number, line in enumerate(lines):
-        parts = [line.text] if line.anchor else [one.text for one in split.of[number]]
+        parts = [line.text] if line.anchor else [one.text for one in split.by_line[number]]
         for index, part in enumerate(parts):
             pieces.append(Piece((number, index, 0), line, part, 0, 0.0, line.listed, line.anchor))
     return pieces
@@ -656,13 +651,13 @@ def _fit_to_limit(chosen: list[Piece], limit: int, count: Callable[[str], int]) 
     chosen = sorted(chosen, key=attrgetter("keep"), reverse=True)
     while chosen:
         text = format_summary(chosen)
-        over = count(text) - limit
-        if over <= 0:
+        excess = count(text) - limit
+        if excess <= 0:
             return text
-        least = len(chosen) // 16
-        while chosen and (over > 0 or least > 0):
-            over -= max(1, chosen.pop().tokens)
-            least -= 1
+        to_drop = len(chosen) // 16  # at least so many, to count only a few times
+        while chosen and (excess > 0 or to_drop > 0):
+            excess -= max(1, chosen.pop().tokens)
+            to_drop -= 1
     return ""
 
 
