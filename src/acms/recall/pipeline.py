@@ -512,7 +512,7 @@ async def _load_filter_fields(storage: StorageBackend, corpus: Corpus, positions
 
 
 async def run_recall(reader: Reader, context: str | None, at: int | None, asked: Recall) -> ContextItems:
-    """Return the current episode's newest messages and the past answers to the query (seed 004, steps 2-6)."""
+    """Return the current episode's newest messages and the past answers to the query."""
     from acms.recall.ranking import CANDIDATES
 
     # A budget has one candidate for each 16 tokens, the size of a short entry.
