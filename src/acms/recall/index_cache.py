@@ -91,9 +91,9 @@ SMALL = 256
 THREAD_ABOVE = 4_096
 """Adding more index records or vectors than this is done off the event loop."""
 FLUSH = 64
-"""IndexRecords of one log that are stored together."""
+"""Index records of one log that are stored together."""
 UNSTORED = 1_024
-"""IndexRecords of all logs that may wait to be stored."""
+"""Index records of all logs that may wait to be stored."""
 
 
 CACHED_LOGS = 256
@@ -102,7 +102,9 @@ CACHED_LOGS = 256
 
 V = TypeVar("V")
 IndexRecords: TypeAlias = tuple[list[bytes | None], list[int]]
-"""IndexRecords of versions that follow each other, and which of these versions are gone."""
+"""The index records of a range of versions, and which of these versions are gone."""
+Lineage: TypeAlias = tuple[str, tuple[tuple[str, int], ...], str]
+"""The root of a log, its ancestors with the versions it inherits, and the name of its session."""
 
 
 @dataclass(slots=True)
@@ -152,31 +154,29 @@ class Indexes:
         self.max_bytes = max_bytes
         self._logs: OrderedDict[str, _LogIndex] = OrderedDict()
         self._segments: WeakValueDictionary[str, Segment] = WeakValueDictionary()
-        #: Root, lineage and name of each log.
-        self._lineages: dict[str, tuple[str, tuple[tuple[str, int], ...], str]] = {}
-        #: One builds, the others wait: by root of the fork tree.
+        self._lineages: dict[str, Lineage] = {}
+        #: By root of the fork tree: one task builds, the others wait.
         self._locks: WeakValueDictionary[str, Building] = WeakValueDictionary()
         #: Entries ingested here that have no index record yet: (context, epoch, version, id, draft).
         self._written: deque[tuple[str, int, int, str, Draft]] = deque()
-        #: IndexRecords that no index has taken yet, with the epoch they were written under, and those not yet stored.
+        #: Index records that no index has taken yet, with their erasure generation, and those not yet stored.
         self._fresh: OrderedDict[tuple[str, int], tuple[int, bytes]] = OrderedDict()
         self._unstored: dict[str, list[tuple[int, bytes]]] = {}
         self._waiting = 0
         #: Logs with enough index records to be stored.
         self._full: set[str] = set()
-        #: Where the facts of a namespace are.
         self.profiles = Profiles(storage)
         self._timer: asyncio.TimerHandle | None = None
-        #: Vectors on their way to the store, with the epoch they were made under: recall must not wait for a commit.
+        #: Vectors on their way to the store, with their erasure generation: recall must not wait for a commit.
         self._learned: OrderedDict[str, tuple[int, list[Derived]]] = OrderedDict()
-        #: How often vectors came.
+        #: Number of times that vectors were added: changes whenever a corpus may have grown.
         self.lessons = 0
-        #: By log, with the count of rewrites and the epoch it was made under.
+        #: By log, with the count of rewrites and the erasure generation.
         self._active_states: OrderedDict[str, tuple[tuple[int, ...], tuple[Cover, Stale]]] = OrderedDict()
-        #: The same of its facts, with the count of entries that are no messages.
+        #: By log, with the count of entries that are no messages as well.
         self._valid_times: OrderedDict[str, tuple[tuple[int, ...], Mapping[int, Period]]] = OrderedDict()
         self._hits = self._builds = self._healed = 0
-        #: What all parts took when each was used last; those that are gone since are still in it.
+        #: Estimated bytes of all segments, including some that were evicted since.
         self._counted = 0
 
     @property
@@ -337,14 +337,14 @@ class Indexes:
                 log.cached = key, Corpus(Snapshot(pieces), cover)
             return log.cached[1]
 
-    async def lineage(self, context: str) -> tuple[str, tuple[tuple[str, int], ...], str]:
-        """Return the root of a log, its ancestors with the versions it inherits, and the name of its session."""
-        found = self._lineages.get(context)
-        if found is None:
-            found = self.know(await self.storage.context(context))
-        return found
+    async def lineage(self, context: str) -> Lineage:
+        """Return the lineage of a log, which never changes."""
+        lineage = self._lineages.get(context)
+        if lineage is None:
+            lineage = self.know(await self.storage.context(context))
+        return lineage
 
-    def know(self, context: Context) -> tuple[str, tuple[tuple[str, int], ...], str]:
+    def know(self, context: Context) -> Lineage:
         """Cache the result of `lineage` for a context that was read: it never changes."""
         if len(self._lineages) >= CACHED:
             self._lineages.clear()
@@ -352,8 +352,9 @@ class Indexes:
         return lineage
 
     async def session_of(self, context: str) -> str:
-        """Return the name of the session that a context is the log of, also of one that is deleted."""
-        return (await self.lineage(context))[2]
+        """Return the name of the session that a context is the log of, also of a deleted one."""
+        _, _, name = await self.lineage(context)
+        return name
 
     def _start_index(
         self, context: str, inherited: tuple[tuple[str, int], ...], epoch: int, small: bool
