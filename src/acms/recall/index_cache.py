@@ -1,8 +1,9 @@
 """The indexes of one storage handle: caught up with the log before each use, shared by sessions and forks.
 
 An index is a cache with a protocol (rules 2.1 to 2.11). Every use starts from a head row: a higher version means that
-entries were added, a higher `derived` that cards or vectors were added, another `epoch` that content was erased and
-everything is read again. Missing rows are healed: cards are rewritten from the entries, vectors by the embedder.
+entries were added, a higher `derived` that index records or vectors were added, another `epoch` that content was erased
+and everything is read again. Missing rows are healed: index records are written again from the entries, vectors by the
+embedder.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ THREAD_ABOVE = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """A stretch of a log up to one version, as units."""
+    """A span of a log that ends at one version, as units."""
 
     context: str
     version: int
@@ -75,14 +75,13 @@ class Gathered:
     units: list[Unit[Entry]]
     #: Entries that cannot be shown, and why.
     hidden: list[tuple[Entry, str]]
-    #: True when it starts at the beginning of the log.
+    #: Whether it starts at the beginning of the log.
     whole: bool
-    #: State of the log: the same while it only grows, another one once anything in it was rewritten, and one for each
-    #: mode of privacy it is read in.
+    #: State of the log: the same while it only grows, another one after a rewrite and in another mode of privacy.
     stamp: str = ""
-    #: Ids of messages in a compacted span that the compaction kept: they stay where its summary does.
+    #: Ids of messages in a compacted span that the compaction kept.
     stays: frozenset[str] = frozenset()
-    #: Tokens by which the log grows between two moves of a start; 0 when nothing was measured.
+    #: Tokens by which the log grows between two moves of a start; 0 if not measured.
     length: int = 0
     #: Active summaries of entries older than the units.
     older: Sequence[Unit[Entry]] = ()
