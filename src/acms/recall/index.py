@@ -229,7 +229,7 @@ assert _HEADER.itemsize == HEADER.size
 class Segment:
     """The documents one context owns: versions `base` + 1 and on."""
 
-    #: Number of erasures in its fork tree when it was built: all logs that share it know it under this number.
+    #: Erasure generation of its fork tree when it was built; the same for all logs that share it.
     epoch = 0
     #: Bytes it took in memory when it was last used.
     counted = 0
@@ -242,20 +242,21 @@ class Segment:
         }
         #: Documents that are not plain messages: facts, summaries, edits, retractions, and deleted content.
         self.odd: list[int] = []
-        #: The first one is that of deleted content; the others in the order in which they came.
+        #: The first label is that of deleted content.
         self.labels: list[Label] = [Label(Kind.EPISODE, None, None, ())]
         self._label_codes: dict[bytes, int] = {}
         self._speaker_terms: list[tuple[int, ...]] = [()]
         self.groups: dict[str, int] = {}
         self.names: list[str] = []
-        #: Documents of a tool group, and what each of them calls and answers.
+        #: Documents of each tool group, and hashes of the calls that each document makes and answers.
         self.members: dict[int, list[int]] = {}
         self.links: dict[int, tuple[Sequence[int], Sequence[int]]] = {}
+        #: Postings: as sorted arrays for the first documents, as open arrays by term for later ones.
         self._terms = np.zeros(0, np.uint32)
         self._starts = np.zeros(1, np.int64)
         self._frozen = np.zeros(0, np.uint32)
         self._open: dict[int, array[int]] = {}
-        #: What each document says, document by document: term << 8 | occurrences, and where those of each end.
+        #: The terms of the documents, one document after the other: term << 8 | occurrences, and where each one ends.
         self._terms_by_document = array("I")
         self._ends = array("Q")
         self.spaces: dict[str, Vectors] = {}
@@ -269,7 +270,7 @@ class Segment:
 
     @property
     def bytes(self) -> int:
-        """Bytes it takes in memory, estimated for what are no arrays."""
+        """Bytes it takes in memory; those of lists and dicts are estimated."""
         arrays = [*self.columns.values(), self._terms, self._starts, self._frozen]
         total = sum(one.nbytes for one in arrays) + self._open_bytes
         total += 4 * len(self._terms_by_document) + 8 * len(self._ends)
@@ -555,7 +556,7 @@ def _mix_bits(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
 class Snapshot:
     """The view of one read: the segments of a lineage, oldest first, each up to a number of documents."""
 
-    #: Which log each document is of, by number; None when all are of one.
+    #: Number of the log of each document; None if all are of one log.
     logs: Ints | None = None
 
     def __init__(self, pieces: Sequence[tuple[str, Segment, int]]) -> None:
