@@ -360,7 +360,9 @@ def exact(size: int, questions: Sequence[str]) -> Ask:
 
 def _vectors(session: ACMS) -> Figures:
     """Return how many vectors the indexes hold, and the bytes they take."""
-    held = [vectors for part in session._shared.indexes._segments.values() for vectors in part.spaces.values()]
+    held = [
+        vectors for part in session._shared.indexes._segments.values() for vectors in part.spaces.values()
+    ]
     return {
         "count": sum(int(vectors.begin[vectors.count]) for vectors in held),
         "bytes": sum(vectors.bytes for vectors in held),
