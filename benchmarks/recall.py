@@ -360,7 +360,9 @@ def exact(size: int, questions: Sequence[str]) -> Ask:
 
 def _vectors(session: ACMS) -> Figures:
     """Return how many vectors the indexes hold, and the bytes they take."""
-    held = [vectors for part in session._shared.indexes._parts.values() for vectors in part.spaces.values()]
+    held = [
+        vectors for part in session._shared.indexes._segments.values() for vectors in part.spaces.values()
+    ]
     return {
         "count": sum(int(vectors.begin[vectors.count]) for vectors in held),
         "bytes": sum(vectors.bytes for vectors in held),
@@ -394,18 +396,18 @@ async def stages(session: ACMS, questions: Sequence[str], rounds: int) -> Figure
 
     places: list[tuple[Any, str, str]] = [
         (session._shared.storage, "head", "head"),
-        (Indexes, "field", "field"),
+        (Indexes, "load_corpus", "field"),
         (scoring, "_score_words", "words"),
         (scoring, "find_cosines", "meaning"),
         (scoring, "measure_cosines", "meaning"),
         (scoring, "rescore_exactly", "meaning"),
         (Ranking, "__init__", "rank"),
         (companions, "add_companions", "link"),
-        (candidates, "offer", "offer"),
+        (candidates, "collect_candidates", "offer"),
         (session._shared.storage, "get", "get"),
-        (pipeline, "ranked", "ranked"),
+        (pipeline, "rank_log", "ranked"),
         (pipeline, "plan_recall", "plan"),
-        (pipeline, "fetched", "fetched"),
+        (pipeline, "run_plan", "fetched"),
     ]
     before = [(owner, name, owner.__dict__.get(name)) for owner, name, _ in places]
     samples: dict[str, list[float]] = defaultdict(list)

@@ -264,7 +264,7 @@ async def test_few_logs_are_healed_at_once_and_the_others_after_them(
         for session in sessions:
             while (await session.get_session_stats()).coverage < 1:
                 await asyncio.sleep(0.05)
-        assert len(at_work._whole) <= 5
+        assert len(at_work._complete) <= 5
 
 
 async def test_of_more_logs_than_are_remembered_each_is_healed_by_its_next_recall(

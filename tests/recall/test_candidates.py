@@ -18,11 +18,11 @@ from acms.log.facts import valid_times
 from acms.log.in_force import Stale, find_demotions
 from acms.model import Entry, Kind, Role, Source, State
 from acms.ports import TokenCounter
-from acms.recall.candidates import Offer, Rest, Terms, collect_candidates, find_newest_group
+from acms.recall.candidates import CandidateSet, OmissionReasons, Terms, collect_candidates, find_newest_group
 from acms.recall.companions import add_companions
-from acms.recall.corpus import Field
-from acms.recall.fact_candidates import Known, When, measure_rarities
-from acms.recall.pipeline import Beside, plan_recall
+from acms.recall.corpus import Corpus
+from acms.recall.fact_candidates import FactIndex, measure_rarities
+from acms.recall.pipeline import KnownFacts, plan_recall
 from acms.recall.planner import Rows, TextFrame
 from acms.recall.request import Ranked, Recall
 from acms.results import ContextItems
@@ -36,7 +36,7 @@ BYTES = Counting("bytes", lambda text: len(text.encode()))
 FRAME = TextFrame(BYTES)
 
 
-def offered(log: Log, query: str = "orders", size: int = 256, **given: Any) -> Offer:
+def offered(log: Log, query: str = "orders", size: int = 256, **given: Any) -> CandidateSet:
     field = field_of(log.entries)
     given.setdefault("budget", 10_000)
     return collect_candidates(field, rank(field, query, size), Terms(**given), FRAME)
@@ -46,12 +46,17 @@ def versions(found: Any) -> list[int]:
     return [one.unit.version for one in found]
 
 
-def turned_down(found: Offer) -> dict[int, str]:
+def turned_down(found: CandidateSet) -> dict[int, str]:
     return {choice.candidate.unit.version: choice.rule for choice in found.rejected}
 
 
 def recalled(
-    log: Log, query: str, budget: int, counter: TokenCounter = BYTES, field: Field | None = None, **given: Any
+    log: Log,
+    query: str,
+    budget: int,
+    counter: TokenCounter = BYTES,
+    field: Corpus | None = None,
+    **given: Any,
 ) -> ContextItems:
     """A recall as the pipeline makes it, with the log as its store."""
     field = field or field_of(log.entries)
@@ -78,16 +83,15 @@ def stale_in(log: Log) -> Stale:
     return find_demotions(log.cover())
 
 
-def facts_beside(found: Ranked, log: Log) -> Beside:
-    facts = found.field.facts
+def facts_beside(found: Ranked, log: Log) -> KnownFacts:
+    facts = found.corpus.facts
     if facts is None:
-        return Beside()
+        return KnownFacts()
     made = [entry for entry in log.entries if entry.kind is Kind.FACT]
     replacing = [entry for entry in log.entries if entry.replaces]
     times = valid_times(facts_of(made, log.cover(), replacing))
-    when = When(times, found.field.newest)
     rarities = measure_rarities(found.ranking, [facts])
-    return Beside([Known(CONTEXT, facts, found.ranking, rarities, when)])
+    return KnownFacts([FactIndex(CONTEXT, facts, found.ranking, rarities, times, found.corpus.newest)])
 
 
 def rules(items: ContextItems, log: Log) -> Mapping[int, str]:
@@ -247,7 +251,7 @@ def test_every_entry_has_exactly_one_verdict(
         query = log.entries[-1].content
     chosen = [entry.id for entry in log.entries if random.random() < 0.1]
     cuts = [random.randint(0, log.version), random.randint(0, log.version)] if random.random() < 0.5 else []
-    field = Field(snapshot(*lineage(packed(log.entries), cuts)), log.cover()) if cuts else None
+    field = Corpus(snapshot(*lineage(packed(log.entries), cuts)), log.cover()) if cuts else None
     items = recalled(
         log,
         query,
@@ -343,8 +347,8 @@ def test_what_is_not_among_the_best_is_told_so() -> None:
         log.say("user", f"orders {number}", after=9000)
     field = field_of(log.entries)
     ranking = rank(field, "orders", 5)
-    rest = Rest(field, ranking)
-    worst = rank(field, "orders").places[-1]
+    rest = OmissionReasons(field, ranking)
+    worst = rank(field, "orders").positions[-1]
     verdict = rest.why(log.entries[int(worst)].id)
     assert verdict is not None
     assert (verdict.rule, verdict.included) == ("rank", False)

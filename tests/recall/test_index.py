@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from random import Random
 
 import numpy as np
@@ -14,7 +14,7 @@ from acms.log.in_force import Cover
 from acms.model import Entry, State
 from acms.recall.candidates import find_newest_group, group_at_index
 from acms.recall.companions import add_companions
-from acms.recall.corpus import Field
+from acms.recall.corpus import Corpus
 from acms.recall.index import Segment, Snapshot
 from acms.recall.pipeline import plan_recall
 from acms.recall.planner import Rows, TextFrame
@@ -31,13 +31,6 @@ from tests.support.stories import QUERIES, embedded, randoms, shuffled, told
 
 FRAME = TextFrame(BYTES)
 SPACE = "model/24"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def bulk() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("acms.recall.index.BULK", 8)
-        yield
 
 
 def past(log: Log, version: int) -> list[Entry]:
@@ -57,7 +50,7 @@ def prefix(segments: Sequence[Segment], version: int) -> Snapshot:
 def in_pieces(cards: Sequence[bytes | None]) -> Segment:
     """Build a segment as one with millions of terms is built."""
     with pytest.MonkeyPatch.context() as patch:
-        for limit, size in (("TOGETHER", 3), ("SLICE", 5), ("VERY_MANY", 20)):
+        for limit, size in (("RECORD_BATCH", 3), ("KEY_BATCH", 5), ("COUNTED_KEYS", 20)):
             patch.setattr(f"acms.recall.index.{limit}", size)
         return built(cards)
 
@@ -91,20 +84,20 @@ def same_order(left: Ranking, right: Ranking, places: Sequence[int], others: Seq
     )
 
 
-def same(left: Field, right: Field, question: Query) -> None:
+def same(left: Corpus, right: Corpus, question: Query) -> None:
     one, other = Ranking(left, question), Ranking(right, question)
-    same_order(one, other, one.places.tolist(), other.places.tolist())
+    same_order(one, other, one.positions.tolist(), other.positions.tolist())
     for place in range(len(left)):
         assert one.score(place) == pytest.approx(other.score(place), abs=2e-6)
         assert one.relevance(place) == pytest.approx(other.relevance(place), abs=2e-6)
         assert one.parts(place) == pytest.approx(other.parts(place), abs=2e-4)
     assert one.coverage == other.coverage
     for ranking in (one, other):
-        add_companions(ranking.field, ranking)
-    same_order(one, other, one.places.tolist(), other.places.tolist())
+        add_companions(ranking.corpus, ranking)
+    same_order(one, other, one.positions.tolist(), other.positions.tolist())
 
 
-def recalled(field: Field, question: Query, query: str, asks: bool) -> ContextItems:
+def recalled(field: Corpus, question: Query, query: str, asks: bool) -> ContextItems:
     """A recall of budget 0: what is decided does not hang on a rounding, and no text is needed."""
     asked = Recall(query=query, budget=0, weights=WEIGHTS)
     found = Ranked(CONTEXT, field.snapshot.count, field, Ranking(field, question))
@@ -132,7 +125,7 @@ def check(log: Log, version: int, random: Random, rows: Sequence[Row], question:
     entries = past(log, version)
     plain = built(packed(entries))
     plain.add_vectors(SPACE, [row for row in rows if row[0] <= version])
-    expected = Field(snapshot(plain), cover_of(entries))
+    expected = Corpus(snapshot(plain), cover_of(entries))
     for segments in ways(log, version, random).values():
         held = sum(segment.count for segment in segments)
         for segment in segments:
@@ -140,7 +133,7 @@ def check(log: Log, version: int, random: Random, rows: Sequence[Row], question:
                 segment.add_vectors(
                     SPACE, [row for row in batch if segment.base < row[0] <= segment.base + segment.count]
                 )
-        field = Field(prefix(segments, version), cover_of(entries))
+        field = Corpus(prefix(segments, version), cover_of(entries))
         assert held >= version == field.snapshot.count
         assert [field.document(place) for place in range(len(field))] == [
             expected.document(place) for place in range(len(expected))
@@ -192,23 +185,23 @@ def test_also_with_vectors_that_come_late_and_out_of_order(
 def test_a_field_is_the_effective_sequence_without_what_is_gone(random: Random, steps: int) -> None:
     log = told(random, steps)
     version = random.randint(0, log.version)
-    field = Field(prefix([built(packed(log.entries))], version), cover_of(past(log, version)))
+    field = Corpus(prefix([built(packed(log.entries))], version), cover_of(past(log, version)))
     expected = [entry for entry in log.sequence(version) if entry.state is State.LIVE]
     assert [field.document(place) + 1 for place in range(len(field))] == [one.version for one in expected]
     assert len(field) == len(expected)
     for place, entry in enumerate(expected):
-        assert field.place_of(entry.version - 1) == place
+        assert field.position_of(entry.version - 1) == place
         doc = field.snapshot.doc(entry.version - 1)
         group = log.entries[entry.version - 1].group
         assert (doc.id, doc.markers, doc.group) == (entry.id, entry.markers, group)
     gone = {*range(1, version + 1)} - {entry.version for entry in expected}
-    assert all(field.place_of(each - 1) == -1 for each in gone)
+    assert all(field.position_of(each - 1) == -1 for each in gone)
 
 
 @given(randoms, st.integers(0, 50))
 def test_units_are_those_of_the_log(random: Random, steps: int) -> None:
     log = told(random, steps, erasing=False)
-    field = Field(snapshot(built(packed(log.entries))), log.cover())
+    field = Corpus(snapshot(built(packed(log.entries))), log.cover())
     shown = []
     for place in range(len(field)):
         found, reason = group_at_index(field, place)
@@ -228,11 +221,11 @@ def test_an_edit_whose_content_is_gone_is_gone() -> None:
     cards = packed(log.entries)
     cards[2] = None
     for segment in (built(cards), appended(cards)):
-        field = Field(snapshot(segment), log.cover())
+        field = Corpus(snapshot(segment), log.cover())
         assert [field.document(place) for place in range(len(field))] == [1]
     whole = built(packed(log.entries))
     whole.blanked.add(edit.version - 1)
-    field = Field(snapshot(whole), log.cover())
+    field = Corpus(snapshot(whole), log.cover())
     assert [field.document(place) for place in range(len(field))] == [1]
 
 
@@ -241,9 +234,9 @@ def test_what_is_found_to_be_gone_is_out_of_the_next_field() -> None:
     for text in ("orders", "database", "cache"):
         log.say("user", text)
     segment = built(packed(log.entries))
-    before = Field(snapshot(segment), Cover([]))
+    before = Corpus(snapshot(segment), Cover([]))
     segment.blanked.add(1)
-    after = Field(snapshot(segment), Cover([]))
+    after = Corpus(snapshot(segment), Cover([]))
     assert (len(before), len(after)) == (3, 2)
     assert [len(places) for places in rank(before, "database").scores.holders] == [1]
     assert [len(places) for places in rank(after, "database").scores.holders] == [0]
@@ -266,14 +259,14 @@ def test_a_snapshot_does_not_change_while_more_is_added(random: Random, steps: i
     segment.add_vectors(SPACE, first)
     cover = cover_of(past(log, version))
     taken = snapshot(segment)  # nothing has been read of it yet
-    used = Field(snapshot(segment), cover)
+    used = Corpus(snapshot(segment), cover)
     question = ask(used, query, SPACE, vector)
     before = Ranking(used, question)
     segment.extend(cards[version:])
     segment.add_vectors(SPACE, [row for row in rows if row[0] not in known])
     segment.add_vectors("another/24", rows)
-    for later in (Ranking(used, question), Ranking(Field(taken, cover), question)):
-        assert later.places.tolist() == before.places.tolist()
+    for later in (Ranking(used, question), Ranking(Corpus(taken, cover), question)):
+        assert later.positions.tolist() == before.positions.tolist()
         assert later.coverage == before.coverage
         for place in range(len(used)):
             assert later.score(place) == before.score(place)
@@ -302,12 +295,12 @@ def test_more_documents_than_can_be_counted_are_refused(monkeypatch: pytest.Monk
 
 def test_a_log_of_nothing_but_what_is_gone_is_empty() -> None:
     for found in ([None], [None] * 20):
-        field = Field(snapshot(built(found)), Cover([]))
+        field = Corpus(snapshot(built(found)), Cover([]))
         assert len(field) == 0
         assert find_newest_group(field) is None
-        assert rank(field, "orders").places.tolist() == []
+        assert rank(field, "orders").positions.tolist() == []
 
 
 def test_a_document_that_is_not_there_is_an_error() -> None:
     with pytest.raises(IndexError):
-        Snapshot([]).where(0)
+        Snapshot([]).find_segment(0)

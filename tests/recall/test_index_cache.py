@@ -414,8 +414,8 @@ async def test_an_index_that_nobody_waits_for_any_more_is_built_to_its_end_befor
         await session.ingest_many(told(0, 400))
         await session.wait_pending()
         expected = await answers(session)
-        session._shared.indexes._sights.clear()
-        session._shared.indexes._parts.clear()
+        session._shared.indexes._logs.clear()
+        session._shared.indexes._segments.clear()
         monkeypatch.setattr(Segment, "extend", slowly)
         first = asyncio.create_task(session.recall(QUERIES[0], token_budget=400))
         assert await asyncio.to_thread(begun.wait, 60)
@@ -664,13 +664,13 @@ async def test_answers_do_not_depend_on_how_much_is_remembered(monkeypatch: pyte
             at, embedding = sessions[0]._shared.indexes, sessions[0]._shared.embedding
             assert embedding is not None
             known = at.profiles
-            held = (at._in_force, at._valid_times, at._learned, at._fresh, at._lineages, known._found)
+            held = (at._active_states, at._valid_times, at._learned, at._fresh, at._lineages, known._ids)
             sizes.append(max(map(len, (*held, known._absent, embedding._queries))))
         return found
 
     expected = await answers()
     for name in (
-        "index_cache.NAMESPACES", "index_cache.COVERS", "index_cache.KEPT", "index_cache.LEARNED", "index.DOCS",
+        "index_cache.CACHED", "index_cache.CACHED_LOGS", "index.DOCS",
         "planner.COUNTED", "embeddings.QUERIES",
     ):  # fmt: skip
         monkeypatch.setattr(f"acms.recall.{name}", 1)

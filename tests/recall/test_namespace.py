@@ -322,7 +322,7 @@ async def test_a_recall_finds_what_a_plain_reading_of_the_sessions_finds(
     """Everything said in the open sessions of the namespace that a filter lets through, once, and nothing else."""
     if seed == 2:  # as with thousands of messages
         monkeypatch.setattr("acms.recall.namespace.THREAD_ABOVE", 0)
-        monkeypatch.setattr("acms.recall.namespace.ANEW", 0)
+        monkeypatch.setattr("acms.recall.namespace.REBUILD_ABOVE", 0)
     async with open_storage(any_url) as storage, open_storage(any_url) as elsewhere:
         shared = any_url.startswith("memory:")
         story, reader = (

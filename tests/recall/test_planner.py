@@ -137,7 +137,7 @@ def test_t28_items_and_their_joined_text_never_exceed_the_budget(made: Made) -> 
     assert all(item.token_count >= 0 for item in made.items)
     assert joined(made.items) == results.join_items(made.items)
     for _ in range(2):  # what was counted is kept
-        assert made.frame.joined(made.items) == made.counter.count(joined(made.items))
+        assert made.frame.count_joined(made.items) == made.counter.count(joined(made.items))
 
 
 @given(plans())
@@ -295,7 +295,7 @@ def test_a_latest_message_above_the_floor_takes_from_the_past() -> None:
 def test_a_latest_message_larger_than_the_budget_is_cut_and_alone() -> None:
     choices = divide_budget(ranked(10), ranked(10, 500, first=2), 100, 0.4, 0.25)
     assert taken(choices) == [3]
-    assert (choices[-1].rule, choices[-1].room) == ("cut", 100)
+    assert (choices[-1].rule, choices[-1].max_tokens) == ("cut", 100)
 
 
 def test_the_past_is_filled_by_score_and_then_the_older_first() -> None:
@@ -311,7 +311,7 @@ def test_a_large_candidate_does_not_keep_smaller_ones_out() -> None:
 
 def test_of_a_candidate_larger_than_half_the_budget_an_excerpt_is_taken() -> None:
     choices = divide_budget(ranked(900, 20), ranked(30, first=3), 150, 0.4, 0.25)
-    assert [(choice.rule, choice.room) for choice in choices] == [
+    assert [(choice.rule, choice.max_tokens) for choice in choices] == [
         ("excerpt", 50),
         ("score", 0),
         ("latest", 150),

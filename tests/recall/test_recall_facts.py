@@ -434,6 +434,3 @@ async def test_an_index_with_facts_is_the_same_however_it_came_about(
             assert await plan(branch) == grown
     async with open_storage(url) as storage, on(storage) as session:
         assert await plan(session) == grown
-    monkeypatch.setattr("acms.recall.index.BULK", 1)
-    async with open_storage(url) as storage, on(storage) as session:
-        assert await plan(session) == grown

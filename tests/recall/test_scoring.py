@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from acms.log.in_force import Cover
 from acms.model import Role
-from acms.recall.corpus import Field
+from acms.recall.corpus import Corpus
 from acms.recall.query import Query, QueryWord, parse_query
 from acms.recall.ranking import Ranking
 from acms.recall.scoring import NAMED, SPARSE, score_messages
@@ -107,7 +107,7 @@ def test_logs_of_a_namespace_never_reach_into_each_other(
     texts = [text for log_texts in logs for text in log_texts]
     held = snapshot(built(packed([entry(version, text) for version, text in enumerate(texts, 1)])))
     held.logs = np.repeat(np.arange(len(sizes)), sizes)
-    found = score_messages(Field(held, Cover(())), query_of(*words))
+    found = score_messages(Corpus(held, Cover(())), query_of(*words))
     own, near, _ = reference(logs, words)
     assert np.allclose(found.own, own, rtol=1e-4, atol=1e-5)
     assert np.allclose(found.near, near, rtol=1e-4, atol=1e-5)
@@ -151,7 +151,7 @@ def test_a_mark_adds_what_it_weighs_and_one_of_weight_0_changes_nothing() -> Non
     assert [weightless.score(place) for place in range(4)] == [without.score(place) for place in range(4)]
     assert weightless.marks_of(np.arange(4)) == [0.0] * 4
     # it is added to what is about the question alone
-    assert lifted.places[0] == 3
+    assert lifted.positions[0] == 3
     assert lifted.marks_of(np.arange(4))[2] == 0
     assert lifted.marks_of(np.arange(4))[3] > 0
 

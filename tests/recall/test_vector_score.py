@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from acms.log.in_force import Cover
 from acms.recall import vector_score
 from acms.recall.candidates import Terms, collect_candidates
-from acms.recall.corpus import Field
+from acms.recall.corpus import Corpus
 from acms.recall.index import BLOCK, Segment, Vectors, pack_signs
 from acms.recall.planner import TextFrame
 from acms.recall.query import Query
@@ -32,11 +32,11 @@ def drawn(seed: int, *shape: int) -> NDArray[np.float32]:
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
-def messages(count: int, word: str = "x") -> Field:
+def messages(count: int, word: str = "x") -> Corpus:
     return field_of([entry(version, f"{word}{version}") for version in range(1, count + 1)])
 
 
-def with_vectors(count: int, rows: list[Row], space: str = "s") -> Field:
+def with_vectors(count: int, rows: list[Row], space: str = "s") -> Corpus:
     entries = [entry(version, f"x{version}") for version in range(1, count + 1)]
     return field_of(entries, rows, space)
 
@@ -53,7 +53,7 @@ def test_the_meaning_of_an_entry_is_that_of_its_nearest_vector(random: Random, s
     found = find_cosines(field, "s", query)
     expected: dict[int, list[float]] = {}
     for version, _, data in sorted(rows, key=lambda row: row[:2]):
-        place = field.place_of(version - 1)
+        place = field.position_of(version - 1)
         if data and place >= 0:
             vector = np.frombuffer(data, "<f2").astype(np.float64)
             expected.setdefault(place, []).append(float(vector @ query / np.linalg.norm(vector)))
@@ -72,13 +72,13 @@ def test_spaces_are_never_compared() -> None:
     field = with_vectors(3, [(1, 0, half([1, 0, 0, 0]))], "a/4")
     segment = field.snapshot.pieces[0][1]
     segment.add_vectors("b/2", [(2, 0, half([1, 0])), (3, 0, half([0, 1]))])
-    field = Field(snapshot(segment), Cover([]))
+    field = Corpus(snapshot(segment), Cover([]))
     query = np.array([1, 0], np.float32)
     assert np.isnan(find_cosines(field, "b/2", query).cosines).tolist() == [True, False, False]
     assert np.isnan(find_cosines(field, "c/2", query).cosines).all()
     assert np.isnan(find_cosines(field, "a/4", query).cosines).all()
     found = rank(field, "", space="b/2", vector=query)
-    assert found.places[0] == 1
+    assert found.positions[0] == 1
     assert found.coverage == pytest.approx(2 / 3)
     assert found.relevance(0) == 0
 
@@ -97,7 +97,7 @@ def test_an_entry_without_content_may_come_first() -> None:
     segment = built(packed([entry(1, ""), entry(2, "x")]))
     segment.add_vectors("s", [(1, 0, b"")])
     segment.add_vectors("s", [(2, 0, half([1, 0]))])
-    found = find_cosines(Field(snapshot(segment), Cover([])), "s", np.array([1, 0], np.float32))
+    found = find_cosines(Corpus(snapshot(segment), Cover([])), "s", np.array([1, 0], np.float32))
     assert np.isnan(found.cosines).tolist() == [True, False]
 
 
@@ -105,7 +105,7 @@ def test_an_entry_keeps_the_vectors_that_came_first() -> None:
     segment = built(packed([entry(1, "x")]))
     segment.add_vectors("s", [(1, 0, half([1, 0]))])
     segment.add_vectors("s", [(1, 0, half([0, 1]))])
-    found = find_cosines(Field(snapshot(segment), Cover([])), "s", np.array([1, 0], np.float32))
+    found = find_cosines(Corpus(snapshot(segment), Cover([])), "s", np.array([1, 0], np.float32))
     assert found.cosines.tolist() == [1.0]
 
 
@@ -147,7 +147,7 @@ def test_signs_in_which_vectors_differ_are_counted_by_document(
         total = sum(sizes[:count])
         differ = ((values[:total] > 0) != (query > 0)).sum(axis=1)
         begin = np.cumsum([0, *sizes[: count - 1]])
-        least = vectors.apart(pack_signs(query[None, :])[:, 0], count)
+        least = vectors.count_sign_differences(pack_signs(query[None, :])[:, 0], count)
         assert least.tolist() == np.minimum.reduceat(differ, begin).tolist()
 
 
@@ -161,7 +161,9 @@ def test_vectors_fill_blocks_and_are_found_again() -> None:
     assert (vectors.count, len(vectors.blocks)) == (len(rows), 2)
     places = np.array([0, 4795, 4095, 4096, 17])
     expected = values / np.linalg.norm(values, axis=1)[:, None]
-    assert vectors.rows(places) == pytest.approx(expected[places], abs=2e-3)
+    rows_at_places = np.empty((len(places), 3), np.float32)
+    vectors.fill(rows_at_places, np.arange(len(places)), places)
+    assert rows_at_places == pytest.approx(expected[places], abs=2e-3)
     assert vectors.bytes > 2 * BLOCK * 3 * 4
 
 
@@ -184,7 +186,7 @@ def test_a_perfect_word_comes_first_although_no_vector_speaks_for_it() -> None:
     entries = [entry(n, text) for n, text in enumerate(contents, 1)]
     rows = [(n, 0, half(vector)) for n, vector in enumerate(vectors, 1)]
     found = rank(field_of(entries, rows), "xk47", space="s", vector=query)
-    assert found.places[0] == 400
+    assert found.positions[0] == 400
     assert "meaning" not in found.parts(400)
 
 
@@ -195,7 +197,7 @@ def test_a_perfect_vector_comes_first_although_it_shares_no_word() -> None:
     entries = [entry(n, text) for n, text in enumerate(contents, 1)]
     rows = [(n, 0, half(vector)) for n, vector in enumerate(vectors, 1)]
     found = rank(field_of(entries, rows), "w1 w2 w3 w4", space="s", vector=query)
-    assert 400 in found.places[:5]
+    assert 400 in found.positions[:5]
     assert found.relevance(400) > 0.8
 
 
@@ -235,7 +237,7 @@ def test_an_entry_without_a_vector_is_found_by_its_words() -> None:
     entries = [entry(1, "orders"), *(entry(n, "x") for n in range(2, 9))]
     rows = [(n, 0, half(vector)) for n, vector in enumerate(drawn(6, 7, 16), 2)]
     found = rank(field_of(entries, rows), "orders", space="s", vector=unit(drawn(7, 16)))
-    assert 0 in found.places
+    assert 0 in found.positions
     assert found.relevance(0) == 1
     assert found.coverage == pytest.approx(7 / 8)
 
@@ -243,7 +245,7 @@ def test_an_entry_without_a_vector_is_found_by_its_words() -> None:
 # ── sign bits ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def clustered(seed: int, count: int = 3000, dimension: int = 256) -> tuple[Field, NDArray[np.float32]]:
+def clustered(seed: int, count: int = 3000, dimension: int = 256) -> tuple[Corpus, NDArray[np.float32]]:
     """A log of many vectors around sixty topics, and queries about these."""
     topics = drawn(seed, 60, dimension)
     random = np.random.default_rng(seed)
@@ -258,7 +260,7 @@ def clustered(seed: int, count: int = 3000, dimension: int = 256) -> tuple[Field
     return field_of(entries, rows), np.stack([unit(query) for query in queries])
 
 
-def kept(field: Field, asked: Query) -> set[int]:
+def kept(field: Corpus, asked: Query) -> set[int]:
     offered = collect_candidates(field, Ranking(field, asked), Terms(episode=False), FRAME)
     return {
         choice.candidate.unit.version
@@ -277,9 +279,9 @@ def test_sign_bits_choose_what_exact_cosines_choose(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(vector_score, "EXACT", 10)
         coded, roughly = Ranking(field, asked), kept(field, asked)
         assert not find_cosines(field, "s", query).exact
-        tops.append(len({*exact.places[:10].tolist()} & {*coded.places[:10].tolist()}) / 10)
+        tops.append(len({*exact.positions[:10].tolist()} & {*coded.positions[:10].tolist()}) / 10)
         sets.append(len(exactly & roughly) / len(exactly))
-        assert len(coded.places) == 256
+        assert len(coded.positions) == 256
         assert coded.scores.level == pytest.approx(exact.scores.level, abs=0.05)
     assert np.mean(tops) >= 0.85  # what stands around an entry is not compared exactly
     assert np.mean(sets) >= 0.85
@@ -294,7 +296,7 @@ def test_a_past_version_counts_only_the_vectors_it_had(monkeypatch: pytest.Monke
     segment: Segment = field.snapshot.pieces[0][1]
     query = unit(drawn(9, 16))
     assert not find_cosines(field, "s", query).exact
-    assert find_cosines(Field(Snapshot([(CONTEXT, segment, 10)]), Cover([])), "s", query).exact
+    assert find_cosines(Corpus(Snapshot([(CONTEXT, segment, 10)]), Cover([])), "s", query).exact
 
 
 @given(randoms, st.integers(0, 40))
@@ -316,8 +318,8 @@ def test_a_log_of_which_nothing_is_in_force_has_no_sample(monkeypatch: pytest.Mo
     segment = built(packed([entry(1, "x"), entry(2, "y")]))
     segment.add_vectors("s", [(n, part, half([1, part])) for n in (1, 2) for part in (0, 1)])
     segment.blanked.update((0, 1))
-    found = rank(Field(snapshot(segment), Cover([])), "x", space="s", vector=np.array([1, 0], np.float32))
-    assert len(found.places) == 0
+    found = rank(Corpus(snapshot(segment), Cover([])), "x", space="s", vector=np.array([1, 0], np.float32))
+    assert len(found.positions) == 0
 
 
 def test_few_messages_are_compared_exactly_where_each_has_many_vectors(
@@ -329,7 +331,7 @@ def test_few_messages_are_compared_exactly_where_each_has_many_vectors(
     compared: list[int] = []
     exact = vector_score.compute_cosines
 
-    def counted(field: Field, space: str, query: NDArray[np.float32], places: NDArray[np.int64]) -> object:
+    def counted(field: Corpus, space: str, query: NDArray[np.float32], places: NDArray[np.int64]) -> object:
         compared.append(len(places))
         return exact(field, space, query, places)
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from acms.log.in_force import Cover
 from acms.model import Entry, State
-from acms.recall.corpus import Field
+from acms.recall.corpus import Corpus
 from acms.recall.index import Segment, Snapshot
 from acms.recall.query import Query, parse_query
 from acms.recall.ranking import CANDIDATES, Ranking
@@ -22,14 +22,14 @@ Row = tuple[int, int, bytes]
 
 
 def ask(
-    field: Field, query: str, space: str | None = None, vector: NDArray[np.float32] | None = None
+    field: Corpus, query: str, space: str | None = None, vector: NDArray[np.float32] | None = None
 ) -> Query:
     """A question as the pipeline asks it."""
     return parse_query(query, field.speakers, space=space, vector=vector, marker_weights=WEIGHTS)
 
 
 def rank(
-    field: Field,
+    field: Corpus,
     query: str,
     size: int = CANDIDATES,
     *,
@@ -80,11 +80,11 @@ def cover_of(entries: Iterable[Entry]) -> Cover:
     return Cover(entry for entry in entries if entry.replaces)
 
 
-def field_of(entries: Sequence[Entry], vectors: Iterable[Row] = (), space: str = "s") -> Field:
+def field_of(entries: Sequence[Entry], vectors: Iterable[Row] = (), space: str = "s") -> Corpus:
     """The field of some entries, in the simplest way."""
     segment = built(packed(entries))
     segment.add_vectors(space, vectors)
-    return Field(snapshot(segment), cover_of(entries))
+    return Corpus(snapshot(segment), cover_of(entries))
 
 
 def half(vector: NDArray[np.float64] | NDArray[np.float32] | Sequence[float]) -> bytes:

@@ -57,13 +57,6 @@ def both(draft: Draft) -> list[Segment]:
     return [appended([record]), built([record] * 2)]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def bulk() -> object:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("acms.recall.index.BULK", 2)
-        yield
-
-
 @given(drafts())
 def test_every_field_is_read_back(draft: Draft) -> None:
     counts = {number: count for number, count in count_terms(split_words(draft.content)).items() if count}

@@ -148,7 +148,7 @@ def test_unspaced_scripts_are_found_by_any_two_adjacent_characters(text: str) ->
 
 def test_a_chinese_character_is_found_alone() -> None:
     assert set(content_terms(split_words("猫"))) <= set(searchable_terms("我养了一只猫名字叫小白"))
-    assert [name.said for name in find_names("小白")] == ["小", "白"]
+    assert [name.text for name in find_names("小白")] == ["小", "白"]
 
 
 @pytest.mark.parametrize(

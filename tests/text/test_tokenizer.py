@@ -241,7 +241,7 @@ def test_names_do_not_depend_on_what_stands_beside_them(text: str, between: str)
 
 
 def test_what_is_longer_than_a_name_is_data() -> None:
-    assert all(len(name.said) <= LONGEST for name in find_names("aB/c-d" * 10_000))
+    assert all(len(name.text) <= LONGEST for name in find_names("aB/c-d" * 10_000))
 
 
 def test_parts_are_told_from_the_whole() -> None:

@@ -44,8 +44,8 @@ from acms.runtime.threads import EACH, off_loop
 from acms.text import chat_messages
 
 if TYPE_CHECKING:  # it brings numpy: loaded by the first prompt that needs it
-    from acms.recall.candidates import Offer
-    from acms.recall.fact_candidates import Known
+    from acms.recall.candidates import CandidateSet
+    from acms.recall.fact_candidates import FactIndex
 
 RECALL_SHARE = 0.8
 """Share of a prompt that retrieval may use when the history does not fit."""
@@ -67,8 +67,8 @@ class Material:
     gathered: Gathered
     lead: Sequence[Unit[Entry]]
     rest: Sequence[Unit[Entry]]
-    past: tuple[Ranked, Offer] | None = None
-    known: Sequence[Known] = ()
+    past: tuple[Ranked, CandidateSet] | None = None
+    known: Sequence[FactIndex] = ()
     #: Labels of some of these units, by id.
     told: Mapping[str, str] = given(default_factory=dict[str, str])
 
@@ -95,7 +95,7 @@ async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall)
         collect_fact_candidates,
         merge_candidate_sets,
     )
-    from acms.recall.pipeline import Beside, gather_known_facts
+    from acms.recall.pipeline import KnownFacts, gather_known_facts
     from acms.recall.ranking import CANDIDATES
 
     frame = chat_messages.ChatFrame(reader.counter)
@@ -105,8 +105,8 @@ async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall)
         led = {entry.version for unit in lead for entry in unit.entries}
         sequence = (*gathered.older, *gathered.units)
         rest = [unit for unit in sequence if unit.entries[0].version not in led]
-        past: tuple[Ranked, Offer] | None = None
-        known = Beside()
+        past: tuple[Ranked, CandidateSet] | None = None
+        known = KnownFacts()
         cost = await off_loop(partial(cost_of, gathered.units, frame), len(gathered.units) * EACH)
         fits = gathered.whole and cost + chat_messages.PRIMER <= asked.budget
         if not fits or (asked.profile and await reader.indexes.profiles.find(asked.profile) is not None):
@@ -126,10 +126,10 @@ async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall)
                 labels=found.labels(asked.moment),
             )
             offered = await off_loop(
-                partial(collect_candidates, found.field, found.ranking, terms, reader.frame), size
+                partial(collect_candidates, found.corpus, found.ranking, terms, reader.frame), size
             )
             learned = collect_fact_candidates(known.known, terms, reader.frame)
-            past = found, merge_candidate_sets([learned, offered])
+            past = found, merge_candidate_sets(learned, offered)
         moment = asked.moment or gathered.newest
         told = await load_labels(reader.indexes, context, gathered.version, moment)
         material = Material(gathered, lead, rest, past, known.known, told.by_id(rest, lead))
@@ -180,13 +180,12 @@ def plan_chat(material: Material, asked: Recall, counter: TokenCounter, text: Fr
     """Choose and write a prompt within the budget."""
     limit = asked.budget
     if material.past is not None:
-        from acms.recall.rerank import Reranked, rerank_candidates
+        from acms.recall.rerank import rerank_candidates
 
         past, offered = material.past
         if asked.rerank:
             warnings = list(past.warnings)
-            question = Reranked(query=asked.query, most=asked.rerank, external_share=asked.external_share)
-            offered = yield from rerank_candidates(offered, question, warnings)
+            offered = yield from rerank_candidates(offered, asked, warnings)
             past = replace(past, warnings=tuple(warnings))
         material = replace(material, past=(past, offered))
     while True:

@@ -18,6 +18,7 @@ import logging
 import math
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -39,8 +40,6 @@ RECIPE = "said2"
 """Name of this recipe in a space: vectors of another one are never compared with these."""
 WORDS = 170
 """Words of a chunk, at most, unless one sentence is longer."""
-PARTS = 64
-"""Chunks of one entry, at most."""
 
 SHORTEST = 100
 """Characters of a part of a refused text, at least."""
@@ -53,7 +52,7 @@ _MONTHS = (
 
 
 class Passage(NamedTuple):
-    """A text to embed, and the characters of the content it stands for."""
+    """A text to embed, and the span of the content that it covers."""
 
     start: int
     end: int
@@ -61,48 +60,48 @@ class Passage(NamedTuple):
 
 
 def split_passages(draft: Draft) -> list[Passage]:
-    """Return the whole entry, or its chunks in order where it is long; nothing for one without content."""
+    """Return the whole entry, or its chunks in order if it is long; nothing for one without content."""
     content = draft.content
     if not content.strip():
         return []
-    speaker = draft.actor or (draft.role.value if draft.role else draft.kind.value)
-    said = draft.created_at
-    date = f"{said.day} {_MONTHS[said.month - 1]} {said.year}"
-    if draft.kind is Kind.FACT:  # it stands alone, under its address
-        about = join_fact_names(draft)
-        return [Passage(0, len(content), f"{about}: {content}" if about else content)]
+    if draft.kind is Kind.FACT:  # a fact is one statement, under its address
+        names = join_fact_names(draft)
+        return [Passage(0, len(content), f"{names}: {content}" if names else content)]
+    speaker = draft.actor or (draft.role or draft.kind).value
+    created = draft.created_at
+    date = f"{created.day} {_MONTHS[created.month - 1]} {created.year}"
     if len(content.split(None, WORDS + 1)) <= WORDS:
         return [Passage(0, len(content), f"{date} {speaker}: {content}")]
-    (_, end), *rest = _chunk_sentences(content, find_sentence_spans(content))[:PARTS]
-    first = Passage(0, end, f"{date} {speaker}: {content[:end]}")
-    return [first, *(Passage(start, end, f"{speaker}: {content[start:end]}") for start, end in rest)]
+    chunks = _chunk_sentences(content, find_sentence_spans(content))[
+        :64
+    ]  # the rest of a huge text is not embedded
+    passages = [Passage(start, end, f"{speaker}: {content[start:end]}") for start, end in chunks]
+    passages[0] = passages[0]._replace(text=f"{date} {passages[0].text}")
+    return passages
 
 
 def _chunk_sentences(content: str, sentences: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
+    """Return the spans of the chunks of a text, each of whole sentences."""
+    chunks: list[tuple[int, int]] = []
     start, words = sentences[0][0], 0
     for first, last in sentences:
         size = len(content[first:last].split())
         if words and words + size > WORDS:
-            found.append((start, first))
+            chunks.append((start, first))
             start, words = first, 0
         words += size
-    found.append((start, len(content)))
-    return found
+    chunks.append((start, len(content)))
+    return chunks
 
 
 BATCH = 64
 """Texts of one call to an embedder."""
-PASSAGE = 60
-"""Characters of a passage, about: so many passages a queued entry counts for before it is read."""
 QUEUED = 4_000_000
 """Characters that may wait in the queue, about two thousand short messages; the store knows the others."""
 ENTRY = 1_500
-"""Characters that an entry counts for in the queue beside its own: about its memory overhead."""
+"""Characters added for each queued entry: about its memory overhead."""
 LULL = 0.05
 """Seconds without an append after which the queue is worked off: writers go first, and their texts go together."""
-POSTPONED = 1.0
-"""Seconds for which appends may hold that up, at most."""
 LOGS = 10_000
 """Logs of which is remembered whether they lack vectors; of others the store is asked again."""
 HEALED = 16
@@ -119,7 +118,7 @@ Learn: TypeAlias = Callable[[str, int, Sequence[Derived]], None]
 
 
 @dataclass(slots=True, eq=False)
-class _Queued:
+class _QueuedEntry:
     """An entry that waits for its vectors."""
 
     context: str
@@ -129,16 +128,17 @@ class _Queued:
     draft: Draft
     learn: Learn
     #: Done when waiting for it is no longer useful; created by the first waiter.
-    ended: asyncio.Future[None] | None = None
+    finished: asyncio.Future[None] | None = None
 
 
 def get_shared_embedding(storage: StorageBackend, embedder: Embedder, mode: Privacy | None) -> Embedding:
-    """Return an embedder at work on a storage handle, the same for all sessions of this process on it."""
+    """Return the running embedder of a storage handle, shared by all sessions of this process on it."""
     known = handles.get_loop_state(storage).embeddings
-    found: Embedding | None = known.get((id(embedder), mode))
-    if found is None:
-        found = known[id(embedder), mode] = Embedding(storage, embedder, mode)
-    return found
+    key = id(embedder), mode
+    embedding: Embedding | None = known.get(key)
+    if embedding is None:
+        embedding = known[key] = Embedding(storage, embedder, mode)
+    return embedding
 
 
 class Embedding:
@@ -148,79 +148,81 @@ class Embedding:
         self.storage = storage
         self._mode = mode
         self._embedder = embedder
-        given: Any = embedder  # two methods are optional
-        self._embed_query: Callable[[str], Awaitable[Any]] | None = getattr(given, "embed_query", None)
-        self._reads: Callable[[str], bool] | None = getattr(given, "reads", None)
-        #: Whether it met a text that the model does not read, and whether that was said.
-        self._met_unread = self._said_unread = False
+        untyped: Any = embedder  # two methods are optional
+        self._embed_query: Callable[[str], Awaitable[Any]] | None = getattr(untyped, "embed_query", None)
+        self._reads: Callable[[str], bool] | None = getattr(untyped, "reads", None)
+        #: Whether there was a text that the model does not read, and whether its notice was taken.
+        self._has_unread = self._notice_taken = False
         self.dimension = embedder.dimension
-        #: Names it where it is told who ranked.
+        #: Names the embedder in results, logs and warnings.
         self.model: str = getattr(embedder, "model", None) or type(embedder).__name__
         #: Names everything that makes two vectors comparable.
         self.space = f"{self.model}/{self.dimension}/f16/{RECIPE}"
         self._queries: OrderedDict[str, NDArray[np.float32]] = OrderedDict()
         #: Entries appended in this process that have no vectors yet, by log; then the characters they count for.
-        self._queue: OrderedDict[str, deque[_Queued]] = OrderedDict()
+        self._queue: OrderedDict[str, deque[_QueuedEntry]] = OrderedDict()
         self._size = 0
         #: The newest entry of a log that waits or is being embedded.
-        self._newest: dict[str, _Queued] = {}
-        #: Logs of which some entries found no room: the store is asked for them when the queue is empty.
+        self._newest: dict[str, _QueuedEntry] = {}
+        #: Logs with entries that did not fit the queue: the store is asked for them when the queue is empty.
         self._overflowed: set[str] = set()
         #: Logs that are healed when others are not.
         self._deferred: set[str] = set()
         #: Logs that a recall waits for: they come first.
         self._wanted: set[str] = set()
         self._hurry = asyncio.Event()
-        self._pump: asyncio.Task[None] | None = None
-        self._catching_up: asyncio.Task[None] | None = None
+        self._queue_task: asyncio.Task[None] | None = None
+        self._backlog_task: asyncio.Task[None] | None = None
         self._healing: dict[str, asyncio.Task[None]] = {}
         #: By log that is healed for the first time: done when that has ended, or is known to take long.
         self._first: dict[str, asyncio.Future[None]] = {}
         #: Version of each log up to which no vector is missing, and the entries queued or being embedded.
-        self._whole: dict[str, int] = {}
-        self._under_way: set[tuple[str, int]] = set()
-        self._not_before = self._patient_from = -math.inf
+        self._complete: dict[str, int] = {}
+        self._in_progress: set[tuple[str, int]] = set()
+        self._retry_at = self._wait_again_at = -math.inf
 
     async def query(self, text: str) -> NDArray[np.float32] | None:
-        """Return the unit vector of a query; None when the embedder fails, which is logged."""
-        found = self._queries.get(text)
-        if found is None:
-            try:
-                found = await self._embed_question(text)
-            except Exception as error:
-                self._failed("query", error)
-                return None
-            self._queries[text] = found
-            if len(self._queries) > QUERIES:
-                self._queries.popitem(last=False)
-        else:
+        """Return the unit vector of a query; None if the embedder fails, which is logged."""
+        vector = self._queries.get(text)
+        if vector is not None:
             self._queries.move_to_end(text)
-        return found
+            return vector
+        try:
+            vector = await self._embed_question(text)
+        except Exception as error:
+            self._record_failure("query", error)
+            return None
+        self._queries[text] = vector
+        if len(self._queries) > QUERIES:
+            self._queries.popitem(last=False)
+        return vector
 
     def passages(self, draft: Draft) -> list[Passage]:
         """Return the texts of an entry that may be sent to the embedder and that it reads; none of a blocked one."""
         mode = mode_of(self._mode, draft.privacy)
-        shown: Draft | None = draft
+        visible: Draft | None = draft
         if mode is not None:
-            from acms.privacy.redact_entry import redact_for_embedding  # the rules come with it
+            from acms.privacy.redact_entry import redact_for_embedding  # the rules are loaded with it
 
-            shown = redact_for_embedding(draft, mode)
-        return [] if shown is None else [one for one in split_passages(shown) if self.reads(one.text)]
+            visible = redact_for_embedding(draft, mode)
+        if visible is None:
+            return []
+        return [passage for passage in split_passages(visible) if self.reads(passage.text)]
 
     def reads(self, text: str) -> bool:
-        """Whether the model knows the language of a text; the first one that it does not know is logged."""
+        """Return whether the model knows the language of a text; the first unknown one is logged."""
         if self._reads is None or self._reads(text):
             return True
-        if not self._met_unread:
-            self._met_unread = True
+        if not self._has_unread:
+            self._has_unread = True
             log_event(logging.WARNING, "language_not_read", space=self.space)
         return False
 
     def take_notice(self) -> tuple[str, ...]:
-        """Return, once, that the model does not read all that was said."""
-        if not self._met_unread or self._said_unread:
+        """Return, once, a notice that the model does not read all texts."""
+        if not self._has_unread or self._notice_taken:
             return ()
-        self._said_unread = True
+        self._notice_taken = True
         return (f"{self.model} does not read the language of some texts: they are ranked by words alone",)
 
     # ── the queue ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -228,23 +230,24 @@ class Embedding:
     def put(self, context: str, epoch: int, drafts: Sequence[tuple[int, Draft]], learn: Learn) -> Embedded:
         """Queue entries that were just committed, in order.
 
-        "pending" when the store will be asked for them instead: the embedder has just failed, or too much waits.
+        "pending" if the store will be asked for them instead: the embedder has just failed, or the queue is full.
         """
         loop = asyncio.get_running_loop()
-        size = sum([ENTRY + len(draft.content) for _, draft in drafts])
-        if loop.time() < self._not_before:
+        if loop.time() < self._retry_at:
             return "pending"
-        if context in self._overflowed or (self._size and self._size + size > QUEUED):
+        size = sum([ENTRY + len(draft.content) for _, draft in drafts])
+        is_full = self._size > 0 and self._size + size > QUEUED
+        if is_full or context in self._overflowed:
             if len(self._overflowed) < LOGS:
                 self._overflowed.add(context)
             return "pending"
-        items = [_Queued(context, epoch, version, draft, learn) for version, draft in drafts]
-        self._queue.setdefault(context, deque()).extend(items)
+        entries = [_QueuedEntry(context, epoch, version, draft, learn) for version, draft in drafts]
+        self._queue.setdefault(context, deque()).extend(entries)
         self._size += size
-        self._newest[context] = items[-1]
-        self._under_way.update([(context, version) for version, _ in drafts])
-        if self._pump is None or self._pump.done():
-            self._pump = loop.create_task(self._run())
+        self._newest[context] = entries[-1]
+        self._in_progress.update([(context, version) for version, _ in drafts])
+        if self._queue_task is None or self._queue_task.done():
+            self._queue_task = loop.create_task(self._work_off_queue())
         return "queued"
 
     async def ready(self, context: str, version: int) -> bool:
@@ -257,17 +260,17 @@ class Embedding:
         loop = asyncio.get_running_loop()
         end = loop.time() + patience.get()
         waited = False
-        if self._newest and loop.time() >= self._patient_from:
-            waited = await self._done_by(await self._owners(context), end)
+        if self._newest and loop.time() >= self._wait_again_at:
+            waited = await self._wait_for_logs(await self._find_waiting_owners(context), end)
         self.heal(context, version)
         first = self._first.get(context)
-        if first is not None and loop.time() >= self._patient_from:
+        if first is not None and loop.time() >= self._wait_again_at:
             await self._wait([first], end)
             waited = True
         return waited
 
-    async def _owners(self, context: str) -> list[str]:
-        """Return whose entries a log reads of which something waits; a log that is gone has none."""
+    async def _find_waiting_owners(self, context: str) -> list[str]:
+        """Return the owners of a log's entries of which something waits; none if the log is gone."""
         if self._newest.keys() <= {context}:
             return [*self._newest]
         try:
@@ -276,158 +279,170 @@ class Embedding:
             return []
         return [owner for owner, _ in (*lineage, (context, 0)) if owner in self._newest]
 
-    async def _done_by(self, owners: Sequence[str], end: float | None) -> bool:
+    async def _wait_for_logs(self, owners: Sequence[str], end: float | None) -> bool:
         """Wait for the newest entries of some logs; return whether there were any."""
-        waits: list[asyncio.Future[None]] = []
+        futures: list[asyncio.Future[None]] = []
         for owner in owners:
-            item = self._newest.get(owner)
-            if item is not None:
-                item.ended = item.ended or asyncio.get_running_loop().create_future()
-                waits.append(item.ended)
-        if waits:
-            self._wanted.update(owners)
-            self._hurry.set()
-            try:
-                await self._wait(waits, end)
-            finally:
-                self._wanted.difference_update(owners)
-            for owner in owners:  # what rides on the next commit is read from the store by forks
-                await self.storage.put_derived(owner, ())
-        return bool(waits)
+            entry = self._newest.get(owner)
+            if entry is None:
+                continue
+            if entry.finished is None:
+                entry.finished = asyncio.get_running_loop().create_future()
+            futures.append(entry.finished)
+        if not futures:
+            return False
+        self._wanted.update(owners)
+        self._hurry.set()
+        try:
+            await self._wait(futures, end)
+        finally:
+            self._wanted.difference_update(owners)
+        for owner in owners:  # forks read from the store the rows that wait for the next commit
+            await self.storage.put_derived(owner, ())
+        return True
 
-    async def _wait(self, waits: Sequence[asyncio.Future[None]], end: float | None) -> None:
+    async def _wait(self, futures: Sequence[asyncio.Future[None]], end: float | None) -> None:
         loop = asyncio.get_running_loop()
-        _, late = await asyncio.wait(waits, timeout=None if end is None else max(0.0, end - loop.time()))
+        timeout = None if end is None else max(0.0, end - loop.time())
+        _, late = await asyncio.wait(futures, timeout=timeout)
         if late:
-            self._patient_from = loop.time() + BACKOFF
+            self._wait_again_at = loop.time() + BACKOFF
 
-    async def _run(self) -> None:
-        """Embed waiting entries until there are none."""
-        await self._lull()
+    async def _work_off_queue(self) -> None:
+        """Embed queued entries until there are none."""
+        await self._wait_for_pause()
         while self._queue:
-            taken = self._take()
+            batch = self._take_batch()
             try:
-                await self._embed_entries(taken)
+                await self._embed_entries(batch)
             except Exception as error:
-                self._failed("entries", error)
-                taken += self._drop()  # the store knows which are missing
+                self._record_failure("entries", error)
+                batch += self._clear_queue()  # the store knows which are missing
             finally:
-                self._ended(taken)
-        self._begin_to_catch_up()
+                self._finish(batch)
+        self._start_backlog()
 
-    def _begin_to_catch_up(self) -> None:
-        waits = self._overflowed or self._deferred
-        if waits and (self._catching_up is None or self._catching_up.done()):
-            self._catching_up = asyncio.get_running_loop().create_task(self._catch_up())
+    def _start_backlog(self) -> None:
+        has_backlog = bool(self._overflowed or self._deferred)
+        if has_backlog and (self._backlog_task is None or self._backlog_task.done()):
+            self._backlog_task = asyncio.get_running_loop().create_task(self._work_off_backlog())
 
-    async def _catch_up(self) -> None:
+    async def _work_off_backlog(self) -> None:
         """Request vectors for entries that did not fit the queue, log by log: all at once would delay queries."""
-        while waits := self._overflowed or self._deferred:
-            context = waits.pop()
+        while self._overflowed or self._deferred:
+            context = (self._overflowed or self._deferred).pop()
             self.heal(context)
             if context in self._healing:
                 await asyncio.wait([self._healing[context]])
-            if asyncio.get_running_loop().time() < self._not_before:  # it is down: recalls will ask
-                self._forget_who_waits()
+            if asyncio.get_running_loop().time() < self._retry_at:  # the embedder is down: recalls will ask
+                self._clear_backlog()
 
-    def _forget_who_waits(self) -> None:
+    def _clear_backlog(self) -> None:
         self._overflowed.clear()
         self._deferred.clear()
 
-    async def _lull(self) -> None:
+    async def _wait_for_pause(self) -> None:
         """Let writers go first for a moment, unless a recall waits for vectors."""
         self._hurry.clear()
         loop, state = asyncio.get_running_loop(), handles.get_loop_state(self.storage)
-        end = loop.time() + POSTPONED
-        while not self._wanted and (left := min(state.appended + LULL, end) - loop.time()) > 0:
-            try:
-                async with asyncio.timeout(left):
+        latest = loop.time() + 1.0  # appends may not delay it longer
+        while not self._wanted:
+            remaining = min(state.appended + LULL, latest) - loop.time()
+            if remaining <= 0:
+                return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(remaining):
                     await self._hurry.wait()
-            except TimeoutError:
-                continue
 
-    def _take(self) -> list[_Queued]:
+    def _take_batch(self) -> list[_QueuedEntry]:
         """Take about one call's worth of entries: of a log that a recall waits for, else the oldest."""
-        taken: list[_Queued] = []
+        batch: list[_QueuedEntry] = []
         texts = 0
         while self._queue and texts < BATCH:
-            context = next((one for one in self._queue if one in self._wanted), next(iter(self._queue)))
+            oldest = next(iter(self._queue))
+            context = next((context for context in self._queue if context in self._wanted), oldest)
             queue = self._queue[context]
             while queue and texts < BATCH:
-                item = queue.popleft()
-                self._size -= ENTRY + len(item.draft.content)
-                texts += 1 + len(item.draft.content) // PASSAGE
-                taken.append(item)
+                entry = queue.popleft()
+                size = len(entry.draft.content)
+                self._size -= ENTRY + size
+                texts += 1 + size // 60  # about as many passages as it may have
+                batch.append(entry)
             if not queue:
                 del self._queue[context]
-        return taken
+        return batch
 
-    def _drop(self) -> list[_Queued]:
-        dropped = [item for queue in self._queue.values() for item in queue]
+    def _clear_queue(self) -> list[_QueuedEntry]:
+        """Remove all queued entries and return them."""
+        entries = [entry for queue in self._queue.values() for entry in queue]
         self._queue.clear()
         self._size = 0
-        return dropped
+        return entries
 
-    async def _embed_entries(self, taken: Sequence[_Queued]) -> None:
-        """Embed queued entries together and hand over their vectors, which ride on the next commit of their log."""
-        found = await self._possible([(item.version, item.draft) for item in taken])
-        by_log: dict[str, list[tuple[_Queued, list[Derived]]]] = {}
-        for item, rows in zip(taken, found, strict=True):
+    async def _embed_entries(self, batch: Sequence[_QueuedEntry]) -> None:
+        """Embed queued entries together and pass on their vectors, which the next commit of their log stores."""
+        embedded = await self._embed_each([(entry.version, entry.draft) for entry in batch])
+        by_log: dict[str, list[tuple[_QueuedEntry, list[Derived]]]] = {}
+        for entry, rows in zip(batch, embedded, strict=True):
             if rows is not None:
-                by_log.setdefault(item.context, []).append((item, rows))
-        for context, some in by_log.items():
+                by_log.setdefault(entry.context, []).append((entry, rows))
+        for context, entries in by_log.items():
+            all_rows = [row for _, rows in entries for row in rows]
             try:
-                await self.storage.put_derived(context, [row for _, rows in some for row in rows], wait=False)
+                await self.storage.put_derived(context, all_rows, wait=False)
             except SessionNotFoundError:  # deleted meanwhile
                 continue
-            for item, rows in some:
-                item.learn(context, item.epoch, rows)
-                if self._whole.get(context, 0) == item.version - 1:
-                    self._is_whole(context, item.version)
+            for entry, rows in entries:
+                entry.learn(context, entry.epoch, rows)
+                if self._complete.get(context, 0) == entry.version - 1:
+                    self._mark_complete(context, entry.version)
 
-    def _is_whole(self, context: str, version: int) -> None:
-        self._whole[context] = max(version, self._whole.pop(context, 0))
-        if len(self._whole) > LOGS:
-            del self._whole[next(iter(self._whole))]
+    def _mark_complete(self, context: str, version: int) -> None:
+        """Note that a log lacks no vectors up to a version."""
+        self._complete[context] = max(version, self._complete.pop(context, 0))
+        if len(self._complete) > LOGS:
+            del self._complete[next(iter(self._complete))]
 
-    def _ended(self, items: Iterable[_Queued]) -> None:
-        """Tell those who wait that there is nothing more to wait for."""
-        for item in items:
-            self._under_way.discard((item.context, item.version))
-            if self._newest.get(item.context) is item:
-                del self._newest[item.context]
-            if item.ended is not None and not item.ended.done():
-                item.ended.set_result(None)
+    def _finish(self, batch: Iterable[_QueuedEntry]) -> None:
+        """Release those who wait for some entries: there is nothing more to wait for."""
+        for entry in batch:
+            self._in_progress.discard((entry.context, entry.version))
+            if self._newest.get(entry.context) is entry:
+                del self._newest[entry.context]
+            if entry.finished is not None and not entry.finished.done():
+                entry.finished.set_result(None)
 
     # ── healing ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def heal(self, context: str, version: int | None = None) -> None:
         """Request the missing vectors of a log in the background; queued entries get theirs anyway.
 
-        With a version, do so only when some may be missing up to it, and not right after a failure; beyond a number of
+        With a version, do so only if some may be missing up to it, and not right after a failure; beyond a number of
         logs at once, the others wait their turn.
         """
+        if context in self._healing or context in self._newest:
+            return
         loop = asyncio.get_running_loop()
-        known = version is not None and version <= self._whole.get(context, 0)
-        early = version is not None and loop.time() < self._not_before
-        if context in self._healing or context in self._newest or known or early:
-            return
-        if version is not None and len(self._healing) >= HEALED:
-            if len(self._deferred) < LOGS:
-                self._deferred.add(context)
-            return
-        if context not in self._whole:
+        if version is not None:
+            if version <= self._complete.get(context, 0) or loop.time() < self._retry_at:
+                return
+            if len(self._healing) >= HEALED:
+                if len(self._deferred) < LOGS:
+                    self._deferred.add(context)
+                return
+        if context not in self._complete:
             self._first[context] = loop.create_future()
         task = self._healing[context] = loop.create_task(self._heal(context))
-        task.add_done_callback(lambda _: self._healed(context))
+        task.add_done_callback(lambda _: self._finish_healing(context))
 
-    def _healed(self, context: str) -> None:
+    def _finish_healing(self, context: str) -> None:
         self._healing.pop(context, None)
-        self._need_not_wait(context)
-        if self._pump is None or self._pump.done():  # else it does so when it ends
-            self._begin_to_catch_up()
+        self._release_first(context)
+        if self._queue_task is None or self._queue_task.done():  # else it does so when it ends
+            self._start_backlog()
 
-    def _need_not_wait(self, context: str) -> None:
+    def _release_first(self, context: str) -> None:
+        """Release those who wait for the first healing of a log."""
         first = self._first.pop(context, None)
         if first is not None and not first.done():
             first.set_result(None)
@@ -436,186 +451,204 @@ class Embedding:
         refused: set[tuple[str, int]] = set()
         try:
             await self.storage.put_derived(context, ())  # queued rows are stored before the store is queried
-            version, after = (await self.storage.head(context)).version, self._whole.get(context, 0)
+            version = (await self.storage.head(context)).version
+            after = self._complete.get(context, 0)
             while True:
                 limit = BATCH + len(refused)
                 missing = await self.storage.missing(self.space, context=context, after=after, limit=limit)
                 if not missing:
-                    self._is_whole(context, version)
+                    self._mark_complete(context, version)
                     return
-                if len(missing) == limit:
-                    self._need_not_wait(context)
-                drafts: list[tuple[int, Draft]] = []
-                for _, number in (one for one in missing if one not in self._under_way | refused):
-                    for entry in await self.storage.read(context, after=number - 1, before=number + 1):
-                        if entry.state is State.LIVE:
-                            drafts.append((number, entry))
-                rows = await self.possible(drafts) if drafts else []
+                if len(missing) == limit:  # this will take long
+                    self._release_first(context)
+                skipped = self._in_progress | refused
+                versions = [key[1] for key in missing if key not in skipped]
+                drafts = await self._read_live(context, versions)
+                rows = await self.embed_accepted(drafts) if drafts else []
                 if not rows or not await self.storage.put_derived(context, rows):
                     return
                 stored = {row.version for row in rows}
-                refused |= {(context, of) for of, _ in drafts if of not in stored}
+                refused |= {(context, version) for version, _ in drafts if version not in stored}
         except SessionNotFoundError:  # deleted meanwhile
             return
         except Exception as error:
-            self._failed("heal", error)
+            self._record_failure("heal", error)
 
-    async def possible(self, drafts: Sequence[tuple[int, Draft]]) -> list[Derived]:
-        """Return the vectors of the entries that the embedder does not refuse; none when it fails."""
+    async def _read_live(self, context: str, versions: Sequence[int]) -> list[tuple[int, Draft]]:
+        """Return the live entries of some versions."""
+        drafts: list[tuple[int, Draft]] = []
+        for version in versions:
+            for entry in await self.storage.read(context, after=version - 1, before=version + 1):
+                if entry.state is State.LIVE:
+                    drafts.append((version, entry))
+        return drafts
+
+    async def embed_accepted(self, drafts: Sequence[tuple[int, Draft]]) -> list[Derived]:
+        """Return the vectors of the entries that the embedder does not refuse; none if it fails."""
         try:
-            found = await self._possible(drafts)
+            embedded = await self._embed_each(drafts)
         except Exception as error:
-            self._failed("heal", error)
+            self._record_failure("heal", error)
             return []
-        return [row for rows in found if rows is not None for row in rows]
+        return [row for rows in embedded if rows is not None for row in rows]
 
-    async def _possible(self, drafts: Sequence[tuple[int, Draft]]) -> list[list[Derived] | None]:
-        """Embed together, or one by one when that fails: a text that is refused keeps no other from its vector."""
+    async def _embed_each(self, drafts: Sequence[tuple[int, Draft]]) -> list[list[Derived] | None]:
+        """Embed together, or one by one if that fails: a refused text keeps no other from its vector."""
         try:
-            return [*await self._rows(drafts)]
+            return [*await self._embed_drafts(drafts)]
         except Exception as error:
             if len(drafts) == 1 and not isinstance(error, InputRefusedError):
                 raise
-            self._tell("entries", error)
-        found: list[list[Derived] | None] = [None] * len(drafts)
-        for number, one in enumerate(drafts):
+            self._log_failure("entries", error)
+        embedded: list[list[Derived] | None] = [None] * len(drafts)
+        for index, (version, draft) in enumerate(drafts):
             try:
-                found[number] = await self._rows_of_one(*one)
+                embedded[index] = await self._embed_draft(version, draft)
             except Exception:
-                if number >= min(2, len(drafts) - 1) and not any(found):  # it is no matter of the texts
+                several_failed = index >= min(2, len(drafts) - 1)
+                if several_failed and not any(embedded):  # it does not depend on the texts
                     raise
-        return found
+        return embedded
 
-    async def _rows_of_one(self, version: int, draft: Draft) -> list[Derived]:
-        """Return the vectors of an entry; of a text that is refused, those of its parts that are not.
+    async def _embed_draft(self, version: int, draft: Draft) -> list[Derived]:
+        """Return the vectors of an entry; of a refused text, those of its parts that are not refused.
 
         An entry of which every part is refused is stored without a vector, so that it is not asked for again.
         """
         try:
-            (rows,) = await self._rows([(version, draft)])
+            (rows,) = await self._embed_drafts([(version, draft)])
             return rows
         except InputRefusedError:
-            parts = [part for one in self.passages(draft) for part in await self._accepted(one)]
-            if not parts:
-                await self._call([PROBE])  # raises when the model refuses everything
-            log_event(logging.WARNING, "input_refused", space=self.space, version=version, parts=len(parts))
-            known = {part.text: vector for part, vector in parts}
-            return self._stored(version, [part for part, _ in parts], known)
+            accepted: list[tuple[Passage, NDArray[np.float32]]] = []
+            for passage in self.passages(draft):
+                accepted += await self._embed_parts(passage)
+            if not accepted:
+                await self._embed_texts([PROBE])  # raises if the model refuses everything
+            log_event(
+                logging.WARNING, "input_refused", space=self.space, version=version, parts=len(accepted)
+            )
+            vectors = {part.text: vector for part, vector in accepted}
+            return self._build_rows(version, [part for part, _ in accepted], vectors)
 
-    async def _accepted(self, passage: Passage) -> list[tuple[Passage, NDArray[np.float32]]]:
+    async def _embed_parts(self, passage: Passage) -> list[tuple[Passage, NDArray[np.float32]]]:
         """Return the parts of a passage that are not refused, with their vectors."""
         try:
-            (vector,) = await self._call([passage.text])
+            (vector,) = await self._embed_texts([passage.text])
             return [(passage, vector)]
         except InputRefusedError:
             size = passage.end - passage.start
             if size < 2 * SHORTEST:
                 return []
-            lead = passage.text[: len(passage.text) - size]
-            content = passage.text[len(lead) :]
+            lead_size = len(passage.text) - size
+            lead, content = passage.text[:lead_size], passage.text[lead_size:]
             middle = find_middle(content)
-            halves = (
-                Passage(passage.start, passage.start + middle, lead + content[:middle]),
-                Passage(passage.start + middle, passage.end, lead + content[middle:]),
-            )
-            return [part for half in halves for part in await self._accepted(half)]
+            split = passage.start + middle
+            first = Passage(passage.start, split, lead + content[:middle])
+            second = Passage(split, passage.end, lead + content[middle:])
+            return [*await self._embed_parts(first), *await self._embed_parts(second)]
 
-    async def _rows(self, drafts: Sequence[tuple[int, Draft]]) -> list[list[Derived]]:
+    async def _embed_drafts(self, drafts: Sequence[tuple[int, Draft]]) -> list[list[Derived]]:
         """Return the vectors of each entry, as they are stored."""
-        found = [(version, self.passages(draft)) for version, draft in drafts]
-        texts = list(dict.fromkeys(passage.text for _, some in found for passage in some))
-        known: dict[str, NDArray[np.float32]] = {}
+        passages = [self.passages(draft) for _, draft in drafts]
+        texts = list(dict.fromkeys(passage.text for own in passages for passage in own))
+        vectors: dict[str, NDArray[np.float32]] = {}
         for start in range(0, len(texts), BATCH):
-            some = texts[start : start + BATCH]
-            known.update(zip(some, await self._call(some), strict=True))
-        return [self._stored(version, some, known) for version, some in found]
-
-    def _stored(
-        self, version: int, some: Sequence[Passage], known: dict[str, NDArray[np.float32]]
-    ) -> list[Derived]:
-        if not some:  # nothing to embed: said once, so that it is not asked for again
-            return [Derived(version=version, space=self.space, data=b"")]
+            batch = texts[start : start + BATCH]
+            vectors.update(zip(batch, await self._embed_texts(batch), strict=True))
         return [
-            Derived(
-                version=version,
-                space=self.space,
-                part=part,
-                start=passage.start,
-                end=passage.end,
-                data=known[passage.text].astype("<f2").tobytes(),
-            )
-            for part, passage in enumerate(some)
+            self._build_rows(version, own, vectors)
+            for (version, _), own in zip(drafts, passages, strict=True)
         ]
 
+    def _build_rows(
+        self, version: int, passages: Sequence[Passage], vectors: dict[str, NDArray[np.float32]]
+    ) -> list[Derived]:
+        if not passages:  # an empty row, so that the entry is not asked for again
+            return [Derived(version=version, space=self.space, data=b"")]
+        rows: list[Derived] = []
+        for part, passage in enumerate(passages):
+            data = vectors[passage.text].astype("<f2").tobytes()
+            rows.append(
+                Derived(
+                    version=version,
+                    space=self.space,
+                    part=part,
+                    start=passage.start,
+                    end=passage.end,
+                    data=data,
+                )
+            )
+        return rows
+
     async def settle(self, context: str) -> None:
-        """Wait until the vectors that a log lacks have been asked for."""
-        while owners := await self._owners(context):
-            await self._done_by(owners, None)
+        """Wait until the vectors that a log lacks have been requested."""
+        while owners := await self._find_waiting_owners(context):
+            await self._wait_for_logs(owners, None)
         self.heal(context)
         while context in self._healing:
             await asyncio.wait([self._healing[context]])
 
     async def stop(self) -> None:
-        """Wait a moment for queued entries, and give up the rest: the next session finds out which are missing."""
-        if self._pump is not None and not self._pump.done():
+        """Wait a moment for queued entries, and drop the rest: the next session finds out which are missing."""
+        if self._queue_task is not None and not self._queue_task.done():
             self._wanted.update(self._queue)
             self._hurry.set()
-            await asyncio.wait([self._pump], timeout=PATIENCE)
-        self._forget_who_waits()
-        tasks = [*self._healing.values(), *filter(None, (self._pump, self._catching_up))]
+            await asyncio.wait([self._queue_task], timeout=PATIENCE)
+        self._clear_backlog()
+        tasks = [*self._healing.values(), *filter(None, (self._queue_task, self._backlog_task))]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._ended(self._drop())
+        self._finish(self._clear_queue())
         self._wanted.clear()
 
-    def _failed(self, what: str, error: Exception) -> None:
-        self._not_before = asyncio.get_running_loop().time() + BACKOFF
-        self._tell(what, error)
+    def _record_failure(self, operation: str, error: Exception) -> None:
+        self._retry_at = asyncio.get_running_loop().time() + BACKOFF
+        self._log_failure(operation, error)
 
-    def _tell(self, what: str, error: Exception) -> None:
+    def _log_failure(self, operation: str, error: Exception) -> None:
         code = error.code if isinstance(error, ACMSError) else type(error).__name__
-        log_event(logging.WARNING, "embedding_failed", space=self.space, what=what, code=code)
+        log_event(logging.WARNING, "embedding_failed", space=self.space, what=operation, code=code)
 
     # ── the embedder ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _call(self, texts: list[str]) -> NDArray[np.float32]:
+    async def _embed_texts(self, texts: list[str]) -> NDArray[np.float32]:
         async with asyncio.timeout(SECONDS):
-            found = np.asarray(await self._embedder.embed(texts), np.float32)
-        return self._checked(found, len(texts))
+            vectors = np.asarray(await self._embedder.embed(texts), np.float32)
+        return self._normalize_vectors(vectors, len(texts))
 
     async def _embed_question(self, text: str) -> NDArray[np.float32]:
-        """Return the vector of a question: of one that is refused, the mean of those of its halves."""
+        """Return the vector of a question; of a refused one, the mean of those of its halves."""
         try:
             if self._embed_query is None:
-                (vector,) = await self._call([text])
+                (vector,) = await self._embed_texts([text])
                 return vector
             async with asyncio.timeout(SECONDS):
-                found = np.asarray(await self._embed_query(text), np.float32)
-            (vector,) = self._checked(found[None], 1)
+                given = np.asarray(await self._embed_query(text), np.float32)
+            (vector,) = self._normalize_vectors(given[None], 1)
             return vector
         except InputRefusedError:
             if len(text) < 2 * SHORTEST:
                 raise
             middle = find_middle(text)
             halves = [await self._embed_question(half) for half in (text[:middle], text[middle:])]
-            (vector,) = self._checked(np.sum(halves, axis=0)[None], 1)
+            (vector,) = self._normalize_vectors(np.sum(halves, axis=0)[None], 1)
             return vector
 
-    def _checked(self, found: NDArray[np.float32], count: int) -> NDArray[np.float32]:
-        """Return vectors with length 1; `ProviderError` for anything else than so many of finite numbers."""
-        if found.shape != (count, self.dimension) or not np.isfinite(found).all():
+    def _normalize_vectors(self, vectors: NDArray[np.float32], count: int) -> NDArray[np.float32]:
+        """Return vectors of length 1; `ProviderError` unless they are so many vectors of finite numbers."""
+        if vectors.shape != (count, self.dimension) or not np.isfinite(vectors).all():
             raise ProviderError(
-                f"embedder gave {found.shape}, not {count} vectors of {self.dimension} finite numbers",
+                f"embedder gave {vectors.shape}, not {count} vectors of {self.dimension} finite numbers",
                 provider=self.space,
             )
-        norms = np.sqrt(np.einsum("ij,ij->i", found, found))
-        return np.asarray(found / np.where(norms > 0, norms, 1)[:, None], np.float32)
+        norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
+        return np.asarray(vectors / np.where(norms > 0, norms, 1)[:, None], np.float32)
 
 
 def find_middle(text: str) -> int:
-    """Return the place of the space that is nearest to the middle of a text, or the middle itself."""
+    """Return the position of the space that is nearest to the middle of a text, or the middle itself."""
     middle = len(text) // 2
     before, behind = text.rfind(" ", 0, middle), text.find(" ", middle)
-    spaces = [place for place in (before, behind) if 0 < place < len(text) - 1]
-    return min(spaces, key=lambda place: abs(place - middle), default=middle)
+    spaces = [position for position in (before, behind) if 0 < position < len(text) - 1]
+    return min(spaces, key=lambda position: abs(position - middle), default=middle)

@@ -18,14 +18,11 @@ from acms.errors import ValidationError
 from acms.log import validation
 from acms.log.encoding import to_microseconds
 from acms.model import Json, Kind, Role
-from acms.recall.corpus import Field
-from acms.text.index_record import Label
+from acms.recall.corpus import Corpus
+from acms.text.index_record import MINUTE, Label
 
 KEYS = ("role", "actor", "marker", "metadata", "after", "before", "session")
 """Keys of a filter."""
-
-MINUTE = 60_000_000
-"""Microseconds of the unit in which the index keeps times."""
 
 Mask: TypeAlias = NDArray[np.bool_]
 T = TypeVar("T")
@@ -47,83 +44,82 @@ class Where:
     metadata: tuple[tuple[str, Json], ...] = ()
 
     @classmethod
-    def of(cls, given: object) -> Where | None:
+    def parse(cls, given: object) -> Where | None:
         """Return a filter from a caller's mapping, or None for an empty one.
 
         `ValidationError` names the invalid field, and for an unknown key all valid keys.
         """
         if not isinstance(given, Mapping):
             raise ValidationError(f"must be a mapping, not {type(given).__name__}", field="where")
-        said: dict[str, Any] = {str(name): value for name, value in given.items() if value is not None}
-        unknown = sorted(said.keys() - set(KEYS))
+        values: dict[str, Any] = {str(name): value for name, value in given.items() if value is not None}
+        unknown = sorted(values.keys() - set(KEYS))
         if unknown:
-            raise ValidationError(
-                f"{unknown[0]!r} is no filter",
-                field="where",
-                options=(
-                    f"filter by {', '.join(KEYS)}",
-                    f'"metadata": {{{unknown[0]!r}: …}} for a key of yours',
-                ),
-            )
-        noted = said.get("metadata", {})
-        if not isinstance(noted, Mapping):
+            hint = f'"metadata": {{{unknown[0]!r}: …}} for a key of yours'
+            options = (f"filter by {', '.join(KEYS)}", hint)
+            raise ValidationError(f"{unknown[0]!r} is no filter", field="where", options=options)
+        metadata = values.get("metadata", {})
+        if not isinstance(metadata, Mapping):
             raise ValidationError("must be a mapping of names to values", field="where.metadata")
-        after, before = (
-            None if said.get(name) is None else _parse_time_bound(said[name], f"where.{name}")
-            for name in ("after", "before")
-        )
+        after = _parse_time_bound(values.get("after"), "where.after")
+        before = _parse_time_bound(values.get("before"), "where.before")
         if after is not None and before is not None and before <= after:
             raise ValidationError("must be later than after", field="where.before")
-        found = cls(
-            roles=_parse_value_set(said.get("role"), "role", _validate_role),
-            actors=_parse_value_set(said.get("actor"), "actor", validation.validate_name),
-            markers=_parse_value_set(said.get("marker"), "marker", _validate_marker),
-            sessions=_parse_value_set(said.get("session"), "session", validation.validate_name),
+        names = [(validation.validate_name(name, "where.metadata"), metadata[name]) for name in metadata]
+        where = cls(
+            roles=_parse_value_set(values.get("role"), "role", _validate_role),
+            actors=_parse_value_set(values.get("actor"), "actor", validation.validate_name),
+            markers=_parse_value_set(values.get("marker"), "marker", _validate_marker),
+            sessions=_parse_value_set(values.get("session"), "session", validation.validate_name),
             after=after,
             before=before,
-            metadata=tuple((validation.validate_name(name, "where.metadata"), noted[name]) for name in noted),
+            metadata=tuple(names),
         )
-        return None if found == cls() else found
+        return None if where == cls() else where
 
-    def likely(self, field: Field, owners: Collection[str]) -> Mask:
-        """Return which entries in force it lets through as far as the index tells; `owners` are its sessions."""
-        codes, labels = field.labels
-        found = np.fromiter(map(self._labelled, labels), bool, len(labels))[codes]
-        minutes = field.column("minute")
+    def match_index(self, corpus: Corpus, owners: Collection[str]) -> Mask:
+        """Return which active entries it accepts as far as the index knows; `owners` are its sessions."""
+        codes, labels = corpus.labels
+        accepted = np.fromiter(map(self._accepts_label, labels), bool, len(labels))[codes]
+        minutes = corpus.column("minute")
         if self.after is not None:
-            found &= minutes >= to_microseconds(self.after) // MINUTE
+            accepted &= minutes >= to_microseconds(self.after) // MINUTE
         if self.before is not None:
-            found &= minutes <= (to_microseconds(self.before) - 1) // MINUTE
+            accepted &= minutes <= (to_microseconds(self.before) - 1) // MINUTE
         if self.sessions is not None:
-            found &= field.snapshot.of(owners)[field.documents(np.arange(len(field)))]
-        return found
+            accepted &= corpus.snapshot.of(owners)[corpus.documents(np.arange(len(corpus)))]
+        return accepted
 
-    def open(self, field: Field) -> Mask:
-        """Return of which entries in force the index does not tell all that it asks."""
+    def find_undecided(self, corpus: Corpus) -> Mask:
+        """Return the active entries that must be read to decide: the index lacks what the filter needs of them."""
         if self.metadata:
-            return np.ones(len(field), bool)
-        minutes = field.column("minute")
-        found = np.zeros(len(field), bool)
-        for end in (self.after, self.before):
-            if end is not None and to_microseconds(end) % MINUTE:
-                found |= minutes == to_microseconds(end) // MINUTE
-        return found
+            return np.ones(len(corpus), bool)
+        minutes = corpus.column("minute")
+        undecided = np.zeros(len(corpus), bool)
+        for bound in (self.after, self.before):
+            if bound is not None and to_microseconds(bound) % MINUTE:
+                undecided |= minutes == to_microseconds(bound) // MINUTE
+        return undecided
 
-    def holds(self, said: datetime, metadata: Mapping[str, Json]) -> bool:
+    def matches(self, created_at: datetime, metadata: Mapping[str, Json]) -> bool:
         """Return whether it accepts a message with this time and this metadata."""
-        timely = (self.after is None or said >= self.after) and (self.before is None or said < self.before)
-        return timely and all(name in metadata and metadata[name] == value for name, value in self.metadata)
+        if self.after is not None and created_at < self.after:
+            return False
+        if self.before is not None and created_at >= self.before:
+            return False
+        return all(name in metadata and metadata[name] == value for name, value in self.metadata)
 
-    def _labelled(self, label: Label) -> bool:
-        return (
-            (self.roles is None or label.role in self.roles)
-            and (self.actors is None or label.actor in self.actors)
-            and (self.markers is None or not self.markers.isdisjoint(label.markers))
-        )
+    def _accepts_label(self, label: Label) -> bool:
+        if self.roles is not None and label.role not in self.roles:
+            return False
+        if self.actors is not None and label.actor not in self.actors:
+            return False
+        return self.markers is None or not self.markers.isdisjoint(label.markers)
 
 
-def _parse_time_bound(given: Any, field: str) -> datetime:
+def _parse_time_bound(given: Any, field: str) -> datetime | None:
     """Return a time; a day alone begins at midnight UTC."""
+    if given is None:
+        return None
     if isinstance(given, str) and len(given) == len("2026-01-01"):
         given = f"{given}T00:00+00:00"
     return validation.parse_moment(given, field)
@@ -144,15 +140,18 @@ def _validate_role(given: Any, field: str) -> Role:
 
 
 def _validate_marker(given: Any, field: str) -> str:
-    return (validation.validate_markers([given], field) or ("",))[0]
+    markers = validation.validate_markers([given], field)
+    return markers[0] if markers else ""
 
 
-def complete_tool_groups(field: Field, found: Mask) -> Mask:
-    """Return a mask of entries in force that divides no tool group: one that is let through takes all with it."""
-    if field.kind is Kind.MESSAGE:
-        for place in np.flatnonzero(found & (field.column("group") >= 0)).tolist():
-            for member in field.snapshot.members(field.document(place)):
-                at = field.place_of(member)
-                if at >= 0:
-                    found[at] = True
-    return found
+def complete_tool_groups(corpus: Corpus, accepted: Mask) -> Mask:
+    """Return a mask of active entries that divides no tool group: one accepted entry brings its whole group."""
+    if corpus.kind is not Kind.MESSAGE:
+        return accepted
+    grouped = np.flatnonzero(accepted & (corpus.column("group") >= 0))
+    for position in grouped.tolist():
+        for member in corpus.snapshot.members(corpus.document(position)):
+            at = corpus.position_of(member)
+            if at >= 0:
+                accepted[at] = True
+    return accepted

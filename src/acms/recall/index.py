@@ -13,7 +13,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import repeat
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -32,10 +32,6 @@ BLOCK = 4096
 """Vectors in one block of memory; blocks are filled and never moved."""
 SLAB = 32
 """Blocks of signs in one piece of memory, once there are many: they are gone through twice as fast."""
-AT_HAND = 256
-"""Vectors that are brought in at a time."""
-THREE = 3
-"""Rows of signs that are counted together: three times 64 is what a byte holds."""
 
 
 class Vectors:
@@ -50,50 +46,46 @@ class Vectors:
         self.documents = np.zeros(64, np.int32)
         self.begin = np.zeros(65, np.int64)
         self.count = 0
-        #: Place of a document among `documents`; -1 for one without vectors.
+        #: Index of a document in `documents`; -1 for one without vectors.
         self.slot = np.full(64, -1, np.int32)
-        #: Whether every document up to the last one has vectors, in order.
-        self.straight = True
 
     def extend(self, rows: Iterable[tuple[int, int, bytes]]) -> None:
         """Add (document, part, little-endian float16 vector) rows; a document that has vectors keeps those it has."""
         size = 2 * self.dimension
-        kept = [
-            row for row in rows if len(row[2]) == size and (row[0] >= len(self.slot) or self.slot[row[0]] < 0)
-        ]
-        if not kept:
+        known = len(self.slot)
+        new = [row for row in rows if len(row[2]) == size and (row[0] >= known or self.slot[row[0]] < 0)]
+        if not new:
             return
-        of = np.fromiter((row[0] for row in kept), np.int64, len(kept))
-        order = np.lexsort((np.fromiter((row[1] for row in kept), np.int64, len(kept)), of))
-        owners = of[order]
+        new.sort(key=itemgetter(0, 1))
+        owners = np.fromiter((document for document, _, _ in new), np.int64, len(new))
         first = np.append(0, np.flatnonzero(owners[1:] != owners[:-1]) + 1)
         documents = owners[first]
         count = self.count + len(documents)
-        while len(self.documents) < count:
-            self.documents = np.concatenate([self.documents, np.zeros_like(self.documents)])
-            self.begin = np.concatenate([self.begin, np.zeros(len(self.begin) - 1, np.int64)])
-        while len(self.slot) <= int(documents[-1]):
-            self.slot = np.concatenate([self.slot, np.full_like(self.slot, -1)])
+        self._reserve(count, int(documents[-1]))
         total = int(self.begin[self.count])
-        self._fill([row[2] for row in kept], order, total)
+        self._fill([data for _, _, data in new], total)
         self.documents[self.count : count] = documents
         self.begin[self.count + 1 : count + 1] = total + np.append(first[1:], len(owners))
         self.slot[documents] = np.arange(self.count, count)
-        self.straight = self.straight and bool((documents == self.slot[documents]).all())
         self.count = count
 
-    def _fill(self, data: Sequence[bytes], order: Ints, total: int) -> None:
-        """Add vectors in an order, in small batches: each is normalised and packed right after it is read."""
+    def _reserve(self, count: int, last: int) -> None:
+        """Grow the arrays so that they hold so many documents, up to the last one."""
+        while len(self.documents) < count:
+            self.documents = np.concatenate([self.documents, np.zeros_like(self.documents)])
+            self.begin = np.concatenate([self.begin, np.zeros(len(self.begin) - 1, np.int64)])
+        while len(self.slot) <= last:
+            self.slot = np.concatenate([self.slot, np.full_like(self.slot, -1)])
+
+    def _fill(self, data: Sequence[bytes], total: int) -> None:
+        """Add vectors after the first `total`, in batches of 256: each is packed while the cache still holds it."""
         done = 0
-        while done < len(order):
+        while done < len(data):
             start = (total + done) % BLOCK
             if start == 0:
-                self.blocks.append(np.zeros((BLOCK, self.dimension), np.float32))
-                if len(self.signs) < len(self.blocks):
-                    many = SLAB if len(self.signs) >= SLAB else 1
-                    self.signs.extend(np.zeros((many, (self.dimension + 63) // 64, BLOCK), np.uint64))
-            size = min(BLOCK - start, len(order) - done, AT_HAND)
-            joined = b"".join([data[place] for place in order[done : done + size].tolist()])
+                self._add_block()
+            size = min(BLOCK - start, len(data) - done, 256)
+            joined = b"".join(data[done : done + size])
             values = self.blocks[-1][start : start + size]
             widen_halves(np.frombuffer(joined, "<i2").reshape(size, self.dimension), values)
             norms = np.sqrt(np.einsum("ij,ij->i", values, values))
@@ -101,65 +93,65 @@ class Vectors:
             self.signs[len(self.blocks) - 1][:, start : start + size] = pack_signs(values)
             done += size
 
-    def rows(self, places: Ints) -> Floats:
-        """Return vectors by their places."""
-        found = np.empty((len(places), self.dimension), np.float32)
-        self.fill(found, np.arange(len(places)), places)
-        return found
+    def _add_block(self) -> None:
+        self.blocks.append(np.zeros((BLOCK, self.dimension), np.float32))
+        if len(self.signs) < len(self.blocks):
+            blocks = SLAB if len(self.signs) >= SLAB else 1
+            self.signs.extend(np.zeros((blocks, (self.dimension + 63) // 64, BLOCK), np.uint64))
 
-    def fill(self, found: Floats, own: Ints, places: Ints) -> None:
-        """Write the vectors at some places into these rows of a matrix."""
-        order = np.argsort(places)
-        own = own[order]
-        for low, high, rows in self._taken(places[order]):
-            found[own[low:high]] = rows
+    def fill(self, matrix: Floats, rows: Ints, positions: Ints) -> None:
+        """Write the vectors at some positions into these rows of a matrix."""
+        order = np.argsort(positions)
+        rows = rows[order]
+        for low, high, vectors in self._iterate_blocks(positions[order]):
+            matrix[rows[low:high]] = vectors
 
-    def products(self, places: Ints, query: Floats) -> Floats:
-        """Return the inner products of another vector with those at ascending places, one by one the same."""
-        found = np.empty(len(places), np.float32)
-        for low, high, rows in self._taken(places):
-            np.vecdot(rows, query, out=found[low:high])
-        return found
+    def products(self, positions: Ints, query: Floats) -> Floats:
+        """Return the inner products of another vector with those at ascending positions, one by one the same."""
+        products = np.empty(len(positions), np.float32)
+        for low, high, vectors in self._iterate_blocks(positions):
+            np.vecdot(vectors, query, out=products[low:high])
+        return products
 
-    def _taken(self, places: Ints) -> Iterator[tuple[int, int, Floats]]:
-        """Yield vectors at ascending places, of each block that has any: the first and last of them, and the rows."""
-        ends = np.searchsorted(places, np.arange(1, len(self.blocks) + 1) * BLOCK).tolist()
+    def _iterate_blocks(self, positions: Ints) -> Iterator[tuple[int, int, Floats]]:
+        """Yield vectors at ascending positions, block by block: first, last, and the vectors."""
+        ends = np.searchsorted(positions, np.arange(1, len(self.blocks) + 1) * BLOCK).tolist()
         start = 0
         for number, end in enumerate(ends):
             if start < end:
-                own = places[start:end] - number * BLOCK
-                yield (
-                    start,
-                    end,
-                    self.blocks[number].take(own, axis=0, mode="clip"),
-                )  # not checked, so not twice
+                inside = positions[start:end] - number * BLOCK
+                # "clip" does not check the positions, which would copy the vectors twice.
+                yield start, end, self.blocks[number].take(inside, axis=0, mode="clip")
             start = end
 
-    def scored(self, query: Floats, size: int) -> Floats:
+    def all_products(self, query: Floats, size: int) -> Floats:
         """Return the inner products of another vector with the first ones."""
-        found = np.empty(size, np.float32)
+        products = np.empty(size, np.float32)
         for low, block in zip(range(0, size, BLOCK), self.blocks, strict=False):
-            part = found[low : low + BLOCK]
+            part = products[low : low + BLOCK]
             np.dot(block[: len(part)], query, out=part)
-        return found
+        return products
 
-    def apart(self, code: NDArray[np.uint64], size: int) -> NDArray[np.int16]:
+    def count_sign_differences(self, code: NDArray[np.uint64], size: int) -> NDArray[np.int16]:
         """Return in how many signs the nearest vector of each of the first documents differs from another one."""
-        found = np.empty(int(self.begin[size]), np.int16)
-        # Two operands of one shape: against one that is broadcast numpy takes twice as long. A block is gone through
-        # whole, also when its last places hold nothing yet.
+        differences = np.empty(int(self.begin[size]), np.int16)
+        # Two operands of one shape: against one that is broadcast numpy takes twice as long. A block is compared
+        # whole, also if it is not full.
         other = np.repeat(code[:, None], BLOCK, axis=1)
         mixed = np.empty(other.shape, np.uint64)
-        counts = np.zeros((-(-len(code) // THREE), THREE, BLOCK), np.uint8)
+        # Three rows are added up at a time: their counts, at most 3 * 64, fit a byte.
+        counts = np.zeros((-(-len(code) // 3), 3, BLOCK), np.uint8)
         counted = counts.reshape(-1, BLOCK)[: len(code)]
         sums = np.empty((len(counts), BLOCK), np.uint8)
-        for low, block in zip(range(0, len(found), BLOCK), self.signs, strict=False):
+        for low, block in zip(range(0, len(differences), BLOCK), self.signs, strict=False):
             np.bitwise_xor(block, other, out=mixed)
             np.bitwise_count(mixed, out=counted)
             np.add.reduce(counts, axis=1, dtype=np.uint8, out=sums)
-            part = found[low : low + BLOCK]
+            part = differences[low : low + BLOCK]
             np.add.reduce(sums[:, : len(part)], axis=0, dtype=np.int16, out=part)
-        return found if len(found) == size else np.minimum.reduceat(found, self.begin[:size])
+        if len(differences) == size:
+            return differences
+        return np.minimum.reduceat(differences, self.begin[:size])
 
     @property
     def bytes(self) -> int:
@@ -171,8 +163,8 @@ class Vectors:
 def widen_halves(halves: NDArray[np.int16], out: Floats) -> None:
     """Write finite half-precision numbers, given by their bits, as single-precision ones.
 
-    The bits are moved to their places and the exponent is corrected by a product, which is exact: a third of the time
-    that numpy takes to convert them one by one.
+    The bits are shifted and the exponent is corrected by a product, which is exact. It takes a third of the time of a
+    conversion by numpy.
     """
     bits = out.view(np.int32)
     np.left_shift(halves, 13, out=bits, dtype=np.int32)
@@ -181,7 +173,7 @@ def widen_halves(halves: NDArray[np.int16], out: Floats) -> None:
 
 
 _PLACES = np.int32(0x8FFFE000 - (1 << 32))
-"""Sign, exponent and fraction of a half-precision number at their places in a single-precision one."""
+"""Sign, exponent and fraction of a half-precision number at their positions in a single-precision one."""
 
 
 def pack_signs(values: Floats) -> NDArray[np.uint64]:
@@ -194,22 +186,16 @@ def pack_signs(values: Floats) -> NDArray[np.uint64]:
 
 DOCUMENTS = 1 << 24
 """Documents a segment can count: a posting is document << 8 | occurrences."""
-BULK = 8
-"""From this many cards on a new segment is built by sorting instead of one card after another."""
-TOGETHER = 1024
-"""Cards whose terms are unpacked at a time."""
-VERY_MANY = 1 << 23
-"""Keys that are put in order where they lie."""
-SLICE = 1 << 20
-"""Keys that are gone through at a time."""
+RECORD_BATCH = 1_024
+"""Records whose terms are unpacked at a time, to save memory."""
+KEY_BATCH = 1 << 20
+"""Keys that are compared at a time, to save memory."""
+COUNTED_KEYS = 1 << 23
+"""Keys that are sorted by counting, at most."""
 DOCS = 4096
-"""Documents of a segment that are kept as they were read."""
-DOC_BYTES = 500
-"""What each of them takes."""
+"""Cached documents of a segment."""
 DAY = 1440
 """Minutes of a day."""
-ASKED = 64
-"""Terms whose postings a snapshot keeps at hand."""
 
 _HEADER = np.dtype(
     [
@@ -243,7 +229,7 @@ assert _HEADER.itemsize == HEADER.size
 class Segment:
     """The documents one context owns: versions `base` + 1 and on."""
 
-    #: Number of erasures in its fork tree when it was built: all logs that share it know it under this number.
+    #: Erasure generation of its fork tree when it was built; the same for all logs that share it.
     epoch = 0
     #: Bytes it took in memory when it was last used.
     counted = 0
@@ -256,127 +242,131 @@ class Segment:
         }
         #: Documents that are not plain messages: facts, summaries, edits, retractions, and deleted content.
         self.odd: list[int] = []
-        #: The first one is that of deleted content; the others in the order in which they came.
+        #: The first label is that of deleted content.
         self.labels: list[Label] = [Label(Kind.EPISODE, None, None, ())]
-        self._labels: dict[bytes, int] = {}
-        self._spoken: list[tuple[int, ...]] = [()]
+        self._label_codes: dict[bytes, int] = {}
+        self._speaker_terms: list[tuple[int, ...]] = [()]
         self.groups: dict[str, int] = {}
         self.names: list[str] = []
-        #: Documents of a tool group, and what each of them calls and answers.
+        #: Documents of each tool group, and hashes of the calls that each document makes and answers.
         self.members: dict[int, list[int]] = {}
         self.links: dict[int, tuple[Sequence[int], Sequence[int]]] = {}
+        #: Postings: as sorted arrays for the first documents, as open arrays by term for later ones.
         self._terms = np.zeros(0, np.uint32)
         self._starts = np.zeros(1, np.int64)
         self._frozen = np.zeros(0, np.uint32)
         self._open: dict[int, array[int]] = {}
-        #: What each document says, document by document: term << 8 | occurrences, and where those of each end.
+        #: The terms of the documents, one document after the other: term << 8 | occurrences, and where each one ends.
         self._terms_by_document = array("I")
         self._ends = array("Q")
         self.spaces: dict[str, Vectors] = {}
         #: Documents whose content was found to be gone.
         self.blanked: set[int] = set()
-        self._bytes = 0
-        #: Documents as they were read last, by place: the same ones are read by one recall after another.
+        self._open_bytes = 0
+        #: Cached documents, by position: successive recalls read the same ones.
         self.docs: dict[int, Doc] = {}
-        #: When documents were said and what their callers noted, by place: read when a filter asks for it.
+        #: Times and metadata of documents, by position: read when a filter needs them.
         self.noted: dict[int, tuple[datetime, Mapping[str, Json]]] = {}
 
     @property
     def bytes(self) -> int:
-        """Bytes it takes in memory, counted."""
-        arrays = (
-            sum(column.nbytes for column in self.columns.values())
-            + self._terms.nbytes
-            + self._starts.nbytes
-            + self._frozen.nbytes
-            + 4 * len(self._terms_by_document)
-            + 8 * len(self._ends)
-        )
-        arrays += DOC_BYTES * (len(self.docs) + len(self.noted))
-        return arrays + self._bytes + sum(vectors.bytes for vectors in self.spaces.values())
+        """Bytes it takes in memory; those of lists and dicts are estimated."""
+        arrays = [*self.columns.values(), self._terms, self._starts, self._frozen]
+        total = sum(one.nbytes for one in arrays) + self._open_bytes
+        total += 4 * len(self._terms_by_document) + 8 * len(self._ends)
+        total += 500 * (len(self.docs) + len(self.noted))  # a `Doc` with its strings
+        return total + sum(vectors.bytes for vectors in self.spaces.values())
 
-    def extend(self, cards: Sequence[bytes | None]) -> None:
-        """Add the cards of the versions that follow; None for an entry that has none any more."""
-        if self.count + len(cards) > DOCUMENTS:
+    def extend(self, records: Sequence[bytes | None]) -> None:
+        """Add the index records of the versions that follow; None for an entry that has none any more."""
+        start, end = self.count, self.count + len(records)
+        if end > DOCUMENTS:
             raise OverflowError(f"a log is indexed up to {DOCUMENTS} entries")
-        size = len(self.columns["flags"])
-        if size < self.count + len(cards):
-            more = max(size, self.count + len(cards) - size)
-            self.columns = {
-                name: np.concatenate([column, np.zeros(more, column.dtype)])
-                for name, column in self.columns.items()
-            }
-        if self.count == 0 and len(cards) >= BULK:
-            self._build(cards)
-        else:
-            for card in cards:
-                self._add(card)
-
-    # ── one card ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _add(self, card: bytes | None) -> None:
-        document = self.count
-        columns = self.columns
-        if card is None:
-            columns["flags"][document], columns["group"][document] = EMPTY, -1
-            self.odd.append(document)
-            self._ends.append(len(self._terms_by_document))
-            self.count += 1
+        if not records:
             return
-        minute, tokens, episode, nonce, flags, exact, label, group, size, repeated = HEADER.unpack_from(card)
-        at = HEADER.size
-        code = self._label(card[at : at + label])
-        at += label
-        found = self._group(document, card[at : at + group]) if group else -1
-        at += group
-        packed = np.frombuffer(card, np.uint8, 3 * size, at).reshape(-1, 3).astype(np.uint32)
-        numbers: list[int] = (packed @ np.array([1, 256, 65_536], np.uint32)).tolist()
-        counts = dict.fromkeys(numbers, 1)
-        said = card[at + 3 * size : at + 3 * size + repeated]
-        counts.update((number, count or 1) for number, count in zip(numbers[:repeated], said, strict=True))
-        self._terms_by_document.extend([number << 8 | min(count, 255) for number, count in counts.items()])
-        self._ends.append(len(self._terms_by_document))
-        for number in (*day_terms(minute // DAY), *self._spoken[code]):
-            counts[number] = counts.get(number, 0) + 1
-        length = -said.count(0)  # terms added for a name do not make a text longer
-        for number, count in counts.items():
-            count = min(count, 255)
-            length += count
-            posting = self._open.get(number)
-            if posting is None:
-                posting = self._open[number] = array("I")
-                self._bytes += 180
-            posting.append(document << 8 | count)
-        self._bytes += 5 * len(counts)
-        if flags & REPLACES or self.labels[code].kind is not Kind.MESSAGE:
-            self.odd.append(document)
-        fields = (
-            minute,
-            tokens,
-            episode,
-            nonce,
-            flags,
-            exact,
-            code,
-            found,
-            length,
-            _fingerprint_terms(packed),
-        )
-        for column, value in zip(columns.values(), fields, strict=True):
-            column[document] = value
-        self.count += 1
+        self._reserve(end)
+        blank = HEADER.pack(0, 0, 0, b"", EMPTY, 0, 0, 0, 0, 0)
+        data = [blank if record is None else record for record in records]
+        buffer = np.frombuffer(b"".join(data), np.uint8)
+        sizes = np.fromiter(map(len, data), np.int64, len(data))
+        offsets = np.cumsum(sizes) - sizes
+        headers = buffer[offsets[:, None] + np.arange(HEADER.size)].view(_HEADER)[:, 0]
+        present = np.fromiter((record is not None for record in records), bool, len(records))
+        self._add_fields(records, headers, present)
+        terms_at = offsets + HEADER.size + headers["label"] + headers["group"]
+        keys = self._add_terms(buffer, terms_at, headers, self._build_field_keys(present))
+        if start == 0:
+            self._freeze(keys)
+        else:
+            self._append_postings(keys)
+        self.count = end
+
+    def _reserve(self, count: int) -> None:
+        """Grow the columns so that they hold so many documents."""
+        size = len(self.columns["flags"])
+        if size < count:
+            added = max(size, count - size)
+            for name, column in self.columns.items():
+                self.columns[name] = np.concatenate([column, np.zeros(added, column.dtype)])
+
+    def _add_fields(
+        self, records: Sequence[bytes | None], headers: NDArray[Any], present: NDArray[np.bool_]
+    ) -> None:
+        """Fill the columns of new documents, except those that are computed from their terms."""
+        start, end = self.count, self.count + len(records)
+        columns = self.columns
+        for name in ("minute", "tokens", "episode", "nonce", "flags", "exact"):
+            columns[name][start:end] = headers[name]
+        label_sizes, group_sizes = headers["label"].tolist(), headers["group"].tolist()
+        codes = [0] * len(records)
+        groups = [-1] * len(records)
+        for index, record in enumerate(records):
+            if record is None:
+                continue
+            group_start = HEADER.size + label_sizes[index]
+            codes[index] = self._label(record[HEADER.size : group_start])
+            if group_sizes[index]:
+                group = record[group_start : group_start + group_sizes[index]]
+                groups[index] = self._group(start + index, group)
+        columns["label"][start:end] = codes
+        columns["group"][start:end] = groups
+        is_message = np.array([label.kind is Kind.MESSAGE for label in self.labels], bool)
+        plain = present & ((headers["flags"] & REPLACES) == 0) & is_message[codes]
+        self.odd += (start + np.flatnonzero(~plain)).tolist()
+
+    def _append_postings(self, keys: NDArray[np.uint64]) -> None:
+        """Add the keys of documents that follow those of a frozen index."""
+        terms = (keys >> np.uint64(32)).tolist()
+        postings = keys.astype(np.uint32).tolist()
+        for term, posting in zip(terms, postings, strict=True):
+            open_postings = self._open.get(term)
+            if open_postings is None:
+                open_postings = self._open[term] = array("I")
+                self._open_bytes += 180
+            open_postings.append(posting)
+        self._open_bytes += 5 * len(keys)
+
+    def _freeze(self, keys: NDArray[np.uint64]) -> None:
+        """Keep the keys of the first documents as arrays."""
+        begins = _find_key_changes(keys, lambda changed: changed >= 1 << 32) + 1
+        begins = np.concatenate([np.zeros(min(1, len(keys)), np.int64), begins])
+        self._terms = (keys[begins] >> np.uint64(32)).astype(np.uint32)
+        self._starts = np.append(begins, len(keys))
+        self._frozen = keys.astype(np.uint32)
 
     def _label(self, data: bytes) -> int:
-        code = self._labels.get(data)
+        """Return the code of a label."""
+        code = self._label_codes.get(data)
         if code is None:
-            code = self._labels[data] = len(self.labels)
+            code = self._label_codes[data] = len(self.labels)
             label = read_label(data)
             self.labels.append(label)
-            self._spoken.append(tuple(searchable_terms(label.actor)) if label.actor else ())
-            self._bytes += 400
+            self._speaker_terms.append(tuple(searchable_terms(label.actor)) if label.actor else ())
+            self._open_bytes += 400
         return code
 
     def _group(self, document: int, data: bytes) -> int:
+        """Return the code of a tool group, or of the address of a fact."""
         name, calls, answers = read_group(data)
         code = self.groups.get(name)
         if code is None:
@@ -384,156 +374,98 @@ class Segment:
             self.names.append(name)
         self.members.setdefault(code, []).append(document)
         self.links[document] = (calls, answers)
-        self._bytes += 300
+        self._open_bytes += 300
         return code
 
-    # ── many cards ──────────────────────────────────────────────────────────────────────────────────────────────────
+    def _add_terms(
+        self, buffer: NDArray[np.uint8], starts: Ints, headers: NDArray[Any], field_keys: NDArray[np.uint64]
+    ) -> NDArray[np.uint64]:
+        """Add the terms of new documents; return all their keys in order, with those of their fields.
 
-    def _build(self, cards: Sequence[bytes | None]) -> None:
-        blank = HEADER.pack(0, 0, 0, b"", EMPTY, 0, 0, 0, 0, 0)
-        written = [blank if card is None else card for card in cards]
-        buffer = np.frombuffer(b"".join(written), np.uint8)
-        sizes = np.fromiter(map(len, written), np.int64, len(written))
-        starts = np.cumsum(sizes) - sizes
-        head = buffer[starts[:, None] + np.arange(HEADER.size)].view(_HEADER)[:, 0]
-        size = len(cards)
-        columns = self.columns
-        for name in ("minute", "tokens", "episode", "nonce", "flags", "exact"):
-            columns[name][:size] = head[name]
-        columns["group"][:size] = -1
-        labels = head["label"].tolist()
-        groups = head["group"].tolist()
-        codes: list[int] = []
-        for document, card in enumerate(cards):
-            if card is None:
-                codes.append(0)
-                continue
-            start = HEADER.size + labels[document]
-            codes.append(self._label(card[HEADER.size : start]))
-            if groups[document]:
-                columns["group"][document] = self._group(document, card[start : start + groups[document]])
-        columns["label"][:size] = codes
-        there = np.fromiter((card is not None for card in cards), bool, size)
-        plain = np.fromiter((label.kind is Kind.MESSAGE for label in self.labels), bool, len(self.labels))
-        usual = there & ((head["flags"] & REPLACES) == 0)
-        usual &= plain[columns["label"][:size].astype(np.int64)]
-        self.odd = np.flatnonzero(~usual).tolist()
-        self._post(buffer, starts + HEADER.size + head["label"] + head["group"], head, there)
-        self.count = size
-
-    def _post(
-        self,
-        buffer: NDArray[np.uint8],
-        starts: Ints,
-        head: NDArray[Any],
-        there: NDArray[np.bool_],
-    ) -> None:
-        """Sort the terms of all cards into postings: keys are term << 32 | document << 8 | occurrences."""
-        sizes = head["terms"].astype(np.int64)
-        also = self._also(there)
+        A key is term << 32 | document << 8 | occurrences.
+        """
+        first, size = self.count, len(headers)
+        sizes = headers["terms"].astype(np.int64)
         total = int(sizes.sum())
-        keys = np.empty(total + len(also), np.uint64)
-        keys[total:] = also
+        keys = np.empty(total + len(field_keys), np.uint64)
+        keys[total:] = field_keys
+        self._ends.frombytes((len(self._terms_by_document) + np.cumsum(sizes)).astype(np.uint64).tobytes())
         done = 0
-        for low in range(0, len(sizes), TOGETHER):
-            part = slice(low, low + TOGETHER)
-            found = self._keys(buffer, starts[part], sizes[part], head["repeated"][part], low)
+        for low in range(0, size, RECORD_BATCH):
+            part = slice(low, low + RECORD_BATCH)
+            found = self._build_text_keys(
+                buffer, starts[part], sizes[part], headers["repeated"][part], first + low
+            )
             keys[done : done + len(found)] = found
             done += len(found)
-            said = found >> np.uint64(24) & ~np.uint64(255) | found & np.uint64(255)
-            self._terms_by_document.frombytes(said.astype(np.uint32).tobytes())
-        self._ends = array("Q", np.cumsum(sizes).astype(np.uint64).tobytes())
+            terms = found >> np.uint64(24) & ~np.uint64(255) | found & np.uint64(255)
+            self._terms_by_document.frombytes(terms.astype(np.uint32).tobytes())
         lengths = self.columns["length"]
-        lengths[: len(sizes)] += np.bincount(_documents_of_keys(also), minlength=len(sizes))
-        keys = _sort_keys(keys)
-        # A term of the text that is also one of the date or of the speaker.
-        twice = _find_key_changes(keys, lambda near: near < 256)
-        if len(twice):
-            again = np.zeros(len(keys), bool)
-            again[twice] = again[twice + 1] = True
-            both = np.flatnonzero(again)
-            some = keys[both]
-            first = np.flatnonzero(np.diff(some >> np.uint64(8), prepend=np.uint64(0)))
-            summed = np.add.reduceat(some & np.uint64(255), first)
-            keys[both[first]] = some[first] & ~np.uint64(255) | np.minimum(summed, 255)
-            np.subtract.at(lengths, _documents_of_keys(some[first]), np.maximum(summed, 255) - np.uint64(255))
-            keys = np.delete(keys, twice + 1)
-        begins = _find_key_changes(keys, lambda near: near >= 1 << 32) + 1
-        begins = np.concatenate([np.zeros(min(1, len(keys)), np.int64), begins])
-        self._terms = (keys[begins] >> np.uint64(32)).astype(np.uint32)
-        self._starts = np.append(begins, len(keys))
-        self._frozen = keys.astype(np.uint32)
+        lengths[first : first + size] += np.bincount(_documents_of_keys(field_keys) - first, minlength=size)
+        return _merge_field_terms(_sort_keys(keys), lengths)
 
-    def _keys(
+    def _build_text_keys(
         self, buffer: NDArray[np.uint8], starts: Ints, sizes: Ints, repeated: NDArray[np.uint16], low: int
     ) -> NDArray[np.uint64]:
-        """Return the keys of the terms of some cards, which begin at a document."""
+        """Return the keys of the terms of some records; the first of them is document `low`."""
         ends = np.cumsum(sizes)
         documents = np.repeat(np.arange(len(sizes)), sizes)
         rank = np.arange(len(documents)) - (ends - sizes)[documents]
-        places = starts[documents] + 3 * rank
-        numbers = buffer[places].astype(np.uint32)
+        positions = starts[documents] + 3 * rank
+        terms = buffer[positions].astype(np.uint32)
         for byte in (1, 2):
-            places += 1
-            numbers |= buffer[places].astype(np.uint32) << np.uint32(8 * byte)
+            positions += 1
+            terms |= buffer[positions].astype(np.uint32) << np.uint32(8 * byte)
         counts = np.ones(len(documents), np.uint64)
-        many = np.flatnonzero(rank < repeated[documents])
-        counts[many] = buffer[(starts + 3 * sizes)[documents[many]] + rank[many]]
-        wide = numbers.astype(np.uint64)
-        columns = self.columns
-        columns["length"][low : low + len(sizes)] = np.bincount(documents, counts, len(sizes))
-        columns["print"][low : low + len(sizes)] = _fingerprint_documents(wide, documents, len(sizes))
-        wide <<= np.uint64(32)
-        wide |= np.maximum(counts, np.uint64(1))
+        counted = np.flatnonzero(rank < repeated[documents])
+        counts[counted] = buffer[(starts + 3 * sizes)[documents[counted]] + rank[counted]]
+        keys = terms.astype(np.uint64)
+        high = low + len(sizes)
+        self.columns["length"][low:high] = np.bincount(documents, counts, len(sizes))
+        self.columns["print"][low:high] = _fingerprint_documents(keys, documents, len(sizes))
+        keys <<= np.uint64(32)
+        keys |= np.maximum(counts, np.uint64(1))
         documents += low
-        wide |= documents.astype(np.uint64) << np.uint64(8)
-        return wide
+        keys |= documents.astype(np.uint64) << np.uint64(8)
+        return keys
 
-    def _also(self, there: NDArray[np.bool_]) -> NDArray[np.uint64]:
-        """Return the keys of the terms that come from the fields: date and speaker."""
-        documents = np.flatnonzero(there)
-        days, of_day = np.unique(self.columns["minute"][documents] // DAY, return_inverse=True)
-        found = _build_term_keys([day_terms(day) for day in days.tolist()], of_day, documents)
+    def _build_field_keys(self, present: NDArray[np.bool_]) -> NDArray[np.uint64]:
+        """Return the keys of the terms of new documents that come from the fields: date and speaker."""
+        documents = self.count + np.flatnonzero(present)
+        days, day_codes = np.unique(self.columns["minute"][documents] // DAY, return_inverse=True)
+        terms_of_days = [day_terms(day) for day in days.tolist()]
+        labels = self.columns["label"][documents]
         return np.concatenate(
-            [found, _build_term_keys(self._spoken, self.columns["label"][documents], documents)]
+            [
+                _build_term_keys(terms_of_days, day_codes, documents),
+                _build_term_keys(self._speaker_terms, labels, documents),
+            ]
         )
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def terms_of(self, place: int) -> NDArray[np.uint32]:
+    def terms_of(self, position: int) -> NDArray[np.uint32]:
         """Return the terms of a document, without its date and speaker: term << 8 | occurrences."""
-        start = self._ends[place - 1] if place else 0
-        return np.array(self._terms_by_document[start : self._ends[place]], np.uint32)
+        start = self._ends[position - 1] if position else 0
+        return np.array(self._terms_by_document[start : self._ends[position]], np.uint32)
 
-    def postings(self, number: int, count: int) -> NDArray[np.uint32]:
+    def postings(self, term: int, count: int) -> NDArray[np.uint32]:
         """Return the postings of a term among the first `count` documents, ascending."""
-        found = np.zeros(0, np.uint32)
-        at = int(self._terms.searchsorted(np.uint32(number)))  # of the same type, or all would be converted
-        if at < len(self._terms) and int(self._terms[at]) == number:
-            found = self._frozen[self._starts[at] : self._starts[at + 1]]
-        later = self._open.get(number)
-        if later is not None:
-            added = np.frombuffer(later.tobytes(), np.uint32)
-            found = np.concatenate([found, added]) if len(found) else added
-        if len(found) and int(found[-1]) >> 8 >= count:
-            found = found[: np.searchsorted(found, np.uint32(min(count << 8, 0xFFFFFFFF)))]
-        return found
-
-    def often(self, numbers: NDArray[np.uint32], count: int) -> Ints:
-        """Return how many of the first `count` documents hold each of some terms."""
-        if count < self.count:
-            return np.array([len(self.postings(number, count)) for number in numbers.tolist()], np.int64)
-        found = np.zeros(len(numbers), np.int64)
-        if len(self._terms):
-            at = np.minimum(self._terms.searchsorted(numbers), len(self._terms) - 1)
-            found += np.where(self._terms[at] == numbers, self._starts[at + 1] - self._starts[at], 0)
-        if self._open:
-            opened = map(self._open.get, numbers.tolist(), repeat(()))
-            found += np.fromiter(map(len, opened), np.int64, len(numbers))
-        return found
+        postings = np.zeros(0, np.uint32)
+        at = int(self._terms.searchsorted(np.uint32(term)))  # of the same type, or all would be converted
+        if at < len(self._terms) and int(self._terms[at]) == term:
+            postings = self._frozen[self._starts[at] : self._starts[at + 1]]
+        open_postings = self._open.get(term)
+        if open_postings is not None:
+            added = np.frombuffer(open_postings.tobytes(), np.uint32)
+            postings = np.concatenate([postings, added]) if len(postings) else added
+        if len(postings) and int(postings[-1]) >> 8 >= count:
+            end = np.uint32(min(count << 8, 0xFFFFFFFF))
+            postings = postings[: np.searchsorted(postings, end)]
+        return postings
 
     def add_vectors(self, space: str, rows: Iterable[tuple[int, int, bytes]]) -> None:
-        """Add (version, part, float16 bytes) rows of a space; no bytes stand for an entry without content."""
+        """Add (version, part, float16 bytes) rows of a space; an entry without content has no bytes."""
         own = [
             (version - self.base - 1, part, data)
             for version, part, data in rows
@@ -552,52 +484,60 @@ def _build_term_keys(
 ) -> NDArray[np.uint64]:
     """Return the keys of the terms that each document has by its code; a term is never 0."""
     table = np.zeros((len(terms), max(map(len, terms), default=0)), np.uint64)
-    for row, numbers in zip(table, terms, strict=True):
-        row[: len(numbers)] = numbers
-    found = table[codes] << np.uint64(32)
-    keys = found | (documents.astype(np.uint64) << np.uint64(8) | np.uint64(1))[:, None]
-    return keys[found > 0]
+    for row, own in zip(table, terms, strict=True):
+        row[: len(own)] = own
+    shifted = table[codes] << np.uint64(32)
+    keys = shifted | (documents.astype(np.uint64) << np.uint64(8) | np.uint64(1))[:, None]
+    return keys[shifted > 0]
+
+
+def _merge_field_terms(keys: NDArray[np.uint64], lengths: NDArray[Any]) -> NDArray[np.uint64]:
+    """Merge the keys of a term that is in the text of a document and also in its date or its speaker."""
+    same = _find_key_changes(keys, lambda changed: changed < 256)
+    if not len(same):
+        return keys
+    repeated = np.zeros(len(keys), bool)
+    repeated[same] = repeated[same + 1] = True
+    positions = np.flatnonzero(repeated)
+    some = keys[positions]
+    first = np.flatnonzero(np.diff(some >> np.uint64(8), prepend=np.uint64(0)))
+    summed = np.add.reduceat(some & np.uint64(255), first)
+    keys[positions[first]] = some[first] & ~np.uint64(255) | np.minimum(summed, 255)
+    np.subtract.at(lengths, _documents_of_keys(some[first]), np.maximum(summed, 255) - np.uint64(255))
+    return np.delete(keys, same + 1)
 
 
 def _sort_keys(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return keys in order; those of one kind ascend by document already, so all that is left is to sort by term.
+    """Return keys in order; those of one kind ascend by document already, so only the terms are sorted.
 
-    That is counted, 16 bits at a time, in half the time of comparing. Very many are compared where they lie: counting
-    is no faster there, and takes four times the room.
+    Up to `COUNTED_KEYS` are sorted by counting, 16 bits at a time, in half the time of comparing. Above, counting is no
+    faster and takes four times the memory.
     """
-    if len(keys) > VERY_MANY:
+    if len(keys) > COUNTED_KEYS:
         keys.sort()
         return keys
     terms = (keys >> np.uint64(32)).astype(np.uint32)
     order = np.lexsort((terms.astype(np.uint16), (terms >> np.uint32(16)).astype(np.uint8)))
-    found = keys[order]
-    found.sort(kind="stable")  # a term of texts and of fields: two runs
-    return found
+    ordered = keys[order]
+    ordered.sort(kind="stable")  # a term of texts and of fields: two runs
+    return ordered
 
 
 def _find_key_changes(
-    keys: NDArray[np.uint64], told: Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
+    keys: NDArray[np.uint64], is_change: Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
 ) -> Ints:
-    """Return the places of the keys of which the bits in which the next one differs tell something, some at a time."""
-    found = [
-        low
-        + np.flatnonzero(
-            told(keys[low + 1 : low + SLICE + 1] ^ keys[low : low + SLICE][: len(keys) - low - 1])
-        )
-        for low in range(0, len(keys), SLICE)
-    ]
-    return np.concatenate([np.zeros(0, np.int64), *found])
+    """Return the positions of the keys whose bits that differ from the next key pass a test."""
+    found = [np.zeros(0, np.int64)]
+    for low in range(0, len(keys), KEY_BATCH):
+        following = keys[low + 1 : low + KEY_BATCH + 1]
+        changed = keys[low : low + len(following)] ^ following
+        found.append(low + np.flatnonzero(is_change(changed)))
+    return np.concatenate(found)
 
 
 def _documents_of_keys(keys: NDArray[np.uint64]) -> Ints:
     """Return the documents of some keys."""
     return (keys.astype(np.uint32) >> np.uint32(8)).astype(np.int64)
-
-
-def _fingerprint_terms(packed: NDArray[np.uint32]) -> int:
-    """Return a number that is the same for the same terms in any order, and rarely otherwise."""
-    numbers = packed[:, 0] | packed[:, 1] << 8 | packed[:, 2] << 16
-    return int((_mix_bits(numbers.astype(np.uint64))).sum(dtype=np.uint64) & np.uint64(0xFFFFFFFF))
 
 
 def _fingerprint_documents(numbers: NDArray[np.uint64], documents: Ints, count: int) -> NDArray[np.uint64]:
@@ -616,14 +556,14 @@ def _mix_bits(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
 class Snapshot:
     """The view of one read: the segments of a lineage, oldest first, each up to a number of documents."""
 
-    #: Which log each document is of, by number; None when all are of one.
+    #: Number of the log of each document; None if all are of one log.
     logs: Ints | None = None
 
     def __init__(self, pieces: Sequence[tuple[str, Segment, int]]) -> None:
         """Take (owner, segment, documents of it) pieces that follow each other without a gap."""
         self.pieces = tuple(pieces)
         self.count = sum(count for _, _, count in pieces)
-        self._held = [
+        self._vectors = [
             {space: (vectors, vectors.count) for space, vectors in list(segment.spaces.items())}
             for _, segment, _ in pieces
         ]
@@ -632,22 +572,23 @@ class Snapshot:
 
     def column(self, name: str) -> NDArray[Any]:
         """Return a field of all documents."""
-        found = self._columns.get(name)
-        if found is None:
+        column = self._columns.get(name)
+        if column is None:
             parts = [segment.columns[name][:count] for _, segment, count in self.pieces]
             parts = parts or [np.zeros(0, _COLUMNS[name])]
-            found = self._columns[name] = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        return found
+            column = self._columns[name] = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return column
 
     def odd(self) -> bool:
-        """Whether any document is no plain message, or is gone."""
-        return any(
-            bool(segment.blanked) or (len(segment.odd) > 0 and segment.odd[0] < count)
-            for _, segment, count in self.pieces
-        )
+        """Return whether any document is no plain message, or is gone."""
+        for _, segment, count in self.pieces:
+            has_odd = bool(segment.odd) and segment.odd[0] < count
+            if has_odd or segment.blanked:
+                return True
+        return False
 
     def labels(self) -> tuple[NDArray[Any], list[Label]]:
-        """Return the label of each document as an index into a list, which has none that came later."""
+        """Return the label of each document as an index into a list, without labels that came later."""
         labels: list[Label] = []
         codes: list[NDArray[Any]] = []
         for _, segment, count in self.pieces:
@@ -661,46 +602,39 @@ class Snapshot:
     def vectors(self, space: str, dimension: int) -> list[tuple[Segment, int, Vectors, int]]:
         """Return each segment with vectors of a space, its documents, and how many of them had vectors."""
         found: list[tuple[Segment, int, Vectors, int]] = []
-        for (_, segment, count), spaces in zip(self.pieces, self._held, strict=True):
+        for (_, segment, count), spaces in zip(self.pieces, self._vectors, strict=True):
             vectors, size = spaces.get(space, (None, 0))
             if vectors is not None and size and vectors.dimension == dimension:
                 found.append((segment, count, vectors, size))
         return found
 
-    def postings(self, number: int) -> NDArray[np.uint32]:
-        """Return the postings of a term; those of a question are asked for several times."""
-        known = self._postings.get(number)
-        if known is None:
-            if len(self._postings) >= ASKED:
-                self._postings = {}  # recalls in threads read it beside each other
-            known = self._postings[number] = self._posted(number)
-        return known
+    def postings(self, term: int) -> NDArray[np.uint32]:
+        """Return the postings of a term, cached because those of a query are read several times."""
+        postings = self._postings.get(term)
+        if postings is None:
+            if len(self._postings) >= 64:
+                self._postings = {}  # replaced, not cleared: recalls in other threads read it
+            postings = self._postings[term] = self._read_postings(term)
+        return postings
 
-    def _posted(self, number: int) -> NDArray[np.uint32]:
-        found: list[NDArray[np.uint32]] = []
+    def _read_postings(self, term: int) -> NDArray[np.uint32]:
+        parts: list[NDArray[np.uint32]] = []
         for _, segment, count in self.pieces:
-            own = segment.postings(number, count)
+            own = segment.postings(term, count)
             if len(own):
-                found.append(own + np.uint32(segment.base << 8) if segment.base else own)
-        if not found:
+                parts.append(own + np.uint32(segment.base << 8) if segment.base else own)
+        if not parts:
             return np.zeros(0, np.uint32)
-        return found[0] if len(found) == 1 else np.concatenate(found)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def terms_of(self, document: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
         """Return the terms of a document, without those of its date and speaker, and how often it holds each."""
-        _, segment, place = self.where(document)
-        found = segment.terms_of(place)
-        return found >> np.uint32(8), found & np.uint32(255)
+        _, segment, position = self.find_segment(document)
+        terms = segment.terms_of(position)
+        return terms >> np.uint32(8), terms & np.uint32(255)
 
-    def often(self, numbers: NDArray[np.uint32]) -> Ints:
-        """Return how many documents hold each of some terms."""
-        found = np.zeros(len(numbers), np.int64)
-        for _, segment, count in self.pieces:
-            found += segment.often(numbers, count)
-        return found
-
-    def where(self, document: int) -> tuple[str, Segment, int]:
-        """Return the owner and segment of a document, and its place there."""
+    def find_segment(self, document: int) -> tuple[str, Segment, int]:
+        """Return the owner and segment of a document, and its position there."""
         for owner, segment, count in reversed(self.pieces):
             if document >= segment.base and document < segment.base + count:
                 return owner, segment, document - segment.base
@@ -708,44 +642,46 @@ class Snapshot:
 
     def doc(self, document: int) -> Doc:
         """Return a document."""
-        owner, segment, place = self.where(document)
-        found = segment.docs.get(place)
-        if found is None:
+        owner, segment, position = self.find_segment(document)
+        doc = segment.docs.get(position)
+        if doc is None:
             if len(segment.docs) >= DOCS:
                 segment.docs.clear()
-            found = segment.docs[place] = self._doc(owner, segment, place, document + 1)
-        return found
+            doc = segment.docs[position] = self._doc(owner, segment, position, document + 1)
+        return doc
 
     def version(self, document: int) -> int:
         """Return the version of a document in its log."""
         return document + 1
 
-    def place(self, document: int) -> tuple[str, int]:
+    def locate(self, document: int) -> tuple[str, int]:
         """Return the context that owns a document, and its version there."""
-        return self.where(document)[0], document + 1
+        return self.find_segment(document)[0], document + 1
 
     def documents(self) -> Iterable[int]:
-        """Return all documents, also those that are out of force."""
+        """Return all documents, also inactive ones."""
         return range(self.count)
 
     def find(self, id: str) -> int | None:
-        """Return the document of an entry; None when it is not here."""
-        place = parse_entry_id(id)
-        held = place is not None and 1 <= place[1] <= self.count
-        return place[1] - 1 if place is not None and held and self.doc(place[1] - 1).id == id else None
+        """Return the document of an entry; None if it is not in the snapshot."""
+        parsed = parse_entry_id(id)
+        if parsed is None or not 1 <= parsed[1] <= self.count:
+            return None
+        document = parsed[1] - 1
+        return document if self.doc(document).id == id else None
 
     def of(self, owners: Collection[str]) -> NDArray[np.bool_]:
         """Return which documents are entries that some contexts own."""
-        found = np.zeros(self.count, bool)
+        owned = np.zeros(self.count, bool)
         for owner, segment, count in self.pieces:
-            found[segment.base : segment.base + count] = owner in owners
-        return found
+            owned[segment.base : segment.base + count] = owner in owners
+        return owned
 
-    def _doc(self, owner: str, segment: Segment, place: int, version: int) -> Doc:
+    def _doc(self, owner: str, segment: Segment, position: int, version: int) -> Doc:
         columns = segment.columns
-        label = segment.labels[columns["label"].item(place)]
-        group: int = columns["group"].item(place)
-        nonce: str = columns["nonce"].item(place).decode()
+        label = segment.labels[columns["label"].item(position)]
+        group: int = columns["group"].item(position)
+        nonce: str = columns["nonce"].item(position).decode()
         return Doc(
             entry_id(label.kind, owner, version, nonce),
             version,
@@ -753,38 +689,38 @@ class Snapshot:
             label.role,
             label.actor,
             label.markers,
-            columns["tokens"].item(place),
-            columns["episode"].item(place),
+            columns["tokens"].item(position),
+            columns["episode"].item(position),
             None if group < 0 else segment.names[group],
-            external=bool(columns["flags"].item(place) & EXTERNAL),
+            external=bool(columns["flags"].item(position) & EXTERNAL),
         )
 
     def alone(self, document: int) -> bool:
         """Whether a document belongs to no tool group."""
-        _, segment, place = self.where(document)
-        return bool(segment.columns["group"].item(place) < 0)
+        _, segment, position = self.find_segment(document)
+        return bool(segment.columns["group"].item(position) < 0)
 
     def members(self, document: int) -> list[int]:
         """Return the documents of a document's tool group, itself at least, ascending."""
-        _, segment, place = self.where(document)
-        group = int(segment.columns["group"][place])
+        _, segment, position = self.find_segment(document)
+        group = int(segment.columns["group"][position])
         if group < 0:
             return [document]
         name = segment.names[group]
-        found: list[int] = []
+        members: list[int] = []
         for _, other, count in self.pieces:
             code = other.groups.get(name)
             if code is not None:
-                found.extend(other.base + member for member in other.members[code] if member < count)
-        return found
+                members += [other.base + member for member in other.members[code] if member < count]
+        return members
 
     def answered(self, documents: Iterable[int]) -> tuple[bool, bool]:
-        """Return whether the documents of a tool group hold its calls, and an answer to each of them."""
+        """Return whether some documents of a tool group hold its calls, and an answer to each of them."""
         calls: set[int] = set()
         answers: set[int] = set()
         for document in documents:
-            _, segment, place = self.where(document)
-            made, given = segment.links[place]
-            calls.update(made)
-            answers.update(given)
+            _, segment, position = self.find_segment(document)
+            own_calls, own_answers = segment.links[position]
+            calls.update(own_calls)
+            answers.update(own_answers)
         return bool(calls), calls <= answers

@@ -13,7 +13,6 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,24 +25,21 @@ from acms.log.read import PROFILE
 from acms.log.validity import Period
 from acms.model import ContextQuery, Derived, Head, Kind, SessionHead
 from acms.ports import HasHeads, StorageBackend
-from acms.recall.corpus import Field, mask_documents_by_kind, reading_order
+from acms.recall.corpus import Corpus, mask_documents_by_kind, reading_order
 from acms.recall.index import Ints, Segment, Snapshot
-from acms.recall.index_cache import Indexes, IndexRecords
+from acms.recall.index_cache import THREAD_ABOVE, Indexes, IndexRecords
+from acms.recall.request import IndexedLog
 from acms.runtime.threads import Building
 from acms.text import index_record
 
-AT_ONCE = 16
-"""Sessions that are read beside each other."""
-THREAD_ABOVE = 4_096
-"""Adding more entries than this leaves the event loop to others."""
-ANEW = 256
-"""More entries than this, and than there are, are not added one by one."""
+REBUILD_ABOVE = 256
+"""If more entries than this, and than are indexed, are new, the index is built again."""
 PAGE = 500
-"""Sessions listed at a time from a store that does not tell of all at once."""
-NOBODY = np.zeros(0, np.int64)
+"""Sessions listed at a time from a store that cannot list their heads."""
+NO_DOCUMENTS = np.zeros(0, np.int64)
 
 
-class Shelf(Segment):
+class NamespaceSegment(Segment):
     """The entries of many logs, in the order in which they were read."""
 
     def __init__(self) -> None:
@@ -58,21 +54,24 @@ class Shelf(Segment):
     def add(self, runs: Sequence[tuple[int, int, Sequence[bytes | None]]]) -> list[Ints]:
         """Add runs of (number of a log, first version, index records); return the documents of each."""
         start = self.count
-        sizes = [len(cards) for *_, cards in runs]
-        ends = start + np.cumsum(sizes)
-        total = int(ends[-1])
+        total = start + sum(len(records) for *_, records in runs)
         while len(self.log) < total:
             self.log = np.concatenate([self.log, np.zeros_like(self.log)])
             self.version = np.concatenate([self.version, np.zeros_like(self.version)])
-        found = [np.arange(end - size, end) for end, size in zip(ends.tolist(), sizes, strict=True)]
-        for documents, (number, first, _) in zip(found, runs, strict=True):
+        added: list[Ints] = []
+        end = start
+        for number, first_version, records in runs:
+            documents = np.arange(end, end + len(records))
             self.log[documents] = number
-            self.version[documents] = first + np.arange(len(documents))
-        self.extend([card for *_, cards in runs for card in cards])
+            self.version[documents] = first_version + np.arange(len(records))
+            added.append(documents)
+            end += len(records)
+        self.extend([record for *_, records in runs for record in records])
+        # Episodes of two logs are different ones: each gets the number of its log into its upper bits.
         episode = self.columns["episode"][start:total]
         logs = (self.log[start:total] + 1).astype(np.uint64) << np.uint64(32)
-        episode[:] = np.where(episode > 0, episode | logs, episode)  # those of two logs are different ones
-        return found
+        episode[:] = np.where(episode > 0, episode | logs, episode)
+        return added
 
     def _group(self, document: int, data: bytes) -> int:
         """Tell tool groups and addresses of facts of one log from those of another."""
@@ -81,27 +80,27 @@ class Shelf(Segment):
 
 
 class NamespaceSnapshot(Snapshot):
-    """The view one reader has of a shelf."""
+    """The view one reader has of the entries of a namespace."""
 
-    def __init__(self, shelf: Shelf, visible: Mapping[str, tuple[int, Ints]]) -> None:
-        """Take the logs that it sees, by owner: the first version, and the documents from that one on."""
-        super().__init__([("", shelf, shelf.count)])
-        self._shelf = shelf
+    def __init__(self, segment: NamespaceSegment, visible: Mapping[str, tuple[int, Ints]]) -> None:
+        """Take the visible logs, by owner: the first version, and the documents from that one on."""
+        super().__init__([("", segment, segment.count)])
+        self._segment = segment
         self._visible = visible
-        self.logs = shelf.log[: shelf.count]
+        self.logs = segment.log[: segment.count]
 
     def version(self, document: int) -> int:
         """Return the version of a document in its log."""
-        return int(self._shelf.version[document])
+        return int(self._segment.version[document])
 
     def documents(self) -> Iterable[int]:
-        """Return the documents of all logs that are seen, also those that are out of force."""
+        """Return the documents of all visible logs, also inactive ones."""
         return [document for _, documents in self._visible.values() for document in documents.tolist()]
 
     def find(self, id: str) -> int | None:
-        """Return the document of an entry; None when it is not seen."""
+        """Return the document of an entry; None if it is not visible."""
         owner, version = parse_entry_id(id) or ("", 0)
-        first, documents = self._visible.get(owner, (0, NOBODY))
+        first, documents = self._visible.get(owner, (0, NO_DOCUMENTS))
         if not 0 <= version - first < len(documents):
             return None
         document = int(documents[version - first])
@@ -110,51 +109,56 @@ class NamespaceSnapshot(Snapshot):
     def of(self, owners: Iterable[str]) -> NDArray[np.bool_]:
         """Return which documents are entries that some contexts own."""
         wanted = set(owners)
-        numbers = [number for number, owner in enumerate(self._shelf.owners) if owner in wanted]
-        return np.isin(self._shelf.log[: self.count], numbers)
+        numbers = [number for number, owner in enumerate(self._segment.owners) if owner in wanted]
+        return np.isin(self._segment.log[: self.count], numbers)
 
-    def place(self, document: int) -> tuple[str, int]:
+    def locate(self, document: int) -> tuple[str, int]:
         """Return the context that owns a document, and its version there."""
-        return self._shelf.owners[int(self._shelf.log[document])], self.version(document)
+        return self._segment.owners[int(self._segment.log[document])], self.version(document)
 
-    def _doc(self, owner: str, segment: Segment, place: int, version: int) -> Doc:
-        found = super()._doc(owner, segment, place, version)
-        nonce: str = segment.columns["nonce"].item(place).decode()
-        return found._replace(id=entry_id(found.kind, *self.place(place), nonce))
+    def _doc(self, owner: str, segment: Segment, position: int, version: int) -> Doc:
+        doc = super()._doc(owner, segment, position, version)
+        nonce: str = segment.columns["nonce"].item(position).decode()
+        return doc._replace(id=entry_id(doc.kind, *self.locate(position), nonce))
 
 
 @dataclass(slots=True)
-class _Log:
+class _LogState:
     """The cached state of one log."""
 
     number: int
     #: First version it owns, and the documents from that one on.
     first: int
     epoch: int
-    documents: Ints = field(default_factory=lambda: NOBODY)
-    #: Where it stood when it was read: version, rewrites, derived, epoch.
+    documents: Ints = field(default_factory=lambda: NO_DOCUMENTS)
+    #: Version, rewrites, derived and epoch of its head when it was read.
     stamp: tuple[int, ...] = ()
     #: `Head.derived` up to which rows were read, by space.
     seen: dict[str, int] = field(default_factory=dict[str, int])
     #: Vectors that it had before the store showed them.
     learned: Sequence[Derived] = ()
-    #: Documents of its messages and facts in force, as they are read; None when that has to be found out anew.
+    #: Documents of its active messages and facts, in reading order; None if that has to be computed again.
     order: Ints | None = None
-    facts: Ints = field(default_factory=lambda: NOBODY)
-    #: Of these facts by their versions: when each is so.
+    facts: Ints = field(default_factory=lambda: NO_DOCUMENTS)
+    #: The validity periods of these facts, by version.
     times: Mapping[int, Period] = field(default_factory=dict[int, Period])
     stale: Stale = NONE
 
+    @property
+    def last(self) -> int:
+        """Last version that was read."""
+        return self.first + len(self.documents) - 1
+
 
 @dataclass(slots=True)
-class _News:
+class _LogUpdate:
     """New data read from one log."""
 
-    log: _Log
+    log: _LogState
     head: Head
-    cards: IndexRecords
+    records: IndexRecords
     vectors: dict[str, list[Derived]]
-    #: `Head.derived` before it was read, where rows of a space could be had.
+    #: `Head.derived` before it was read, by space whose rows were available.
     seen: dict[str, int]
     learned: Sequence[Derived] = ()
     cover: Cover | None = None
@@ -162,53 +166,43 @@ class _News:
     stale: Stale = NONE
 
 
-class Seen(NamedTuple):
-    """The view one reader has of a namespace."""
-
-    field: Field
-    #: Messages with outdated statements.
-    stale: Stale
-    #: The facts in force, by their places in the field, and when each of them is so.
-    times: Mapping[int, Period]
-
-
-class Index:
+class NamespaceIndex:
     """The index of one namespace."""
 
     def __init__(self, indexes: Indexes, namespace: str) -> None:
         self._indexes = indexes
         self._namespace = namespace
         self._lock = Building()
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
-        self.shelf = Shelf()
-        self._logs: dict[str, _Log] = {}
-        #: Cache key of the active entries: the heads of all sessions and the reader; then the result.
-        self._made: tuple[object, Seen] | None = None
+    def _reset(self) -> None:
+        self.segment = NamespaceSegment()
+        self._logs: dict[str, _LogState] = {}
+        #: The last result, and its cache key: the heads of all sessions and the reader.
+        self._cached: tuple[object, IndexedLog] | None = None
 
     def forget_order(self) -> None:
         """Mark the active entries for recomputation, after content was found to be deleted."""
-        self._made = None
+        self._cached = None
         for log in self._logs.values():
             log.order = None
 
-    async def field(self, counter: str, spaces: Sequence[str], context: str | None) -> Seen:
-        """Return the active entries of all sessions, as one of them sees it, and which of them are outdated."""
+    async def load_corpus(self, counter: str, spaces: Sequence[str], context: str | None) -> IndexedLog:
+        """Return the active entries of all sessions, as one of them sees them, and which of them are outdated."""
         await self._indexes.write_records()
         async with self._lock:
-            stood = await _list_session_heads(self._indexes.storage, self._namespace)
-            stamp = stood, counter, context, tuple(spaces), self._indexes.lessons
-            if self._made is not None and self._made[0] == stamp:
-                return self._made[1]
-            heads = [one for one in stood if one.counter == counter and one.key != PROFILE]
-            # Of a reader that is no live session of this namespace any more nothing is its own.
-            own = next((one for one in heads if one.context == context), None)
+            all_heads = await _list_session_heads(self._indexes.storage, self._namespace)
+            stamp = all_heads, counter, context, tuple(spaces), self._indexes.lessons
+            if self._cached is not None and self._cached[0] == stamp:
+                return self._cached[1]
+            heads = [head for head in all_heads if head.counter == counter and head.key != PROFILE]
+            # A reader that is no live session of this namespace has no log of its own here.
+            own = next((head for head in heads if head.context == context), None)
             inherited = () if own is None else (await self._indexes.lineage(own.context))[1]
             await self._refresh(heads, own, inherited, spaces)
-            made = await self._field(heads, own, inherited)
-            self._made = stamp, made
-            return made
+            log = await self._build_corpus(heads, own, inherited)
+            self._cached = stamp, log
+            return log
 
     # ── reading new data ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -220,189 +214,204 @@ class Index:
         spaces: Sequence[str],
     ) -> None:
         """Read new data from every log."""
-        live = sum(len(self._logs[one.context].documents) for one in heads if one.context in self._logs)
-        if (
-            self.shelf.count > 2 * live + THREAD_ABOVE
-        ):  # most of it is of logs that are gone, or were erased in
-            self._begin()
-        here = {one.context for one in heads}
-        wanted = [
-            _Wanted(one.context, one.context, one.fork + 1, one.version, tuple(one[4:8])) for one in heads
-        ]
-        first = 1
-        for owner, last in inherited:
-            if own is not None and owner not in here:  # said in a session that is deleted, or elsewhere
-                wanted.append(_Wanted(own.context, owner, first, last, (last, 0, own.derived, own.epoch)))
-            first = last + 1
-        changed = [one for one in wanted if self._moved(one, spaces)]
+        live = sum(len(self._logs[head.context].documents) for head in heads if head.context in self._logs)
+        if self.segment.count > 2 * live + THREAD_ABOVE:  # most documents are of deleted logs or were erased
+            self._reset()
+        requests = _list_requests(heads, own, inherited)
+        changed = [request for request in requests if self._has_changed(request, spaces)]
         if not changed:
             return
-        limit = asyncio.Semaphore(AT_ONCE)
+        limit = asyncio.Semaphore(16)  # sessions that are read concurrently
 
-        async def read(one: _Wanted) -> _News | None:
+        async def read(request: _ReadRequest) -> _LogUpdate | None:
             async with limit:
-                return await self._read(one, spaces)
+                return await self._read(request, spaces)
 
-        news = [one for one in await asyncio.gather(*map(read, changed)) if one is not None]
-        came = sum(len(one.cards[0]) for one in news)
-        if came > max(self.shelf.count, ANEW) and self.shelf.count:  # made anew in one piece, it is faster
-            self._begin()
+        updates = [update for update in await asyncio.gather(*map(read, changed)) if update is not None]
+        added = sum(len(update.records[0]) for update in updates)
+        known = self.segment.count
+        if known and added > max(known, REBUILD_ABOVE):  # building a new segment in one piece is faster
+            self._reset()
             await self._refresh(heads, own, inherited, spaces)
-        elif came > THREAD_ABOVE:
-            await self._lock.off_loop(partial(self._add, news))
+        elif added > THREAD_ABOVE:
+            await self._lock.off_loop(partial(self._add, updates))
         else:
-            self._add(news)
+            self._add(updates)
 
-    def _moved(self, one: _Wanted, spaces: Sequence[str]) -> bool:
-        log = self._logs.get(one.owner)
-        if log is None or log.epoch != one.stamp[-1] or _last_version_of(log) < one.last:
+    def _has_changed(self, request: _ReadRequest, spaces: Sequence[str]) -> bool:
+        """Return whether a log has data that was not read yet."""
+        log = self._logs.get(request.owner)
+        epoch = request.stamp[-1]
+        if log is None or log.epoch != epoch or log.last < request.last:
             return True
-        if one.via == one.owner and (log.order is None or log.stamp != one.stamp):
+        is_own_log = request.via == request.owner
+        if is_own_log and (log.order is None or log.stamp != request.stamp):
             return True
-        learned = self._indexes.learned(one.via) is not log.learned
-        return bool(spaces) and (learned or any(space not in log.seen for space in spaces))
+        if not spaces:
+            return False
+        return self._indexes.learned(request.via) is not log.learned or not log.seen.keys() >= set(spaces)
 
-    async def _read(self, one: _Wanted, spaces: Sequence[str]) -> _News | None:
-        """Read the missing data of a log; None when it was deleted meanwhile."""
-        indexes = self._indexes
+    async def _read(self, request: _ReadRequest, spaces: Sequence[str]) -> _LogUpdate | None:
+        """Read the missing data of a log; None if it was deleted meanwhile."""
+        indexes, via = self._indexes, request.via
+        is_own_log = via == request.owner
         try:
-            head = await indexes.storage.head(one.via)
-            log = self._logs.get(one.owner)
+            head = await indexes.storage.head(via)
+            log = self._logs.get(request.owner)
             if log is None or log.epoch != head.epoch:
-                log = _Log(-1, one.first, head.epoch)
-            last = head.version if one.via == one.owner else one.last
-            start = _last_version_of(log) + 1
-            cards: IndexRecords = ([], [])
+                log = _LogState(-1, request.first, head.epoch)
+            last = head.version if is_own_log else request.last
+            start = log.last + 1
+            records: IndexRecords = ([], [])
             if start <= last:
                 after = log.seen.get(index_record.SPACE, 0)
-                (cards,) = await indexes.index_records(
-                    one.via, [(one.owner, start, last)], head, after, taken=False
-                )
-            news = _News(log, head, cards, {}, {index_record.SPACE: head.derived})
-            news.learned = indexes.learned(one.via)
+                wanted = [(request.owner, start, last)]
+                (records,) = await indexes.index_records(via, wanted, head, after, taken=False)
+            update = _LogUpdate(log, head, records, {}, {index_record.SPACE: head.derived})
+            update.learned = indexes.learned(via)
             for space in spaces:
-                rows = await indexes.vectors(one.via, head, space, log.seen.get(space, 0))
+                rows = await indexes.vectors(via, head, space, log.seen.get(space, 0))
                 if rows is not None:
-                    news.vectors[space] = rows
-                    news.seen[space] = head.derived
-            if one.via == one.owner:
-                now = await indexes.in_force(one.via, head, head.version)
-                news.cover, news.stale = now.cover, now.stale
-                if head.version > head.messages:  # else there are no facts
-                    news.times = await indexes.valid_times(one.via, head, head.version)
+                    update.vectors[space] = rows
+                    update.seen[space] = head.derived
+            if is_own_log:
+                update.cover, update.stale = await indexes.load_active_state(via, head, head.version)
+            if is_own_log and head.version > head.messages:  # else there are no facts
+                update.times = await indexes.load_valid_times(via, head, head.version)
         except SessionNotFoundError:
             return None
         if log.number < 0:
-            log.number = len(self.shelf.owners)
-            self.shelf.owners.append(one.owner)
-            self._logs[one.owner] = log
-        return news
+            log.number = len(self.segment.owners)
+            self.segment.owners.append(request.owner)
+            self._logs[request.owner] = log
+        return update
 
-    def _add(self, news: Sequence[_News]) -> None:
+    def _add(self, updates: Sequence[_LogUpdate]) -> None:
         """Add the new data, and recompute the active entries of each log."""
-        shelf = self.shelf
-        grown = [one for one in news if one.cards[0]]
-        runs = [(one.log.number, _last_version_of(one.log) + 1, one.cards[0]) for one in grown]
-        for one, documents in zip(grown, shelf.add(runs) if runs else (), strict=True):
-            shelf.blanked.update(
-                int(documents[version - _last_version_of(one.log) - 1]) for version in one.cards[1]
-            )
-            one.log.documents = np.concatenate([one.log.documents, documents])
-        for one in news:
-            self._add_vectors(one)
-        seen = Snapshot([("", shelf, shelf.count)])
-        there, said = mask_documents_by_kind(seen, Kind.MESSAGE)
-        _, known = mask_documents_by_kind(seen, Kind.FACT)
-        for one in news:
-            log, head = one.log, one.head
-            log.seen.update(one.seen)
-            log.learned = one.learned
-            log.stamp = (head.version, head.rewrites, head.derived, head.epoch)
-            log.order = NOBODY
-            if one.cover is not None:
-                own, base = log.documents, log.first - 1
-                log.order = own[reading_order(there[own], said[own], one.cover, Kind.MESSAGE, base)]
-                log.facts = own[reading_order(there[own], known[own], one.cover, Kind.FACT, base)]
-                log.times, log.stale = one.times, one.stale
+        segment = self.segment
+        grown = [update for update in updates if update.records[0]]
+        runs = [(update.log.number, update.log.last + 1, update.records[0]) for update in grown]
+        added = segment.add(runs) if runs else []
+        for update, documents in zip(grown, added, strict=True):
+            log = update.log
+            start = log.last + 1
+            segment.blanked.update(int(documents[version - start]) for version in update.records[1])
+            log.documents = np.concatenate([log.documents, documents])
+        for update in updates:
+            self._add_vectors(update)
+        snapshot = Snapshot([("", segment, segment.count)])
+        present, messages = mask_documents_by_kind(snapshot, Kind.MESSAGE)
+        _, facts = mask_documents_by_kind(snapshot, Kind.FACT)
+        for update in updates:
+            log = update.log
+            log.seen.update(update.seen)
+            log.learned = update.learned
+            log.stamp = _stamp_of(update.head)
+            log.order = NO_DOCUMENTS
+            if update.cover is None:
+                continue
+            own, base, cover = log.documents, log.first - 1, update.cover
+            log.order = own[reading_order(present[own], messages[own], cover, Kind.MESSAGE, base)]
+            log.facts = own[reading_order(present[own], facts[own], cover, Kind.FACT, base)]
+            log.times, log.stale = update.times, update.stale
 
-    def _add_vectors(self, one: _News) -> None:
-        log = one.log
-        for space, rows in one.vectors.items():
-            self.shelf.add_vectors(
+    def _add_vectors(self, update: _LogUpdate) -> None:
+        log = update.log
+        for space, rows in update.vectors.items():
+            self.segment.add_vectors(
                 space,
                 [
                     (int(log.documents[row.version - log.first]) + 1, row.part, row.data)
                     for row in rows
-                    if log.first <= row.version <= _last_version_of(log)
+                    if log.first <= row.version <= log.last
                 ],
             )
 
     # ── the view of one session ─────────────────────────────────────────────────────────────────────────────────────
 
-    async def _field(
+    async def _build_corpus(
         self, heads: Sequence[SessionHead], own: SessionHead | None, inherited: Sequence[tuple[str, int]]
-    ) -> Seen:
-        shelf, upto = self.shelf, dict(inherited)
-        others = [
-            (one.context, log)
-            for one in heads
-            if one is not own and not one.private and (log := self._logs.get(one.context)) is not None
-        ]
-        minutes = shelf.columns["minute"]
-        # By the time at which each began; those that began at once as they were made.
-        others.sort(key=lambda pair: int(minutes[pair[1].documents[0]]) if len(pair[1].documents) else 0)
-        visible = {owner: (log.first, log.documents) for owner, log in others}
-        orders = [
-            _select_newer_documents(shelf, _active_documents(log), upto.get(owner, 0))
-            for owner, log in others
-        ]
-        facts = [_select_newer_documents(shelf, log.facts, upto.get(owner, 0)) for owner, log in others]
-        start = sum(map(len, orders))
-        stales = [log.stale for _, log in others if log.stale]
+    ) -> IndexedLog:
+        """Return the active entries of the other sessions, oldest session first, then those of the own one."""
+        segment = self.segment
+        inherited_versions = dict(inherited)
+        visible: dict[str, tuple[int, Ints]] = {}
+        orders = [NO_DOCUMENTS]
+        facts = [NO_DOCUMENTS]
+        stales: list[Stale] = []
         times: dict[int, Period] = {}
-        for _, log in others:
+        for owner, log in self._list_other_logs(heads, own):
+            after = inherited_versions.get(owner, 0)
+            visible[owner] = (log.first, log.documents)
+            orders.append(_select_newer_documents(segment, _active_documents(log), after))
+            facts.append(_select_newer_documents(segment, log.facts, after))
             times |= _index_periods(log.times, log.documents, log.first)
-        mine = None if own is None else self._logs.get(own.context)
-        if own is not None and mine is not None:
-            visible[own.context] = (mine.first, mine.documents)
-            stales.append(mine.stale)
-            if not inherited:
-                orders.append(_active_documents(mine))
-                facts.append(mine.facts)
-                times |= _index_periods(mine.times, mine.documents, mine.first)
+            if log.stale:
+                stales.append(log.stale)
+        start = sum(map(len, orders))
+        log = None if own is None else self._logs.get(own.context)
+        if own is not None and log is not None:
+            visible[own.context] = (log.first, log.documents)
+            stales.append(log.stale)
+            if inherited:
+                documents = [self._inherit_documents(owner, last, visible) for owner, last in inherited]
+                documents.append(log.documents)
+                order, own_facts, own_times = await self._order_fork(own.context, np.concatenate(documents))
             else:
-                head = await self._indexes.storage.head(own.context)
-                log = np.concatenate([*(self._inherited(*one, visible) for one in inherited), mine.documents])
-                now = await self._indexes.in_force(own.context, head, len(log))
-                seen = Snapshot([("", shelf, shelf.count)])
-                for kind, found in ((Kind.MESSAGE, orders), (Kind.FACT, facts)):
-                    there, kept = mask_documents_by_kind(seen, kind)
-                    order = reading_order(there[log], kept[log], now.cover, kind)
-                    found.append(log[order])
-                when = await self._indexes.valid_times(own.context, head, len(log))
-                times |= _index_periods(when, log, 1)
-        snapshot = NamespaceSnapshot(shelf, visible)
-        made = Field(
+                order, own_facts = _active_documents(log), log.facts
+                own_times = _index_periods(log.times, log.documents, log.first)
+            orders.append(order)
+            facts.append(own_facts)
+            times |= own_times
+        snapshot = NamespaceSnapshot(segment, visible)
+        corpus = Corpus(
             snapshot,
             Cover(()),
-            order=np.concatenate([NOBODY, *orders]),
-            facts=np.concatenate([NOBODY, *facts]),
+            order=np.concatenate(orders),
+            facts=np.concatenate(facts),
             start=start,
         )
-        return Seen(made, NONE.of_many(stales, snapshot.find), times)
+        return IndexedLog(corpus, NONE.of_many(stales, snapshot.find), times)
 
-    def _inherited(self, owner: str, last: int, visible: dict[str, tuple[int, Ints]]) -> Ints:
+    def _list_other_logs(
+        self, heads: Sequence[SessionHead], own: SessionHead | None
+    ) -> list[tuple[str, _LogState]]:
+        """Return the logs of the other sessions that are not private, in the order of their first messages."""
+        minutes = self.segment.columns["minute"]
+
+        def first_minute(pair: tuple[str, _LogState]) -> int:
+            documents = pair[1].documents
+            return int(minutes[documents[0]]) if len(documents) else 0
+
+        public = [head.context for head in heads if head is not own and not head.private]
+        logs = [(context, self._logs[context]) for context in public if context in self._logs]
+        return sorted(logs, key=first_minute)
+
+    async def _order_fork(self, context: str, documents: Ints) -> tuple[Ints, Ints, dict[int, Period]]:
+        """Return the active messages and facts of a fork, given all its entries, and their validity periods."""
+        version = len(documents)
+        head = await self._indexes.storage.head(context)
+        cover, _ = await self._indexes.load_active_state(context, head, version)
+        snapshot = Snapshot([("", self.segment, self.segment.count)])
+        orders: list[Ints] = []
+        for kind in (Kind.MESSAGE, Kind.FACT):
+            present, kept = mask_documents_by_kind(snapshot, kind)
+            orders.append(documents[reading_order(present[documents], kept[documents], cover, kind)])
+        times = await self._indexes.load_valid_times(context, head, version)
+        return orders[0], orders[1], _index_periods(times, documents, 1)
+
+    def _inherit_documents(self, owner: str, last: int, visible: dict[str, tuple[int, Ints]]) -> Ints:
         """Return the documents that a log inherits from an ancestor, visible to it even if hidden from others."""
         log = self._logs.get(owner)
         if log is None:
-            return NOBODY
+            return NO_DOCUMENTS
         documents = log.documents[: last - log.first + 1]
         visible.setdefault(owner, (log.first, documents))
         return documents
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _ReadRequest:
     """The data wanted of one log: the log to read it through, the owner, and the first and last version."""
 
     via: str
@@ -412,17 +421,35 @@ class _Wanted:
     stamp: tuple[int, ...]
 
 
-def _last_version_of(log: _Log) -> int:
-    """Return the last version of a log that is on the shelf."""
-    return log.first + len(log.documents) - 1
+def _list_requests(
+    heads: Sequence[SessionHead], own: SessionHead | None, inherited: Sequence[tuple[str, int]]
+) -> list[_ReadRequest]:
+    """Return what a reader needs: all sessions, and entries it inherits from logs that are not among them."""
+    requests = [
+        _ReadRequest(head.context, head.context, head.fork + 1, head.version, _stamp_of(head))
+        for head in heads
+    ]
+    if own is None:
+        return requests
+    live = {head.context for head in heads}
+    first = 1
+    for owner, last in inherited:
+        if owner not in live:  # its session is deleted or lies outside the namespace
+            requests.append(_ReadRequest(own.context, owner, first, last, (last, 0, own.derived, own.epoch)))
+        first = last + 1
+    return requests
 
 
-def _active_documents(log: _Log) -> Ints:
-    return NOBODY if log.order is None else log.order
+def _stamp_of(head: Head | SessionHead) -> tuple[int, ...]:
+    return (head.version, head.rewrites, head.derived, head.epoch)
+
+
+def _active_documents(log: _LogState) -> Ints:
+    return NO_DOCUMENTS if log.order is None else log.order
 
 
 def _index_periods(times: Mapping[int, Period], documents: Ints, first: int) -> dict[int, Period]:
-    """Return the validity periods of a log's entries, by their version on a shelf; `first` is its first version."""
+    """Return validity periods of a log's entries, given by version, by document + 1; `first` is its first version."""
     return {
         int(documents[version - first]) + 1: period
         for version, period in times.items()
@@ -430,59 +457,71 @@ def _index_periods(times: Mapping[int, Period], documents: Ints, first: int) -> 
     }
 
 
-def _select_newer_documents(shelf: Shelf, documents: Ints, version: int) -> Ints:
+def _select_newer_documents(segment: NamespaceSegment, documents: Ints, version: int) -> Ints:
     """Return those of some documents that came after a version of their log."""
-    return documents[shelf.version[documents] > version] if version else documents
+    return documents[segment.version[documents] > version] if version else documents
 
 
 async def _list_session_heads(storage: StorageBackend, namespace: str) -> list[SessionHead]:
-    """Return where the sessions of a namespace stand, oldest first."""
+    """Return the heads of the sessions of a namespace, oldest first."""
     if isinstance(storage, HasHeads):
         return await storage.heads(namespace)
-    found: list[SessionHead] = []
+    heads: list[SessionHead] = []
     after: str | None = None
     while True:
         page = await storage.contexts(ContextQuery(namespace=namespace, after=after, limit=PAGE))
-        for one in page.items:
+        for context in page.items:
             try:
-                head = await storage.head(one.id)
+                head = await storage.head(context.id)
             except SessionNotFoundError:  # deleted meanwhile
                 continue
-            stood = (one.id, one.key, one.counter, one.fork or 0, head.version, head.rewrites)
-            private = bool(one.settings.get(PRIVATE))
-            found.append(SessionHead(*stood, head.derived, head.epoch, private))
+            heads.append(
+                SessionHead(
+                    context.id,
+                    context.key,
+                    context.counter,
+                    context.fork or 0,
+                    head.version,
+                    head.rewrites,
+                    head.derived,
+                    head.epoch,
+                    bool(context.settings.get(PRIVATE)),
+                )
+            )
         after = page.next_after
         if after is None:
-            return found[::-1]
+            return heads[::-1]
 
 
 class Namespaces:
-    """The indexes of the namespaces of a storage handle; the least recently used ones go first."""
+    """The indexes of the namespaces of a storage handle; the least recently used ones are evicted first."""
 
     def __init__(self, indexes: Indexes) -> None:
         self._indexes = indexes
-        self._found: OrderedDict[str, Index] = OrderedDict()
+        self._by_namespace: OrderedDict[str, NamespaceIndex] = OrderedDict()
 
     @property
     def bytes(self) -> int:
         """Bytes they take in memory."""
-        return sum(one.shelf.bytes for one in self._found.values())
+        return sum(index.segment.bytes for index in self._by_namespace.values())
 
     def forget_order(self) -> None:
         """Mark the active entries for recomputation, after content was found to be deleted."""
-        for one in self._found.values():
-            one.forget_order()
+        for index in self._by_namespace.values():
+            index.forget_order()
 
-    async def field(self, namespace: str, counter: str, spaces: Sequence[str], context: str | None) -> Seen:
+    async def load_corpus(
+        self, namespace: str, counter: str, spaces: Sequence[str], context: str | None
+    ) -> IndexedLog:
         """Return the active entries of a namespace, as one session sees them, and which of them are outdated.
 
         Messages counted by another token counter are not included. With `spaces` vectors are read too.
         """
-        index = self._found.get(namespace)
+        index = self._by_namespace.get(namespace)
         if index is None:
-            index = self._found[namespace] = Index(self._indexes, namespace)
-        self._found.move_to_end(namespace)
-        found = await index.field(counter, spaces, context)
-        while len(self._found) > 1 and self.bytes > self._indexes.max_bytes:
-            self._found.popitem(last=False)
-        return found
+            index = self._by_namespace[namespace] = NamespaceIndex(self._indexes, namespace)
+        self._by_namespace.move_to_end(namespace)
+        log = await index.load_corpus(counter, spaces, context)
+        while len(self._by_namespace) > 1 and self.bytes > self._indexes.max_bytes:
+            self._by_namespace.popitem(last=False)
+        return log

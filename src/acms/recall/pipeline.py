@@ -12,8 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from acms.errors import SessionNotFoundError
 from acms.log.in_force import (
@@ -46,7 +45,7 @@ from acms.recall.planner import (
     finish_plan,
     fit_to_budget,
 )
-from acms.recall.request import Markers, Ranked, Reader, Recall
+from acms.recall.request import IndexedLog, Markers, Ranked, Reader, Recall
 from acms.recall.selection import divide_budget, limit_items, split_neighbours
 from acms.results import Certainty, ContextItem, ContextItems
 from acms.runtime.threads import EACH, drive_generator, off_loop
@@ -55,26 +54,20 @@ if TYPE_CHECKING:  # they bring numpy: loaded by the first recall
     import numpy as np
     from numpy.typing import NDArray
 
-    from acms.recall.candidates import Offer, Terms
-    from acms.recall.corpus import Field
-    from acms.recall.fact_candidates import Known
-    from acms.recall.index import Ints, Segment
+    from acms.recall.candidates import CandidateSet, Terms
+    from acms.recall.corpus import Corpus
+    from acms.recall.fact_candidates import FactIndex
+    from acms.recall.index import Floats, Ints, Segment
     from acms.recall.index_cache import Indexes
     from acms.recall.ranking import Ranking
 
 THREAD_ABOVE = 20_000
 """Ranking more entries than this leaves the event loop to others (rule 2.11)."""
 
-SPACE = 8
-"""Tokens by which a message may differ from a query that it is, save for the space around it."""
-
-NOTED = 4_096
-"""Entries that are read at a time for the fields of a filter."""
-
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """A stretch of a log up to one version, as units."""
+    """A span of a log that ends at one version, as units."""
 
     context: str
     version: int
@@ -82,14 +75,13 @@ class Gathered:
     units: list[Unit[Entry]]
     #: Entries that cannot be shown, and why.
     hidden: list[tuple[Entry, str]]
-    #: True when it starts at the beginning of the log.
+    #: Whether it starts at the beginning of the log.
     whole: bool
-    #: State of the log: the same while it only grows, another one once anything in it was rewritten, and one for each
-    #: mode of privacy it is read in.
+    #: State of the log: the same while it only grows, another one after a rewrite and in another mode of privacy.
     stamp: str = ""
-    #: Ids of messages in a compacted span that the compaction kept: they stay where its summary does.
+    #: Ids of messages in a compacted span that the compaction kept.
     stays: frozenset[str] = frozenset()
-    #: Tokens by which the log grows between two moves of a start; 0 when nothing was measured.
+    #: Tokens by which the log grows between two moves of a start; 0 if not measured.
     length: int = 0
     #: Active summaries of entries older than the units.
     older: Sequence[Unit[Entry]] = ()
@@ -100,26 +92,26 @@ class Gathered:
 
     @property
     def newest(self) -> datetime | None:
-        """When the newest of it was said."""
+        """Time of the newest entry."""
         return self.units[-1].entries[-1].created_at if self.units else None
 
 
 async def load_labels(indexes: Indexes, context: str, version: int, moment: datetime | None) -> Labels:
     """Return the labels of the messages and summaries of a log at a version and a moment."""
     head = await indexes.storage.head(context)
-    made = head.version > head.messages
-    return Labels(await indexes.valid_times(context, head, version) if made else {}, moment)
+    if head.version == head.messages:
+        return Labels({}, moment)
+    return Labels(await indexes.load_valid_times(context, head, version), moment)
 
 
 async def gather_all(storage: StorageBackend, context: str, at: int | None, stage: Stage = OPEN) -> Gathered:
-    """Read everything in force at a version, as a stage lets it leave."""
+    """Read all active entries at a version, as a stage lets them leave."""
     head = await storage.head(context)
     version = version_of(head, at)
     cover = await cover_at(storage, context, head, version)
     entries = await read_stretches(storage, context, cover, version)
-    return _build_gathered(
-        head, version, entries, cover, await _fold_entries(entries, cover, stage), 0, stage
-    )
+    folded = await _fold_entries(entries, cover, stage)
+    return _build_gathered(head, version, entries, cover, folded, 0, stage)
 
 
 async def _fold_entries(entries: Sequence[Entry], cover: Cover, stage: Stage, after: int = 0) -> Units:
@@ -163,15 +155,15 @@ def _build_gathered(
     )
 
 
-def _find_older_summaries(cover: Cover, found: Sequence[Unit[Entry]], stage: Stage) -> list[Unit[Entry]]:
-    """Return the summaries in force from before some units, which need not be read to be known."""
-    known = {entry.id for unit in found for entry in unit.entries}
-    left = [
+def _find_older_summaries(cover: Cover, units: Sequence[Unit[Entry]], stage: Stage) -> list[Unit[Entry]]:
+    """Return the active summaries from before some units, which the cover holds."""
+    known = {entry.id for unit in units for entry in unit.entries}
+    older = [
         entry
         for entry in cover.shown
         if entry.kind is Kind.SUMMARY and entry.state is State.LIVE and entry.id not in known
     ]
-    return [Unit((stage.entry(entry),)) for entry in sorted(left, key=anchor_version)]
+    return [Unit((stage.entry(entry),)) for entry in sorted(older, key=anchor_version)]
 
 
 async def gather_newest(
@@ -187,9 +179,11 @@ async def gather_newest(
     head = await storage.head(context)
     average = max(1.0, head.tokens / head.messages + frame.cost(Role.USER, ())) if head.messages else 1.0
     size = int(budget / average * 1.05) + 4
-    return await _gather_back(
-        storage, head, at, size, lambda found: cost_of(found, frame) > budget, stage, cover
-    )
+
+    def has_enough(units: Sequence[Unit[Entry]]) -> bool:
+        return cost_of(units, frame) > budget
+
+    return await _gather_back(storage, head, at, size, has_enough, stage, cover)
 
 
 async def gather_last(
@@ -197,10 +191,10 @@ async def gather_last(
 ) -> Gathered:
     """Read back from a version until so many messages can be shown, or the log ends."""
 
-    def enough(found: Sequence[Unit[Entry]]) -> bool:
-        return sum([len(unit.entries) for unit in found]) >= messages
+    def has_enough(units: Sequence[Unit[Entry]]) -> bool:
+        return sum([len(unit.entries) for unit in units]) >= messages
 
-    return await _gather_back(storage, await storage.head(context), at, messages + 4, enough, stage)
+    return await _gather_back(storage, await storage.head(context), at, messages + 4, has_enough, stage)
 
 
 async def gather_since(
@@ -217,14 +211,14 @@ async def gather_since(
     wording.
     """
 
-    def enough(found: Sequence[Unit[Entry]]) -> bool:
-        return bool(found) and count_tokens_before(found[0]) <= tokens
+    def has_enough(units: Sequence[Unit[Entry]]) -> bool:
+        return bool(units) and count_tokens_before(units[0]) <= tokens
 
     head = await storage.head(context)
     cover = None
     if began is not None and head.rewrites:
         cover = (await cover_at(storage, context, head, version_of(head, at))).asked(began)
-    return await _gather_back(storage, head, at, 64, enough, stage, cover)
+    return await _gather_back(storage, head, at, 64, has_enough, stage, cover)
 
 
 async def _gather_back(
@@ -232,31 +226,30 @@ async def _gather_back(
     head: Head,
     at: int | None,
     size: int,
-    enough: Callable[[Sequence[Unit[Entry]]], bool],
+    has_enough: Callable[[Sequence[Unit[Entry]]], bool],
     stage: Stage,
     cover: Cover | None = None,
 ) -> Gathered:
-    """Read back from a version, first `size` entries, until `enough` accepts the units read or the log ends."""
+    """Read back from a version, first `size` entries, until the units read are enough or the log ends."""
     context, version = head.context, version_of(head, at)
     if cover is None:
         cover = await cover_at(storage, context, head, version)
     size = min(size, max(version, 1))
     entries: list[Entry] = []
     for first, last in reversed(cover.stretches(version)):
-        end = last  # the unread part of this stretch ends here
-        while end >= first:
-            older = await storage.read(context, at=end, after=first - 1, newest=size)
-            entries = older + entries
-            end = older[0].version - 1 if older else first - 1
-            after = end if end >= first else _end_of_previous_stretch(cover, first)
+        unread_end = last
+        while unread_end >= first:
+            page = await storage.read(context, at=unread_end, after=first - 1, newest=size)
+            entries = page + entries
+            unread_end = page[0].version - 1 if page else first - 1
+            after = unread_end if unread_end >= first else _end_of_previous_stretch(cover, first)
             folded = await _fold_entries(entries, cover, stage, after)
-            sufficient = await off_loop(partial(enough, folded.units), len(entries) * EACH)
+            sufficient = await off_loop(partial(has_enough, folded.units), len(entries) * EACH)
             if after and not folded.unresolved and sufficient:
                 return _build_gathered(head, version, entries, cover, folded, after, stage)
             size = 2 * size
-    return _build_gathered(
-        head, version, entries, cover, await _fold_entries(entries, cover, stage), 0, stage
-    )
+    folded = await _fold_entries(entries, cover, stage)
+    return _build_gathered(head, version, entries, cover, folded, 0, stage)
 
 
 def count_tokens_before(unit: Unit[Entry]) -> int:
@@ -270,9 +263,9 @@ def _end_of_previous_stretch(cover: Cover, first: int) -> int:
     return max((last for _, last in cover.stretches(first - 1)), default=0)
 
 
-def cost_of(found: Sequence[Unit[Entry]], frame: Frame) -> int:
+def cost_of(units: Sequence[Unit[Entry]], frame: Frame) -> int:
     """Return the cost of some units in a frame."""
-    entries = [entry for unit in found for entry in unit.entries]
+    entries = [entry for unit in units for entry in unit.entries]
     return sum(
         [entry.tokens + frame.cost(rendered_role(entry), entry.parts, entry.actor) for entry in entries]
     )
@@ -281,21 +274,21 @@ def cost_of(found: Sequence[Unit[Entry]], frame: Frame) -> int:
 def plan_window(
     gathered: Gathered, budget: int, counter: TokenCounter, frame: Frame, keep: Collection[Role] = ()
 ) -> ContextItems:
-    """Choose the newest contiguous units; `keep` holds on to a leading run of messages of these roles."""
+    """Choose the newest contiguous units; `keep` preserves a leading run of messages of these roles."""
     lead = count_leading_groups(gathered, keep)
-    found = [*gathered.older, *gathered.units]
-    told = gathered.labels.by_id(found[lead:], found[:lead])
-    candidates = [build_window_candidate(unit, frame, told) for unit in found]
-    prefix, rest = candidates[:lead], candidates[lead:]
-    led = sum(one.tokens for one in prefix)
+    units = [*gathered.older, *gathered.units]
+    labels = gathered.labels.by_id(units[lead:], units[:lead])
+    candidates = [build_window_candidate(unit, frame, labels) for unit in units]
+    leading, others = candidates[:lead], candidates[lead:]
+    leading_tokens = sum(one.tokens for one in leading)
 
     def choose(limit: int) -> list[Choice]:
-        holds = led <= limit
-        reason = (
-            "a leading message of a role to keep" if holds else f"needs {led} tokens, the budget is {limit}"
-        )
-        kept = [Choice(one, holds, "keep" if holds else "budget", reason) for one in prefix]
-        return kept + choose_newest_suffix(rest, limit - led if holds else limit)
+        if leading_tokens > limit:
+            reason = f"needs {leading_tokens} tokens, the budget is {limit}"
+            omitted = [Choice(one, False, "budget", reason) for one in leading]
+            return omitted + choose_newest_suffix(others, limit)
+        kept = [Choice(one, True, "keep", "a leading message of a role to keep") for one in leading]
+        return kept + choose_newest_suffix(others, limit - leading_tokens)
 
     items, choices = finish_plan(fit_to_budget(choose, budget, counter, frame))
     return ContextItems(
@@ -307,10 +300,10 @@ def plan_window(
     )
 
 
-def build_window_candidate(unit: Unit[Entry], frame: Frame, told: Mapping[str, str]) -> Candidate:
-    """Return a unit of a window with its label; `told` holds the labels by id."""
+def build_window_candidate(unit: Unit[Entry], frame: Frame, labels: Mapping[str, str]) -> Candidate:
+    """Return a unit of a window with its label; `labels` are by id."""
     one = build_candidate(unit, Source.WINDOW, frame)
-    return append_label(one, told.get(unit.entries[0].id, "")) if told else one
+    return append_label(one, labels.get(unit.entries[0].id, "")) if labels else one
 
 
 def list_cut_warnings(items: Sequence[ContextItem]) -> list[str]:
@@ -338,7 +331,7 @@ def count_leading_groups(gathered: Gathered, roles: Collection[Role]) -> int:
 async def load_instructions(
     storage: StorageBackend, stage: Stage, gathered: Gathered
 ) -> Sequence[Unit[Entry]]:
-    """Return the system and developer messages that a log begins with, also when only its end was read."""
+    """Return the system and developer messages that a log begins with, also if only its end was read."""
     if gathered.whole:
         return gathered.units[: count_leading_groups(gathered, LEADING)]
     size = 16
@@ -346,14 +339,15 @@ async def load_instructions(
         entries = await storage.read(gathered.context, at=gathered.version, kinds=SHOWN, limit=size)
         sequence = effective_sequence(entries, gathered.cover)
         if entries:
-            sequence = [entry for entry in sequence if entry.version <= entries[-1].version or entry.replaces]
-        found: list[Unit[Entry]] = []
+            last = entries[-1].version
+            sequence = [entry for entry in sequence if entry.version <= last or entry.replaces]
+        units: list[Unit[Entry]] = []
         for entry in sequence:
             if not is_instruction(entry):
-                return found
-            found.append(Unit((stage.entry(entry),)))
+                return units
+            units.append(Unit((stage.entry(entry),)))
         if len(entries) < size:
-            return found
+            return units
         size *= 2
 
 
@@ -368,44 +362,39 @@ class Gone(Exception):
         self.ids = tuple(ids)
 
 
-class _Caught(NamedTuple):
-    """The data read: the index at a version, outdated messages, facts, and the count of non-message entries."""
-
-    version: int
-    field: Field
-    stale: Stale = NONE
-    #: The facts in force, by their places in the field, and when each of them is so.
-    times: Mapping[int, Period] = MappingProxyType({})
-    made: int = 0
-
-
 async def _catch_up_index(
     reader: Reader, context: str | None, at: int | None, namespace: str | None
-) -> _Caught:
-    """Catch the index of a log up with its head, or with a namespace that of all its sessions.
+) -> IndexedLog:
+    """Return the up-to-date index of a log, or with a namespace that of all its sessions.
 
-    Of a log that does not exist yet an empty one is returned.
+    A log that does not exist yet has an empty index.
     """
-    from acms.recall.corpus import Field
+    from acms.recall.corpus import Corpus
     from acms.recall.index import Snapshot
 
-    version = made = 0
-    spaces = () if reader.embedding is None else (reader.embedding.space,)
+    version = non_messages = 0
+    spaces = _vector_spaces(reader)
     if context is not None:
         head = await reader.storage.head(context)
         if reader.embedding is not None and await reader.embedding.ready(context, head.version):
             head = await reader.storage.head(context)
-        version, made = version_of(head, at), head.version - head.messages
+        version, non_messages = version_of(head, at), head.version - head.messages
         if namespace is None:
-            now = await reader.indexes.in_force(context, head, version)
-            field = await reader.indexes.field(context, head, version, now.cover, spaces)
-            told = field.facts is not None or head.rewrites
-            times = await reader.indexes.valid_times(context, head, version) if told else {}
-            return _Caught(version, field, now.stale, times, made)
+            cover, stale = await reader.indexes.load_active_state(context, head, version)
+            corpus = await reader.indexes.load_corpus(context, head, version, cover, spaces)
+            times: Mapping[int, Period] = {}
+            if corpus.facts is not None or head.rewrites:
+                times = await reader.indexes.load_valid_times(context, head, version)
+            return IndexedLog(corpus, stale, times, version, non_messages)
     if namespace is None or reader.namespaces is None:
-        return _Caught(0, Field(Snapshot(()), Cover(())))
-    seen = await reader.namespaces.field(namespace, reader.counter.name, spaces, context)
-    return _Caught(version, *seen, made)
+        return IndexedLog(Corpus(Snapshot(()), Cover(())), NONE, {})
+    log = await reader.namespaces.load_corpus(namespace, reader.counter.name, spaces, context)
+    return log._replace(version=version, made=non_messages)
+
+
+def _vector_spaces(reader: Reader) -> Sequence[str]:
+    """Return the names of the spaces whose vectors are read: that of the embedder, if there is one."""
+    return () if reader.embedding is None else (reader.embedding.space,)
 
 
 async def rank_log(
@@ -420,46 +409,40 @@ async def rank_log(
 ) -> Ranked:
     """Catch the index of a log up with its head and rank the active entries at a version.
 
-    Rank those of its whole namespace, or only those that a filter accepts, when asked to.
+    With `asked` the log may be its whole namespace, and only entries that a filter accepts become candidates.
     """
     from acms.recall.companions import add_companions
-    from acms.recall.query import parse_query, remove_speakers
+    from acms.recall.query import parse_query
     from acms.recall.ranking import Ranking
 
+    log = await _catch_up_index(reader, context, at, None if asked is None else asked.namespace)
+    corpus = log.corpus
+    allowed = None if asked is None else await _evaluate_filter(reader, corpus, asked)
+    vector, warnings = await _embed_query(reader, query, corpus)
     embedding = reader.embedding
-    namespace = None if asked is None else asked.namespace
-    log = await _catch_up_index(reader, context, at, namespace)
-    field = log.field
-    allowed = None if asked is None else await _evaluate_filter(reader, field, asked)
-    vector = None
-    warnings: list[str] = []
-    if embedding is not None:
-        text = reader.stage.text(remove_speakers(query, field.speakers))
-        if embedding.reads(text):
-            vector = await embedding.query(text)
-            if vector is None:
-                warnings.append("the embedder did not answer: ranked by words alone")
-        warnings += embedding.take_notice()
     space = None if vector is None or embedding is None else embedding.space
     question = parse_query(
-        query, field.speakers, space=space, vector=vector, markers=markers, marker_weights=weights
+        query, corpus.speakers, space=space, vector=vector, markers=markers, marker_weights=weights
     )
 
-    def work() -> Ranking:
-        found = Ranking(field, question, size, allowed)
-        add_companions(field, found)
-        return found
+    def rank() -> Ranking:
+        ranking = Ranking(corpus, question, size, allowed)
+        add_companions(corpus, ranking)
+        return ranking
 
-    found = await asyncio.to_thread(work) if len(field) > THREAD_ABOVE else work()
+    ranking = await asyncio.to_thread(rank) if len(corpus) > THREAD_ABOVE else rank()
+    without_vector = round((1 - ranking.coverage) * corpus.texts)
     if embedding is not None and vector is None:
-        found.coverage = 0.0
-    elif without := round((1 - found.coverage) * field.texts):
-        warnings.append(f"{without:,} of {field.texts:,} messages have no vector: ranked by words alone")
+        ranking.coverage = 0.0
+    elif without_vector:
+        warnings.append(
+            f"{without_vector:,} of {corpus.texts:,} messages have no vector: ranked by words alone"
+        )
     return Ranked(
         context or "",
         log.version,
-        field,
-        found,
+        corpus,
+        ranking,
         log.stale,
         log.made,
         log.times,
@@ -467,8 +450,26 @@ async def rank_log(
     )
 
 
-async def _evaluate_filter(reader: Reader, field: Field, asked: Recall) -> NDArray[np.bool_] | None:
-    """Return which entries in force a filter lets through; None without one."""
+async def _embed_query(reader: Reader, query: str, corpus: Corpus) -> tuple[Floats | None, list[str]]:
+    """Return the vector of a query without the names of speakers, or None, and warnings."""
+    from acms.recall.query import remove_speakers
+
+    embedding = reader.embedding
+    if embedding is None:
+        return None, []
+    vector = None
+    warnings: list[str] = []
+    text = reader.stage.text(remove_speakers(query, corpus.speakers))
+    if embedding.reads(text):
+        vector = await embedding.query(text)
+        if vector is None:
+            warnings.append("the embedder did not answer: ranked by words alone")
+    warnings += embedding.take_notice()
+    return vector, warnings
+
+
+async def _evaluate_filter(reader: Reader, corpus: Corpus, asked: Recall) -> NDArray[np.bool_] | None:
+    """Return which active entries a filter accepts; None without a filter."""
     import numpy as np
 
     from acms.recall.filters import complete_tool_groups
@@ -480,208 +481,211 @@ async def _evaluate_filter(reader: Reader, field: Field, asked: Recall) -> NDArr
     for name in where.sessions or ():
         with suppress(SessionNotFoundError):
             owners.add((await reader.storage.context(name, namespace=asked.home)).id)
-    found = where.likely(field, owners)
-    places = np.flatnonzero(found & where.open(field))
-    await _load_filter_fields(reader.storage, field, places)
-    for place in places.tolist():
-        _, segment, at = field.snapshot.where(field.document(place))
-        found[place] = at in segment.noted and where.holds(*segment.noted[at])
-    return complete_tool_groups(field, found)
+    accepted = where.match_index(corpus, owners)
+    undecided = np.flatnonzero(accepted & where.find_undecided(corpus))
+    await _load_filter_fields(reader.storage, corpus, undecided)
+    for position in undecided.tolist():
+        _, segment, at = corpus.snapshot.find_segment(corpus.document(position))
+        fields = segment.noted.get(at)
+        accepted[position] = fields is not None and where.matches(*fields)
+    return complete_tool_groups(corpus, accepted)
 
 
-async def _load_filter_fields(storage: StorageBackend, field: Field, places: Ints) -> None:
-    """Look up the times and the metadata of some entries, log by log."""
+async def _load_filter_fields(storage: StorageBackend, corpus: Corpus, positions: Ints) -> None:
+    """Read the times and the metadata of some entries, log by log."""
     wanted: dict[str, dict[int, tuple[Segment, int]]] = {}
-    for document in field.documents(places).tolist():
-        _, segment, at = field.snapshot.where(document)
+    for document in corpus.documents(positions).tolist():
+        _, segment, at = corpus.snapshot.find_segment(document)
         if at not in segment.noted:
-            owner, version = field.snapshot.place(document)
+            owner, version = corpus.snapshot.locate(document)
             wanted.setdefault(owner, {})[version] = segment, at
     for owner, versions in wanted.items():
-        after, last = min(versions) - 1, max(versions)
-        while after < last:
-            end = min(last, after + NOTED)
-            for entry in await storage.read(owner, after=after, before=end + 1, deleted=True):
+        first, last = min(versions), max(versions)
+        page = 4_096  # entries
+        for start in range(first, last + 1, page):
+            end = min(last, start + page - 1)
+            for entry in await storage.read(owner, after=start - 1, before=end + 1, deleted=True):
                 if entry.version in versions:
                     segment, at = versions[entry.version]
                     segment.noted[at] = entry.created_at, entry.metadata
-            after = end
 
 
 async def run_recall(reader: Reader, context: str | None, at: int | None, asked: Recall) -> ContextItems:
-    """Return the current episode's newest messages and the past answers to the query (seed 004, steps 2-6)."""
-    from acms.recall.ranking import CANDIDATES, SHORT
-    from acms.recall.topic import concerns_others
+    """Return the current episode's newest messages and the past answers to the query."""
+    from acms.recall.ranking import CANDIDATES
 
-    size = max(CANDIDATES, asked.budget // SHORT) + len(asked.exclude)
+    # A budget has one candidate for each 16 tokens, the size of a short entry.
+    size = max(CANDIDATES, asked.budget // 16) + len(asked.exclude)
     while True:
-        found = await rank_log(reader, context, at, asked.query, size, asked.markers, asked.weights, asked)
-        if not asked.relevant and _is_held_whole(found.field, reader.frame, asked.budget):
-            found.ranking.keep_all()
-        elif not asked.exclude:  # twice what the budget holds is enough to choose from
-            found.ranking.keep(2 * asked.budget)
-        if asked.on_topic and found.field.start:
-            ranking = found.ranking
-            if not concerns_others(found.field, ranking.query, ranking.scores, ranking.places):
-                ranking.close_others()
-        if found.field.start and asked.others_whole:
-            _hold_others(found, reader.frame, asked.others_whole)
-        facts = await gather_known_facts(reader, found, asked)
+        ranked = await rank_log(reader, context, at, asked.query, size, asked.markers, asked.weights, asked)
+        _limit_candidates(ranked, asked, reader.frame)
+        facts = await gather_known_facts(reader, ranked, asked)
         try:
-            latest = await _load_latest_message(reader, found.field, asked.query)
-            steps = plan_recall(found, asked, latest, reader.counter, reader.frame, facts)
+            latest = await _load_latest_message(reader, ranked.corpus, asked.query)
+            steps = plan_recall(ranked, asked, latest, reader.counter, reader.frame, facts)
             return await run_plan(steps, reader, asked.budget)
         except Gone as gone:
-            remove_gone_content(reader, gone, found, facts)
+            remove_gone_content(reader, gone, ranked, facts)
 
 
-def _is_held_whole(field: Field, frame: Frame, budget: int) -> bool:
-    """Whether a budget holds every message in force, about: the plan counts exactly."""
-    frames = len(field) * frame.cost(Role.USER, ())
-    return int(field.column("tokens").sum()) + frames <= budget
-
-
-def _hold_others(found: Ranked, frame: Frame, tokens: int) -> None:
-    """Let other sessions be shown whole if all of them together take no more than so many tokens."""
+def _limit_candidates(ranked: Ranked, asked: Recall, frame: Frame) -> None:
+    """Choose how many ranked entries are candidates, and whether other sessions are asked."""
     import numpy as np
 
-    field = found.field
-    frames = field.start * frame.cost(Role.USER, ())
-    if int(field.column("tokens")[: field.start].sum()) + frames <= tokens:
-        found.ranking.hold(np.arange(field.start))
+    from acms.recall.topic import concerns_others
+
+    corpus, ranking = ranked.corpus, ranked.ranking
+    if not asked.relevant and _estimate_tokens(corpus, len(corpus), frame) <= asked.budget:
+        ranking.keep_all()
+    elif not asked.exclude:
+        ranking.keep(2 * asked.budget)  # twice what the budget holds is enough to choose from
+    if not corpus.start:
+        return
+    if asked.on_topic and not concerns_others(corpus, ranking.query, ranking.scores, ranking.positions):
+        ranking.close_others()
+    if asked.others_whole and _estimate_tokens(corpus, corpus.start, frame) <= asked.others_whole:
+        ranking.hold(np.arange(corpus.start))
 
 
-def remove_gone_content(reader: Reader, gone: Gone, found: Ranked, beside: Beside) -> None:
+def _estimate_tokens(corpus: Corpus, size: int, frame: Frame) -> int:
+    """Return about how many tokens the first entries of a corpus take; the plan counts exactly."""
+    return int(corpus.column("tokens")[:size].sum()) + size * frame.cost(Role.USER, ())
+
+
+def remove_gone_content(reader: Reader, gone: Gone, ranked: Ranked, facts: KnownFacts) -> None:
     """Remove content found to be deleted from every index that may hold it."""
-    reader.indexes.blank(found.context, found.field, gone.ids)
-    if beside.profile is not None:
-        reader.indexes.blank(*beside.profile, gone.ids)
+    reader.indexes.blank(ranked.context, ranked.corpus, gone.ids)
+    if facts.profile is not None:
+        reader.indexes.blank(*facts.profile, gone.ids)
     if reader.namespaces is not None:
         reader.namespaces.forget_order()
 
 
-async def _load_latest_message(reader: Reader, field: Field, query: str) -> Entry | None:
-    """Return the newest message when it may be the query itself."""
+async def _load_latest_message(reader: Reader, corpus: Corpus, query: str) -> Entry | None:
+    """Return the newest message if it may be the query itself."""
     from acms.recall.candidates import find_newest_group
 
-    unit = find_newest_group(field)
+    unit = find_newest_group(corpus)
     if unit is None or unit.entries[-1].role is not Role.USER:
         return None
-    if abs(unit.entries[-1].tokens - reader.counter.count(query)) > SPACE:
-        return None  # too long or too short to be it: not worth a look at its text
-    id = unit.entries[-1].id
-    (entry,) = await reader.storage.get([id])
+    newest = unit.entries[-1]
+    # Only the space around the query may differ. The text of a message of another length is not read.
+    if abs(newest.tokens - reader.counter.count(query)) > 8:
+        return None
+    (entry,) = await reader.storage.get([newest.id])
     if entry is None or entry.state is not State.LIVE:
-        raise Gone([id])
+        raise Gone([newest.id])
     return entry
 
 
 def plan_recall(
-    found: Ranked,
+    ranked: Ranked,
     asked: Recall,
     latest: Entry | None,
     counter: TokenCounter,
     frame: Frame,
-    beside: Beside | None = None,
+    facts: KnownFacts | None = None,
 ) -> Steps[ContextItems]:
     """Choose which ranked entries and known facts to show."""
     from acms.recall.candidates import collect_candidates, collect_fact_candidates, merge_candidate_sets
 
-    terms = _build_terms(found, asked, latest, beside)
-    offered = collect_candidates(found.field, found.ranking, terms, frame)
-    known = () if beside is None else beside.known
-    if known:
-        offered = merge_candidate_sets([collect_fact_candidates(known, terms, frame), offered])
-    warnings = list(found.warnings)
+    facts = facts or KnownFacts()
+    terms = _build_terms(ranked, asked, latest, facts)
+    offered = collect_candidates(ranked.corpus, ranked.ranking, terms, frame)
+    if facts.known:
+        offered = merge_candidate_sets(collect_fact_candidates(facts.known, terms, frame), offered)
+    warnings = list(ranked.warnings)
     if asked.rerank:
-        from acms.recall.rerank import Reranked, rerank_candidates
+        from acms.recall.rerank import rerank_candidates
 
-        question = Reranked(
-            query=asked.query,
-            most=asked.rerank,
-            external_share=asked.external_share,
-        )
-        offered = yield from rerank_candidates(offered, question, warnings)
-
+        offered = yield from rerank_candidates(offered, asked, warnings)
     if asked.relevant:
         past, neighbours = split_neighbours(offered.past, asked.budget)
         offered = replace(offered, past=past, rejected=[*offered.rejected, *neighbours])
 
     def choose(limit: int) -> list[Choice]:
-        found = divide_budget(offered.past, offered.current, limit, asked.floor, asked.external_share)
-        return found if asked.limit is None else limit_items(found, asked.limit, asked.external_share)
+        choices = divide_budget(offered.past, offered.current, limit, asked.floor, asked.external_share)
+        return choices if asked.limit is None else limit_items(choices, asked.limit, asked.external_share)
 
     items, choices = yield from fit_to_budget(
         choose, asked.budget, counter, frame, asked.query, offered.trims, dated=offered.dated
     )
-    left_out = len([choice for choice in choices if not choice.included and choice.candidate.markers])
+    left_out = [choice for choice in choices if not choice.included and choice.candidate.markers]
     if left_out:
-        warnings.append(f"{left_out} relevant marked messages did not fit the budget")
-    return build_recall_result(found, offered, items, choices, asked.budget, warnings, known, asks=terms.asks)
+        warnings.append(f"{len(left_out)} relevant marked messages did not fit the budget")
+    return build_recall_result(
+        ranked, offered, items, choices, asked.budget, warnings, facts.known, asks=terms.asks
+    )
 
 
-def _build_terms(found: Ranked, asked: Recall, latest: Entry | None, beside: Beside | None) -> Terms:
+def _build_terms(ranked: Ranked, asked: Recall, latest: Entry | None, facts: KnownFacts) -> Terms:
     """Return the terms for candidates of a ranked log; a newest message that is the query itself is no answer."""
     from acms.recall.candidates import Terms
 
+    exclude = asked.exclude
     asks = latest is not None and latest.content.strip() == asked.query.strip()
-    itself = {latest.id} if latest is not None and asks and asked.relevant else frozenset[str]()
+    if latest is not None and asks and asked.relevant:
+        exclude = exclude | {latest.id}
     return Terms(
         min_relevance=asked.min_relevance,
-        exclude=asked.exclude | itself,
+        exclude=exclude,
         include_current=asked.include_current,
         answers_only=asked.relevant,
         episode=not asked.relevant,
         budget=asked.budget,
         asks=asks,
-        stale=NONE if asked.superseded else found.stale,
-        profile=NONE if asked.superseded or beside is None else beside.stale,
-        labels=found.labels(asked.moment),
+        stale=NONE if asked.superseded else ranked.stale,
+        profile=NONE if asked.superseded else facts.stale,
+        labels=ranked.labels(asked.moment),
     )
 
 
 def build_recall_result(
-    found: Ranked,
-    offered: Offer,
+    ranked: Ranked,
+    offered: CandidateSet,
     items: Sequence[ContextItem],
     choices: Sequence[Choice],
     budget: int,
     warnings: Sequence[str] = (),
-    known: Sequence[Known] = (),
+    known: Sequence[FactIndex] = (),
     *,
     asks: bool,
 ) -> ContextItems:
-    """Return items with the reasons for them and for everything that was left out.
+    """Return items with the reasons for them and for all omissions.
 
-    `asks` tells that the newest message is the query itself.
+    `asks` says whether the newest message is the query itself.
     """
-    from acms.recall.candidates import Rest, find_newest_group
+    from acms.recall.candidates import OmissionReasons, find_newest_group
     from acms.recall.confidence import estimate_confidence
 
-    rest = Rest(found.field, found.ranking, known)
+    corpus, ranking = ranked.corpus, ranked.ranking
 
-    def sure() -> Certainty:
-        own = find_newest_group(found.field) if asks else None
-        last = -1 if own is None else found.field.place_of(own.entries[0].version - 1)
-        return estimate_confidence(found.field, found.ranking, known, asks=last)
+    def estimate() -> Certainty:
+        query_group = find_newest_group(corpus) if asks else None
+        query_position = -1
+        if query_group is not None:
+            query_position = corpus.position_of(query_group.entries[0].version - 1)
+        return estimate_confidence(corpus, ranking, known, asks=query_position)
 
-    last_entries = [choice.candidate.unit.entries[-1] for choice in choices if choice.rule == "cut"]
-    cuts = [cut_warning(entry.id, summary=entry.kind is Kind.SUMMARY) for entry in last_entries]
+    cut_entries = [choice.candidate.unit.entries[-1] for choice in choices if choice.rule == "cut"]
+    cuts = [cut_warning(entry.id, summary=entry.kind is Kind.SUMMARY) for entry in cut_entries]
+    all_choices = [*choices, *offered.rejected]
+    reasons = OmissionReasons(corpus, ranking, known)
     return ContextItems(
         items,
         budget=budget,
-        ledger=build_choice_ledger([*choices, *offered.rejected], (), (*warnings, *cuts), rest, sure),
-        context=found.context,
-        version=found.version,
-        coverage=found.ranking.coverage,
-        tier=tier_of_ranking(found),
+        ledger=build_choice_ledger(all_choices, (), (*warnings, *cuts), reasons, estimate),
+        context=ranked.context,
+        version=ranked.version,
+        coverage=ranking.coverage,
+        tier=tier_of_ranking(ranking),
     )
 
 
-def tier_of_ranking(found: Ranked) -> str:
-    """Return the ranking tier of a log: "words", or the name of the model that compared meanings."""
-    space = found.ranking.query.space
-    return "words" if space is None or not found.ranking.coverage else space.rsplit("/", 3)[0]
+def tier_of_ranking(ranking: Ranking) -> str:
+    """Return the ranking tier: "words", or the name of the model that compared meanings."""
+    space = ranking.query.space
+    return "words" if space is None or not ranking.coverage else space.rsplit("/", 3)[0]
 
 
 T = TypeVar("T")
@@ -694,12 +698,13 @@ async def run_plan(steps: Steps[T], reader: Reader, tokens: int = 0) -> T:
     many tokens is made off the event loop.
     """
 
-    async def answer(wanted: list[str] | Pairs) -> object:
-        if isinstance(wanted, Pairs):
+    async def answer(request: list[str] | Pairs) -> object:
+        if isinstance(request, Pairs):
             assert reader.reranking is not None
-            return await reader.reranking.scores(wanted._replace(query=reader.stage.text(wanted.query)))
-        rows = await read_redacted_entries(reader.storage, wanted, reader.stage)
-        gone = [id for id in wanted if (row := rows.get(id)) is None or row.state is not State.LIVE]
+            query = reader.stage.text(request.query)
+            return await reader.reranking.scores(request._replace(query=query))
+        rows = await read_redacted_entries(reader.storage, request, reader.stage)
+        gone = [id for id in request if id not in rows or rows[id].state is not State.LIVE]
         if gone:
             raise Gone(gone)
         owners = {row.context for row in rows.values()}
@@ -709,61 +714,71 @@ async def run_plan(steps: Steps[T], reader: Reader, tokens: int = 0) -> T:
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class KnownFacts:
     """Facts and profile data used along with the ranked messages of a log."""
 
     #: The facts of the namespace, then those of each log.
-    known: Sequence[Known] = ()
+    known: Sequence[FactIndex] = ()
     #: The statements of the namespace's profile about messages of this log.
     stale: Stale = NONE
-    #: The profile's whole index: content found to be gone is taken out of it.
-    profile: tuple[str, Field] | None = None
+    #: The profile and its whole index: content found to be gone is removed from it.
+    profile: tuple[str, Corpus] | None = None
 
 
-NOTHING = Beside()
+async def gather_known_facts(reader: Reader, ranked: Ranked, asked: Recall) -> KnownFacts:
+    """Gather the active facts of a ranked log and, if a profile is asked too, those of its namespace."""
+    from acms.recall.fact_candidates import FactIndex, measure_rarities
 
-
-async def gather_known_facts(reader: Reader, found: Ranked, asked: Recall) -> Beside:
-    """Gather the facts in force of a ranked log and, where a profile is asked too, those of its namespace."""
-    from acms.recall.fact_candidates import Known, When, measure_rarities
-
-    fields = [(found.context, found.field.facts, found.times)]
-    stale, shared, id = NONE, None, None
+    stale = NONE
+    profile: tuple[str, Corpus] | None = None
+    fact_logs = [(ranked.context, ranked.corpus.facts, ranked.times)]
     if asked.profile is not None:
-        id = await reader.indexes.profiles.find(asked.profile, (found.context, found.made))
-        if id is not None and id != found.context:
-            shared = await _load_profile_index(reader, id, asked.profile)
-    if shared is not None and id is not None:
-        stale = shared.stale.as_profile()
-        fields.insert(0, (id, shared.field.facts, shared.times))
-    held = [(context, field, times) for context, field, times in fields if field is not None]
-    if not held:
-        return NOTHING
-    if found.field.snapshot.logs is not None:
-        stale = stale.of_many((), found.field.snapshot.find)
-    rarities = measure_rarities(found.ranking, [field for _, field, _ in held])
-    moment = asked.moment or found.field.newest
-    known: list[Known] = []
-    for context, field, times in held:
-        when = When(times, moment, asked.superseded)
-        allowed = await _evaluate_filter(reader, field, asked)
-        known.append(Known(context, field, found.ranking, rarities, when, allowed))
-    return Beside(known, stale, None if shared is None or id is None else (id, shared.field))
+        id = await reader.indexes.profiles.find(asked.profile, (ranked.context, ranked.made))
+        log = None
+        if id is not None and id != ranked.context:
+            log = await _load_profile_index(reader, id, asked.profile)
+        if id is not None and log is not None:
+            stale = log.stale.as_profile()
+            profile = id, log.corpus
+            fact_logs.insert(0, (id, log.corpus.facts, log.times))
+    corpora = [facts for _, facts, _ in fact_logs if facts is not None]
+    if not corpora:
+        return KnownFacts()
+    if ranked.corpus.snapshot.logs is not None:
+        stale = stale.of_many((), ranked.corpus.snapshot.find)
+    rarities = measure_rarities(ranked.ranking, corpora)
+    moment = asked.moment or ranked.corpus.newest
+    known: list[FactIndex] = []
+    for context, facts, times in fact_logs:
+        if facts is None:
+            continue
+        index = FactIndex(
+            context,
+            facts,
+            ranked.ranking,
+            rarities,
+            times,
+            moment,
+            superseded=asked.superseded,
+            allowed=await _evaluate_filter(reader, facts, asked),
+        )
+        known.append(index)
+    return KnownFacts(known, stale, profile)
 
 
-async def _load_profile_index(reader: Reader, id: str, namespace: str) -> _Caught | None:
-    """Return the index of a namespace's profile, caught up; None when it cannot be asked."""
+async def _load_profile_index(reader: Reader, id: str, namespace: str) -> IndexedLog | None:
+    """Return the up-to-date index of a namespace's profile; None if it cannot be used."""
+    indexes = reader.indexes
     try:
         if (await reader.storage.context(id)).counter != reader.counter.name:
             return None  # its tokens were counted otherwise
         head = await reader.storage.head(id)
-        now = await reader.indexes.in_force(id, head, head.version)
-        spaces = () if reader.embedding is None else (reader.embedding.space,)
-        field = await reader.indexes.field(id, head, head.version, now.cover, spaces)
-        times = await reader.indexes.valid_times(id, head, head.version)
+        cover, stale = await indexes.load_active_state(id, head, head.version)
+        corpus = await indexes.load_corpus(id, head, head.version, cover, _vector_spaces(reader))
+        times = await indexes.load_valid_times(id, head, head.version)
     except SessionNotFoundError:
-        reader.indexes.profiles.forget(namespace)
+        indexes.profiles.forget(namespace)
         return None
     if reader.embedding is not None:
         reader.embedding.heal(id, head.version)
-    return _Caught(head.version, field, now.stale, times)
+    return IndexedLog(corpus, stale, times, head.version)

@@ -7,7 +7,7 @@ plan is made again with that much less (decision 0004).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -33,7 +33,7 @@ from acms.results import (
     new_days,
     resolve_speaker,
 )
-from acms.text.condense import condense_arguments, condense_output, find_level, split_records
+from acms.text.condense import bisect_largest, condense_arguments, condense_output, find_level, split_records
 from acms.text.tokenizer import content_terms, split_words
 
 CUT = " […] "
@@ -43,7 +43,7 @@ CUT = " […] "
 LABEL = 20
 """Estimated tokens of a label; its real tokens are counted with the text."""
 COUNTED = 16_384
-"""Entries whose count is kept."""
+"""Cached counts of items: a few megabytes."""
 
 
 class TextFrame:
@@ -51,44 +51,47 @@ class TextFrame:
 
     def __init__(self, counter: TokenCounter) -> None:
         self._count = counter.count
-        self._separator = counter.count(SEPARATOR)
-        self._known: dict[str | None, int] = {}
-        #: Whether the counts of paragraphs that begin with a letter add up, and those of such entries by id and text:
-        #: entries shown again are not counted again, since counting reads a table of millions of bytes.
-        self._adds = bool(getattr(counter, "paragraphs", False))
-        self._counted: dict[tuple[str, Role | None, str | None, str | None, bool, int], int] = {}
+        self._separator_cost = counter.count(SEPARATOR)
+        self._costs_by_speaker: dict[str | None, int] = {}
+        #: Whether the counts of paragraphs that begin with a letter add up.
+        self._counts_add_up = bool(getattr(counter, "paragraphs", False))
+        #: Counts of such paragraphs: an item shown again is not counted again.
+        self._known_counts: dict[tuple[str, Role | None, str | None, str | None, bool, int], int] = {}
 
     def cost(self, role: Role | None, parts: Sequence[Part], speaker: str | None = None) -> int:
         """Return the tokens of the speaker's name and the separator."""
         name = speaker or role
-        cost = self._known.get(name)
+        cost = self._costs_by_speaker.get(name)
         if cost is None:
-            cost = self._known[name] = self._count(prefix_speaker(name, "")) + self._separator
+            cost = self._count(prefix_speaker(name, "")) + self._separator_cost
+            self._costs_by_speaker[name] = cost
         return cost
 
-    def joined(self, items: Sequence[ContextItem]) -> int:
-        """Return the tokens of the joined text of some items, exactly."""
-        said = [item for item in items if item.content]
-        if not self._adds or not all(map(_begins_with_letter, said[-1:])):
-            return self._count(join_items(said))
-        known = self._counted
-        total = 0
-        days = new_days(said)
-        for item, day in zip(said[:-1], days, strict=False):
-            # An entry may be cut, redacted or labelled, and a tool's answer be shown as text of the user.
-            key = item.id, item.role, item.actor_id, day, is_external(item), hash(item.content)
-            count = known.get(key)
-            if count is None:
-                if not _begins_with_letter(item):
-                    return self._count(join_items(said))
-                if len(known) >= COUNTED:
-                    known.clear()
-                count = known[key] = self._count(format_item(item, day) + SEPARATOR)
-            total += count
-        if not said:
+    def count_joined(self, items: Sequence[ContextItem]) -> int:
+        """Return the exact number of tokens of the joined text of some items."""
+        visible = [item for item in items if item.content]
+        if not visible:
             return 0
-        last = said[-1]
-        return total + self._count(format_item(last, days[-1]))
+        if not self._counts_add_up or not all(map(_begins_with_letter, visible)):
+            return self._count(join_items(visible))
+        *others, last = visible
+        days = new_days(visible)
+        total = self._count(format_item(last, days[-1]))
+        for item, day in zip(others, days, strict=False):
+            total += self._count_paragraph(item, day)
+        return total
+
+    def _count_paragraph(self, item: ContextItem, day: str | None) -> int:
+        """Return the tokens of an item with its separator, from the cache if it was counted before."""
+        # An entry may be cut, redacted or labelled, and a tool's answer be shown as text of the user.
+        key = item.id, item.role, item.actor_id, day, is_external(item), hash(item.content)
+        count = self._known_counts.get(key)
+        if count is None:
+            if len(self._known_counts) >= COUNTED:
+                self._known_counts.clear()
+            count = self._count(format_item(item, day) + SEPARATOR)
+            self._known_counts[key] = count
+        return count
 
 
 def _begins_with_letter(item: ContextItem) -> bool:
@@ -111,7 +114,7 @@ class Pairs(NamedTuple):
     texts: tuple[str, ...]
 
 
-class Scores(NamedTuple):
+class RerankScores(NamedTuple):
     """The answer of a reranker: a number in [0, 1] for each text, or why there is none."""
 
     values: tuple[float, ...] = ()
@@ -127,7 +130,7 @@ class Rows(NamedTuple):
 
 NO_ROWS = Rows({}, {})
 Steps: TypeAlias = Generator[list[str] | Pairs, Any, T]
-"""A plan under way: it asks for entries by id and goes on with `Rows`, or for `Scores`."""
+"""A plan under way: it asks for entries by id and goes on with `Rows`, or with `RerankScores`."""
 
 SUMMARIES_SHARE = 0.25
 """Share of the tokens left by the latest message that is reserved for summaries of omitted ones (decision 0061)."""
@@ -154,7 +157,7 @@ class Candidate(NamedTuple):
     label: str = ""
     #: Whether it is external text, or was made from some.
     external: bool = False
-    #: Score of the statement it stands beside, which it is chosen with; 0 when it stands alone.
+    #: Score of the statement that it accompanies; 0 if it accompanies none.
     leader_score: float = 0.0
     #: How far it is from a message that shares a content word with the query, or its meaning, see `Ranking.distances`.
     distance: int = 0
@@ -166,9 +169,9 @@ class Candidate(NamedTuple):
 
 
 def version_of(id: str) -> int:
-    """Return the version that an id tells; 0 when it tells none."""
-    place = parse_entry_id(id)
-    return 0 if place is None else place[1]
+    """Return the version that an id contains; 0 for an id of another form."""
+    parsed = parse_entry_id(id)
+    return 0 if parsed is None else parsed[1]
 
 
 def version_in(entry: Entry | Doc) -> int:
@@ -184,106 +187,113 @@ class Choice(NamedTuple):
     rule: str
     reason: str
     #: Tokens the candidate may use when the rule is "cut" or "excerpt".
-    room: int = 0
+    max_tokens: int = 0
 
 
 def build_candidate(unit: Unit[Entry] | Unit[Doc], source: Source, frame: Frame) -> Candidate:
     """Return a unit as an unranked candidate."""
-    costs = [
-        entry.tokens + frame.cost(rendered_role(entry), entry.parts, display_name_of(entry))
-        for entry in unit.entries
-    ]
+    costs: list[int] = []
+    for entry in unit.entries:
+        framing = frame.cost(rendered_role(entry), entry.parts, display_name_of(entry))
+        costs.append(entry.tokens + framing)
     return Candidate(unit, source, tuple(costs), sum(costs))
 
 
-def append_label(one: Candidate, told: str) -> Candidate:
-    """Return a candidate of one entry that says something more beside its text; as it is when there is nothing."""
-    if not told or len(one.costs) > 1:
+def append_label(one: Candidate, label: str) -> Candidate:
+    """Return a candidate of one entry with a label beside its text; unchanged without one."""
+    if not label or len(one.costs) > 1:
         return one
     tokens = one.tokens + LABEL
-    return one._replace(label=f"{one.label} {told}".lstrip(), costs=(tokens,), tokens=tokens)
+    return one._replace(label=f"{one.label} {label}".lstrip(), costs=(tokens,), tokens=tokens)
 
 
 def choose_newest_suffix(candidates: Sequence[Candidate], budget: int) -> list[Choice]:
     """Choose the newest contiguous candidates that fit; the newest is always included, cut if necessary.
 
-    Where not all fit, summaries cover the omitted older ones, with a reserved share of the budget.
+    If not all of them fit, summaries cover the omitted older ones, with a reserved share of the budget.
     """
-    chosen: list[Choice] = []
-    left = budget
+    if not candidates:
+        return []
+    remaining = budget
+    reserved: dict[int, int] = {}
+    if sum([one.tokens for one in candidates]) > budget:
+        newest = _fit_summary_level(candidates[-1], budget)
+        candidates = [*candidates[:-1], newest]
+        reserved = _reserve_summary_tokens(candidates, budget - newest.tokens)
+        remaining -= sum(reserved.values())
+    newest = candidates[-1]
+    rule = "latest" if newest.tokens <= budget else "cut"
+    newest_choice = Choice(newest, True, rule, "the latest message is always shown", budget)
+    choices = {len(candidates) - 1: newest_choice}
+    remaining -= newest.tokens
     full = False
-    places: dict[int, int] = {}
-    if candidates and sum([one.tokens for one in candidates]) > budget:
-        last = _fit_summary_level(candidates[-1], budget)
-        candidates = [*candidates[:-1], last]
-        places = _reserve_summary_tokens(candidates, budget - last.tokens)
-        left -= sum(places.values())
-    for index, one in enumerate(reversed(candidates)):
-        if index == 0:
-            rule = "latest" if one.tokens <= budget else "cut"
-            chosen.append(Choice(one, True, rule, "the latest message is always shown", budget))
-            left -= one.tokens
-        elif places and len(candidates) - 1 - index in places:
-            chosen.append(Choice(one, True, "summary", ""))
-        elif not full and one.tokens <= left:
-            chosen.append(Choice(one, True, "window", "among the newest messages that fit"))
-            left -= one.tokens
-        elif not full:
-            full = True
-            chosen.append(Choice(one, False, "budget", f"needs {one.tokens} tokens, {max(left, 0)} are left"))
+    for index in reversed(range(len(candidates) - 1)):
+        one = candidates[index]
+        if index in reserved:
+            continue
+        if full:
+            choices[index] = Choice(one, False, "contiguous", "older than the first message that did not fit")
+        elif one.tokens <= remaining:
+            choices[index] = Choice(one, True, "window", "among the newest messages that fit")
+            remaining -= one.tokens
         else:
-            chosen.append(Choice(one, False, "contiguous", "older than the first message that did not fit"))
-    chosen.reverse()
-    for index, reserved in places.items():
-        found = chosen[index] = _choose_summary(candidates[index], reserved + max(0, left))
-        left += reserved - (min(found.candidate.tokens, found.room) if found.included else 0)
-    return chosen
+            full = True
+            reason = f"needs {one.tokens} tokens, {max(remaining, 0)} are left"
+            choices[index] = Choice(one, False, "budget", reason)
+    for index, share in reserved.items():
+        choice = _choose_summary(candidates[index], share + max(0, remaining))
+        used = min(choice.candidate.tokens, choice.max_tokens) if choice.included else 0
+        remaining += share - used
+        choices[index] = choice
+    return [choices[index] for index in range(len(candidates))]
 
 
-def _reserve_summary_tokens(candidates: Sequence[Candidate], left: int) -> dict[int, int]:
+def _reserve_summary_tokens(candidates: Sequence[Candidate], available: int) -> dict[int, int]:
     """Return the tokens reserved for each summary among some candidates, by index: those of its shortest text.
 
-    Together they have at most their share of the tokens that the latest message leaves. The longest comes first,
-    because it covers most.
+    All summaries together get at most their share of the tokens that the latest message leaves. The longest comes
+    first, because it covers most.
     """
-    places = [
-        index
-        for index, one in enumerate(candidates[:-1])
-        if one.unit.entries[0].kind is Kind.SUMMARY and _level_of(one, 0) is not None
-    ]
-    share = max(0, int(left * SUMMARIES_SHARE))
-    found: dict[int, int] = {}
-    for index in sorted(places, key=lambda index: (-candidates[index].tokens, -index)):
-        found[index] = min(share, _fit_summary_level(candidates[index], 0).tokens) if share >= LEAST else 0
-        share -= found[index]
-    return found
+    summaries = [index for index, one in enumerate(candidates[:-1]) if _level_of(one, 0) is not None]
+    summaries.sort(key=lambda index: (-candidates[index].tokens, -index))
+    share = max(0, int(available * SUMMARIES_SHARE))
+    reserved: dict[int, int] = {}
+    for index in summaries:
+        shortest = _fit_summary_level(candidates[index], 0).tokens
+        reserved[index] = min(share, shortest) if share >= LEAST else 0
+        share -= reserved[index]
+    return reserved
 
 
-def _choose_summary(one: Candidate, room: int) -> Choice:
-    """Return the choice of a summary in the longest of its texts that fits, the shortest cut when none does."""
-    found = _fit_summary_level(one, room)
+def _choose_summary(one: Candidate, budget: int) -> Choice:
+    """Return the choice of a summary in the longest of its texts that fits; the shortest, cut, if none does."""
+    fitted = _fit_summary_level(one, budget)
     whole = f"the summary of what is older, {one.tokens} tokens"
-    if found.tokens > room:
-        why = f"{whole}, {found.tokens} in its shortest text, {room} are left"
-        return Choice(found, room >= LEAST, "cut" if room >= LEAST else "budget", why, room)
-    reason = whole if found is one else f"{whole}, in a text of {found.tokens}"
-    return Choice(found, True, "summary", reason, room)
+    if fitted.tokens <= budget:
+        reason = whole if fitted is one else f"{whole}, in a text of {fitted.tokens}"
+        return Choice(fitted, True, "summary", reason, budget)
+    reason = f"{whole}, {fitted.tokens} in its shortest text, {budget} are left"
+    included = budget >= LEAST
+    return Choice(fitted, included, "cut" if included else "budget", reason, budget)
 
 
-def _level_of(one: Candidate, room: int) -> tuple[Entry, summary_levels.Level] | None:
-    """Return the summary that a candidate is, and the text of it that fits a room; None of anything else."""
+def _level_of(one: Candidate, budget: int) -> tuple[Entry, summary_levels.Level] | None:
+    """Return the summary that a candidate is, and the text of it that fits a budget; None for any other candidate."""
     entry = one.unit.entries[0]
     if entry.kind is not Kind.SUMMARY or not isinstance(entry, Entry):
         return None
-    return entry, summary_levels.choose_level(entry, room - (one.tokens - entry.tokens))
+    framing = one.tokens - entry.tokens
+    return entry, summary_levels.choose_level(entry, budget - framing)
 
 
-def _fit_summary_level(one: Candidate, room: int) -> Candidate:
-    """Return a summary in the longest of its texts that fits a room, or in the shortest; anything else as it is."""
-    found = _level_of(one, room)
-    if found is None or found[1].tokens == found[0].tokens:
+def _fit_summary_level(one: Candidate, budget: int) -> Candidate:
+    """Return a summary in the longest of its texts that fits, else in the shortest; other candidates unchanged."""
+    summary = _level_of(one, budget)
+    if summary is None:
         return one
-    entry, level = found
+    entry, level = summary
+    if level.tokens == entry.tokens:
+        return one
     tokens = one.tokens - entry.tokens + level.tokens
     return one._replace(unit=Unit((summary_levels.at_level(entry, level),)), costs=(tokens,), tokens=tokens)
 
@@ -298,12 +308,12 @@ def fit_to_budget(
     *,
     dated: bool = False,
 ) -> Steps[tuple[list[ContextItem], list[Choice]]]:
-    """Choose, write and count until the items and their joined text both fit the budget.
+    """Choose, render and count until the items and their joined text both fit the budget.
 
-    `choose` is called with a budget and called again with a smaller one when the joined text is over. Items come out
-    in the order of the choices; the one that must be shown is cut when even alone it does not fit. Entries that are
-    known by their place only are asked for once they are chosen. `trims` names messages of which only a part is shown;
-    `dated` tells of messages the day.
+    `choose` is called with a budget, and again with a smaller one while the joined text is too long. Items are in the
+    order of the choices; the one that must be shown is cut if it does not fit even alone. Entries that the index knows
+    are requested once they are chosen. `trims` names messages of which only a part is shown; `dated` adds the day to
+    messages.
     """
     if budget < LEAST_BUDGET:
         return [], [_leave_out(choice) for choice in choose(budget)]
@@ -313,29 +323,38 @@ def fit_to_budget(
         choices = choose(limit)
         if trims:
             choices = [_explain_trim(choice, trims) for choice in choices]
-        chosen = [choice for choice in choices if choice.included]
-        wanted = [
-            one.id
-            for choice in chosen
-            for one in choice.candidate.unit.entries
-            if not isinstance(one, Entry) and one.id not in rows.entries
-        ]
-        if wanted:
-            found: Rows = yield wanted
-            rows.entries.update(found.entries)
-            rows.sessions.update(found.sessions)
-            for id in trims.keys() & wanted:
+        included = [choice for choice in choices if choice.included]
+        missing = _find_missing_entries(included, rows)
+        if missing:
+            loaded: Rows = yield missing
+            rows.entries.update(loaded.entries)
+            rows.sessions.update(loaded.sessions)
+            for id in trims.keys() & missing:
                 rows.entries[id] = trim_entry(rows.entries[id], trims[id].spans)
-        items = [
-            item
-            for choice in chosen
-            for item in render_choice(choice, counter, frame, rows, query, dated=dated)
-        ]
-        together = frame.joined(items) if isinstance(frame, TextFrame) else counter.count(join_items(items))
-        over = max(together, sum([item.token_count for item in items])) - budget
-        if over <= 0 or limit < 0:
+        items: list[ContextItem] = []
+        for choice in included:
+            items += render_choice(choice, counter, frame, rows, query, dated=dated)
+        joined = _count_joined(items, counter, frame)
+        excess = max(joined, sum([item.token_count for item in items])) - budget
+        if excess <= 0 or limit < 0:
             return items, choices
-        limit = max(-1, limit - over)
+        limit = max(-1, limit - excess)
+
+
+def _count_joined(items: Sequence[ContextItem], counter: TokenCounter, frame: Frame) -> int:
+    if isinstance(frame, TextFrame):
+        return frame.count_joined(items)
+    return counter.count(join_items(items))
+
+
+def _find_missing_entries(choices: Sequence[Choice], rows: Rows) -> list[str]:
+    """Return the ids of the chosen entries that have not been read yet."""
+    return [
+        entry.id
+        for choice in choices
+        for entry in choice.candidate.unit.entries
+        if not isinstance(entry, Entry) and entry.id not in rows.entries
+    ]
 
 
 def _leave_out(choice: Choice) -> Choice:
@@ -345,8 +364,9 @@ def _leave_out(choice: Choice) -> Choice:
 
 
 def _explain_trim(choice: Choice, trims: Mapping[str, Demotion]) -> Choice:
-    """Return a choice that says that only a part of a message is shown, where that is so."""
-    if not choice.included or choice.rule != "score" or len(choice.candidate.costs) > 1:
+    """Return a choice that states that only a part of a message is shown, if that is so."""
+    is_whole_message = choice.included and choice.rule == "score" and len(choice.candidate.costs) == 1
+    if not is_whole_message:
         return choice
     demotion = trims.get(choice.candidate.unit.entries[0].id)
     if demotion is None:
@@ -355,27 +375,36 @@ def _explain_trim(choice: Choice, trims: Mapping[str, Demotion]) -> Choice:
 
 
 def trim_entry(entry: Entry, spans: Sequence[Span]) -> Entry:
-    """Return a message reduced to its still valid stretches, with marks where text was left out.
+    """Return a message reduced to its still valid spans, with marks where text is omitted.
 
-    The stretches are those of the stored text: in a redacted text they are looked up.
+    The spans are those of the stored text; for a redacted entry they are mapped to the redacted text.
     """
     if isinstance(entry, Cleared):
         if entry.privacy is Privacy.BLOCK:
             return entry
         spans = entry.moved(spans)
-    content = ""
-    end = 0
-    for start, stop in spans:
-        text = entry.content[start:stop]
-        content = (content.rstrip() + CUT).lstrip() + text.lstrip() if start > end else content + text
-        end = stop
-    if entry.content[end:].strip():
-        content = content.rstrip() + CUT.rstrip()
+    content = _join_spans(entry.content, spans)
     return replace(entry, content=content.strip(), parts=())
 
 
+def _join_spans(text: str, spans: Sequence[Span]) -> str:
+    """Join spans of a text in order, with a mark wherever text between or after them is omitted."""
+    joined = ""
+    end = 0
+    for start, stop in spans:
+        part = text[start:stop]
+        if start > end:
+            joined = (joined.rstrip() + CUT).lstrip() + part.lstrip()
+        else:
+            joined += part
+        end = stop
+    if text[end:].strip():
+        joined = joined.rstrip() + CUT.rstrip()
+    return joined
+
+
 def finish_plan(steps: Steps[T]) -> T:
-    """Return the result of a plan whose entries are all at hand."""
+    """Return the result of a plan that has all its entries and requests none."""
     try:
         next(steps)
     except StopIteration as end:
@@ -397,12 +426,13 @@ def render_choice(
     *,
     dated: bool = False,
 ) -> list[ContextItem]:
-    """Write a chosen unit as items, cut when it must be."""
+    """Render a chosen unit as items, cut if necessary."""
     one = choice.candidate
     items: list[ContextItem] = []
     for entry, cost in zip(one.unit.entries, one.costs, strict=True):
         row = entry if isinstance(entry, Entry) else rows.entries[entry.id]
-        items.append(_build_item(choice, row, cost, frame, rows.sessions.get(row.context), dated=dated))
+        session_id = rows.sessions.get(row.context)
+        items.append(_build_item(choice, row, cost, frame, session_id, dated=dated))
     if choice.rule in PARTIAL:
         items = _shorten_items(choice, items, counter, frame, query)
     return [_apply_label(items[0], one, counter, frame)] if one.label else items
@@ -411,16 +441,17 @@ def render_choice(
 def _shorten_items(
     choice: Choice, items: list[ContextItem], counter: TokenCounter, frame: Frame, query: str
 ) -> list[ContextItem]:
-    """Return the items of a unit of which only a part is shown."""
+    """Return the items of a unit that is only partly shown."""
+    budget = choice.max_tokens
     if choice.rule == "trimmed":
         (item,) = items
         tokens = counter.count(item.content) + frame.cost(item.role, (), _speaker_of_item(item))
         return [replace(item, token_count=tokens, truncated=True)]
-    if choice.rule == "excerpt" and len(items) > 1:
-        return _excerpt_group(items, choice.room, counter, frame, query)
-    if choice.rule == "excerpt":
-        return [_excerpt_item(items[0], choice.room, counter, frame, query)]
-    return cut_group(items, choice.room, counter, frame)
+    if choice.rule != "excerpt":
+        return cut_group(items, budget, counter, frame)
+    if len(items) > 1:
+        return _excerpt_group(items, budget, counter, frame, query)
+    return [_excerpt_item(items[0], budget, counter, frame, query)]
 
 
 def _apply_label(item: ContextItem, one: Candidate, counter: TokenCounter, frame: Frame) -> ContextItem:
@@ -436,64 +467,78 @@ def _excerpt_item(
     item: ContextItem, budget: int, counter: TokenCounter, frame: Frame, query: str
 ) -> ContextItem:
     """Show the sentences of an item that share the most words with the query, in their order, within a budget."""
-    asked = set(content_terms(split_words(query)))
     framing = frame.cost(item.role, (), _speaker_of_item(item))
-    found = split_records(item.content)
-    best = sorted(
-        range(len(found)),
-        key=lambda index: (
-            -len(asked.intersection(content_terms(split_words(item.content[slice(*found[index])])))),
-            index,
-        ),
-    )
-    kept: list[int] = []
+    query_terms = set(content_terms(split_words(query)))
+    spans = split_records(item.content)
+    shared: list[int] = []
+    for start, end in spans:
+        terms = content_terms(split_words(item.content[start:end]))
+        shared.append(len(query_terms.intersection(terms)))
+    best_first = sorted(range(len(spans)), key=lambda index: -shared[index])
+    chosen: list[int] = []
     content = ""
-    for index in best:
-        wider = _join_records(item.content, found, sorted([*kept, index]))
+    for index in best_first:
+        wider = _join_records(item.content, spans, sorted([*chosen, index]))
         if counter.count(wider) > budget - framing:
             break
-        kept, content = [*kept, index], wider
-    if not content:  # not even the best one fits whole
-        answer = item.content[slice(*found[best[0]])].strip() if best else ""
-        content = cut_middle(answer, budget - framing, counter)
-        if not content:
-            return replace(item, content="", parts=(), token_count=0, truncated=True)
+        chosen.append(index)
+        content = wider
+    if not content and spans:  # not even the best sentence fits whole
+        start, end = spans[best_first[0]]
+        content = cut_middle(item.content[start:end].strip(), budget - framing, counter)
+    if not content:
+        return _empty_item(item)
     tokens = counter.count(content) + framing
     return replace(item, content=content, parts=(), token_count=tokens, truncated=True)
+
+
+def _empty_item(item: ContextItem) -> ContextItem:
+    """Return an item cut to nothing, which costs nothing."""
+    return replace(item, content="", parts=(), token_count=0, truncated=True)
 
 
 def _excerpt_group(
     items: Sequence[ContextItem], budget: int, counter: TokenCounter, frame: Frame, query: str
 ) -> list[ContextItem]:
     """Show the parts of a tool call and its answers that share the most words with the query; short items whole."""
-    order = sorted(range(len(items)), key=lambda index: items[index].token_count)
-    shown = list(items)
-    left = budget
-    for waiting, index in zip(range(len(items), 0, -1), order, strict=True):
+    rendered = list(items)
+    shortest_first = sorted(range(len(items)), key=lambda index: items[index].token_count)
+    remaining = budget
+    for number, index in enumerate(shortest_first):
         item = items[index]
-        if item.token_count > left // waiting:
-            excerpt = _excerpt_item(item, left // waiting, counter, frame, query)
+        share = remaining // (len(items) - number)
+        if item.token_count > share:
+            excerpt = _excerpt_item(item, share, counter, frame, query)
             item = _restore_result_part(excerpt, item) if item.role is Role.TOOL else excerpt
-        shown[index] = item
-        left -= item.token_count
-    return shown if left >= 0 else cut_group(shown, budget, counter, frame)
+        rendered[index] = item
+        remaining -= item.token_count
+    return rendered if remaining >= 0 else cut_group(rendered, budget, counter, frame)
 
 
 def _restore_result_part(item: ContextItem, whole: ContextItem) -> ContextItem:
     """Restore a cut item as a tool result, so that the call it answers is still known."""
-    parts = tuple(
-        [replace(part, output=item.content) for part in whole.parts if isinstance(part, ToolResult)][:1]
-    )
-    return replace(item, parts=parts)
+    for part in whole.parts:
+        if isinstance(part, ToolResult):
+            return replace(item, parts=(replace(part, output=item.content),))
+    return replace(item, parts=())
 
 
-def _join_records(content: str, found: Sequence[tuple[int, int]], kept: Sequence[int]) -> str:
-    written = ""
-    for place, index in enumerate(kept):
-        text = content[slice(*found[index])]
-        gap = index != (kept[place - 1] + 1 if place else 0)
-        written = (written.rstrip() + CUT).lstrip() + text.lstrip() if gap else written + text
-    return written.rstrip() + (CUT.rstrip() if kept and kept[-1] != len(found) - 1 else "")
+def _join_records(content: str, spans: Sequence[tuple[int, int]], chosen: Sequence[int]) -> str:
+    """Join records in order, with a mark wherever records before, between or after them are omitted."""
+    text = ""
+    next_index = 0
+    for index in chosen:
+        start, end = spans[index]
+        record = content[start:end]
+        if index == next_index:
+            text += record
+        else:
+            text = (text.rstrip() + CUT).lstrip() + record.lstrip()
+        next_index = index + 1
+    text = text.rstrip()
+    if chosen and next_index < len(spans):
+        text += CUT.rstrip()
+    return text
 
 
 def _build_item(
@@ -506,7 +551,8 @@ def _build_item(
         redaction = entry.redaction
         tokens = entry.tokens + frame.cost(role, entry.parts, display_name_of(entry))
     # The day on which a fact or a summary was written is not the day of its content.
-    if dated and one.source is not Source.FACT and resolve_speaker(entry.actor, role) is not None:
+    has_day = one.source is not Source.FACT and resolve_speaker(entry.actor, role) is not None
+    if dated and has_day:
         day = entry.created_at.astimezone(UTC).date().isoformat()
     return ContextItem(
         id=entry.id,
@@ -537,23 +583,31 @@ def cut_group(
 ) -> list[ContextItem]:
     """Cut the items of one unit to a budget: the longest to an equal length, results and arguments of calls alike.
 
-    A unit that does not fit even so stays as empty items that cost nothing: it is still whole, and flagged.
+    A unit that still does not fit becomes empty items that cost nothing: it stays whole, and is flagged.
     """
     level = find_level([item.token_count for item in items], budget)
-    found = [item if item.token_count <= level else _cut_part(item, level, counter, frame) for item in items]
-    over = sum(item.token_count for item in found) - budget
-    for index in sorted(range(len(found)), key=lambda index: -found[index].token_count):
-        item = found[index]
-        if over > 0 and (item.role is Role.TOOL or len(items) == 1):
-            shorter = _cut_item(item, max(0, item.token_count - over), counter, frame)
-            over -= item.token_count - shorter.token_count
-            found[index] = shorter
-    if over > 0 or (len(items) > 1 and not all(item.content or item.parts for item in found)):
-        return [replace(item, content="", parts=(), token_count=0, truncated=True) for item in items]
-    return found
+    cut = [_cut_part(item, level, counter, frame) for item in items]
+    excess = sum(item.token_count for item in cut) - budget
+    longest_first = sorted(range(len(cut)), key=lambda index: -cut[index].token_count)
+    for index in longest_first:
+        item = cut[index]
+        can_shrink = item.role is Role.TOOL or len(items) == 1
+        if excess > 0 and can_shrink:
+            cut[index] = _cut_item(item, max(0, item.token_count - excess), counter, frame)
+            excess -= item.token_count - cut[index].token_count
+    has_empty_member = len(items) > 1 and any(_is_empty(item) for item in cut)
+    if excess > 0 or has_empty_member:
+        return [_empty_item(item) for item in items]
+    return cut
+
+
+def _is_empty(item: ContextItem) -> bool:
+    return not item.content and not item.parts
 
 
 def _cut_part(item: ContextItem, budget: int, counter: TokenCounter, frame: Frame) -> ContextItem:
+    if item.token_count <= budget:
+        return item
     if any(isinstance(part, ToolCall) for part in item.parts):
         return _cut_arguments(item, budget, counter, frame)
     return _cut_item(item, budget, counter, frame)
@@ -561,33 +615,36 @@ def _cut_part(item: ContextItem, budget: int, counter: TokenCounter, frame: Fram
 
 def _cut_item(item: ContextItem, budget: int, counter: TokenCounter, frame: Frame) -> ContextItem:
     results = [part for part in item.parts if isinstance(part, ToolResult)]
-    parts: tuple[Part, ...] = tuple(replace(part, output="") for part in results)
+    parts: tuple[Part, ...] = tuple([replace(part, output="") for part in results])
     framing = frame.cost(item.role, parts, _speaker_of_item(item))
+    content_budget = budget - framing
     content = ""
-    if budget > framing and results:
-        content = condense_output(item.content, budget - framing, counter, entry=item.id)
-    elif budget > framing:
-        content = cut_middle(item.content, budget - framing, counter)
-    if not content and framing > budget:
-        return replace(item, content="", parts=(), token_count=0, truncated=True)
+    if content_budget > 0 and results:
+        content = condense_output(item.content, content_budget, counter, entry=item.id)
+    elif content_budget > 0:
+        content = cut_middle(item.content, content_budget, counter)
+    if not content and content_budget < 0:
+        return _empty_item(item)
     if results:
         parts = (replace(results[0], output=content), *parts[1:])
-    tokens = counter.count(content) + framing if content else (framing if parts else 0)
+    tokens = 0
+    if content or parts:
+        tokens = framing + (counter.count(content) if content else 0)
     return replace(item, content=content, parts=parts, token_count=tokens, truncated=True)
 
 
 def _cut_arguments(item: ContextItem, budget: int, counter: TokenCounter, frame: Frame) -> ContextItem:
-    """Return an item whose calls have shorter arguments, inside valid JSON; itself when that does not help."""
+    """Return an item whose calls have shorter arguments, inside valid JSON; unchanged if that does not help."""
     costs = [counter.count(part.arguments) for part in item.parts if isinstance(part, ToolCall)]
-    most = max(1, find_level(costs, sum(costs) - (item.token_count - budget)))
+    excess = item.token_count - budget
+    level = max(1, find_level(costs, sum(costs) - excess))
     content = item.content
     parts: list[Part] = []
     for part in item.parts:
         if isinstance(part, ToolCall):
-            shorter = replace(part, arguments=condense_arguments(part.arguments, most, counter))
-            said = f"{part.name}({part.arguments})"
-            content = content.replace(said, f"{part.name}({shorter.arguments})", 1)
-            part = shorter
+            rendered = f"{part.name}({part.arguments})"
+            part = replace(part, arguments=condense_arguments(part.arguments, level, counter))
+            content = content.replace(rendered, f"{part.name}({part.arguments})", 1)
         parts.append(part)
     tokens = counter.count(content) + frame.cost(item.role, parts, _speaker_of_item(item))
     if tokens >= item.token_count:
@@ -596,29 +653,24 @@ def _cut_arguments(item: ContextItem, budget: int, counter: TokenCounter, frame:
 
 
 def cut_middle(text: str, budget: int, counter: TokenCounter) -> str:
-    """Return the longest head and tail of a text, joined by a mark, that fit a budget; "" when nothing fits.
+    """Return the longest head and tail of a text, joined by a mark, that fit a budget; "" if nothing fits.
 
-    Two thirds of the kept text is head. The longest such text is found by bisection, so it ends on token boundaries.
+    The head has two thirds of the kept characters. Their number is found by bisection.
     """
 
-    def at(kept: int) -> str:
-        tail = kept // 3
-        return text[: kept - tail] + CUT + (text[-tail:] if tail else "")
+    def cut_to(size: int) -> str:
+        tail = size // 3
+        return text[: size - tail] + CUT + text[len(text) - tail :]
+
+    def fits(size: int) -> bool:
+        return counter.count(cut_to(size)) <= budget
 
     if budget <= 0:
         return ""
-    if len(text) <= 16 * budget and counter.count(text) <= budget:
+    if len(text) <= 16 * budget and counter.count(text) <= budget:  # a far longer text is not counted
         return text
-    low, high = 0, min(len(text), 4)
-    while high < len(text) and counter.count(at(high)) <= budget:
-        low, high = high, min(len(text), high * 2)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if counter.count(at(middle)) <= budget:
-            low = middle
-        else:
-            high = middle - 1
-    return at(low) if low and counter.count(at(low)) <= budget else ""
+    size = bisect_largest(len(text), fits)
+    return cut_to(size) if size else ""
 
 
 def build_choice_ledger(
@@ -628,40 +680,44 @@ def build_choice_ledger(
     others: Others | None = None,
     certainty: Callable[[], Certainty] = lambda: UNSURE,
 ) -> Ledger:
-    """Write down, when asked, every choice and every entry that was no candidate; `others` answers for the rest."""
+    """Build the ledger of a plan, which explains every entry on demand; `others` explains those without a choice."""
 
-    def write() -> dict[str, Verdict]:
-        verdicts = {
-            entry.id: Verdict(
-                id=entry.id,
-                version=entry.version,
-                included=False,
-                rule="hidden",
-                tokens=entry.tokens,
-                reason=reason,
-            )
-            for entry, reason in hidden
-        }
+    def explain() -> dict[str, Verdict]:
+        verdicts = {entry.id: build_rejection(entry, "hidden", reason) for entry, reason in hidden}
         for choice in choices:
-            one = choice.candidate
-            for entry in one.unit.entries:
-                verdicts[entry.id] = Verdict(
-                    id=entry.id,
-                    version=version_in(entry),
-                    included=choice.included,
-                    rule=choice.rule,
-                    source=one.source,
-                    relevance=one.relevance,
-                    boost=one.boost,
-                    score=one.score,
-                    parts=one.parts(),
-                    tokens=one.tokens,
-                    reason=choice.reason,
-                )
+            verdicts.update(_explain_choice(choice))
         return verdicts
 
     omitted = sum([len(choice.candidate.costs) for choice in choices if not choice.included])
-    return Ledger(write, tuple(warnings), others, omitted=omitted + len(hidden), certainty=certainty)
+    return Ledger(explain, tuple(warnings), others, omitted=omitted + len(hidden), certainty=certainty)
+
+
+def build_rejection(entry: Entry | Doc, rule: str, reason: str) -> Verdict:
+    """Return the verdict on an entry that was no candidate."""
+    version = version_in(entry)
+    return Verdict(
+        id=entry.id, version=version, included=False, rule=rule, tokens=entry.tokens, reason=reason
+    )
+
+
+def _explain_choice(choice: Choice) -> Iterator[tuple[str, Verdict]]:
+    """Yield the verdict on each entry of a choice, by id."""
+    one = choice.candidate
+    for entry in one.unit.entries:
+        verdict = Verdict(
+            id=entry.id,
+            version=version_in(entry),
+            included=choice.included,
+            rule=choice.rule,
+            source=one.source,
+            relevance=one.relevance,
+            boost=one.boost,
+            score=one.score,
+            parts=one.parts(),
+            tokens=one.tokens,
+            reason=choice.reason,
+        )
+        yield entry.id, verdict
 
 
 def media_tokens(parts: Sequence[Part]) -> int:

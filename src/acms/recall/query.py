@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import pairwise
 
 from acms.recall.index import Floats
 from acms.text.tokenizer import (
     find_names,
+    function_terms,
     primary_term,
     remove_function_words,
     searchable_terms,
@@ -20,12 +22,12 @@ from acms.text.tokenizer import (
 
 @dataclass(frozen=True, slots=True)
 class QueryWord:
-    """A word of a query, with all terms that stand for it: a message that holds any of them holds the word."""
+    """A word of a query with its terms: a message that holds any of them holds the word."""
 
     terms: tuple[int, ...]
     #: Whether it is part of the name of a speaker.
     is_name: bool = False
-    #: Markers that it names: what carries one of them holds the word.
+    #: Markers that it names: an entry that carries one of them holds the word.
     markers: tuple[str, ...] = ()
 
 
@@ -35,7 +37,7 @@ class Query:
 
     words: tuple[QueryWord, ...]
     #: Of each name in it, a path, an amount, "roll back" as one word: the terms of its own words, and those under which
-    #: the index may know it beside them.
+    #: the index may also know it.
     names: tuple[tuple[frozenset[int], tuple[int, ...]], ...] = ()
     space: str | None = None
     vector: Floats | None = None
@@ -49,14 +51,17 @@ class Query:
 
         Words of such a name that the log does not hold are left out: they would only make every answer look worse.
         """
-        found = {word.terms[0]: word for word in self.words}
-        for own, also in self.names:
-            known = [number for number in also if holds(number)]
-            for number in own if known else ():
-                if number in found and not any(map(holds, found[number].terms)):
-                    del found[number]
-            found.update({number: QueryWord((number,)) for number in known if number not in found})
-        return replace(self, words=tuple(found.values()), names=())
+        words = {word.terms[0]: word for word in self.words}
+        for own_terms, name_terms in self.names:
+            known = [term for term in name_terms if holds(term)]
+            if not known:
+                continue
+            for term in own_terms:
+                if term in words and not any(map(holds, words[term].terms)):
+                    del words[term]
+            for term in known:
+                words.setdefault(term, QueryWord((term,)))
+        return replace(self, words=tuple(words.values()), names=())
 
 
 def parse_query(
@@ -73,50 +78,76 @@ def parse_query(
     Function words of English are left out unless there are no others; those of other languages weigh little, as they
     are in most messages.
     """
-    everything = split_words(text)
-    said = remove_function_words(everything)
-    named = {speaker: frozenset(searchable_terms(speaker)) for speaker in speakers}
-    variants = variant_terms(everything)
-    found: dict[int, QueryWord] = {}
-    asked: set[int] = set()
-    for word in dict.fromkeys(said):
-        number = primary_term(word)
-        if number in found:
-            continue
-        asked.add(number)
-        is_name = any(number in terms for terms in named.values())
-        found[number] = QueryWord(
-            (number, *variants[word]),
-            is_name=is_name,
-            markers=tuple(marker for own, marker in markers if own == number),
-        )
-    also = [
-        (frozenset(map(primary_term, split_words(name.said))), name.also)
-        for name in find_names(text)
-        if len(name.said) > 1
-    ]
-    also += [(frozenset[int](), (primary_term(f"{one}{other}"),)) for one, other in pairwise(everything)]
+    all_words = split_words(text)
+    variants = variant_terms(all_words)
+    speaker_terms = {speaker: frozenset(searchable_terms(speaker)) for speaker in speakers}
+    name_terms = frozenset[int]().union(*speaker_terms.values())
+    words: dict[int, QueryWord] = {}
+    for word in remove_function_words(all_words):
+        term = primary_term(word)
+        if term not in words:
+            named_markers = tuple([marker for marker_term, marker in markers if marker_term == term])
+            words[term] = QueryWord((term, *variants[word]), term in name_terms, named_markers)
+    names: list[tuple[frozenset[int], tuple[int, ...]]] = []
+    for name in find_names(text):
+        if len(name.text) > 1:
+            names.append((frozenset(map(primary_term, split_words(name.text))), name.also))
+    for first, second in pairwise(all_words):  # "roll back" may be one word in the log
+        names.append((frozenset(), (primary_term(first + second),)))
     return Query(
-        words=tuple(found.values()),
-        names=tuple(also),
+        words=tuple(words.values()),
+        names=tuple(names),
         space=space,
         vector=vector,
-        speakers=frozenset(speaker for speaker, terms in named.items() if not asked.isdisjoint(terms)),
+        speakers=frozenset(name for name, terms in speaker_terms.items() if not terms.isdisjoint(words)),
         marker_weights=marker_weights or {},
     )
 
 
 def remove_speakers(text: str, speakers: Iterable[str]) -> str:
-    """Return a question without the names of speakers; whole when nothing else is asked.
+    """Return a question without the names of speakers; whole if nothing else is asked.
 
-    The text that is embedded of every message names its speaker, so with a name a question would be nearest to
-    whatever that one says; that a speaker is named counts already.
+    The embedded text of every message names its speaker, so with a name a question would be nearest to anything that
+    this speaker says; that a speaker is named counts already.
     """
-    named = frozenset[int]().union(*(searchable_terms(speaker) for speaker in speakers))
-    if not any(primary_term(word) in named for word in split_words(text)):
+    name_terms = frozenset[int]().union(*(searchable_terms(speaker) for speaker in speakers))
+    if not any(primary_term(word) in name_terms for word in split_words(text)):
         return text
-    rest = _NAME.sub(lambda found: "" if primary_term(found[1].lower()) in named else found[0], text)
+
+    def remove_name(match: re.Match[str]) -> str:
+        return "" if primary_term(match[1].lower()) in name_terms else match[0]
+
+    rest = _NAME.sub(remove_name, text)
     return " ".join(rest.split()) if split_words(rest) else text
 
 
 _NAME = re.compile(r"(\w+)(?:['\u2019]s\b)?")
+
+_COURTESIES = """
+    hi hey hello bye goodbye ciao hola hallo salut bonjour morning evening night thanks thank thx merci gracias danke
+    grazie obrigado obrigada please sorry welcome cheers ok okay yes yeah yep yup no nope sure right alright great good
+    nice fine cool perfect awesome wow lol haha hmm well continue go see later noted understood ja nein oui non si sí
+    não sim bitte gern gut bien bueno bom
+"""
+
+
+@lru_cache(maxsize=1)
+def contentless_terms() -> frozenset[int]:
+    """Return the primary terms of words that ask nothing: function words of English, and courtesies."""
+    return function_terms() | frozenset(map(primary_term, _COURTESIES.split()))
+
+
+def find_content_words(query: Query) -> list[int]:
+    """Return the indexes of the content words of a query; none for a greeting or an acknowledgment.
+
+    A courtesy counts like any other word if other content words are present: "the right night".
+    """
+    function = function_terms()
+    content = [
+        index for index, word in enumerate(query.words) if word.is_name or word.terms[0] not in function
+    ]
+    for index in content:
+        word = query.words[index]
+        if word.is_name or word.terms[0] not in contentless_terms():
+            return content
+    return []

@@ -1,4 +1,4 @@
-"""Rebuild the derived rows of a log: cards, and the vectors of an embedder, wherever they are kept.
+"""Rebuild the derived rows of a log: index records, and the vectors of an embedder, wherever they are kept.
 
 A log can be read without them; they are needed to rank it as well and as fast as possible. Only rows that are missing
 or disagree with the log are written, so an interrupted call is continued by the same call.
@@ -16,17 +16,13 @@ from acms.model import Context, ContextQuery, Derived, Entry, Kind, Privacy, Sta
 from acms.ports import Embedder, Progress, StorageBackend
 from acms.recall.embeddings import BATCH, Embedding
 from acms.storage.wrapper import WrapperStorage
-from acms.text import index_record as cards
+from acms.text import index_record
 
 __all__ = ["Reindexed", "VectorHome", "reindex"]
 
-PAGE = 256
-"""Entries read at a time."""
-ALONE = 2
-"""Texts that may be refused in a row before it is not a matter of the texts."""
 
-_Parts: TypeAlias = Mapping[int, tuple[int, int, int]]
-"""Of an entry's vectors by part: first and last character, and length in bytes."""
+_Parts: TypeAlias = dict[int, tuple[int, int, int]]
+"""The vectors of an entry by part: first and last character, and length in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +32,11 @@ class Reindexed:
     contexts: int = 0
     #: Entries that were looked at, each once although several forks may read it.
     entries: int = 0
-    #: Cards that were missing or disagreed with the log.
+    #: Index records that were missing or disagreed with the log.
     cards: int = 0
     #: Vectors that were missing or disagreed with the log.
     vectors: int = 0
-    #: Vectors that went from the store to the place where vectors are kept.
+    #: Vectors that were moved from the log to the store of vectors.
     moved: int = 0
     #: Vectors of erased entries that were still kept there.
     pruned: int = 0
@@ -50,7 +46,7 @@ class Reindexed:
 
 @runtime_checkable
 class VectorHome(Protocol):
-    """A place beside a store where vectors are kept."""
+    """A store of vectors that is separate from the log."""
 
     async def adopt(self, context: str, space: str) -> int:
         """Take over the vectors of a log that lie in the store; return how many."""
@@ -71,52 +67,60 @@ async def reindex(
 ) -> Reindexed:
     """Rebuild the derived rows of a context, or of every live one, so that they agree with the log.
 
-    Without an embedder only cards are rebuilt. Entries that may not be sent to it, by their own mode or by `privacy`,
-    the mode of the configuration, are not sent and lose their vectors. `ProviderError` is raised when the embedder
-    fails; rows written until then stay stored.
+    Without an embedder only index records are rebuilt. Entries that may not be sent to it, by their own mode or by
+    `privacy`, the mode of the configuration, are not sent and lose their vectors. `ProviderError` is raised if the
+    embedder fails; rows written until then stay stored.
     """
-    work = _Work(storage, None if embedder is None else Embedding(storage, embedder, privacy))
-    home: StorageBackend | None = storage
-    while home is not None and not isinstance(home, VectorHome):
-        home = home.inner if isinstance(home, WrapperStorage) else None
+    embedding = None if embedder is None else Embedding(storage, embedder, privacy)
+    reindexer = _Reindexer(storage, embedding)
+    done = reindexer.done
+    home = _find_vector_home(storage)
     plan = await _plan_ranges(storage, context)
     total = sum(high - low + 1 for _, ranges in plan for low, high in ranges)
     for id, ranges in plan:
         try:
-            if home is not None and work.embedding is not None:
-                work.done["moved"] += await home.adopt(id, work.embedding.space)
+            if home is not None and embedding is not None:
+                done["moved"] += await home.adopt(id, embedding.space)
             for low, high in ranges:
-                await work.run(id, low, high, lambda: progress(work.done["entries"], total))
+                await reindexer.run(id, low, high, lambda: progress(done["entries"], total))
         except SessionNotFoundError:
             if context is not None:
                 raise
             continue  # deleted meanwhile
-        work.done["contexts"] += 1
+        done["contexts"] += 1
     if home is not None:
-        work.done["pruned"] = await home.prune()
-    return Reindexed(**work.done)
+        done["pruned"] = await home.prune()
+    return Reindexed(**done)
+
+
+def _find_vector_home(storage: StorageBackend) -> VectorHome | None:
+    """Return the wrapper of a store that keeps its vectors elsewhere, if there is one."""
+    while not isinstance(storage, VectorHome):
+        if not isinstance(storage, WrapperStorage):
+            return None
+        storage = storage.inner
+    return storage
 
 
 async def _plan_ranges(
     storage: StorageBackend, context: str | None
 ) -> list[tuple[str, list[tuple[int, int]]]]:
     """Return the version ranges to process per context; versions shared by forks are included once."""
-    found = (
-        [one async for one in _iterate_contexts(storage)]
-        if context is None
-        else [await storage.context(context)]
-    )
-    through: dict[str, int] = {}
+    if context is None:
+        contexts = [found async for found in _iterate_contexts(storage)]
+    else:
+        contexts = [await storage.context(context)]
+    planned_up_to: dict[str, int] = {}
     plan: list[tuple[str, list[tuple[int, int]]]] = []
-    for one in found:
+    for one in contexts:
         first = 1
         ranges: list[tuple[int, int]] = []
         head = await storage.head(one.id)
         for owner, last in (*one.lineage, (one.id, head.version)):
-            low = max(first, through.get(owner, 0) + 1)
+            low = max(first, planned_up_to.get(owner, 0) + 1)
             if low <= last:
                 ranges.append((low, last))
-                through[owner] = last
+                planned_up_to[owner] = last
             first = last + 1
         plan.append((one.id, ranges))
     return plan
@@ -126,83 +130,99 @@ async def _iterate_contexts(storage: StorageBackend) -> AsyncIterator[Context]:
     after: str | None = None
     while True:
         page = await storage.contexts(ContextQuery(after=after, limit=500))
-        for one in page.items:
-            yield one
+        for context in page.items:
+            yield context
         after = page.next_after
         if after is None:
             return
 
 
 @dataclass(slots=True)
-class _Work:
+class _Reindexer:
     storage: StorageBackend
     embedding: Embedding | None
     done: Counter[str] = field(default_factory=Counter[str])
 
-    async def run(self, context: str, low: int, high: int, tell: Callable[[], None]) -> None:
-        """Go through some versions of a context."""
-        written = {row.version: row.data for row in await self.storage.derived(context, cards.SPACE, at=high)}
-        known: dict[int, dict[int, tuple[int, int, int]]] = {}
-        if self.embedding is not None:
-            for row in await self.storage.derived(context, self.embedding.space, at=high):
-                if row.data or row.part == 0:
-                    known.setdefault(row.version, {})[row.part] = row.start, row.end, len(row.data)
+    async def run(self, context: str, low: int, high: int, report: Callable[[], None]) -> None:
+        """Process some versions of a context."""
+        records = {
+            row.version: row.data for row in await self.storage.derived(context, index_record.SPACE, at=high)
+        }
+        parts = {} if self.embedding is None else await self._load_parts(context, self.embedding, high)
         drafts: list[tuple[int, Entry]] = []
         while low <= high:
-            entries = await self.storage.read(context, after=low - 1, before=min(low + PAGE, high + 1))
-            await self._cards(context, [entry for entry in entries if entry.state is State.LIVE], written)
-            for entry in entries:
-                if self.embedding is not None and self._lacks(entry, known.get(entry.version, {})):
-                    drafts.append((entry.version, entry))
-                    if len(drafts) == BATCH:
-                        await self._embed(context, drafts, known)
-                        drafts = []
+            end = min(low + 256, high + 1)  # so many entries at a time
+            entries = await self.storage.read(context, after=low - 1, before=end)
+            live = [entry for entry in entries if entry.state is State.LIVE]
+            await self._write_records(context, live, records)
+            if self.embedding is not None:
+                for entry in live:
+                    if self._lacks_vectors(entry, self.embedding, parts.get(entry.version, {})):
+                        drafts.append((entry.version, entry))
+                while len(drafts) >= BATCH:
+                    await self._write_vectors(context, self.embedding, drafts[:BATCH], parts)
+                    drafts = drafts[BATCH:]
             low += len(entries)
             self.done["entries"] += len(entries)
-            tell()
-        if drafts:
-            await self._embed(context, drafts, known)
+            report()
+        if self.embedding is not None and drafts:
+            await self._write_vectors(context, self.embedding, drafts, parts)
 
-    async def _cards(self, context: str, entries: Sequence[Entry], written: Mapping[int, bytes]) -> None:
+    async def _load_parts(self, context: str, embedding: Embedding, high: int) -> dict[int, _Parts]:
+        """Return the stored vectors of a context, by version and part."""
+        parts: dict[int, _Parts] = {}
+        for row in await self.storage.derived(context, embedding.space, at=high):
+            if row.data or row.part == 0:
+                parts.setdefault(row.version, {})[row.part] = row.start, row.end, len(row.data)
+        return parts
+
+    async def _write_records(
+        self, context: str, entries: Sequence[Entry], stored: Mapping[int, bytes]
+    ) -> None:
         rows: list[Derived] = []
         for entry in entries:
-            card = cards.encode_index_record(entry, entry.id.rsplit("_", 1)[-1])
-            if written.get(entry.version) != card:
-                rows.append(Derived(version=entry.version, space=cards.SPACE, data=card))
+            record = index_record.encode_index_record(entry, entry.id.rsplit("_", 1)[-1])
+            if stored.get(entry.version) != record:
+                rows.append(Derived(version=entry.version, space=index_record.SPACE, data=record))
         if rows:
             self.done["cards"] += await self.storage.put_derived(context, rows)
 
-    def _lacks(self, entry: Entry, known: _Parts) -> bool:
-        assert self.embedding is not None
-        said = entry.kind in (Kind.MESSAGE, Kind.FACT, Kind.SUMMARY) and entry.content
-        if entry.state is not State.LIVE or not said:
+    def _lacks_vectors(self, entry: Entry, embedding: Embedding, stored: _Parts) -> bool:
+        """Return whether the stored vectors of an entry are not those that it should have."""
+        has_text = entry.kind in (Kind.MESSAGE, Kind.FACT, Kind.SUMMARY) and entry.content
+        if not has_text:
             return False
-        size = 2 * self.embedding.dimension
-        parts = {
-            part: (passage.start, passage.end, size)
-            for part, passage in enumerate(self.embedding.passages(entry))
-        } or {0: (0, 0, 0)}
-        return parts != known
+        size = 2 * embedding.dimension
+        expected: _Parts = {}
+        for part, passage in enumerate(embedding.passages(entry)):
+            expected[part] = passage.start, passage.end, size
+        if not expected:
+            expected[0] = 0, 0, 0  # an empty row marks an entry with nothing to embed
+        return expected != stored
 
-    async def _embed(
-        self, context: str, drafts: Sequence[tuple[int, Entry]], known: Mapping[int, _Parts]
+    async def _write_vectors(
+        self,
+        context: str,
+        embedding: Embedding,
+        drafts: Sequence[tuple[int, Entry]],
+        stored: Mapping[int, _Parts],
     ) -> None:
-        assert self.embedding is not None
-        rows = await self.embedding.possible(drafts)
-        if not rows and len(drafts) > ALONE:
+        rows = await embedding.embed_accepted(drafts)
+        if (
+            not rows and len(drafts) > 2
+        ):  # one or two texts may be refused; more are a failure of the embedder
             raise ProviderError(
                 f"the embedder refused {len(drafts)} texts in a row",
-                provider=self.embedding.space,
+                provider=embedding.space,
                 retryable=True,
                 options=("the same call goes on where this one stopped",),
             )
-        self.done["left"] += len({version for version, _ in drafts} - {row.version for row in rows})
-        made = {(row.version, row.part) for row in rows}
-        emptied = [
-            Derived(version=version, space=self.embedding.space, part=part, data=b"")
-            for version in {row.version for row in rows}
-            for part in known.get(version, ())
-            if (version, part) not in made
-        ]
+        written = {(row.version, row.part) for row in rows}
+        versions = {row.version for row in rows}
+        self.done["left"] += len({version for version, _ in drafts} - versions)
+        for version in versions:
+            for part in stored.get(version, ()):
+                if (version, part) not in written:
+                    rows.append(Derived(version=version, space=embedding.space, part=part, data=b""))
         if rows:
-            self.done["vectors"] += await self.storage.put_derived(context, [*rows, *emptied])
+            self.done["vectors"] += await self.storage.put_derived(context, rows)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from dataclasses import field as given
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from acms.log.in_force import NONE, Stale
 from acms.log.validity import UNLABELLED, Labels, Period
@@ -14,7 +13,7 @@ from acms.ports import Frame, StorageBackend, TokenCounter
 from acms.privacy.stage import OPEN, Stage
 
 if TYPE_CHECKING:  # they bring numpy: loaded by the first recall
-    from acms.recall.corpus import Field
+    from acms.recall.corpus import Corpus
     from acms.recall.embeddings import Embedding
     from acms.recall.filters import Where
     from acms.recall.index_cache import Indexes
@@ -24,10 +23,10 @@ if TYPE_CHECKING:  # they bring numpy: loaded by the first recall
 
 
 def parse_filter(given: object) -> Where | None:
-    """Return a filter as callers write it, see `Where.of`."""
+    """Return a filter as callers write it, see `Where.parse`."""
     from acms.recall.filters import Where
 
-    return Where.of(given)
+    return Where.parse(given)
 
 
 Markers: TypeAlias = tuple[tuple[int, str], ...]
@@ -87,22 +86,35 @@ class Reader:
     namespaces: Namespaces | None = None
 
 
+class IndexedLog(NamedTuple):
+    """The active entries of a log, or of all sessions of a namespace, as one reader sees them."""
+
+    corpus: Corpus
+    #: Messages with outdated statements.
+    stale: Stale
+    #: The validity periods of the active facts, and of messages and summaries with a label, by version.
+    times: Mapping[int, Period]
+    version: int = 0
+    #: Number of entries of the log, at its head, that are not messages.
+    made: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Ranked:
     """A log at a version, ranked for a query."""
 
     context: str
     version: int
-    field: Field
+    corpus: Corpus
     ranking: Ranking
     #: Messages with outdated statements.
     stale: Stale = NONE
     #: Number of its entries, at its head, that are not messages.
     made: int = 0
-    #: Its facts in force, by version, and when each of them is so; beside them messages and summaries with a label.
-    times: Mapping[int, Period] = given(default_factory=dict[int, Period])
+    #: The validity periods of its active facts, and of messages and summaries with a label, by version.
+    times: Mapping[int, Period] = field(default_factory=dict[int, Period])
     warnings: tuple[str, ...] = ()
 
     def labels(self, moment: datetime | None) -> Labels:
         """Return the labels of its messages and summaries at a moment; None means the time of the last write."""
-        return Labels(self.times, moment or self.field.newest) if self.times else UNLABELLED
+        return Labels(self.times, moment or self.corpus.newest) if self.times else UNLABELLED

@@ -10,78 +10,65 @@ their positions.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean, pstdev
 
 from acms.log.in_force import Demotion, rendered_role
 from acms.model import Entry, Kind, Privacy
 from acms.prompt_types import prefix_speaker
-from acms.recall.candidates import Offer
-from acms.recall.planner import Candidate, Pairs, Rows, Scores, Steps, trim_entry
+from acms.recall.candidates import CandidateSet
+from acms.recall.planner import Candidate, Pairs, RerankScores, Rows, Steps, trim_entry
+from acms.recall.request import Recall
 from acms.recall.selection import best_first, move_external_last
 
 SIGNAL = "rerank"
 """Name of its score among the parts of a relevance."""
 SHARE = 1 / 3
-"""Of a reranker in a score: it is one signal beside words and meaning. Half makes LoCoMo worse by 2 points of R@10."""
-LEAST_SCORE = 1e-6
-"""Of what a reranker was asked about, at least: a score of 0 says that nothing in it answers."""
+"""Share of a reranker in a score: it is a third signal. Half makes LoCoMo worse by 2 points of R@10."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reranked:
-    """The question to a reranker, and limits that hold whatever it answers."""
-
-    query: str
-    #: Candidates it is asked about, at most.
-    most: int
-    #: Share of these candidates that external text has while other text is left out.
-    external_share: float
-
-
-def rerank_candidates(offered: Offer, asked: Reranked, warnings: list[str]) -> Steps[Offer]:
+def rerank_candidates(offered: CandidateSet, asked: Recall, warnings: list[str]) -> Steps[CandidateSet]:
     """Let a reranker score the best candidates of the past; why it did not is added to `warnings`.
 
-    The order of these candidates changes, and nothing else. Without an answer all stays as it was. Of blocked messages
-    nothing is shown to it.
+    Only the order of these candidates changes. Without an answer nothing changes. Blocked messages are not sent.
     """
-    order = sorted(range(len(offered.past)), key=lambda index: best_first(offered.past[index]))
-    external = [index for index in order if offered.past[index].external]
-    order = move_external_last(order, external, int(asked.most * asked.external_share))[: asked.most]
-    entries = [entry for index in order for entry in offered.past[index].unit.entries]
-    known = {entry.id: entry for entry in entries if isinstance(entry, Entry)}
-    wanted = [entry.id for entry in entries if entry.id not in known]
-    rows: Mapping[str, Entry] = known
-    if wanted:
-        found: Rows = yield wanted
-        rows = {**known, **found.entries}
-    texts = {
-        index: text
-        for index in order
-        if (text := _text_of_candidate(offered.past[index], rows, offered.trims))
-    }
     past = list(offered.past)
-    if texts:
-        scores: Scores = yield Pairs(asked.query, tuple(texts.values()))
-        if scores.warning:
-            warnings.append(scores.warning)
-        else:
-            asked_about = list(texts)
-            fused = fuse_scores([past[index].score for index in asked_about], scores.values)
-            moved = {past[index].score: score for index, score in zip(asked_about, fused, strict=True)}
-            for index, value, score in zip(asked_about, scores.values, fused, strict=True):
-                past[index] = _apply_score(past[index], value, score)
-            past = [_follow_leader(one, moved) for one in past]
-    return replace(offered, past=past)
+    best = _find_best(past, asked.rerank, int(asked.rerank * asked.external_share))
+    entries = [entry for index in best for entry in past[index].unit.entries]
+    rows = {entry.id: entry for entry in entries if isinstance(entry, Entry)}
+    missing = [entry.id for entry in entries if entry.id not in rows]
+    if missing:
+        loaded: Rows = yield missing
+        rows.update(loaded.entries)
+    texts = {index: _text_of_candidate(past[index], rows, offered.trims) for index in best}
+    texts = {index: text for index, text in texts.items() if text}
+    if not texts:
+        return offered
+    answer: RerankScores = yield Pairs(asked.query, tuple(texts.values()))
+    if answer.warning:
+        warnings.append(answer.warning)
+        return offered
+    fused = fuse_scores([past[index].score for index in texts], answer.values)
+    new_scores = {past[index].score: score for index, score in zip(texts, fused, strict=True)}
+    for index, value, score in zip(texts, answer.values, fused, strict=True):
+        past[index] = _apply_score(past[index], value, score)
+    return replace(offered, past=[_follow_leader(one, new_scores) for one in past])
+
+
+def _find_best(past: Sequence[Candidate], limit: int, external_limit: int) -> list[int]:
+    """Return the indexes of the best candidates, with at most so many of external text while there is other text."""
+    order = sorted(range(len(past)), key=lambda index: best_first(past[index]))
+    external = [index for index in order if past[index].external]
+    return move_external_last(order, external, external_limit)[:limit]
 
 
 def _apply_score(one: Candidate, value: float, score: float) -> Candidate:
     return one._replace(score=score, parts=lambda: {SIGNAL: round(value, 4), **one.parts()})
 
 
-def _follow_leader(one: Candidate, moved: Mapping[float, float]) -> Candidate:
-    """Return a candidate with the new score of the statement that it stands beside."""
-    leader_score = moved.get(one.leader_score)
+def _follow_leader(one: Candidate, new_scores: Mapping[float, float]) -> Candidate:
+    """Return a candidate with the new score of the statement that it accompanies."""
+    leader_score = new_scores.get(one.leader_score)
     return one if leader_score is None else one._replace(leader_score=leader_score)
 
 
@@ -90,24 +77,30 @@ def fuse_scores(own: Sequence[float], given: Sequence[float]) -> list[float]:
 
     Candidates that tie are told apart by the reranker alone. All stay in (0, 1].
     """
-    mean, spread = fmean(own), pstdev(own)
-    given_mean, given_spread = fmean(given), pstdev(given)
+    mean, deviation = fmean(own), pstdev(own)
+    given_mean, given_deviation = fmean(given), pstdev(given)
     fused: list[float] = []
     for score, value in zip(own, given, strict=True):
-        deviation = (value - given_mean) / given_spread if given_spread else 0.0
-        opinion = mean + (spread or mean) * deviation
-        moved = (1 - SHARE) * score + SHARE * opinion
-        fused.append(round(min(1.0, max(moved, LEAST_SCORE)), 6))
+        deviations = (value - given_mean) / given_deviation if given_deviation else 0.0
+        opinion = mean + (deviation or mean) * deviations
+        mixed = (1 - SHARE) * score + SHARE * opinion
+        # A score of 0 would mean that nothing in a candidate answers.
+        fused.append(round(min(1.0, max(mixed, 1e-6)), 6))
     return fused
 
 
 def _text_of_candidate(one: Candidate, rows: Mapping[str, Entry], trims: Mapping[str, Demotion]) -> str:
-    """Return the text a reranker reads of a candidate; "" when it may read none of it."""
-    found = [rows[entry.id] for entry in one.unit.entries]
-    if any(entry.privacy is Privacy.BLOCK for entry in found):
-        return ""
-    shown = [trim_entry(entry, trims[entry.id].spans) if entry.id in trims else entry for entry in found]
-    return "\n".join(_format_entry(entry) for entry in shown if entry.content.strip())
+    """Return the text a reranker reads of a candidate; "" if it may read none of it."""
+    texts: list[str] = []
+    for indexed in one.unit.entries:
+        entry = rows[indexed.id]
+        if entry.privacy is Privacy.BLOCK:
+            return ""
+        if entry.id in trims:
+            entry = trim_entry(entry, trims[entry.id].spans)
+        if entry.content.strip():
+            texts.append(_format_entry(entry))
+    return "\n".join(texts)
 
 
 def _format_entry(entry: Entry) -> str:

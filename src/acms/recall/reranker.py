@@ -12,10 +12,7 @@ from acms.errors import ACMSError, ConfigurationError
 from acms.observability.logging import log_event
 from acms.ports import Reranker
 from acms.providers.retry import with_retry
-from acms.recall.planner import Pairs, Scores
-
-CANDIDATES = 32
-"""Candidates that a reranker is asked about when it does not say how many."""
+from acms.recall.planner import Pairs, RerankScores
 
 
 class Reranking:
@@ -24,7 +21,7 @@ class Reranking:
     def __init__(self, reranker: Reranker, config: ACMSConfig) -> None:
         if isinstance(reranker, type) or not callable(getattr(reranker, "rerank", None)):
             raise ConfigurationError("reranker must be an object with an async method rerank(query, texts)")
-        candidates: Any = getattr(reranker, "candidates", CANDIDATES)
+        candidates: Any = getattr(reranker, "candidates", 32)
         if isinstance(candidates, bool) or not isinstance(candidates, int) or candidates < 1:
             raise ConfigurationError("reranker.candidates must be a whole number above 0")
         self._reranker = reranker
@@ -34,27 +31,27 @@ class Reranking:
         #: Names it in logs and warnings.
         self.model = getattr(reranker, "model", None) or type(reranker).__name__
 
-    async def scores(self, pairs: Pairs) -> Scores:
-        """Return a score for each text, or a warning: when it fails, takes too long, or gives anything else."""
+    async def scores(self, pairs: Pairs) -> RerankScores:
+        """Return a score for each text, or a warning if it fails, takes too long, or gives anything else."""
         try:
             async with asyncio.timeout(self._seconds):
-                found = await with_retry(lambda: self._reranker.rerank(pairs.query, pairs.texts), self._retry)
-            values = _validate_scores(found, len(pairs.texts))
+                given = await with_retry(lambda: self._reranker.rerank(pairs.query, pairs.texts), self._retry)
+            values = _validate_scores(given, len(pairs.texts))
         except Exception as error:
             code = error.code if isinstance(error, ACMSError) else type(error).__name__
-            return self._without("did not answer", code)
+            return self._build_warning("did not answer", code)
         if values is None:
-            return self._without("gave no score in [0, 1] for each text", "garbled")
-        return Scores(values)
+            return self._build_warning("gave no score in [0, 1] for each text", "garbled")
+        return RerankScores(values)
 
-    def _without(self, what: str, code: str) -> Scores:
+    def _build_warning(self, problem: str, code: str) -> RerankScores:
         log_event(logging.WARNING, "reranking_failed", model=self.model, code=code)
-        return Scores(warning=f"the reranker {self.model} {what}: ranked without it")
+        return RerankScores(warning=f"the reranker {self.model} {problem}: ranked without it")
 
 
-def _validate_scores(found: Sequence[float], count: int) -> tuple[float, ...] | None:
-    """Return the scores of an answer; None when it is not one number in [0, 1] for each text."""
-    if isinstance(found, str | bytes) or len(found) != count:
+def _validate_scores(given: Sequence[float], count: int) -> tuple[float, ...] | None:
+    """Return the scores of an answer; None unless it is one number in [0, 1] for each text."""
+    if isinstance(given, str | bytes) or len(given) != count:
         return None
-    values = tuple(float(value) for value in found)
+    values = tuple([float(value) for value in given])
     return values if all(0 <= value <= 1 for value in values) else None

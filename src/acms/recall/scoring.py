@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from acms.recall.corpus import K1, REACH, Field, add_neighbours
+from acms.recall.corpus import K1, REACH, Corpus, add_neighbours
 from acms.recall.index import Floats, Ints
 from acms.recall.query import Query, QueryWord
 from acms.recall.vector_score import find_cosines, measure_cosines, rescore_exactly
@@ -29,7 +29,7 @@ SIGMA = 6.0
 NAMED = 1.5
 """Factor of messages by a speaker whom the query names, and of the user's where other roles speak too."""
 FRAME = 30
-"""Tokens that showing any message costs beside its text: name, date, separators."""
+"""Tokens that any message costs in addition to its text: name, date, separators."""
 LIFT = 6.0
 """Contribution of a mark: its weight times this times the best relevance, to the extent the message is on topic."""
 ABOUT = 3.0
@@ -62,15 +62,14 @@ class Scores:
     level: tuple[float, float] | None
     #: Places of the messages that hold each word of the query.
     holders: Sequence[Ints]
-    #: What each word of the query weighs, by how rare it is, and the sum.
+    #: The inverse document frequency of each word of the query.
     rarities: Sequence[float]
-    total: float
 
 
-def score_messages(corpus: Field, query: Query, *, asking: int = -1) -> Scores:
+def score_messages(corpus: Corpus, query: Query, *, asking: int = -1) -> Scores:
     """Score every message of a corpus.
 
-    `asking` is the place where the query itself was said: it is no answer, and lends nothing to its neighbours.
+    `asking` is the position of the query itself: it is no answer, and lends nothing to its neighbours.
     """
     own, near, information, holders, rarities = _score_words(corpus, query.words, asking)
     meaning_own = meaning = level = None
@@ -82,7 +81,8 @@ def score_messages(corpus: Field, query: Query, *, asking: int = -1) -> Scores:
         level = measure_cosines(corpus, query.space, query.vector, found)
         cosines = found.cosines
         if not found.exact:
-            rough = plain + np.float32(SIGMA) * np.maximum(0, _standardize_cosines(corpus, cosines, level)[1])
+            _, rough_meaning = _standardize_cosines(corpus, cosines, level)
+            rough = plain + np.float32(SIGMA) * np.maximum(0, rough_meaning)
             cosines = rescore_exactly(corpus, query, found, rough)
         if asking >= 0:
             cosines = cosines.copy()
@@ -103,7 +103,6 @@ def score_messages(corpus: Field, query: Query, *, asking: int = -1) -> Scores:
         level,
         holders,
         rarities,
-        sum(rarities),
     )
 
 
@@ -116,84 +115,94 @@ def order_by_cost(relevance: Floats, tokens: NDArray[np.uint32]) -> Floats:
 
 
 def _score_words(
-    corpus: Field, words: Sequence[QueryWord], asking: int
+    corpus: Corpus, words: Sequence[QueryWord], asking: int
 ) -> tuple[Floats, Floats, Floats, list[Ints], list[float]]:
-    """Return BM25 of each message and of its neighbourhood, the share of information, and who holds which word."""
+    """Return BM25 of each message and of its neighbourhood, the share of information, and the holders of each word."""
     size = len(corpus)
     own, near, information = (np.zeros(size, np.float32) for _ in range(3))
     norms = corpus.norms
     holders: list[Ints] = []
-    sparse: list[tuple[float, Ints, Floats]] = []
-    dense: list[tuple[float, Ints, Floats]] = []
+    rare: list[tuple[float, Ints, Floats]] = []
+    common: list[tuple[float, Ints, Floats]] = []
     rarities: list[float] = []
     for word in words:
-        places, counts = corpus.word_postings(word)
+        positions, counts = corpus.word_postings(word)
         if asking >= 0:
-            places, counts = places[places != asking], counts[places != asking]
-        holders.append(places)
-        weight = compute_idf(size, len(places))
+            others = positions != asking
+            positions, counts = positions[others], counts[others]
+        holders.append(positions)
+        weight = compute_idf(size, len(positions))
         rarities.append(weight)
-        if not len(places):
+        if not len(positions):
             continue
-        information[places] += np.float32(weight)
-        own[places] += np.float32(weight * (K1 + 1)) * counts / (counts + norms[places])
-        (sparse if len(places) * SPARSE < size else dense).append((weight, places, counts))
-    if sparse:
-        near += _neighbours_of_rare_words(corpus, sparse)
-    if dense:
-        near += _neighbours_of_common_words(corpus, dense)
+        information[positions] += np.float32(weight)
+        own[positions] += np.float32(weight * (K1 + 1)) * counts / (counts + norms[positions])
+        is_rare = len(positions) * SPARSE < size
+        (rare if is_rare else common).append((weight, positions, counts))
+    if rare:
+        near += _neighbours_of_rare_words(corpus, rare)
+    if common:
+        near += _neighbours_of_common_words(corpus, common)
     # the sum in float32 may be a little more than 1
     information = np.minimum(information / np.float32(sum(rarities) or 1), np.float32(1))
     return own, near, information, holders, rarities
 
 
-def _neighbours_of_rare_words(corpus: Field, words: Sequence[tuple[float, Ints, Floats]]) -> Floats:
-    """Return BM25 of neighbourhoods by words that few messages hold: only around these anything is computed."""
+def _neighbours_of_rare_words(corpus: Corpus, words: Sequence[tuple[float, Ints, Floats]]) -> Floats:
+    """Return BM25 of neighbourhoods by words that few messages hold, computed only around these."""
     width = corpus.padded_size
     cells = np.zeros(len(words) * width, np.float32)
-    starts = [corpus.padded_places(places) + number * width for number, (_, places, _) in enumerate(words)]
-    keys = np.concatenate(starts)
+    keys = np.concatenate(
+        [corpus.padded_positions(positions) + row * width for row, (_, positions, _) in enumerate(words)]
+    )
     counts = np.concatenate([counts for _, _, counts in words])
     cells[keys] += counts
     for distance in range(1, REACH + 1):
         share = counts * np.float32(0.5**distance)
         cells[keys + distance] += share
         cells[keys - distance] += share
-    touched = (keys[:, None] + np.arange(-REACH, REACH + 1)).ravel()
-    stamps = np.empty(len(cells), np.int32)
-    numbers = np.arange(len(touched), dtype=np.int32)
-    stamps[touched] = numbers
-    touched = touched[stamps[touched] == numbers]  # each cell once
+    touched = _find_unique(keys[:, None] + np.arange(-REACH, REACH + 1), len(cells))
+    positions = corpus.position_by_cell[touched % width]
+    inside = positions >= 0
+    positions, touched = positions[inside], touched[inside]
     weights = np.array([weight for weight, _, _ in words], np.float32)[touched // width]
-    places = corpus.unpadded[touched % width]
-    inside = places >= 0
-    places, touched, weights = places[inside], touched[inside], weights[inside]
     values = cells[touched]
-    gains = weights * np.float32(K1 + 1) * values / (values + corpus.norms[places])
-    return np.bincount(places, gains, len(corpus)).astype(np.float32)
+    gains = weights * np.float32(K1 + 1) * values / (values + corpus.norms[positions])
+    return np.bincount(positions, gains, len(corpus)).astype(np.float32)
 
 
-def _neighbours_of_common_words(corpus: Field, words: Sequence[tuple[float, Ints, Floats]]) -> Floats:
+def _find_unique(numbers: Ints, size: int) -> Ints:
+    """Return numbers below a size, each once: faster than sorting them."""
+    numbers = numbers.ravel()
+    last_index = np.empty(size, np.int32)
+    indexes = np.arange(len(numbers), dtype=np.int32)
+    last_index[numbers] = indexes
+    return numbers[last_index[numbers] == indexes]
+
+
+def _neighbours_of_common_words(corpus: Corpus, words: Sequence[tuple[float, Ints, Floats]]) -> Floats:
     """Return BM25 of neighbourhoods by words that many messages hold."""
-    size, width = len(corpus), corpus.padded_size
-    found = np.zeros(width, np.float32)
+    width = corpus.padded_size
+    sums = np.zeros(width, np.float32)
     norms = corpus.padded_norms
     step = max(1, DENSE_CELLS // width)
     for low in range(0, len(words), step):
         chosen = words[low : low + step]
         rows = np.zeros((len(chosen), width), np.float32)
-        for row, (_, places, counts) in zip(rows, chosen, strict=True):
-            row[corpus.padded_places(places)] = counts
+        for row, (_, positions, counts) in zip(rows, chosen, strict=True):
+            row[corpus.padded_positions(positions)] = counts
         values = add_neighbours(rows)
         weights = np.array([weight for weight, _, _ in chosen], np.float32) * np.float32(K1 + 1)
-        found += weights @ (values / (values + norms))
-    return found[corpus.padded_places(np.arange(size))]
+        sums += weights @ (values / (values + norms))
+    return sums[corpus.padded_positions(np.arange(len(corpus)))]
 
 
 # ── meaning ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _standardize_cosines(corpus: Field, cosines: Floats, level: tuple[float, float]) -> tuple[Floats, Floats]:
+def _standardize_cosines(
+    corpus: Corpus, cosines: Floats, level: tuple[float, float]
+) -> tuple[Floats, Floats]:
     """Return standard deviations above the mean: of each message, and half of it and half of its neighbourhood.
 
     A message without a vector has none of its own, and half of its neighbours'.
@@ -201,9 +210,8 @@ def _standardize_cosines(corpus: Field, cosines: Floats, level: tuple[float, flo
     mean, deviation = level
     known = ~np.isnan(cosines)
     own = np.where(known, (cosines - np.float32(mean)) / np.float32(deviation), np.float32(0))
-    near = corpus.neighbourhood(own) / np.maximum(
-        corpus.neighbourhood(known.astype(np.float32)), np.float32(1e-6)
-    )
+    known_nearby = corpus.neighbourhood(known.astype(np.float32))
+    near = corpus.neighbourhood(own) / np.maximum(known_nearby, np.float32(1e-6))
     own = np.asarray(own, np.float32)
     return own, np.asarray((own + near) * np.float32(0.5), np.float32)
 
@@ -211,39 +219,45 @@ def _standardize_cosines(corpus: Field, cosines: Floats, level: tuple[float, flo
 # ── speakers and marks ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _speaker_factor(corpus: Field, query: Query) -> Floats:
-    """Return a factor for every message: whether a speaker who is named said it, and whether the user did."""
+def _speaker_factor(corpus: Corpus, query: Query) -> Floats:
+    """Return a factor for every message: more if a named speaker said it, and if the user did."""
     codes, labels = corpus.labels
     users, present = corpus.roles
     factor = np.ones(len(labels), np.float32)
     named = np.array([label.actor in query.speakers for label in labels], bool)
     for chosen in (named, users):
-        if (chosen & present).any() and (~chosen & present).any():
+        divides_messages = (chosen & present).any() and (~chosen & present).any()
+        if divides_messages:
             factor[chosen] *= np.float32(NAMED)
     return factor[codes]
 
 
 def _add_marks(
-    corpus: Field, query: Query, plain: Floats, meaning: Floats | None, holders: Sequence[Ints]
+    corpus: Corpus, query: Query, plain: Floats, meaning: Floats | None, holders: Sequence[Ints]
 ) -> Floats:
     """Return relevance with marks: a contribution justified by the topic of the query is added, never multiplied.
 
     A topic word that occurs in every message has no rarity, so a factor would raise nothing.
     """
-    lifts = corpus.mark_weights(query.marker_weights)
-    if lifts is None or not len(plain):
+    weights = corpus.mark_weights(query.marker_weights)
+    if weights is None or not len(plain):
         return plain
-    places = np.flatnonzero(lifts)
-    topic = [places_of for word, places_of in zip(query.words, holders, strict=True) if not word.is_name]
-    about = np.zeros(len(places), np.float32)
-    for places_of in topic:
-        at = np.searchsorted(places_of, places)
-        at[at == len(places_of)] = 0
-        about += (places_of[at] == places) if len(places_of) else 0
-    about /= np.float32(max(1, len(topic)))
+    positions = np.flatnonzero(weights)
+    topic = [
+        word_holders
+        for word, word_holders in zip(query.words, holders, strict=True)
+        if not word.is_name and len(word_holders)
+    ]
+    topic_words = sum(not word.is_name for word in query.words)
+    about = np.zeros(len(positions), np.float32)
+    for word_holders in topic:
+        at = np.searchsorted(word_holders, positions)
+        at[at == len(word_holders)] = 0
+        about += word_holders[at] == positions
+    about /= np.float32(max(1, topic_words))
     if meaning is not None:
-        measure = max(ABOUT, float(meaning.max(initial=0.0)))
-        about = np.maximum(about, np.clip(meaning[places] / np.float32(measure), 0, 1))
+        scale = max(ABOUT, float(meaning.max(initial=0.0)))
+        about = np.maximum(about, np.clip(meaning[positions] / np.float32(scale), 0, 1))
     marked = plain.copy()
-    marked[places] += np.float32(LIFT * float(plain.max(initial=0.0))) * lifts[places] * about
+    marked[positions] += np.float32(LIFT * float(plain.max(initial=0.0))) * weights[positions] * about
     return marked

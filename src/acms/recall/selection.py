@@ -10,14 +10,8 @@ from functools import partial
 
 from acms.recall.planner import LEAST, Candidate, Choice
 
-EXCERPT = 0.5
-"""A unit larger than this share of the budget may be shown as an excerpt when it does not fit."""
-EXCERPTS = 3
-"""Best candidates that may be shown as an excerpt."""
 NEIGHBOURS = 0.07
 """Share of a budget for messages that are not about the query but near one that is: a twentieth of a request."""
-RESULT = 0.125
-"""A tool call whose answers exceed this share of the budget is shown with only their matching parts."""
 
 
 class ExternalBudget:
@@ -25,24 +19,24 @@ class ExternalBudget:
 
     def __init__(self, share: float, budget: int) -> None:
         self._share = share
-        self._most = int(share * budget)
-        self._left = self._most
+        self._total = int(share * budget)
+        self._remaining = self._total
         #: Whether other text that answers is left out.
         self.binds = False
 
-    def limit(self, one: Candidate, left: int) -> int:
-        """Return how many of the tokens that are left a candidate may take."""
-        return min(left, max(0, self._left)) if one.external else left
+    def limit(self, one: Candidate, remaining: int) -> int:
+        """Return how many of the remaining tokens a candidate may take."""
+        return min(remaining, max(0, self._remaining)) if one.external else remaining
 
     def spend(self, one: Candidate, tokens: int) -> None:
-        """Note the tokens that a candidate takes."""
+        """Subtract the tokens that a candidate takes."""
         if one.external:
-            self._left -= tokens
+            self._remaining -= tokens
 
-    def left_out(self, one: Candidate) -> Choice:
+    def reject(self, one: Candidate) -> Choice:
         """Return the choice to leave out external text."""
         reason = (
-            f"external text may take {self._most} tokens ({self._share:.0%}) while other text that answers "
+            f"external text may take {self._total} tokens ({self._share:.0%}) while other text that answers "
             "is left out"
         )
         return Choice(one, False, "external", reason)
@@ -62,45 +56,47 @@ def divide_budget(
     to the current episode again. An unused share passes to the next. External text has at most `external_share` of the
     whole budget while other text that answers is left out.
     """
-    shown: list[Choice | None] = [None] * len(current)
-    left = budget
+    remaining = budget
     external = ExternalBudget(external_share, budget)
+    chosen: dict[int, Choice] = {}  # choices of the current episode, by index
+
+    def choose_episode(index: int, reason: str) -> int:
+        """Choose a message of the current episode; return its tokens."""
+        one = current[index]
+        chosen[index] = Choice(one, True, "episode", f"in the current episode, {reason}")
+        external.spend(one, one.tokens)
+        return one.tokens
+
     if current:
         latest = current[-1]
-        rule = "latest" if latest.tokens <= left else "cut"
-        shown[-1] = Choice(latest, True, rule, "the latest message is always shown", left)
-        left -= latest.tokens
+        rule = "latest" if latest.tokens <= remaining else "cut"
+        chosen[len(current) - 1] = Choice(latest, True, rule, "the latest message is always shown", remaining)
+        remaining -= latest.tokens
         external.spend(latest, latest.tokens)
-    reserved = min(left, int(budget * floor) - (budget - left))
-    rest = range(len(current) - 1)
-
-    def first(index: int) -> tuple[bool, int]:
-        return not current[index].markers, -current[index].unit.version
-
-    for index in sorted(rest, key=first):
+    newest_first = sorted(range(len(current) - 1), key=lambda index: -current[index].unit.version)
+    marked_first = sorted(newest_first, key=lambda index: not current[index].markers)
+    reserved = min(remaining, int(budget * floor) - (budget - remaining))
+    for index in marked_first:
+        if current[index].tokens <= external.limit(current[index], reserved):
+            tokens = choose_episode(index, "within its reserved share")
+            reserved -= tokens
+            remaining -= tokens
+    waiting = [index for index in range(len(current)) if index not in chosen]
+    competing = [index for index in waiting if current[index].relevance > 0]
+    candidates = [*past, *(current[index] for index in competing)]
+    choices, remaining = _choose_by_score(candidates, budget, remaining, external)
+    chosen.update(zip(competing, choices[len(past) :], strict=True))
+    for index in newest_first:
         one = current[index]
-        if one.tokens <= external.limit(one, reserved):
-            shown[index] = Choice(one, True, "episode", "in the current episode, within its reserved share")
-            reserved -= one.tokens
-            left -= one.tokens
-            external.spend(one, one.tokens)
-    competing = [index for index in rest if shown[index] is None and current[index].relevance > 0]
-    found, left = _choose_by_score([*past, *(current[index] for index in competing)], budget, left, external)
-    for index in competing[::-1]:
-        shown[index] = found.pop()
-    for index in sorted(rest, key=lambda index: -current[index].unit.version):
-        if shown[index] is not None:
+        if index in chosen:
             continue
-        one = current[index]
-        if one.tokens > left:
-            shown[index] = _too_large(one, left)
-        elif external.binds and one.tokens > external.limit(one, left):
-            shown[index] = external.left_out(one)
+        if one.tokens > remaining:
+            chosen[index] = _too_large(one, remaining)
+        elif external.binds and one.tokens > external.limit(one, remaining):
+            chosen[index] = external.reject(one)
         else:
-            shown[index] = Choice(one, True, "episode", "in the current episode, in the share others left")
-            left -= one.tokens
-            external.spend(one, one.tokens)
-    return found + [choice for choice in shown if choice is not None]
+            remaining -= choose_episode(index, "in the share others left")
+    return [*choices[: len(past)], *(chosen[index] for index in range(len(current)))]
 
 
 def split_neighbours(past: Sequence[Candidate], budget: int) -> tuple[Sequence[Candidate], Sequence[Choice]]:
@@ -109,60 +105,63 @@ def split_neighbours(past: Sequence[Candidate], budget: int) -> tuple[Sequence[C
     A message that shares neither a content word nor the meaning of the query is useful only as a part of an exchange:
     such messages together have a small share of the budget, and those without any content word have none.
     """
-    left = int(NEIGHBOURS * budget)
-    gone: dict[int, Choice] = {}
-    for one in sorted([one for one in past if one.distance], key=best_first):
-        if one.distance < 3 and one.tokens <= left:
-            left -= one.tokens
+    remaining = int(NEIGHBOURS * budget)
+    rejected: dict[int, Choice] = {}
+    neighbours = [one for one in past if one.distance]
+    for one in sorted(neighbours, key=best_first):
+        has_content = one.distance < 3
+        if has_content and one.tokens <= remaining:
+            remaining -= one.tokens
             continue
-        reason = (
-            f"only near a message about the query: {left} tokens are left of the {NEIGHBOURS:.0%} that these share"
-            if one.distance < 3
-            else "it has no word but courtesies"
-        )
-        gone[id(one)] = Choice(one, False, "neighbour", reason)
-    return [one for one in past if id(one) not in gone], list(gone.values())
+        reason = "it has no word but courtesies"
+        if has_content:
+            reason = (
+                f"only near a message about the query: {remaining} tokens are left of the {NEIGHBOURS:.0%} "
+                "that these share"
+            )
+        rejected[id(one)] = Choice(one, False, "neighbour", reason)
+    return [one for one in past if id(one) not in rejected], list(rejected.values())
 
 
-def limit_items(choices: list[Choice], most: int, external_share: float) -> list[Choice]:
-    """Keep the best items by rank, so many at most, no group divided.
+def limit_items(choices: list[Choice], limit: int, external_share: float) -> list[Choice]:
+    """Keep at most `limit` items, the best by rank, and divide no group.
 
-    External text may be `external_share` of the items, one at least; more of it is kept only where other text leaves
-    items free.
+    External text may be `external_share` of the items, one at least; more of it is kept only if other text leaves items
+    free.
     """
-    there = [index for index, choice in enumerate(choices) if choice.included]
-    there.sort(key=lambda index: best_first(choices[index].candidate))
-    external = [index for index in there if choices[index].candidate.external]
-    held = max(1, int(most * external_share))
-    kept = _best_items(choices, move_external_last(there, external, held), most)
-    by_rank = _best_items(choices, there, most)
-    found = list(choices)
-    for index in there:
+    included = [index for index, choice in enumerate(choices) if choice.included]
+    included.sort(key=lambda index: best_first(choices[index].candidate))
+    external = [index for index in included if choices[index].candidate.external]
+    external_limit = max(1, int(limit * external_share))
+    kept = _best_items(choices, move_external_last(included, external, external_limit), limit)
+    by_rank = _best_items(choices, included, limit)
+    result = list(choices)
+    for index in included:
         if index in kept:
             continue
-        rule, reason = "limit", f"not among the {most} best"
+        rule, reason = "limit", f"not among the {limit} best"
         if index in external and index in by_rank:
             rule = "external"
-            reason = f"external text may be {held} of {most} items while other text that answers is left out"
-        found[index] = choices[index]._replace(included=False, rule=rule, reason=reason)
-    return found
+            reason = f"external text may be {external_limit} of {limit} items while other text that answers is left out"
+        result[index] = choices[index]._replace(included=False, rule=rule, reason=reason)
+    return result
 
 
-def move_external_last(order: Sequence[int], external: Sequence[int], held: int) -> list[int]:
-    """Return an order in which external text comes last, except the first `held` of it."""
-    beyond = set(external[held:])
-    return [*(index for index in order if index not in beyond), *external[held:]]
+def move_external_last(order: Sequence[int], external: Sequence[int], limit: int) -> list[int]:
+    """Return an order in which external text comes last, except the first `limit` of it."""
+    beyond = set(external[limit:])
+    return [*(index for index in order if index not in beyond), *external[limit:]]
 
 
-def _best_items(choices: Sequence[Choice], order: Sequence[int], most: int) -> set[int]:
-    """Return the first choices of an order that have so many items together."""
+def _best_items(choices: Sequence[Choice], order: Sequence[int], limit: int) -> set[int]:
+    """Return the first choices of an order that together have at most `limit` items."""
     kept: set[int] = set()
-    left = most
+    remaining = limit
     for index in order:
         size = len(choices[index].candidate.costs)
-        if size <= left:
+        if size <= remaining:
             kept.add(index)
-            left -= size
+            remaining -= size
     return kept
 
 
@@ -173,69 +172,68 @@ def best_first(one: Candidate) -> tuple[float, float, int]:
 
 def _leaders_first(one: Candidate) -> tuple[float, bool, float, int]:
     """Return a sort key by score that puts each companion right after the statement it belongs to."""
-    worth = max(one.score, one.leader_score)
-    return -worth, one.leader_score > one.score, -one.relevance, one.unit.version
+    score = max(one.score, one.leader_score)
+    return -score, one.leader_score > one.score, -one.relevance, one.unit.version
 
 
 def _choose_by_score(
-    past: Sequence[Candidate], budget: int, left: int, external: ExternalBudget
+    candidates: Sequence[Candidate], budget: int, remaining: int, external: ExternalBudget
 ) -> tuple[list[Choice], int]:
-    """Choose candidates of the past that fit the remaining budget, by score; return the choices and the rest.
+    """Choose candidates that fit the remaining budget, by score; return the choices and the tokens left.
 
-    External text beyond its share waits until all other text had its turn.
+    External text beyond its share waits until all other text was considered.
     """
-    order = sorted(range(len(past)), key=list(map(_leaders_first, past)).__getitem__)
-    whole = sum([one.tokens for one in past]) <= left
+    sort_keys = list(map(_leaders_first, candidates))
+    order = sorted(range(len(candidates)), key=sort_keys.__getitem__)
+    all_fit = sum([one.tokens for one in candidates]) <= remaining
     chosen: dict[int, Choice] = {}
     ranks = {False: 0, True: 0}
-    waiting: dict[int, bool] = {}
-    beyond_share: set[int] = set()
+    # external candidates that did not fit: whether each may be an excerpt, and whether it is only over its share
+    waiting: dict[int, tuple[bool, bool]] = {}
     for index in order:
-        one = past[index]
-        excerpt = ranks[one.external] < EXCERPTS
+        one = candidates[index]
+        excerpt = ranks[one.external] < 3  # only the best are worth an excerpt
         ranks[one.external] += 1
-        choice = _choose_candidate(one, budget, external.limit(one, left), whole=whole, excerpt=excerpt)
+        limit = external.limit(one, remaining)
+        choice = _choose_candidate(one, budget, limit, whole=all_fit, excerpt=excerpt)
         if choice.included:
-            taken = choice.room or one.tokens
-            left -= taken
-            external.spend(one, taken)
+            tokens = choice.max_tokens or one.tokens
+            remaining -= tokens
+            external.spend(one, tokens)
         elif one.external:
-            waiting[index] = excerpt
-            if one.tokens <= left:
-                beyond_share.add(index)
+            waiting[index] = excerpt, one.tokens <= remaining
             continue
+        elif one.relevance > 0:
+            external.binds = True
         chosen[index] = choice
-    external.binds = any(
-        not choice.included and choice.candidate.relevance > 0
-        for choice in chosen.values()
-        if not choice.candidate.external
-    )
-    for index, excerpt in waiting.items():
-        one = past[index]
+    for index, (excerpt, over_share) in waiting.items():
+        one = candidates[index]
         if external.binds:
-            chosen[index] = external.left_out(one) if index in beyond_share else _too_large(one, left)
-        else:
-            choice = chosen[index] = _choose_candidate(one, budget, left, whole=whole, excerpt=excerpt)
-            left -= (choice.room or one.tokens) if choice.included else 0
-    return list(map(chosen.__getitem__, range(len(past)))), left
+            chosen[index] = external.reject(one) if over_share else _too_large(one, remaining)
+            continue
+        choice = chosen[index] = _choose_candidate(one, budget, remaining, whole=all_fit, excerpt=excerpt)
+        if choice.included:
+            remaining -= choice.max_tokens or one.tokens
+    return [chosen[index] for index in range(len(candidates))], remaining
 
 
-def _choose_candidate(one: Candidate, budget: int, left: int, *, whole: bool, excerpt: bool) -> Choice:
-    """Choose a candidate whole, the answering part of a tool call, or an excerpt, if it fits into `left` tokens."""
+def _choose_candidate(one: Candidate, budget: int, remaining: int, *, whole: bool, excerpt: bool) -> Choice:
+    """Choose a candidate whole, the answering part of a tool call, or an excerpt, if it fits the remaining tokens."""
     tokens = one.tokens
     single = len(one.costs) == 1
-    if not single and not whole:
+    if not single and not whole:  # of a large tool call only the parts that match are shown
         least = min(one.costs) + LEAST
-        room = min(left, max(int(budget * RESULT), least))
-        if tokens > room >= least:
-            why = f"what answers in a tool call of {tokens} tokens"
-            return Choice(one, True, "excerpt", why, room)
-    if tokens <= left:
-        return _chosen((one, True, "score", _inclusion_reason(one), 0))
-    if excerpt and single and tokens > budget * EXCERPT and left >= LEAST:
-        why = f"an excerpt of {tokens} tokens, relevant to the query"
-        return Choice(one, True, "excerpt", why, min(left, max(budget // 3, LEAST)))
-    return _too_large(one, left)
+        limit = min(remaining, max(budget // 8, least))
+        if tokens > limit >= least:
+            reason = f"what answers in a tool call of {tokens} tokens"
+            return Choice(one, True, "excerpt", reason, limit)
+    if tokens <= remaining:
+        return _make_choice((one, True, "score", _inclusion_reason(one), 0))
+    is_large = tokens > budget / 2
+    if excerpt and single and is_large and remaining >= LEAST:
+        reason = f"an excerpt of {tokens} tokens, relevant to the query"
+        return Choice(one, True, "excerpt", reason, min(remaining, max(budget // 3, LEAST)))
+    return _too_large(one, remaining)
 
 
 def _inclusion_reason(one: Candidate) -> str:
@@ -248,9 +246,10 @@ def _inclusion_reason(one: Candidate) -> str:
     return f"marked {', '.join(markers)}, and relevant" if markers else "relevant to the query"
 
 
-_chosen: Callable[[tuple[Candidate, bool, str, str, int]], Choice] = partial(tuple.__new__, Choice)
+_make_choice: Callable[[tuple[Candidate, bool, str, str, int]], Choice] = partial(tuple.__new__, Choice)
 """Make a choice of all its fields at once: calling the class takes three times as long."""
 
 
-def _too_large(one: Candidate, left: int) -> Choice:
-    return _chosen((one, False, "budget", f"needs {one.tokens} tokens, {max(left, 0)} are left", 0))
+def _too_large(one: Candidate, remaining: int) -> Choice:
+    reason = f"needs {one.tokens} tokens, {max(remaining, 0)} are left"
+    return _make_choice((one, False, "budget", reason, 0))

@@ -1,4 +1,4 @@
-"""Uses: how often answers cited each entry, kept in a record beside the log.
+"""Uses: how often answers cited each entry, stored in a record of the log.
 
 Uses are not entries and do not affect the ranking: an entry that was useful once is not more true. They are deleted
 with an erasure, are not exported, and start empty in a fork.
@@ -16,16 +16,12 @@ from acms.ports import HasRecords, StorageBackend
 from acms.results import Citation
 
 RECORD = "citations"
-FORMAT = 1
-KEPT = 500
-"""Entries that are counted, those cited last: a record is small."""
-TRIES = 16
 
 
 async def load_citations(storage: StorageBackend, context: str) -> list[Citation]:
-    """Return how often each entry was cited, the one cited last first; nothing of a store that keeps no records."""
-    found = await storage.record(context, RECORD) if isinstance(storage, HasRecords) else None
-    return [] if found is None else _parse_citations(found.data)
+    """Return how often each entry was cited, the one cited last first; none if a store keeps no records."""
+    record = await storage.record(context, RECORD) if isinstance(storage, HasRecords) else None
+    return [] if record is None else _parse_citations(record.data)
 
 
 async def record_citations(storage: StorageBackend, context: str, ids: Sequence[str], now: datetime) -> None:
@@ -36,26 +32,28 @@ async def record_citations(storage: StorageBackend, context: str, ids: Sequence[
             raise EntryNotFoundError(f"there is no entry {id!r}")
     if not ids or not isinstance(storage, HasRecords):
         return
-    for left in reversed(range(TRIES)):
-        found = await storage.record(context, RECORD)
+    for retries in reversed(range(16)):
+        record = await storage.record(context, RECORD)
+        known, rev = ([], 0) if record is None else (_parse_citations(record.data), record.rev)
         try:
-            data = _count_citations(() if found is None else _parse_citations(found.data), ids, now)
-            await storage.put_record(context, RECORD, data, rev=0 if found is None else found.rev)
+            await storage.put_record(context, RECORD, _count_citations(known, ids, now), rev=rev)
             return
         except ConflictError:
-            if not left:
+            if not retries:
                 raise
 
 
 def _parse_citations(data: Mapping[str, Any]) -> list[Citation]:
-    if data.get("format") != FORMAT:
+    if data.get("format") != 1:
         return []
     return [Citation(id=id, count=count, at=datetime.fromisoformat(at)) for id, count, at in data["entries"]]
 
 
 def _count_citations(known: Sequence[Citation], ids: Sequence[str], now: datetime) -> dict[str, Json]:
-    """Return counts with some more, those cited last first."""
-    before = {one.id: one for one in known}
-    fresh = [Citation(id=id, count=1 + (before[id].count if id in before else 0), at=now) for id in ids]
-    kept = [*fresh, *(one for one in known if one.id not in set(ids))][:KEPT]
-    return {"format": FORMAT, "entries": [[one.id, one.count, one.at.isoformat()] for one in kept]}
+    """Return counts with some more, those cited last first; a record is small, so the oldest are dropped."""
+    counts = {citation.id: citation.count for citation in known}
+    cited = [Citation(id=id, count=1 + counts.get(id, 0), at=now) for id in ids]
+    others = [citation for citation in known if citation.id not in set(ids)]
+    kept = [*cited, *others][:500]
+    entries = [[citation.id, citation.count, citation.at.isoformat()] for citation in kept]
+    return {"format": 1, "entries": entries}

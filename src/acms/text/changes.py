@@ -13,22 +13,23 @@ _FILE = re.compile(r"^\*\*\* (?:Update|Add|Delete) File: (.+)$", re.MULTILINE)
 _PATHS = ("path", "file_path", "filename")
 _REMOVED = ("old_string", "old_str")
 _ADDED = ("new_string", "new_str", "content", "file_text")
-LONGEST = 240
-"""Characters of a change that are kept: some sixty tokens, a change of two or three lines."""
 
 
 def read_changes(text: str) -> list[str]:
     """Return one line for each file that the calls in a text change."""
-    if "(" not in text or not ("*** Begin Patch" in text or '"' in text):
+    may_have_call = "*** Begin Patch" in text or '"' in text
+    if "(" not in text or not may_have_call:
         return []
-    found = [change for patch in _PATCH_CALL.findall(text) for change in _changes_of_patch(patch)]
-    for written in _JSON_CALL.findall(text):
+    changes: list[str] = []
+    for patch in _PATCH_CALL.findall(text):
+        changes += _changes_of_patch(patch)
+    for json_text in _JSON_CALL.findall(text):
         try:
-            arguments = json.loads(written)
+            arguments = json.loads(json_text)
         except (ValueError, RecursionError):
             continue
-        found += _changes_of_call(arguments)
-    return list(dict.fromkeys(found))
+        changes += _changes_of_call(arguments)
+    return list(dict.fromkeys(changes))
 
 
 def _changes_of_patch(patch: str) -> Iterator[str]:
@@ -39,7 +40,7 @@ def _changes_of_patch(patch: str) -> Iterator[str]:
 
 
 def _changes_of_call(arguments: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the changes that the arguments of an editing tool say."""
+    """Yield the changes in the arguments of an editing tool."""
     texts = {name: value for name, value in arguments.items() if isinstance(value, str)}
     for value in texts.values():
         if value.startswith("*** Begin Patch"):
@@ -47,18 +48,23 @@ def _changes_of_call(arguments: Mapping[str, Any]) -> Iterator[str]:
     path = next((texts[name] for name in _PATHS if name in texts), None)
     if path is None:
         return
-    removed = [f"-{line}" for name in _REMOVED for line in texts.get(name, "").splitlines()]
-    added = [f"+{line}" for name in _ADDED for line in texts.get(name, "").splitlines()]
-    changed = [*removed, *added, *_changed_lines(texts.get("diff", ""))]
+    changed = [*_prefix_lines("-", texts, _REMOVED), *_prefix_lines("+", texts, _ADDED)]
+    changed += _changed_lines(texts.get("diff", ""))
     if changed:
         yield _format_change(path, changed)
 
 
+def _prefix_lines(sign: str, texts: Mapping[str, str], names: tuple[str, ...]) -> list[str]:
+    """Return the lines of some arguments, each after a sign."""
+    return [f"{sign}{line}" for name in names for line in texts.get(name, "").splitlines()]
+
+
 def _changed_lines(diff: str) -> list[str]:
-    return [line for line in diff.splitlines() if line[:1] in ("-", "+") and line[1:].strip()]
+    return [line for line in diff.splitlines() if line.startswith(("-", "+")) and line[1:].strip()]
 
 
 def _format_change(path: str, lines: list[str]) -> str:
     """Return a change as one line, without indents."""
-    said = " ".join([f"{line[0]}{' '.join(line[1:].split())}" for line in lines])
-    return f"{path.strip()}: {said or 'the whole file'}"[:LONGEST]
+    joined = " ".join([f"{line[0]}{' '.join(line[1:].split())}" for line in lines])
+    # 240 characters are some sixty tokens, a change of two or three lines.
+    return f"{path.strip()}: {joined or 'the whole file'}"[:240]

@@ -13,14 +13,11 @@ from typing import Any, Protocol, runtime_checkable
 
 __all__ = ["Shows", "find_cited_ids", "texts_of"]
 
-LEAST = 12
-"""Characters of a cited text, at least: less is said by many entries."""
-DEEP = 12
-"""Levels of an answer that are read."""
 
 _ID = re.compile(r"(?<![\w])[a-z]_[0-9a-z]{8,}_[0-9a-z]+_[0-9a-z]{6}(?![\w])")
-_LISTS = ("citations", "annotations")
-_NAMES = ("source", "url", "file_id", "document_id", "document_title", "title", "filename")
+_CITATION_KEYS = frozenset(
+    ("citations annotations cited_text source url file_id document_id document_title title filename").split()
+)
 _TEXTS = ("text", "content", "output_text", "refusal")
 
 
@@ -43,15 +40,16 @@ def find_cited_ids(answer: object, shown: Mapping[str, str] | None) -> tuple[str
 
     An answer is a text, the object of a provider's SDK, or the same as a mapping.
     """
-    found: dict[str, None] = {}
-    plain = {id: " ".join(text.split()) for id, text in (shown or {}).items()}
-    for name, text in _texts_in(_to_plain_data(answer), DEEP):
+    cited: dict[str, None] = {}
+    texts = {id: " ".join(text.split()) for id, text in (shown or {}).items()}
+    for name, text in _find_texts(_to_plain_data(answer), depth=12):
         if name == "cited_text":
-            told = " ".join(text.split())
-            found.update(dict.fromkeys(id for id, one in plain.items() if len(told) >= LEAST and told in one))
+            quote = " ".join(text.split())
+            if len(quote) >= 12:  # shorter texts occur in many entries
+                cited.update(dict.fromkeys(id for id, text in texts.items() if quote in text))
         else:
-            found.update(dict.fromkeys(id for id in _ID.findall(text) if shown is None or id in shown))
-    return tuple(found)
+            cited.update(dict.fromkeys(id for id in _ID.findall(text) if shown is None or id in shown))
+    return tuple(cited)
 
 
 def _to_plain_data(answer: Any) -> Any:
@@ -60,18 +58,25 @@ def _to_plain_data(answer: Any) -> Any:
     return dump(mode="json", exclude_none=True) if callable(dump) else answer
 
 
-def _texts_in(value: Any, deep: int, name: str = "text") -> Iterator[tuple[str, str]]:
-    """Yield what an answer says, with the name it says it under: its texts, and what its citations name."""
+def _find_texts(value: Any, depth: int, name: str = "text") -> Iterator[tuple[str, str]]:
+    """Yield the texts of an answer and the names in its citations, each with the key that holds it."""
     if isinstance(value, str):
         yield name, value
-    elif isinstance(value, list | tuple) and deep:
-        for one in value:
-            yield from _texts_in(_to_plain_data(one), deep - 1, name)
-    elif isinstance(value, Mapping) and value.get("type") == "search_result_location":
-        yield "source", str(value.get("source", ""))  # what else it says may stand in other entries too
-    elif isinstance(value, Mapping) and deep:
-        for key, one in value.items():
-            if key in _LISTS or key in _NAMES or key == "cited_text":
-                yield from _texts_in(one, deep - 1, key)
-            elif key in _TEXTS or isinstance(one, list | tuple | Mapping):
-                yield from _texts_in(one, deep - 1)
+    elif depth == 0:
+        return
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _find_texts(_to_plain_data(item), depth - 1, name)
+    elif isinstance(value, Mapping):
+        yield from _find_texts_of_mapping(value, depth)
+
+
+def _find_texts_of_mapping(value: Mapping[str, Any], depth: int) -> Iterator[tuple[str, str]]:
+    if value.get("type") == "search_result_location":
+        yield "source", str(value.get("source", ""))  # its other texts may occur in other entries too
+        return
+    for key, item in value.items():
+        if key in _CITATION_KEYS:
+            yield from _find_texts(item, depth - 1, key)
+        elif key in _TEXTS or isinstance(item, list | tuple | Mapping):
+            yield from _find_texts(item, depth - 1)

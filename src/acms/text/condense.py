@@ -22,16 +22,8 @@ CUT = "[…]"
 """Marks omitted text; the first mark in an output says how much was omitted, and from which entry."""
 MARK = re.compile(r"\[…[^\]\n]*\]")
 """Any mark of a cut."""
-FEWEST = 6
-"""Records of a text that has a structure, at least."""
-KNOWN = 4096
-"""Texts whose choice is remembered, at most."""
 ENDS = 2
 """Records at the beginning and at the end that are shown before any other."""
-LONGEST_TOKEN = 64
-"""Characters of a token, at most: longer runs of blanks or dashes are several."""
-LINES = 6
-"""From so many lines on, a cut is told in lines, else in characters."""
 SHORT_STRING = 40
 """Characters of a string in a call's arguments that is never cut: ids, names, paths."""
 
@@ -40,29 +32,32 @@ _BETWEEN = re.compile(r"(?<=[}\]]),\s*")
 _PLAIN_WORD = re.compile(r"[^\W\d_]{3,}(?![\w-]*\d)")
 _ANY_WORD = re.compile(r"\w{2,}")
 
-Stretch = tuple[int, int]
-"""Where a part of a text starts and ends."""
+TextSpan = tuple[int, int]
+"""Start and end of a part of a text."""
 
 
-def split_records(text: str) -> list[Stretch]:
-    """Return where the sentences, lines and records of a text start and end; together they are the whole text."""
-    found: list[Stretch] = []
+def split_records(text: str) -> list[TextSpan]:
+    """Return the spans of the sentences, lines and records of a text; together they are the whole text."""
+    spans: list[TextSpan] = []
     for start, end in find_sentence_spans(text):
-        ends = [match.end() for match in _BETWEEN.finditer(text, start, end)]
-        found += zip([start, *ends], [*ends, end], strict=True)
-    return [(start, end) for start, end in found if start < end]
+        position = start
+        for match in _BETWEEN.finditer(text, start, end):
+            spans.append((position, match.end()))
+            position = match.end()
+        spans.append((position, end))
+    return [(start, end) for start, end in spans if start < end]
 
 
-def find_level(costs: Sequence[int], room: int) -> int:
-    """Return the most that each of some costs may keep so that together they take no more than a room."""
-    left = room
+def find_level(costs: Sequence[int], budget: int) -> int:
+    """Return the most that each of some costs may keep so that together they fit a budget."""
+    remaining = budget
     ascending = sorted(costs)
-    for place, cost in enumerate(ascending):
-        share = left // (len(ascending) - place)
+    for index, cost in enumerate(ascending):
+        share = remaining // (len(ascending) - index)
         if cost > share:
             return max(0, share)
-        left -= cost
-    return ascending[-1] if ascending else room
+        remaining -= cost
+    return ascending[-1] if ascending else budget
 
 
 # ── outputs of tools ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -75,62 +70,62 @@ def condense_output(
 
     The first and last records are kept, then alternately records that share rare words with the question and records
     that stand out, until the budget is filled. The first mark says how much is left out, and the id of the entry that
-    holds all of it. The choice is cached as stretches, without the text: a history shows the same outputs every turn.
+    holds all of it. The choice is cached as spans, without the text: a history shows the same outputs every turn.
     """
     if _fits_limit(text, tokens, counter):
         return text
     key = hash(text), len(text), tokens, counter.name, hash(question), entry
-    shown = _known.get(key)
-    if shown is None:
-        if len(_known) >= KNOWN:
-            _known.clear()
-        shown = _known[key] = _choose_stretches(text, tokens, counter, question, entry)
-    return _join_stretches(text, shown, entry) if shown else ""
+    spans = _known_choices.get(key)
+    if spans is None:
+        if len(_known_choices) >= 4_096:
+            _known_choices.clear()
+        spans = _known_choices[key] = _choose_spans(text, tokens, counter, question, entry)
+    return _join_spans(text, spans, entry) if spans else ""
 
 
-_known: dict[tuple[int, int, int, str, int, str], list[Stretch]] = {}
+_known_choices: dict[tuple[int, int, int, str, int, str], list[TextSpan]] = {}
 
 
 def _fits_limit(text: str, tokens: int, counter: TokenCounter) -> bool:
     """Return whether a text has no more than so many tokens; a text far too long is not counted."""
     if len(text) <= tokens and text.isascii():
         return True
-    return len(text) <= LONGEST_TOKEN * max(tokens, 0) and counter.count(text) <= tokens
+    # A token has at most some 64 characters: longer runs of blanks or dashes are several.
+    return len(text) <= 64 * max(tokens, 0) and counter.count(text) <= tokens
 
 
-def _choose_stretches(
-    text: str, tokens: int, counter: TokenCounter, question: str, entry: str
-) -> list[Stretch]:
-    """Return the stretches of a text that are shown."""
+def _choose_spans(text: str, tokens: int, counter: TokenCounter, question: str, entry: str) -> list[TextSpan]:
+    """Return the spans of a text that are kept."""
 
-    def fits(shown: Sequence[Stretch]) -> bool:
-        return counter.count(_join_stretches(text, shown, entry)) <= tokens
+    def fits(spans: Sequence[TextSpan]) -> bool:
+        return counter.count(_join_spans(text, spans, entry)) <= tokens
 
     records = split_records(text)
-    if len(records) >= FEWEST:
+    if len(records) >= 6:  # the text has a structure
         order = _order_records(text, records, question)
-        count = _bisect_largest(len(order), lambda size: fits(_sort_records(records, order[:size])))
+        count = bisect_largest(len(order), lambda size: fits(_sort_records(records, order[:size])))
         if count > 2 * ENDS:
             return _sort_records(records, order[:count])
     return _choose_ends(text, tokens, fits)
 
 
-def _sort_records(records: Sequence[Stretch], places: Sequence[int]) -> list[Stretch]:
-    return [records[place] for place in sorted(places)]
+def _sort_records(records: Sequence[TextSpan], indexes: Sequence[int]) -> list[TextSpan]:
+    return [records[index] for index in sorted(indexes)]
 
 
-def _choose_ends(text: str, tokens: int, fits: Callable[[Sequence[Stretch]], bool]) -> list[Stretch]:
+def _choose_ends(text: str, tokens: int, fits: Callable[[Sequence[TextSpan]], bool]) -> list[TextSpan]:
     """Return the head and the tail of a text, two thirds and one third."""
 
-    def ends(kept: int) -> list[Stretch]:
-        tail = kept // 3
-        return [(0, kept - tail), (len(text) - tail, len(text))]
+    def ends_of_size(size: int) -> list[TextSpan]:
+        tail = size // 3
+        return [(0, size - tail), (len(text) - tail, len(text))]
 
-    kept = _bisect_largest(min(len(text) - 1, 16 * max(tokens, 0)), lambda size: fits(ends(size)))
-    return ends(kept) if kept else []
+    limit = min(len(text) - 1, 16 * max(tokens, 0))
+    size = bisect_largest(limit, lambda size: fits(ends_of_size(size)))
+    return ends_of_size(size) if size else []
 
 
-def _bisect_largest(most: int, holds: Callable[[int], bool]) -> int:
+def bisect_largest(most: int, holds: Callable[[int], bool]) -> int:
     """Return the largest number up to `most` for which something holds, 0 if for none; bisected from below."""
     low, high = 0, min(most, 8)
     while high < most and holds(high):
@@ -144,73 +139,87 @@ def _bisect_largest(most: int, holds: Callable[[int], bool]) -> int:
     return low
 
 
-def _order_records(text: str, records: Sequence[Stretch], question: str) -> list[int]:
-    """Return the places of records, those first that are shown first."""
-    last = len(records)
-    ends = [*range(ENDS), *range(last - ENDS, last)]
+def _order_records(text: str, records: Sequence[TextSpan], question: str) -> list[int]:
+    """Return the indexes of records in the order in which they are chosen."""
+    count = len(records)
+    ends = [*range(ENDS), *range(count - ENDS, count)]
     asked = _rank_by_question(text, records, question)
     distinctive = _rank_by_rarity(text, records)
-    by_turns = [place for both in zip(asked, distinctive, strict=False) for place in both]
-    return list(dict.fromkeys([*ends, *by_turns, *asked, *distinctive]))
+    alternating: list[int] = []
+    for pair in zip(asked, distinctive, strict=False):
+        alternating += pair
+    return list(dict.fromkeys([*ends, *alternating, *asked, *distinctive]))
 
 
-def _rank_by_question(text: str, records: Sequence[Stretch], question: str) -> list[int]:
-    """Return the places of records that share words with a question, the rarest words first."""
-    asked = set(map(str.casefold, _ANY_WORD.findall(question)))
+def _rank_by_question(text: str, records: Sequence[TextSpan], question: str) -> list[int]:
+    """Return the indexes of records that share words with a question, the rarest words first."""
+    asked = _find_words(_ANY_WORD, question, (0, len(question)))
     if not asked:
         return []
-    said = [asked.intersection(map(str.casefold, _ANY_WORD.findall(text, *one))) for one in records]
-    often = Counter(word for one in said for word in one)
-    worth = [sum(log(len(records) / often[word]) for word in one) for one in said]
-    found = [place for place, value in enumerate(worth) if value > 0]
-    return sorted(found, key=lambda place: (-worth[place], place))
+    shared = [asked & _find_words(_ANY_WORD, text, record) for record in records]
+    worth = _sum_rarities(shared)
+    matching = [index for index, value in enumerate(worth) if value > 0]
+    return sorted(matching, key=lambda index: -worth[index])
 
 
-def _rank_by_rarity(text: str, records: Sequence[Stretch]) -> list[int]:
-    """Return the places of all records, those first whose words the fewest others have."""
-    said = [set(map(str.casefold, _PLAIN_WORD.findall(text, *one))) for one in records]
-    often = Counter(word for one in said for word in one)
-    rare = [sum(log(len(records) / often[word]) for word in one) / (len(one) or 1) for one in said]
-    return sorted(range(len(records)), key=lambda place: (-rare[place], place))
+def _rank_by_rarity(text: str, records: Sequence[TextSpan]) -> list[int]:
+    """Return the indexes of all records, those first whose words occur in the fewest others."""
+    words = [_find_words(_PLAIN_WORD, text, record) for record in records]
+    rarities = [total / max(1, len(own)) for total, own in zip(_sum_rarities(words), words, strict=True)]
+    return sorted(range(len(records)), key=lambda index: -rarities[index])
 
 
-def _join_stretches(text: str, shown: Sequence[Stretch], entry: str) -> str:
-    """Return some stretches in their order, with marks where something is left out."""
-    parts: list[str] = []
-    mark = _format_mark(text, shown, entry)
-    last = 0
-    for start, end in [*shown, (len(text), len(text))]:
-        stretch = text[start:end]
-        if text[last:start].strip():
-            within_line = text[start - 1 : start] != "\n"
-            parts = ["".join(parts).rstrip(), f"\n{mark}\n", stretch.lstrip() if within_line else stretch]
+def _find_words(pattern: re.Pattern[str], text: str, span: TextSpan) -> set[str]:
+    return set(map(str.casefold, pattern.findall(text, *span)))
+
+
+def _sum_rarities(words: Sequence[set[str]]) -> list[float]:
+    """Return the sum of the inverse document frequencies of the words of each record."""
+    holders = Counter(word for own in words for word in own)
+    idf = {word: log(len(words) / count) for word, count in holders.items()}
+    return [sum(idf[word] for word in own) for own in words]
+
+
+def _join_spans(text: str, spans: Sequence[TextSpan], entry: str) -> str:
+    """Return some spans in their order, with marks wherever text is left out."""
+    joined = ""
+    mark = _format_mark(text, spans, entry)
+    position = 0
+    for start, end in [*spans, (len(text), len(text))]:
+        part = text[start:end]
+        if text[position:start].strip():
+            begins_line = text[start - 1] == "\n"
+            joined = f"{joined.rstrip()}\n{mark}\n" + (part if begins_line else part.lstrip())
             mark = CUT
         else:
-            parts.append(text[last:start] + stretch)
-        last = end
-    return "".join(parts).strip("\n")
+            joined += text[position:start] + part
+        position = end
+    return joined.strip("\n")
 
 
-def _format_mark(text: str, shown: Sequence[Stretch], entry: str) -> str:
+def _format_mark(text: str, spans: Sequence[TextSpan], entry: str) -> str:
     """Return the mark that says how much of a text is left out, and which entry holds it.
 
-    In lines where only whole lines are left out, else in characters.
+    In lines if only whole lines are left out, else in characters.
     """
+    gaps: list[TextSpan] = []
+    position = 0
+    for start, end in [*spans, (len(text), len(text))]:
+        if text[position:start].strip():
+            gaps.append((position, start))
+        position = end
     source = f"; entry {entry}" if entry else ""
-    ends = [0, *(end for _, end in shown)]
-    starts = [*(start for start, _ in shown), len(text)]
-    gaps = [(end, start) for end, start in zip(ends, starts, strict=True) if text[end:start].strip()]
     lines = text.rstrip("\n").count("\n") + 1
-    whole = all(_begins_line(text, start) and _begins_line(text, end) for start, end in gaps)
-    if whole and lines >= LINES:
+    whole_lines = all(_begins_line(text, start) and _begins_line(text, end) for start, end in gaps)
+    if whole_lines and lines >= 6:
         left_out = sum(text[start:end].strip("\n").count("\n") + 1 for start, end in gaps)
         return f"[… {left_out:,} of {lines:,} lines left out{source}]"
     left_out = sum(end - start for start, end in gaps)
     return f"[… {left_out:,} of {len(text):,} characters left out{source}]"
 
 
-def _begins_line(text: str, place: int) -> bool:
-    return place in (0, len(text)) or "\n" in (text[place - 1], text[place])
+def _begins_line(text: str, position: int) -> bool:
+    return position in (0, len(text)) or "\n" in text[position - 1 : position + 1]
 
 
 # ── arguments of calls ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -225,17 +234,17 @@ def condense_arguments(arguments: str, tokens: int, counter: TokenCounter) -> st
     if _fits_limit(arguments, tokens, counter):
         return arguments
     strings = _find_string_values(arguments) if _is_json(arguments) else None
-    longest = max((len(text) for _, text in strings), default=0) if strings is not None else len(arguments)
+    lengths = [len(arguments)] if strings is None else [len(value) for _, value in strings]
 
     def write(size: int) -> str:
         if strings is None:
             return _shorten_string(arguments, size)
         return _replace_strings(arguments, strings, size)
 
-    most = max(0, longest - SHORT_STRING)
-    size = _bisect_largest(most, lambda size: counter.count(write(SHORT_STRING + size)) <= tokens)
-    written = write(SHORT_STRING + size)
-    return written if len(written) < len(arguments) else arguments
+    limit = max(0, max(lengths, default=0) - SHORT_STRING)
+    extra = bisect_largest(limit, lambda extra: counter.count(write(SHORT_STRING + extra)) <= tokens)
+    condensed = write(SHORT_STRING + extra)
+    return condensed if len(condensed) < len(arguments) else arguments
 
 
 _STRING = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?', re.DOTALL)
@@ -247,27 +256,31 @@ def _is_json(text: str) -> bool:
         json.loads(text)
     except ValueError:
         return False
-    except RecursionError:  # it is JSON up to there, and nested deeper than can be read
+    except RecursionError:  # valid so far, but nested too deeply to parse
         return True
     return True
 
 
-def _find_string_values(text: str) -> list[tuple[Stretch, str]]:
-    """Return where the string values of a JSON text stand, and what each says."""
-    values = [match for match in _STRING.finditer(text) if match[2] is None]
-    found = [(match.span(1), json.loads(match[1], strict=False)) for match in values]
-    return [(span, said) for span, said in found if len(said) > SHORT_STRING]
+def _find_string_values(text: str) -> list[tuple[TextSpan, str]]:
+    """Return the long string values of a JSON text with their spans."""
+    values: list[tuple[TextSpan, str]] = []
+    for match in _STRING.finditer(text):
+        is_name = match[2] is not None
+        value = "" if is_name else json.loads(match[1], strict=False)
+        if len(value) > SHORT_STRING:
+            values.append((match.span(1), value))
+    return values
 
 
-def _replace_strings(text: str, strings: Sequence[tuple[Stretch, str]], size: int) -> str:
+def _replace_strings(text: str, strings: Sequence[tuple[TextSpan, str]], size: int) -> str:
     """Return a JSON text in which strings longer than so many characters are cut."""
     parts: list[str] = []
-    last = 0
-    for (start, end), said in strings:
-        cut = _shorten_string(said, size)
-        parts += [text[last:start], text[start:end] if cut == said else quote_json(cut)]
-        last = end
-    return "".join([*parts, text[last:]])
+    position = 0
+    for (start, end), value in strings:
+        cut = _shorten_string(value, size)
+        parts += [text[position:start], text[start:end] if cut == value else quote_json(cut)]
+        position = end
+    return "".join([*parts, text[position:]])
 
 
 def _shorten_string(text: str, size: int) -> str:

@@ -112,6 +112,7 @@ _DATE = re.compile(
 _CLOCK = re.compile(r",? (?:at )?\d{1,2}:\d\d(?::\d\d(?:[.,]\d{1,9})?)?(?: ?(?:[ap]m|Z|UTC|CET|GMT))?\b")
 _ZONE = re.compile(r" (?:[ap]m|AM|PM|UTC|GMT|CE?S?T|[EP][SD]?T|Uhr)\b")
 _ORDINAL = re.compile(r"\d+(?:st|nd|rd|th|s)|[A-Za-z]-\d", re.ASCII)
+_OPERATOR = re.compile(r"::|->|\(\)")
 _HEX = re.compile(r"(?=[a-f]*[0-9])(?=[0-9]*[a-f])[0-9a-f]{7,64}", re.ASCII)
 
 _EDGE = ".,;:!?()[]{}<>\"'“”„«»‘’…*_-—–|。，、；：！？（）【】"
@@ -121,6 +122,7 @@ _JOINTS = frozenset(
     (" ", " of ", " de ", " van ", " von ", " der ", " van der ", " von der ", " del ", " della ", " la ", " da ",
      " di ", " dos ", " du ", " el ", " bin ", " ibn ", " & ", "-")
 )  # fmt: skip
+_WITHOUT_JOINTS = str.maketrans("", "", "'’-")
 _TITLES = frozenset("Dr Mr Mrs Ms St Prof Sr Jr Mme Herr Frau".split())
 #: Capitals that say nothing: of English, of logs, and days without a date.
 _USUAL = frozenset(
@@ -134,50 +136,55 @@ _GERMAN = frozenset(
     "der die das und ist nicht ein eine einen mit für auf von zu wir ich es im den dem".split()
 )
 
-_MOST = 400
-"""Characters of a text whose words are remembered."""
 _CAP, _OPEN, _WRITTEN = "cap", "open", "month"
 
 
 def find_details(text: str) -> list[Detail]:
-    """Return the details of a text in order of appearance, each once; a quotation may hold others."""
-    said = text.split()
-    found, caps, written = _scan_words(text, said)
-    if caps:
-        found += _find_proper_names(text, caps, said)
-    if written:
+    """Return the details of a text in order of appearance, each once; a quotation may contain others."""
+    words = text.split()
+    found, capitals, has_month = _scan_words(text, words)
+    if capitals:
+        found += _find_proper_names(text, capitals, words)
+    if has_month:
         found += _find_written_dates(text)
     if _QUOTES.search(text):
         found += _find_quotes(text)
     return _deduplicate_details(text, found) if found else []
 
 
-def _scan_words(text: str, said: list[str]) -> tuple[list[_Found], list[tuple[int, int]], bool]:
-    """Return what single words say, where capitals stand, and whether a month is named."""
+def _scan_words(text: str, words: list[str]) -> tuple[list[_Found], list[tuple[int, int]], bool]:
+    """Return the details in single words, the positions of capitals, and whether a month is named."""
     found: list[_Found] = []
-    caps: list[tuple[int, int]] = []
-    written = False
-    place = 0
-    look = _shape if len(text) <= _MOST else _classify_word  # only so long a word is remembered
-    for word, shape in zip(said, map(look, said), strict=True):
-        if shape is None:
+    capitals: list[tuple[int, int]] = []
+    has_month = False
+    position = 0
+    is_short = (
+        len(text) <= 400
+    )  # the words of longer texts, such as logs, would displace the others in the cache
+    classify = _cached_classify_word if is_short else _classify_word
+    for word, details in zip(words, map(classify, words), strict=True):
+        if details is None:
             continue
-        # No plain word holds what makes another one not plain, so the next place of the letters is the word's own.
-        place = text.index(word, place)
-        for kind, first, last in shape:
-            start, end = place + first, place + last
+        # No plain word contains what makes another word not plain: the next occurrence is the word itself.
+        position = text.index(word, position)
+        for kind, first, last in details:
+            start, end = position + first, position + last
             if kind == _CAP:
-                caps.append((start, end))
+                capitals.append((start, end))
             elif kind == _WRITTEN:
-                written = True
+                has_month = True
             elif kind == _OPEN:
                 unit = _UNIT.match(text, end)
-                if unit or last - first > 1:
-                    found.append((start, unit.end() if unit else end, "number"))
+                if unit is not None:
+                    found.append((start, unit.end(), "number"))
+                elif end - start > 1:
+                    found.append((start, end, "number"))
+            elif kind == "date":
+                found.append((start, _end_of_date(text, end), kind))
             else:
-                found.append((start, _end_of_date(text, end) if kind == "date" else end, kind))
-        place += len(word)
-    return found, caps, written
+                found.append((start, end, kind))
+        position += len(word)
+    return found, capitals, has_month
 
 
 def _end_of_date(text: str, end: int) -> int:
@@ -195,10 +202,11 @@ def _find_written_dates(text: str) -> Iterator[_Found]:
 
 
 def _find_quotes(text: str) -> Iterator[_Found]:
-    """Yield quotations."""
+    """Yield quotations of several words, and anything in backticks or Chinese quotation marks."""
     for match in _QUOTED.finditer(text):
-        inside = match[0][1:-1]
-        if match[0][0] in "`「『《" or (" " in inside.strip()) or not inside.isascii():
+        content = match[0][1:-1]
+        is_always_quote = match[0][0] in "`「『《"
+        if is_always_quote or " " in content.strip() or not content.isascii():
             yield match.start() + 1, match.end() - 1, "quote"
 
 
@@ -224,20 +232,24 @@ def _classify_word(word: str) -> tuple[tuple[str, int, int], ...] | None:
     core = word.strip(_EDGE)
     if not core:
         return None
-    if core.isalpha() or core.replace("'", "").replace("’", "").replace("-", "").isalpha():
-        if core.islower() and "--" not in word.rstrip(_EDGE) and "__" not in word:
+    is_alphabetic = core.isalpha() or core.translate(_WITHOUT_JOINTS).isalpha()
+    if is_alphabetic:
+        is_option = "--" in word.rstrip(_EDGE) or "__" in word
+        if core.islower() and not is_option:
             return None
-        shape = _classify_alphabetic(word, core)
-        if shape is not None:
-            return shape
+        details = _classify_alphabetic(word, core)
+        if details is not None:
+            return details
     return tuple(_match_grammar(word))
 
 
 def _classify_alphabetic(word: str, core: str) -> tuple[tuple[str, int, int], ...] | None:
-    """Return what a word of letters may be; None for one that only its form tells."""
-    if core[0].isupper() and (core.isascii() or core.lower() != core.upper()):
+    """Return the details in a word of letters; None if the grammar has to find them."""
+    has_case = core.lower() != core.upper()
+    if core[0].isupper() and (core.isascii() or has_case):
         return _classify_capitalized(word, core, word.index(core))
-    if core.lower() == core.upper() or (not core.isascii() and not core[0].isascii()):
+    starts_foreign = not core.isascii() and not core[0].isascii()
+    if starts_foreign or not has_case:
         return ()  # a script without capitals
     return None
 
@@ -269,90 +281,129 @@ def _trim_punctuation(word: str, start: int, end: int) -> int:
 
 
 def _classify_number(number: str, *, ends: bool) -> str | None:
-    """Return the kind of a number, which is open where a unit may follow; without one it tells from two digits on."""
+    """Return the kind of a number: open if a unit may follow; None for a single digit."""
     if ends and number[-1].isdigit():
         return _OPEN
     return None if len(number) == 1 and number.isdigit() else "number"
 
 
-_shape = lru_cache(maxsize=65_536)(_classify_word)
+_cached_classify_word = lru_cache(maxsize=65_536)(_classify_word)
 
 
 def _classify_capitalized(word: str, core: str, first: int) -> tuple[tuple[str, int, int], ...] | None:
     """Return what a word with a capital letter may be; None for one with capitals inside."""
-    for tail in ("'s", "’s"):
-        core = core.removesuffix(tail)
+    for possessive in ("'s", "’s"):
+        core = core.removesuffix(possessive)
+    last = first + len(core)
     if _MONTH.fullmatch(core):
-        return ((_WRITTEN, first, first + len(core)),)
-    shouted = core.isupper()
-    if shouted and (len(core) == 1 and first + 1 < len(word) and word[first + 1] == "."):
-        return ((_CAP, first, first + 1),)  # an initial
-    if content_term(core.lower()) == 0 or core.lower() in _USUAL or "'" in core[-3:] or "’" in core[-3:]:
+        return ((_WRITTEN, first, last),)
+    is_initial = len(core) == 1 and core.isupper() and word[first + 1 : first + 2] == "."
+    if is_initial:
+        return ((_CAP, first, first + 1),)
+    if _is_usual_word(core):
         return ()
-    if shouted:
-        return ((_CAP, first, first + len(core)),) if 2 <= len(core) <= 6 else ()
-    parts = re.split(r"['’-]", core)
-    if any(part[1:] != part[1:].lower() for part in parts) and not core.startswith(("Mc", "Mac")):
-        return None
-    return ((_CAP, first, first + len(core)),)
+    if core.isupper():
+        return ((_CAP, first, last),) if 2 <= len(core) <= 6 else ()
+    if not core.startswith(("Mc", "Mac")):
+        parts = re.split(r"['’-]", core)
+        if any(part[1:] != part[1:].lower() for part in parts):
+            return None
+    return ((_CAP, first, last),)
+
+
+def _is_usual_word(core: str) -> bool:
+    """Return whether a capitalised word is a function word, another usual word, or a contraction."""
+    small = core.lower()
+    is_contraction = "'" in core[-3:] or "’" in core[-3:]
+    return is_contraction or small in _USUAL or content_term(small) == 0
 
 
 def _classify_identifier(word: str) -> str | None:
     """Return the kind of a word of letters, digits and signs that join them; None for a plain one."""
     bare = word.lstrip("@#$")
-    digits = any(letter.isdigit() for letter in bare)
-    if digits:
-        if bare.isdigit() or _ORDINAL.fullmatch(bare):
-            return None
-        if _HEX.fullmatch(bare) or (
-            "." not in bare and "::" not in bare and "->" not in bare and "()" not in bare
-        ):
-            return "id"
-        return "host" if "-" in bare else "code"
+    has_operator = _OPERATOR.search(bare) is not None
+    if any(letter.isdigit() for letter in bare):
+        return _classify_with_digits(bare, has_operator)
     if word != bare:
         return "code" if len(bare) > 1 else None
-    if "_" in bare or "::" in bare or "->" in bare or bare.endswith("()"):
+    if has_operator or "_" in bare:
         return "code" if len(bare.strip("_")) > 1 else None
     if "." in bare:
-        parts = bare.split(".")
-        if any(len(part) < 2 for part in parts) or (parts[-1][0].isupper() and parts[0].islower()):
-            return None
-        return "host" if "-" in bare or len(parts) > 3 else "code"
+        return _classify_dotted(bare.split("."))
     if "-" in bare:
         return "id" if bare.isupper() and len(bare) > 4 else None
     inner = bare[1:]
-    return "code" if inner != inner.lower() and inner != inner.upper() else None
+    has_inner_capital = inner not in (inner.lower(), inner.upper())
+    return "code" if has_inner_capital else None
 
 
-def _find_proper_names(text: str, caps: list[tuple[int, int]], said: list[str]) -> list[_Found]:
+def _classify_with_digits(bare: str, has_operator: bool) -> str | None:
+    """Return the kind of an identifier that has digits."""
+    if bare.isdigit() or _ORDINAL.fullmatch(bare):
+        return None
+    is_plain = "." not in bare and not has_operator
+    if is_plain or _HEX.fullmatch(bare):
+        return "id"
+    return "host" if "-" in bare else "code"
+
+
+def _classify_dotted(parts: list[str]) -> str | None:
+    """Return the kind of words joined by dots; None where a space after the end of a sentence is missing."""
+    if any(len(part) < 2 for part in parts):
+        return None
+    if parts[-1][0].isupper() and parts[0].islower():
+        return None
+    has_hyphen = any("-" in part for part in parts)
+    return "host" if has_hyphen or len(parts) > 3 else "code"
+
+
+def _find_proper_names(text: str, capitals: list[tuple[int, int]], words: list[str]) -> list[_Found]:
     """Return names: runs of capitalised words, without a first word that only starts a sentence."""
-    runs: list[list[tuple[int, int]]] = []
-    for start, end in caps:
-        if runs:
-            last = runs[-1][-1]
-            gap = text[last[1] : start] if start - last[1] < 12 else ""
-            before = text[last[0] : last[1]]
-            if gap in _JOINTS or (gap == ". " and (len(before) == 1 or before in _TITLES)):
-                runs[-1].append((start, end))
-                continue
-        runs.append([(start, end)])
-    found: list[_Found] = []
-    for run in runs:
-        if _starts_sentence(text, run[0][0]):
-            first = text[run[0][0] : run[0][1]]
-            if len(run) == 1 or first.lower() in _GERMAN or first.endswith(("ing", "ed")):
-                run = run[1:]
+    names: list[_Found] = []
+    for run in _join_capitalised_words(text, capitals):
+        start, end = run[0]
+        first = text[start:end]
+        if _starts_sentence(text, start) and (len(run) == 1 or _is_ordinary_start(first)):
+            run = run[1:]
         if run and run[-1][1] - run[0][0] > 1:
-            found.append((run[0][0], run[-1][1], "name"))
-    single = [one for one in found if " " not in text[one[0] : one[1]]]
-    if len(single) > 1 and len(_GERMAN.intersection(said)) > 1:  # all nouns have capitals there
-        return [one for one in found if one not in single]
-    return found
+            names.append((run[0][0], run[-1][1], "name"))
+    single = [name for name in names if " " not in text[name[0] : name[1]]]
+    is_german = len(_GERMAN.intersection(words)) > 1  # where all nouns have capitals
+    if is_german and len(single) > 1:
+        return [name for name in names if name not in single]
+    return names
 
 
-def _starts_sentence(text: str, place: int) -> bool:
+def _join_capitalised_words(text: str, capitals: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+    """Return capitalised words as runs that may be one name, such as "Dr. Jane van Dam"."""
+    runs: list[list[tuple[int, int]]] = []
+    for start, end in capitals:
+        if runs and _continues_name(text, runs[-1][-1], start):
+            runs[-1].append((start, end))
+        else:
+            runs.append([(start, end)])
+    return runs
+
+
+def _continues_name(text: str, previous: tuple[int, int], start: int) -> bool:
+    """Return whether a capitalised word may belong to the same name as the one before it."""
+    first, last = previous
+    if start - last >= 12:  # longer than any joint
+        return False
+    gap = text[last:start]
+    word = text[first:last]
+    is_abbreviated = len(word) == 1 or word in _TITLES
+    return gap in _JOINTS or (gap == ". " and is_abbreviated)
+
+
+def _is_ordinary_start(word: str) -> bool:
+    """Return whether a word at the start of a sentence is probably no part of a name."""
+    return word.lower() in _GERMAN or word.endswith(("ing", "ed"))
+
+
+def _starts_sentence(text: str, start: int) -> bool:
     """Return whether a sentence or a line starts here."""
-    place -= 1
-    while place >= 0 and text[place] in " \t":
-        place -= 1
-    return place < 0 or text[place] in _STARTS
+    end = start
+    while end > 0 and text[end - 1] in " \t":
+        end -= 1
+    return end == 0 or text[end - 1] in _STARTS

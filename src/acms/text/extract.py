@@ -10,10 +10,11 @@ import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from heapq import heapify, heappop, heappush, nsmallest
 from itertools import accumulate
 from math import log
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -38,15 +39,11 @@ GIST = 0.15
 """Share of what they leave for the sentences most like the whole, whether they hold details or not."""
 LEAST = 10
 """Tokens that a sentence more is worth."""
-FIRST = 40
-"""Tokens of a marked message that come before the next one: when there are too many, only the weightiest stay."""
 WORTH = {
     "url": 1.0, "email": 1.0, "path": 1.0, "host": 1.0, "id": 1.0, "version": 0.9, "date": 0.9, "number": 0.8,
     "name": 0.8, "code": 0.7, "quote": 0.6,
 }  # fmt: skip
 """What a detail is worth by its kind."""
-BARE = 0.4
-"""Share of its worth that is left to a number without a unit."""
 REPEATED = -0.7
 """Exponent of the number of times a detail occurs: a detail that occurs once is worth most."""
 ALIKE = -0.5
@@ -69,10 +66,6 @@ _BREAK = re.compile(r"[.,;:!?()\[\]{}—–，；：。！？、（）-](?:(?<![
 _LETTERS, _ASCII_LETTERS = re.compile(r"[^\W\d_]+"), re.compile(r"[a-z]+")
 _BEFORE, _AFTER = 60, 40
 """Characters that the words around a detail may have."""
-_TRIES = 8
-"""How often a sentence is compared again with the sentences chosen before it, on average, at most."""
-_TRIED = 32
-"""Details that are tried alone when nothing else fits."""
 
 
 _Mention: TypeAlias = tuple[int, int, int, int, int, float]
@@ -91,7 +84,7 @@ class _Sentence:
         self.order = order
         self.line = line
         self.text = text
-        #: How often it is said, letter by letter.
+        #: How often it occurs, letter by letter.
         self.count = 1
         self.tokens = 0
         #: Tokens of a line with nothing else.
@@ -108,24 +101,17 @@ def extract_summary(turns: Sequence[Turn], max_tokens: int, count: Callable[[str
     if max_tokens <= 0:
         return ""
     lines = [line for turn in turns for line in parse_turn(turn)]
-    known: dict[str, int] = {}
-
-    def cost(text: str) -> int:
-        found = known.get(text)
-        if found is None:
-            found = known[text] = count(text)
-        return found
-
+    cost = cache(count)
     split = _split_sentences(lines, cost)
-    if sum(one.tokens * one.count for one in split.sentences) <= 1.1 * max_tokens:
+    may_fit_whole = sum(one.tokens * one.count for one in split.sentences) <= 1.1 * max_tokens
+    if may_fit_whole:
         whole = format_summary(_collect_all_pieces(lines, split))
         if count(whole) <= max_tokens:
             return whole
-    known_details = _weigh_details(lines, split.sentences)
+    details = _weigh_details(lines, split.sentences)
     chosen = _choose_pieces(lines, split, max_tokens, cost)
-    return _fit_to_limit(chosen, max_tokens, count) or _choose_fragment(
-        split.sentences, known_details, max_tokens, count
-    )
+    summary = _fit_to_limit(chosen, max_tokens, count)
+    return summary or _choose_fragment(split.sentences, details, max_tokens, count)
 
 
 # ── weighing ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -136,102 +122,119 @@ class _Split(NamedTuple):
 
     sentences: list[_Sentence]
     #: Sentences of each line.
-    of: list[list[_Sentence]]
+    by_line: list[list[_Sentence]]
 
 
 def _split_sentences(lines: Sequence[Line], cost: Callable[[str], int]) -> _Split:
-    lead = {speaker: cost(f"\n- {speaker}: ") for speaker in {line.speaker for line in lines}}
-    found: dict[str, _Sentence] = {}
-    of: list[list[_Sentence]] = []
+    lead_costs = {speaker: cost(f"\n- {speaker}: ") for speaker in {line.speaker for line in lines}}
+    unique: dict[str, _Sentence] = {}
+    by_line: list[list[_Sentence]] = []
     for number, line in enumerate(lines):
         own: list[_Sentence] = []
         for text in sentences_of(line):
-            sentence = found.get(text)
+            sentence = unique.get(text)
             if sentence is None:
-                sentence = found[text] = _Sentence(len(found), number, text)
+                sentence = unique[text] = _Sentence(len(unique), number, text)
                 sentence.tokens = cost(text)
-                sentence.size = sentence.tokens + lead[line.speaker]
+                sentence.size = sentence.tokens + lead_costs[line.speaker]
             else:
                 sentence.count += 1
             own.append(sentence)
-        of.append(own)
-    return _Split(list(found.values()), of)
+        by_line.append(own)
+    return _Split(list(unique.values()), by_line)
 
 
 def _weigh_details(lines: Sequence[Line], sentences: Sequence[_Sentence]) -> list[str]:
-    """Set what sentences and the details in them are worth; return the details, each once."""
+    """Set the worth of sentences and of the details in them; return the details, each once."""
+    contexts = _Contexts()
     numbers: dict[str, int] = {}
     worth: list[float] = []
-    said: list[int] = []
-    places: dict[str, int] = {}
-    kinds: list[frozenset[int]] = []
-    held: list[_Sentence] = []
-
-    def place_of(plain: str) -> int:
-        """Return the place of the words of a text: lines of a program have the same a thousand times."""
-        plain = " ".join(plain.split())
-        place = places.get(plain)
-        if place is None:
-            place = places[plain] = len(kinds)
-            kinds.append(_collect_terms(plain))
-        return place
-
-    # Who speaks is said beside every line; how they call each other is no detail.
-    names = {line.speaker.casefold() for line in lines}
-    speakers = {name[:end] for name in names for end in range(3, len(name) + 1)}
-    around: list[tuple[int, int]] = []
+    occurrences: list[int] = []
+    with_details: list[_Sentence] = []
+    speaker_prefixes = _list_speaker_prefixes(lines)
     for sentence in sentences:
         text = sentence.text
-        found = [
-            one for one in find_details(text) if one.kind != "name" or one.text.casefold() not in speakers
+        details = [
+            one
+            for one in find_details(text)
+            if one.kind != "name" or one.text.casefold() not in speaker_prefixes
         ]
-        if not found:
+        if not details:
             sentence.kinds = _collect_terms(text)
             continue
-        plain = _blank_details(text, found)
-        sentence.kinds = kinds[place_of(plain)]
+        plain = _blank_details(text, details)
+        sentence.kinds = contexts.terms[contexts.find_index(plain)]
         breaks = _find_clause_breaks(plain)
-        own: list[_Mention] = []
-        for kind, name, start, end in found:
+        mentions: list[_Mention] = []
+        for kind, name, start, end in details:
             number = numbers.setdefault(name, len(worth))
             if number == len(worth):
-                worth.append(WORTH[kind] * (BARE if kind == "number" and name.isdigit() else 1.0))
-                said.append(0)
-            said[number] += sentence.count
+                is_bare = kind == "number" and name.isdigit()
+                worth.append(WORTH[kind] * (0.4 if is_bare else 1.0))  # a number without a unit is worth less
+                occurrences.append(0)
+            occurrences[number] += sentence.count
             first, last = _find_context_span(text, breaks, start, end, WIDE)
-            place = place_of(plain[first:last])
-            around.append((place, sentence.count))
-            own.append((number, start, end, first, last, place))
-        sentence.mentions = own
-        held.append(sentence)
-    rare = _measure_context_rarity(
-        kinds, around, _measure_centrality(sentences, lines), log(1 + len(sentences))
-    )
-    worth = [one * often**REPEATED for one, often in zip(worth, said, strict=True)]
-    for sentence in held:
+            context = contexts.find_index(plain[first:last])
+            contexts.count(context, sentence.count)
+            mentions.append((number, start, end, first, last, context))
+        sentence.mentions = mentions
+        with_details.append(sentence)
+    idf = _measure_centrality(sentences, lines)
+    rarity = contexts.measure_rarity(idf, log(1 + len(sentences)))
+    for number, count in enumerate(occurrences):
+        worth[number] *= count**REPEATED
+    for sentence in with_details:
         factor = EARLIER if lines[sentence.line].earlier else 1.0
         sentence.mentions = [
-            (number, start, end, first, last, factor * worth[number] * rare[int(place)])
-            for number, start, end, first, last, place in sentence.mentions
+            (number, start, end, first, last, factor * worth[number] * rarity[int(context)])
+            for number, start, end, first, last, context in sentence.mentions
         ]
     return list(numbers)
 
 
-def _measure_context_rarity(
-    kinds: Sequence[frozenset[int]], around: Sequence[tuple[int, int]], idf: Mapping[int, float], usual: float
-) -> list[float]:
-    """Return how rare words are as the surroundings of details; 0 for words that stand around none.
+def _list_speaker_prefixes(lines: Sequence[Line]) -> set[str]:
+    """Return the names of the speakers and their beginnings.
 
-    `around` holds the place of words among `kinds` and how often they are said.
+    Every line begins with its speaker; the forms by which they address each other are no details.
     """
-    times: Counter[frozenset[int]] = Counter()
-    for place, often in around:
-        times[kinds[place]] += often
-    rare: list[float] = []
-    for found in kinds:
-        strange = sum(idf.get(kind, usual) for kind in found) / len(found) / usual if found else 0.5
-        rare.append(strange**STRANGE * times[found] ** ALIKE if found in times else 0.0)
-    return rare
+    names = {line.speaker.casefold() for line in lines}
+    return {name[:end] for name in names for end in range(3, len(name) + 1)}
+
+
+class _Contexts:
+    """The words around details, each text once: lines of a program repeat a thousand times."""
+
+    def __init__(self) -> None:
+        self._indexes: dict[str, int] = {}
+        #: The terms of each text, by its index.
+        self.terms: list[frozenset[int]] = []
+        self._times: Counter[frozenset[int]] = Counter()
+
+    def find_index(self, plain: str) -> int:
+        """Return the index of a text."""
+        plain = " ".join(plain.split())
+        index = self._indexes.get(plain)
+        if index is None:
+            index = self._indexes[plain] = len(self.terms)
+            self.terms.append(_collect_terms(plain))
+        return index
+
+    def count(self, index: int, times: int) -> None:
+        """Count how often a text stands around a detail."""
+        self._times[self.terms[index]] += times
+
+    def measure_rarity(self, idf: Mapping[int, float], default: float) -> list[float]:
+        """Return how rare each text is; 0 for one that stands around no detail."""
+        rarity: list[float] = []
+        for terms in self.terms:
+            if terms not in self._times:
+                rarity.append(0.0)
+                continue
+            strangeness = 0.5
+            if terms:
+                strangeness = sum(idf.get(term, default) for term in terms) / len(terms) / default
+            rarity.append(strangeness**STRANGE * self._times[terms] ** ALIKE)
+        return rarity
 
 
 def _collect_terms(text: str) -> frozenset[int]:
@@ -243,15 +246,15 @@ def _collect_terms(text: str) -> frozenset[int]:
 _NOTHING = frozenset((0,))
 
 
-def _blank_details(text: str, held: Sequence[Detail]) -> str:
+def _blank_details(text: str, details: Sequence[Detail]) -> str:
     """Return a text with its details blanked, as long as before."""
     parts: list[str] = []
-    place = 0
-    for detail in held:
-        if detail.start >= place:
-            parts += (text[place : detail.start], " " * (detail.end - detail.start))
-            place = detail.end
-    parts.append(text[place:])
+    position = 0
+    for detail in details:
+        if detail.start >= position:
+            parts += (text[position : detail.start], " " * (detail.end - detail.start))
+            position = detail.end
+    parts.append(text[position:])
     return "".join(parts)
 
 
@@ -261,46 +264,59 @@ def _find_clause_breaks(plain: str) -> list[tuple[int, int]]:
 
 
 def _find_context_span(
-    text: str, breaks: Sequence[tuple[int, int]], start: int, end: int, most: tuple[int, int]
+    text: str, breaks: Sequence[tuple[int, int]], start: int, end: int, words: tuple[int, int]
 ) -> tuple[int, int]:
-    """Return where the clause around a detail starts and ends: so many words before and after, at most."""
-    first = max(0, start - _BEFORE)
+    """Return the start and end of the clause around a detail: so many words before and after, at most."""
+    tight = words is TIGHT
+    first = _find_context_start(text, breaks, start, words[0], tight)
+    last = _find_context_end(text, breaks, end, words[1], tight)
+    return first, last
+
+
+def _find_context_start(
+    text: str, breaks: Sequence[tuple[int, int]], start: int, words: int, tight: bool
+) -> int:
+    clipped = max(0, start - _BEFORE)
+    first = clipped
     # A label right before a detail, such as "path: ", names it and ends no clause.
-    bare = first + len(text[first:start].rstrip(" ,:=(\"'“„`[{"))
-    if breaks:
-        place = bisect_right(breaks, (bare, 0)) - 1
-        if place >= 0 and breaks[place][1] <= bare:
-            first = max(first, breaks[place][1])
-    if first and first == start - _BEFORE:
-        first = text.find(" ", first, start) + 1 or first  # the clip may be inside of a word
-    begin = _start_of_last_words(text, first, start, most[0])
-    if most is TIGHT:
-        # "ends with 5 GB" says nothing without the word before.
-        reach = most[0]
-        while begin > first and reach < WIDE[0] and not _has_content_word(text[begin:start]):
-            reach += 1
-            begin = _start_of_last_words(text, first, start, reach)
+    label_end = first + len(text[first:start].rstrip(" ,:=(\"'“„`[{"))
+    index = bisect_right(breaks, (label_end, 0)) - 1
+    if index >= 0 and breaks[index][1] <= label_end:
+        first = max(first, breaks[index][1])
+    if first == start - _BEFORE and first > 0:  # the clip may be inside of a word
+        first = text.find(" ", first, start) + 1 or first
+    begin = _start_of_last_words(text, first, start, words)
+    if not tight:
+        return begin
+    # "ends with 5 GB" says nothing without the word before.
+    while begin > first and words < WIDE[0] and not _has_content_word(text[begin:start]):
+        words += 1
+        begin = _start_of_last_words(text, first, start, words)
+    return begin
+
+
+def _find_context_end(text: str, breaks: Sequence[tuple[int, int]], end: int, words: int, tight: bool) -> int:
     last = min(len(text), end + _AFTER)
-    place = bisect_left(breaks, (end, 0))
-    if place < len(breaks):
-        last = min(last, breaks[place][0])
+    index = bisect_left(breaks, (end, 0))
+    if index < len(breaks):
+        last = min(last, breaks[index][0])
     after = text[end:last]
-    parts = after.split(None, most[1])
-    if len(parts) > most[1]:
+    parts = after.split(None, words)
+    if len(parts) > words:
         after = after[: len(after) - len(parts[-1])]
-    elif last == end + _AFTER < len(text):
+    elif last == end + _AFTER < len(text):  # the clip may be inside of a word
         after = after[: max(0, after.rfind(" "))]
-    if most is TIGHT and after[:1].isspace() and not _has_content_word(after):
+    if tight and after[:1].isspace() and not _has_content_word(after):
         after = ""
-    return begin, end + len(after.rstrip(" \t.,;:!?。，"))
+    return end + len(after.rstrip(" \t.,;:!?。，"))
 
 
-def _start_of_last_words(text: str, first: int, place: int, most: int) -> int:
-    """Return where the last words before a place start."""
-    said = text[first:place]
-    parts = said.rsplit(None, most)
-    start = len(parts[0]) if len(parts) > most else 0
-    return place - len(said[start:].lstrip())
+def _start_of_last_words(text: str, first: int, end: int, count: int) -> int:
+    """Return the start of the last words of a text before its end."""
+    clause = text[first:end]
+    parts = clause.rsplit(None, count)
+    start = len(parts[0]) if len(parts) > count else 0
+    return end - len(clause[start:].lstrip())
 
 
 def _has_content_word(text: str) -> bool:
@@ -309,30 +325,31 @@ def _has_content_word(text: str) -> bool:
 
 
 def _measure_centrality(sentences: Sequence[_Sentence], lines: Sequence[Line]) -> dict[int, float]:
-    """Set how much each sentence is like the whole; return how rare each word is."""
-    sizes = np.fromiter((len(one.kinds) for one in sentences), np.int64, len(sentences))
-    flat = np.fromiter((kind for one in sentences for kind in one.kinds), np.int64, int(sizes.sum()))
-    if not len(flat):
+    """Set the centrality of each sentence, its similarity to the whole; return how rare each word is."""
+    count = len(sentences)
+    sizes = np.array([len(one.kinds) for one in sentences], np.int64)
+    terms = np.array([term for one in sentences for term in one.kinds], np.int64)
+    if not len(terms):
         return {}
-    kinds, where = np.unique(flat, return_inverse=True)
-    held = np.bincount(where)
-    idf = np.log(1 + len(sentences) / held)
-    alike = Counter(one.kinds for one in sentences)
-    # Lines that a program wrote a thousand times are one line to the whole.
-    weight = np.fromiter((1 / alike[one.kinds] for one in sentences), np.float64, len(sentences))
-    owner = np.repeat(np.arange(len(sentences)), sizes)
-    weighted = idf[where]
-    whole = np.bincount(where, weights=weighted * weight[owner])
-    length = np.sqrt(np.bincount(owner, weights=weighted * weighted, minlength=len(sentences)))
-    dot = np.bincount(owner, weights=weighted * whole[where], minlength=len(sentences))
-    like = dot / (np.maximum(length, 1e-9) * max(float(np.sqrt(whole @ whole)), 1e-9))
+    owners = np.repeat(np.arange(count), sizes)
+    unique_terms, columns = np.unique(terms, return_inverse=True)
+    idf = np.log(1 + count / np.bincount(columns))
+    # Lines that a program wrote a thousand times count as one line.
+    repetitions = Counter(one.kinds for one in sentences)
+    weights = np.array([1 / repetitions[one.kinds] for one in sentences])
+    values = idf[columns]
+    whole = np.bincount(columns, weights=values * weights[owners])
+    whole_length = max(float(np.sqrt(whole @ whole)), 1e-9)
+    lengths = np.sqrt(np.bincount(owners, weights=values * values, minlength=count))
+    products = np.bincount(owners, weights=values * whole[columns], minlength=count)
+    cosines = products / (np.maximum(lengths, 1e-9) * whole_length)
     # Short sentences are like anything; a thought has some words.
-    like *= np.minimum(1.0, sizes / 6) * weight**0.5
-    ends = max(1, len(lines) // 50)
-    for sentence, centre in zip(sentences, like.tolist(), strict=True):
-        near = sentence.line < ends or sentence.line >= len(lines) - ends
-        sentence.centre = centre * (1.2 if near else 1.0)
-    return dict(zip(kinds.tolist(), idf.tolist(), strict=True))
+    centrality = cosines * (np.minimum(1.0, sizes / 6) * weights**0.5)
+    edge = max(1, len(lines) // 50)
+    for sentence, centre in zip(sentences, centrality.tolist(), strict=True):
+        is_at_edge = sentence.line < edge or sentence.line >= len(lines) - edge
+        sentence.centre = centre * (1.2 if is_at_edge else 1.0)
+    return dict(zip(unique_terms.tolist(), idf.tolist(), strict=True))
 
 
 # ── choosing ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -341,87 +358,111 @@ def _measure_centrality(sentences: Sequence[_Sentence], lines: Sequence[Line]) -
 def _choose_pieces(
     lines: Sequence[Line], split: _Split, limit: int, cost: Callable[[str], int]
 ) -> list[Piece]:
-    """Choose marked messages, then the thread of the talk, then details, and sentences with what room is left."""
-    chosen, taken = _choose_anchors(lines, split, limit, cost)
-    room = limit - sum(one.tokens for one in chosen)
+    """Choose marked messages, then the thread of the talk, then details, and sentences with the remaining tokens."""
+    selection = _Selection(lines, split, limit, cost)
+    gist_budget = int(selection.remaining * GIST)
+    selection.add_sentences(_choose_central_sentences(selection.free_sentences(), gist_budget))
+    snippets = selection.build_snippets(WIDE)
+    if sum(one.tokens for one in snippets if one.worth >= LISTED) > selection.remaining:
+        snippets = selection.build_snippets(TIGHT)
+    whole = _choose_whole_sentences(snippets, selection.free_sentences(), selection.remaining)
+    selection.add_sentences(whole)
+    snippets = [one for one in snippets if one.sentence.order not in selection.taken]
+    in_details = selection.add_snippets([one for one in snippets if one.worth >= LISTED])
+    if selection.remaining > LEAST:
+        others = [one for one in selection.free_sentences() if one.order not in in_details]
+        selection.add_sentences(_choose_central_sentences(others, selection.remaining))
+    selection.add_snippets([one for one in snippets if one.worth < LISTED])
+    return selection.chosen
+
+
+class _Selection:
+    """The pieces chosen for a summary so far."""
+
+    def __init__(self, lines: Sequence[Line], split: _Split, limit: int, cost: Callable[[str], int]) -> None:
+        self._lines = lines
+        self._sentences = split.sentences
+        self._cost = cost
+        #: The chosen pieces, and the numbers of the chosen sentences.
+        self.chosen, self.taken = _choose_anchors(lines, split, limit, cost)
+        self.remaining = limit - sum(piece.tokens for piece in self.chosen)
+        #: Numbers of the details in chosen sentences.
+        self._covered: set[int] = set()
+        for one in self._sentences:
+            if one.order in self.taken:
+                self._covered.update([mention[0] for mention in one.mentions])
+
+    def free_sentences(self) -> list[_Sentence]:
+        """Return the sentences that are not chosen, without lists of details."""
+        return [
+            one for one in self._sentences if one.order not in self.taken and not self._lines[one.line].listed
+        ]
+
+    def build_snippets(self, words: tuple[int, int]) -> list[_Snippet]:
+        """Return the details that no chosen sentence holds, with so many words around them."""
+        free = [one for one in self._sentences if one.mentions and one.order not in self.taken]
+        return _build_snippets(free, self._lines, self._covered, words, self._cost)
+
+    def add_sentences(self, sentences: Sequence[_Sentence]) -> None:
+        """Choose some sentences, the best first."""
+        for rank, one in enumerate(sentences):
+            keep = 1 - rank / len(sentences)
+            order = (one.line, one.order, 0)
+            self.chosen.append(Piece(order, self._lines[one.line], one.text, one.size, keep))
+            self.taken.add(one.order)
+            self._covered.update([mention[0] for mention in one.mentions])
+            self.remaining -= one.size
+
+    def add_snippets(self, snippets: Sequence[_Snippet]) -> set[int]:
+        """Choose the snippets that fit, the best first; return the numbers of their sentences."""
+        added: set[int] = set()
+        for rank, one in enumerate(snippets):
+            sentence = one.sentence
+            if one.tokens > self.remaining or sentence.order in self.taken:
+                continue
+            keep = 1 - rank / len(snippets)
+            order = (sentence.line, sentence.order, one.start)
+            text = sentence.text[one.start : one.end]
+            self.chosen.append(Piece(order, self._lines[sentence.line], text, one.tokens, keep, listed=True))
+            self.remaining -= one.tokens
+            added.add(sentence.order)
+        return added
+
+
+def _choose_central_sentences(sentences: Sequence[_Sentence], budget: int) -> list[_Sentence]:
+    """Return the sentences most like the whole for their size, each for the words that no better one has."""
+    heap = _rank_by_centrality(sentences)
+    chosen: list[_Sentence] = []
     covered: set[int] = set()
-    for one in split.sentences:
-        if one.order in taken:
-            covered.update([mention[0] for mention in one.mentions])
-
-    def take(sentences: Sequence[_Sentence]) -> int:
-        for place, one in enumerate(sentences):
-            keep = 1 - place / len(sentences)
-            chosen.append(Piece((one.line, one.order, 0), lines[one.line], one.text, one.size, keep))
-            taken.add(one.order)
-            covered.update([mention[0] for mention in one.mentions])
-        return sum(one.size for one in sentences)
-
-    def listed(one: _Sentence) -> bool:
-        return lines[one.line].listed
-
-    def left() -> list[_Sentence]:
-        return [one for one in split.sentences if one.order not in taken and not listed(one)]
-
-    room -= take(_choose_central_sentences(left(), int(room * GIST)))
-    free = [one for one in split.sentences if one.mentions and one.order not in taken]
-    snippets = _build_snippets(free, covered, WIDE, cost, listed)
-    if sum(one.tokens for one in snippets if one.worth >= LISTED) > room:
-        snippets = _build_snippets(free, covered, TIGHT, cost, listed)
-    room -= take(_choose_whole_sentences(snippets, left(), room))
-
-    snippets = [one for one in snippets if one.sentence.order not in taken]
-
-    def show(some: Sequence[_Snippet]) -> int:
-        spent = 0
-        for place, one in enumerate(some):
-            if one.tokens <= room - spent and one.sentence.order not in taken:
-                spent += one.tokens
-                keep = 1 - place / len(some)
-                order = (one.sentence.line, one.sentence.order, one.start)
-                text = one.sentence.text[one.start : one.end]
-                chosen.append(Piece(order, lines[one.sentence.line], text, one.tokens, keep, listed=True))
-                shown.add(one.sentence.order)
-        return spent
-
-    shown: set[int] = set()
-    room -= show([one for one in snippets if one.worth >= LISTED])
-    if room > LEAST:
-        room -= take(_choose_central_sentences([one for one in left() if one.order not in shown], room))
-    show([one for one in snippets if one.worth < LISTED])
+    attempts = 8 * len(heap)  # bounds the comparisons with sentences chosen before
+    while heap and budget > LEAST and attempts:
+        attempts -= 1
+        rank, index = heappop(heap)
+        one = sentences[index]
+        fresh = len(one.kinds - covered)
+        if one.size > budget or not fresh:
+            continue
+        fresh_rank = -one.centre * fresh / len(one.kinds) / max(1, one.size)
+        is_worse = heap and fresh_rank > heap[0][0] and fresh_rank > rank
+        if is_worse:
+            heappush(heap, (fresh_rank, index))
+            continue
+        budget -= one.size
+        chosen.append(one)
+        covered |= one.kinds
     return chosen
 
 
-def _choose_central_sentences(sentences: Sequence[_Sentence], room: int) -> list[_Sentence]:
-    """Return the sentences most like the whole for their size, each for the words that no better one has."""
+def _rank_by_centrality(sentences: Sequence[_Sentence]) -> list[tuple[float, int]]:
+    """Return a heap of the best sentence of each kind: minus its centrality for its size, and its index."""
     best: dict[frozenset[int], tuple[float, int]] = {}
-    for place, one in enumerate(sentences):
-        if one.centre > 0:
-            ratio = -one.centre / max(1, one.size)
-            if ratio < best.get(one.kinds, (0.0, 0))[0]:
-                best[one.kinds] = (ratio, place)
+    for index, one in enumerate(sentences):
+        rank = -one.centre / max(1, one.size)
+        if rank < best.get(one.kinds, (0.0, 0))[0]:
+            best[one.kinds] = (rank, index)
     heap = list(best.values())
     heapify(heap)
-    picked: list[_Sentence] = []
-    said: set[int] = set()
-    tries = _TRIES * len(heap)
-    while heap and room > LEAST and tries:
-        tries -= 1
-        ratio, place = heappop(heap)
-        one = sentences[place]
-        if one.size > room:
-            continue
-        fresh = len(one.kinds - said)
-        if not fresh:
-            continue
-        now = -one.centre * fresh / len(one.kinds) / max(1, one.size)
-        if heap and now > heap[0][0] and now > ratio:
-            heappush(heap, (now, place))
-            continue
-        room -= one.size
-        picked.append(one)
-        said |= one.kinds
-    return picked
+    return heap
 
 
 class _Snippet(NamedTuple):
@@ -436,138 +477,160 @@ class _Snippet(NamedTuple):
 
 def _build_snippets(
     sentences: Sequence[_Sentence],
+    lines: Sequence[Line],
     covered: set[int],
-    most: tuple[int, int],
+    words: tuple[int, int],
     cost: Callable[[str], int],
-    listed: Callable[[_Sentence], bool],
 ) -> list[_Snippet]:
     """Return the details not covered where each is worth most, neighbours in one, best for their size first."""
-    best: dict[int, tuple[float, int]] = {}
-    for place, one in enumerate(sentences):
-        for mention in one.mentions:
-            number = mention[0]
-            if number not in covered and (number not in best or mention[5] > best[number][0]):
-                best[number] = (mention[5], place)
-    found: list[_Snippet] = []
-    for place, one in enumerate(sentences):
-        here = [mention for mention in one.mentions if mention[0] in best and best[mention[0]][1] == place]
-        if not here:
+    best = _find_best_mentions(sentences, covered)
+    snippets: list[_Snippet] = []
+    for index, one in enumerate(sentences):
+        mentions = [mention for mention in one.mentions if best.get(mention[0]) == index]
+        if not mentions:
             continue
         text = one.text
-        whole = (0, len(text)) if listed(one) else None
-        breaks = _find_clause_breaks(text) if most != WIDE else ()
+        breaks = _find_clause_breaks(text) if words is TIGHT else ()
         merged: list[tuple[int, int, float]] = []
-        for _, start, end, first, last, worth in here:
-            if whole:
-                first, last = whole
-            elif most != WIDE:
-                first, last = _find_context_span(text, breaks, start, end, most)
+        for _, start, end, first, last, worth in mentions:
+            if lines[one.line].listed:
+                first, last = 0, len(text)
+            elif words is TIGHT:
+                first, last = _find_context_span(text, breaks, start, end, words)
             if merged and first <= merged[-1][1]:
-                before = merged.pop()
-                first, last = min(first, before[0]), max(last, before[1])
-                worth = max(worth, before[2]) + MORE * min(worth, before[2])
+                previous = merged.pop()
+                first, last = min(first, previous[0]), max(last, previous[1])
+                worth = max(worth, previous[2]) + MORE * min(worth, previous[2])
             merged.append((first, last, worth))
         for first, last, worth in merged:
-            found.append(_Snippet(one, first, last, cost(f"; {text[first:last]}"), worth))
-    found.sort(key=lambda one: (-one.worth / max(1, one.tokens) ** SIZE, one.sentence.order, one.start))
-    return found
+            snippets.append(_Snippet(one, first, last, cost(f"; {text[first:last]}"), worth))
+    snippets.sort(key=_snippet_order)
+    return snippets
+
+
+def _find_best_mentions(sentences: Sequence[_Sentence], covered: set[int]) -> dict[int, int]:
+    """Return the index of the sentence in which each detail that is not covered is worth most."""
+    best: dict[int, int] = {}
+    best_worth: dict[int, float] = {}
+    for index, one in enumerate(sentences):
+        for mention in one.mentions:
+            number, worth = mention[0], mention[5]
+            if number not in covered and worth > best_worth.get(number, -1.0):
+                best[number], best_worth[number] = index, worth
+    return best
+
+
+def _snippet_order(one: _Snippet) -> tuple[float, int, int]:
+    return -one.worth / max(1, one.tokens) ** SIZE, one.sentence.order, one.start
 
 
 def _choose_whole_sentences(
-    snippets: Sequence[_Snippet], sentences: Sequence[_Sentence], room: int
+    snippets: Sequence[_Snippet], sentences: Sequence[_Sentence], budget: int
 ) -> list[_Sentence]:
-    """Return the sentences to be shown whole instead of their details, while all other details still find room."""
-    room -= sum(one.tokens for one in snippets if one.worth >= LISTED)
-    if room <= 0:
+    """Return the sentences to be shown whole instead of their details, while all other details still fit."""
+    budget -= sum(one.tokens for one in snippets if one.worth >= LISTED)
+    if budget <= 0:
         return []
     saved: dict[int, int] = {}
     worth: dict[int, float] = {}
-    for one in snippets:
-        order = one.sentence.order
-        worth[order] = worth.get(order, 0.0) + one.worth
-        if one.worth >= LISTED:
-            saved[order] = saved.get(order, 0) + one.tokens
-    ranked = [
-        (-(worth[one.order] + one.centre) / max(1, one.size), place)
-        for place, one in enumerate(sentences)
-        if one.order in saved
-    ]
-    picked: list[_Sentence] = []
-    for _, place in sorted(ranked):
-        one = sentences[place]
-        spent = one.size - saved.get(one.order, 0)
-        if spent <= room:
-            room -= spent
-            picked.append(one)
-    return picked
+    for snippet in snippets:
+        order = snippet.sentence.order
+        worth[order] = worth.get(order, 0.0) + snippet.worth
+        if snippet.worth >= LISTED:
+            saved[order] = saved.get(order, 0) + snippet.tokens
+
+    def worth_by_size(one: _Sentence) -> float:
+        return (worth[one.order] + one.centre) / max(1, one.size)
+
+    chosen: list[_Sentence] = []
+    with_details = [one for one in sentences if one.order in saved]
+    for one in sorted(with_details, key=worth_by_size, reverse=True):
+        extra = one.size - saved[one.order]
+        if extra <= budget:
+            budget -= extra
+            chosen.append(one)
+    return chosen
 
 
 def _choose_anchors(
     lines: Sequence[Line], split: _Split, limit: int, cost: Callable[[str], int]
 ) -> tuple[list[Piece], set[int]]:
     """Return the marked messages, whole where they fit their share, and the sentences that are in them."""
-    room = int(limit * ANCHORS)
-    unique: dict[str, tuple[int, int]] = {}
-    for number, line in enumerate(lines):
-        if line.anchor and line.text not in unique and split.of[number]:
-            unique[line.text] = (number, cost("\n" + format_marked_line(line, line.text)))
-    # The smallest first: what they leave of an equal share goes to the others; among too many the weightiest.
-    waiting = sorted(unique.values(), key=lambda one: (-sum_marker_weights(lines[one[0]].markers), -one[0]))
-    used = list(accumulate(min(tokens, FIRST) for _, tokens in waiting))
-    waiting = waiting[: max(1, bisect_right(used, room))]
-    waiting.sort(key=lambda one: one[1])
+    budget = int(limit * ANCHORS)
     chosen: list[Piece] = []
     taken: set[int] = set()
-    for place, (number, tokens) in enumerate(waiting):
+    anchors = _select_anchors(lines, split, budget, cost)
+    for index, (number, tokens) in enumerate(anchors):
         line = lines[number]
-        share = room // (len(waiting) - place)
+        sentences = split.by_line[number]
+        share = budget // (len(anchors) - index)
         text = line.text
         if tokens > share:
-            own = split.of[number]
             frame = cost("\n" + format_marked_line(line, ""))
-            own = _choose_informative_sentences(own, share - frame)
-            if not own:
+            sentences = _choose_informative_sentences(sentences, share - frame)
+            if not sentences:
                 continue
-            text = _join_sentences(split.of[number], own)
-            tokens = sum(one.tokens + 2 for one in own) + frame
-        else:
-            own = split.of[number]
-        taken.update([one.order for one in own])
-        chosen.append(
-            Piece((number, 0, 0), line, text, tokens, 2 + sum_marker_weights(line.markers), anchor=True)
-        )
-        room -= tokens
+            text = _join_sentences(split.by_line[number], sentences)
+            tokens = sum(one.tokens + 2 for one in sentences) + frame
+        taken.update([one.order for one in sentences])
+        keep = 2 + sum_marker_weights(line.markers)
+        chosen.append(Piece((number, 0, 0), line, text, tokens, keep, anchor=True))
+        budget -= tokens
     return chosen, taken
 
 
-def _choose_informative_sentences(sentences: Sequence[_Sentence], room: int) -> list[_Sentence]:
-    """Return the sentences of a marked message that say most in the room there is."""
+def _select_anchors(
+    lines: Sequence[Line], split: _Split, budget: int, cost: Callable[[str], int]
+) -> list[tuple[int, int]]:
+    """Return the numbers of the marked messages and their tokens, each once, the smallest first.
 
-    def ratio(one: _Sentence) -> float:
-        return -(sum(mention[5] for mention in one.mentions) + one.centre + 0.05) / (one.tokens + 2)
+    Of too many only the weightiest stay. The smallest come first because the others get what they leave of an equal
+    share.
+    """
+    unique: dict[str, tuple[int, int]] = {}
+    for number, line in enumerate(lines):
+        if line.anchor and line.text not in unique and split.by_line[number]:
+            unique[line.text] = (number, cost("\n" + format_marked_line(line, line.text)))
 
-    picked: list[_Sentence] = []
-    for one in sorted(sentences, key=ratio):
-        if one.tokens + 2 <= room:
-            room -= one.tokens + 2
-            picked.append(one)
-    return picked
+    def weightiest_first(anchor: tuple[int, int]) -> tuple[float, int]:
+        return -sum_marker_weights(lines[anchor[0]].markers), -anchor[0]
+
+    anchors = sorted(unique.values(), key=weightiest_first)
+    # Each counts with its first 40 tokens at most, so that a long one does not displace the others.
+    used = list(accumulate(min(tokens, 40) for _, tokens in anchors))
+    anchors = anchors[: max(1, bisect_right(used, budget))]
+    return sorted(anchors, key=itemgetter(1))
 
 
-def _join_sentences(sentences: Sequence[_Sentence], picked: Sequence[_Sentence]) -> str:
-    """Join the picked sentences in order, with a mark where sentences are omitted between them."""
-    orders = {one.order for one in picked}
+def _choose_informative_sentences(sentences: Sequence[_Sentence], budget: int) -> list[_Sentence]:
+    """Return the sentences of a marked message that say most within a budget."""
+
+    def worth_by_size(one: _Sentence) -> float:
+        worth = sum(mention[5] for mention in one.mentions) + one.centre + 0.05
+        return worth / (one.tokens + 2)
+
+    chosen: list[_Sentence] = []
+    for one in sorted(sentences, key=worth_by_size, reverse=True):
+        if one.tokens + 2 <= budget:
+            budget -= one.tokens + 2
+            chosen.append(one)
+    return chosen
+
+
+def _join_sentences(sentences: Sequence[_Sentence], chosen: Sequence[_Sentence]) -> str:
+    """Join the chosen sentences in order, with a mark where sentences are omitted between them."""
+    orders = {one.order for one in chosen}
     text = ""
-    gap = False
+    omitted = False
     for one in sentences:
         if one.order not in orders:
-            gap = True
+            omitted = True
             continue
         orders.discard(one.order)
         if text:
-            text += CUT if gap else " "
+            text += CUT if omitted else " "
         text += one.text
-        gap = False
+        omitted = False
     return text
 
 
@@ -575,12 +638,12 @@ def _join_sentences(sentences: Sequence[_Sentence], picked: Sequence[_Sentence])
 
 
 def _collect_all_pieces(lines: Sequence[Line], split: _Split) -> list[Piece]:
-    found: list[Piece] = []
+    pieces: list[Piece] = []
     for number, line in enumerate(lines):
-        parts = [line.text] if line.anchor else [one.text for one in split.of[number]]
-        for place, part in enumerate(parts):
-            found.append(Piece((number, place, 0), line, part, 0, 0.0, line.listed, line.anchor))
-    return found
+        parts = [line.text] if line.anchor else [one.text for one in split.by_line[number]]
+        for index, part in enumerate(parts):
+            pieces.append(Piece((number, index, 0), line, part, 0, 0.0, line.listed, line.anchor))
+    return pieces
 
 
 def _fit_to_limit(chosen: list[Piece], limit: int, count: Callable[[str], int]) -> str:
@@ -588,24 +651,24 @@ def _fit_to_limit(chosen: list[Piece], limit: int, count: Callable[[str], int]) 
     chosen = sorted(chosen, key=attrgetter("keep"), reverse=True)
     while chosen:
         text = format_summary(chosen)
-        over = count(text) - limit
-        if over <= 0:
+        excess = count(text) - limit
+        if excess <= 0:
             return text
-        least = len(chosen) // 16
-        while chosen and (over > 0 or least > 0):
-            over -= max(1, chosen.pop().tokens)
-            least -= 1
+        to_drop = len(chosen) // 16  # at least so many, to count only a few times
+        while chosen and (excess > 0 or to_drop > 0):
+            excess -= max(1, chosen.pop().tokens)
+            to_drop -= 1
     return ""
 
 
 def _choose_fragment(
-    sentences: Sequence[_Sentence], known: Sequence[str], limit: int, count: Callable[[str], int]
+    sentences: Sequence[_Sentence], details: Sequence[str], limit: int, count: Callable[[str], int]
 ) -> str:
-    """Return a single detail, or the start of a sentence, when nothing more fits; empty when not even a letter does."""
+    """Return a single detail, or the start of a sentence, if nothing more fits; "" if not even a letter does."""
     mentions = [mention for one in sentences for mention in one.mentions]
-    for mention in nsmallest(_TRIED, mentions, key=lambda one: (-one[5], one[0])):
-        if count(known[mention[0]]) <= limit:
-            return known[mention[0]]
+    for mention in nsmallest(32, mentions, key=lambda mention: (-mention[5], mention[0])):
+        if count(details[mention[0]]) <= limit:
+            return details[mention[0]]
     text = sentences[0].text if sentences else ""
     while text and count(text) > limit:
         text = text[: len(text) // 2].rstrip()

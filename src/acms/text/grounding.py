@@ -37,14 +37,13 @@ from acms.text.tokenizer import (
 )
 
 ENOUGH = 0.5
-"""Share of the words of a statement that must stand in a text."""
+"""Share of the words of a statement that must occur in a text."""
 
 PREFIX = 4
 """Letters two forms of a word begin with, at least."""
 ALIKE = 2 / 3
 """Share of the longer of two forms of a word that both begin with, at least: counselor, counsellor."""
 
-_HEAD = 64  # words of a text that its language is told from
 _NUMBER = re.compile(r"\d+(?:[.,'’\u00a0\u202f ]\d+)*(?:\s?[kKmM](?!\w))?")
 _GROUPED = re.compile(r"\d{1,3}(?:[,.'’\u00a0\u202f ]\d{3})+")
 _SHORT = re.compile(r"(\d+)(?:[.,](\d+))?\s?([kKmM])")
@@ -57,9 +56,11 @@ _ZEROS = {"k": 3, "m": 6}
 
 def is_placeholder(text: str) -> bool:
     """Return whether a text has no letter, digit, symbol or emoji: "…", "-", "?"."""
-    return bool(text.strip()) and not any(
-        unicodedata.category(char)[0] in "LN" or _is_symbol(char) for char in text
-    )
+    return bool(text.strip()) and not any(_has_content(char) for char in text)
+
+
+def _has_content(char: str) -> bool:
+    return unicodedata.category(char)[0] in "LN" or _is_symbol(char)
 
 
 def _is_symbol(char: str) -> bool:
@@ -70,89 +71,93 @@ class _Text:
     """The words of one text, looked up by stem and by their first letters."""
 
     def __init__(self, text: str, months: Sequence[str]) -> None:
-        said = [*split_words(text), *_alphabetic_parts(text), *months]
-        variants = variant_terms(said)
-        #: Enough to tell the language.
-        self._head = said[:_HEAD]
-        self._forms = {form for word in said for form in (primary_term(word), *variants[word])}
+        words = [*split_words(text), *_alphabetic_parts(text), *months]
+        #: Enough words to detect the language.
+        self._head = words[:64]
+        self._terms = set(map(primary_term, words)).union(*variant_terms(words).values())
         self._by_prefix: dict[str, set[str]] = {}
-        for word in map(strip_accents, said):
+        for word in map(strip_accents, words):
             self._by_prefix.setdefault(word[:PREFIX], set()).add(word)
         self.joined = _strip_separators(text)
 
-    def share(self, own: Sequence[str]) -> float:
-        """Return the share of some words that stand in the text."""
-        variants = variant_terms([*self._head, *own])
-        found = 0
-        for word in own:
-            stands = not self._forms.isdisjoint((primary_term(word), *variants[word]))
-            if word.lower() == word.upper():  # of a script without case, and mostly without spaces
-                stands = stands or word in self.joined
-            else:
-                bare = strip_accents(word)
-                alike = self._by_prefix.get(bare[:PREFIX], ())
-                stands = stands or any(_is_inflection(bare, other) for other in alike)
-            found += stands
-        return found / len(own)
+    def share(self, words: Sequence[str]) -> float:
+        """Return the share of some words that occur in the text."""
+        variants = variant_terms([*self._head, *words])
+        return sum(self._contains(word, variants[word]) for word in words) / len(words)
+
+    def _contains(self, word: str, variants: Sequence[int]) -> bool:
+        """Return whether a word occurs, by its stem or by most of its letters."""
+        if not self._terms.isdisjoint((primary_term(word), *variants)):
+            return True
+        has_case = word.lower() != word.upper()
+        if not has_case:  # in most scripts without case, words are not separated by spaces
+            return word in self.joined
+        bare = strip_accents(word)
+        similar = self._by_prefix.get(bare[:PREFIX], ())
+        return any(_is_inflection(bare, other) for other in similar)
 
 
 class Evidence:
-    """Texts that statements are held against, each with the time it was said: relative dates count from it."""
+    """Texts that statements are compared with, each with its time, from which relative dates count."""
 
     def __init__(self, texts: Iterable[tuple[str, datetime | None]]) -> None:
         self._texts: list[_Text] = []
         self._numbers = set[str]()
         #: First days of the periods that the texts name, and the first days after them.
         self._days = set[date]()
-        for text, said in texts:
+        for text, created_at in texts:
             text = unicodedata.normalize("NFKC", text)
-            periods = find_periods(text, said) if said is not None else []
-            days = [period.start.date() for period in periods if period.start is not None]
-            months = [MONTHS[day.month - 1] for day in days]
-            self._days.update(days, (period.end.date() for period in periods if period.end is not None))
-            self._texts.append(_Text(text, months))
+            periods = find_periods(text, created_at) if created_at is not None else []
+            starts = [period.start.date() for period in periods if period.start is not None]
+            ends = [period.end.date() for period in periods if period.end is not None]
+            self._days.update(starts, ends)
+            self._texts.append(_Text(text, [MONTHS[day.month - 1] for day in starts]))
             self._numbers |= _find_numbers(text)
-            for day in days:
+            for day in starts:
                 self._numbers |= {str(day.year), str(day.month), str(day.day)}
 
     def missing_details(self, statement: str) -> list[str]:
-        """Return the numbers and coined names of a statement that stand in none of the texts."""
+        """Return the numbers and coined names of a statement that occur in none of the texts."""
         statement = unicodedata.normalize("NFKC", statement)
-        missing: list[str] = []
-        for number in _NUMBER.findall(statement):
-            parts = _find_digit_runs(number) - {"0"}  # full hours are written both ways: "at 10", "10:00"
-            if _normalize_number(number) not in self._numbers and not parts <= self._numbers:
-                missing.append(number.strip())
+        missing = [number.strip() for number in _NUMBER.findall(statement) if not self._has_number(number)]
         for name in _COINED.findall(statement):
-            if not any(_strip_separators(name) in text.joined for text in self._texts):
+            joined = _strip_separators(name)
+            if not any(joined in text.joined for text in self._texts):
                 missing.append(name)
         return missing
 
+    def _has_number(self, number: str) -> bool:
+        if _normalize_number(number) in self._numbers:
+            return True
+        parts = _find_digit_runs(number) - {"0"}  # full hours are written both ways: "at 10", "10:00"
+        return parts <= self._numbers
+
     def names_day(self, day: date) -> bool:
         """Return whether the texts name a day or the one before it: what holds through a day ends with the next."""
-        before = day - timedelta(days=1)
-        if day in self._days or before in self._days:
-            return True
-        return any({str(one.day), str(one.month)} <= self._numbers for one in (day, before))
+        for named in (day, day - timedelta(days=1)):
+            if named in self._days or {str(named.day), str(named.month)} <= self._numbers:
+                return True
+        return False
 
     def share(self, statement: str, ignored: str = "") -> float:
-        """Return the share of the words of a statement that stand in one of the texts, the best of them.
+        """Return the share of the words of a statement that occur in one of the texts, the best of them.
 
         Function words are not counted, nor those of `ignored`, unless there are no others. Numbers are not counted
         either: `missing_details` is for them.
         """
         statement = unicodedata.normalize("NFKC", statement)
         joined = _strip_separators(statement)
-        if joined and not statement.isascii() and any(joined in text.joined for text in self._texts):
+        may_lack_spaces = bool(joined) and not statement.isascii()
+        if may_lack_spaces and any(joined in text.joined for text in self._texts):
             return 1.0
-        own = _alphabetic_parts(statement)
-        if not own:
+        words = _alphabetic_parts(statement)
+        if not words:
             return 1.0
-        counted = _select_content_words(own, split_words(unicodedata.normalize("NFKC", ignored)))
+        counted = _select_content_words(words, split_words(unicodedata.normalize("NFKC", ignored)))
         return max((text.share(counted) for text in self._texts), default=0.0)
 
     def says(self, statement: str, ignored: str = "") -> bool:
-        """Return whether a statement stands in the texts: its numbers and names, and enough of its words."""
+        """Return whether a statement occurs in the texts: its numbers and names, and enough of its words."""
         return not self.missing_details(statement) and self.share(statement, ignored) >= ENOUGH
 
 
@@ -161,22 +166,22 @@ def _alphabetic_parts(text: str) -> list[str]:
     return [part for word in split_words(text) for part in _LETTERS.findall(word)]
 
 
-def _select_content_words(own: Sequence[str], ignored: Sequence[str]) -> Sequence[str]:
-    """Return the words that say something: without function words, and without those of another text."""
-    function = function_words(ENGLISH) | function_words(detect_language(own))
-    telling = [word for word in own if word not in function] or own
-    field = set(map(primary_term, ignored))
-    return [word for word in telling if primary_term(word) not in field] or telling
+def _select_content_words(words: Sequence[str], ignored: Sequence[str]) -> Sequence[str]:
+    """Return the words without function words and without those of another text, unless there are no others."""
+    function = function_words(ENGLISH) | function_words(detect_language(words))
+    content = [word for word in words if word not in function] or words
+    ignored_terms = set(map(primary_term, ignored))
+    return [word for word in content if primary_term(word) not in ignored_terms] or content
 
 
 def _is_inflection(word: str, other: str) -> bool:
     """Return whether two words begin alike for most of the longer one: stemmers miss changes inside a word."""
-    alike = 0
-    for mine, theirs in zip(word, other, strict=False):
-        if mine != theirs:
+    common = 0
+    for letter, other_letter in zip(word, other, strict=False):
+        if letter != other_letter:
             break
-        alike += 1
-    return alike >= PREFIX and alike >= ALIKE * max(len(word), len(other))
+        common += 1
+    return common >= PREFIX and common >= ALIKE * max(len(word), len(other))
 
 
 def _strip_separators(text: str) -> str:
@@ -186,10 +191,10 @@ def _strip_separators(text: str) -> str:
 
 def _find_numbers(text: str) -> set[str]:
     """Return the numbers of a text: whole, by their runs of digits, and those written in Chinese numerals."""
-    found = _find_digit_runs(text)
-    found |= {_normalize_number(number) for number in _NUMBER.findall(text)}
-    found |= {str(_parse_chinese_numeral(run)) for run in _NUMERALS.findall(text)}
-    return found
+    numbers = _find_digit_runs(text)
+    numbers |= {_normalize_number(number) for number in _NUMBER.findall(text)}
+    numbers |= {str(_parse_chinese_numeral(run)) for run in _NUMERALS.findall(text)}
+    return numbers
 
 
 def _find_digit_runs(text: str) -> set[str]:

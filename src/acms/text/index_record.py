@@ -1,4 +1,4 @@
-"""Index records: the index data of an entry, packed, stored beside the log as a derived row.
+"""Index records: the index data of an entry, packed, stored as a derived row of the log.
 
 A record holds the terms of the content and the few fields that ranking and planning need, so that a log is opened and
 ranked without reading its texts again (rule 2.5). Date and speaker become terms too, but from the fields, not here. A
@@ -33,19 +33,18 @@ from acms.text.tokenizer import content_terms, count_terms, find_names, searchab
 SPACE = "cards5"
 """Derived space of the records; another recipe is another space."""
 
-#: Minutes since 1970, tokens, episode, random end of the id, flags, signature of the words said, and the lengths of
+#: Minutes since 1970, tokens, episode, random end of the id, flags, signature of the words, and the lengths of
 #: label and group in bytes, of all terms and of the repeated ones.
 HEADER = struct.Struct("<iII6sBHHHHH")
 REPLACES, EMPTY, EXTERNAL = 1, 4, 8
 """Flags: it replaces something; it has no content; it is external text, or was made from some."""
 
 ONE, MANY = "1", "*"
-"""What the name of a fact's address begins with: how many facts may be in force there."""
+"""First character of the name of a fact's address: how many facts may be active there."""
 
 _MOST = 65_535
-_MINUTE = 60_000_000
-#: Of so many identifiers a message is a listing: that is found by whole names, for their parts are most of a language.
-_LISTING = 12
+MINUTE = 60_000_000
+"""Microseconds of the unit in which the index keeps times."""
 
 
 class Label(NamedTuple):
@@ -60,47 +59,60 @@ class Label(NamedTuple):
 def encode_index_record(draft: Draft, nonce: str) -> bytes:
     """Write the index record of an entry; `nonce` is the random end of its id."""
     label = _encode_label(draft.kind, draft.role, draft.actor, draft.markers)
-    fact = draft.kind is Kind.FACT
-    group = _encode_address(draft) if fact else b"" if draft.group is None else _encode_group(draft)
+    group = _encode_group(draft)
     content = "" if draft.privacy is Privacy.BLOCK else draft.content
-    said = split_words(content)
-    counts = count_terms(said)
-    if fact and draft.privacy is not Privacy.BLOCK:
-        for number in content_terms(split_words(join_fact_names(draft))):
-            counts.setdefault(number, 1)
-        for number in searchable_terms(join_fact_names(draft)):
-            counts.setdefault(number, 0)
-    named_in = find_names(content)
-    listing = len(named_in) > _LISTING and sum(1 for name in named_in if name.parts) > _LISTING
-    for name in named_in:
-        for number in name.also:
-            if not listing or number not in name.parts:
-                counts.setdefault(number, 0)
-    if len(counts) > _MOST:
-        counts = dict(Counter(counts).most_common(_MOST))
-    repeated = sorted([number for number, count in counts.items() if count != 1])
-    single = sorted([number for number, count in counts.items() if count == 1])
-    once = set(said)
-    flags = (REPLACES if draft.replaces else 0) | (0 if draft.content else EMPTY)
-    flags |= EXTERNAL if trust.trust_of_entry(draft) is Origin.EXTERNAL else 0
+    words = split_words(content)
+    counts = _count_index_terms(draft, content, words)
+    repeated = sorted([term for term, count in counts.items() if count != 1])
+    single = sorted([term for term, count in counts.items() if count == 1])
+    unique_words = " ".join(sorted(set(words)))
     header = HEADER.pack(
-        min(to_microseconds(draft.created_at) // _MINUTE, 0x7FFFFFFF),
+        min(to_microseconds(draft.created_at) // MINUTE, 0x7FFFFFFF),
         min(draft.tokens, 0xFFFFFFFF),
         draft.episode,
         nonce.encode(),
-        flags,
-        crc32(" ".join(sorted(once)).encode()) & 0xFFFF if once else 0,
+        _flags_of(draft),
+        crc32(unique_words.encode()) & 0xFFFF,
         len(label),
         len(group),
         len(counts),
         len(repeated),
     )
-    packed = bytearray(struct.pack(f"<{len(counts)}I", *repeated, *single))
-    del packed[3::4]  # terms have 24 bits
-    often = [counts[number] for number in repeated]
-    if often and max(often) > 255:
-        often = [min(count, 255) for count in often]
-    return header + label + group + packed + bytes(often)
+    terms = bytearray(struct.pack(f"<{len(counts)}I", *repeated, *single))
+    del terms[3::4]  # terms have 24 bits
+    return header + label + group + terms + bytes([min(counts[term], 255) for term in repeated])
+
+
+def _count_index_terms(draft: Draft, content: str, words: list[str]) -> dict[int, int]:
+    """Return how often an entry holds each term; 0 for terms that count for a name or a guess only."""
+    counts = count_terms(words)
+    if draft.kind is Kind.FACT and draft.privacy is not Privacy.BLOCK:
+        fact_names = join_fact_names(draft)
+        for term in content_terms(split_words(fact_names)):
+            counts.setdefault(term, 1)
+        for term in searchable_terms(fact_names):
+            counts.setdefault(term, 0)
+    names = find_names(content)
+    # A message with many identifiers is a listing, which is found by whole names: their parts are common words.
+    is_listing = sum(1 for name in names if name.parts) > 12
+    for name in names:
+        for term in name.also:
+            if not is_listing or term not in name.parts:
+                counts.setdefault(term, 0)
+    if len(counts) > _MOST:
+        return dict(Counter(counts).most_common(_MOST))
+    return counts
+
+
+def _flags_of(draft: Draft) -> int:
+    flags = 0
+    if draft.replaces:
+        flags |= REPLACES
+    if not draft.content:
+        flags |= EMPTY
+    if trust.trust_of_entry(draft) is Origin.EXTERNAL:
+        flags |= EXTERNAL
+    return flags
 
 
 @lru_cache(maxsize=1024)
@@ -109,19 +121,21 @@ def _encode_label(kind: Kind, role: Role | None, actor: str | None, markers: tup
 
 
 def _encode_group(draft: Draft) -> bytes:
-    calls = [_hash_call_id(part.call_id) for part in draft.parts if isinstance(part, ToolCall)]
-    answers = [_hash_call_id(part.call_id) for part in draft.parts if isinstance(part, ToolResult)]
-    return (
-        (draft.group or "").encode()
-        + b"\0"
-        + struct.pack(f"<H{len(calls) + len(answers)}I", len(calls), *calls, *answers)
-    )
+    """Return the tool group of a message, or the address of a fact in its place."""
+    if draft.kind is Kind.FACT:
+        return _encode_address(draft)
+    if draft.group is None:
+        return b""
+    calls = [crc32(part.call_id.encode()) for part in draft.parts if isinstance(part, ToolCall)]
+    answers = [crc32(part.call_id.encode()) for part in draft.parts if isinstance(part, ToolResult)]
+    links = struct.pack(f"<H{len(calls) + len(answers)}I", len(calls), *calls, *answers)
+    return draft.group.encode() + b"\0" + links
 
 
 def join_fact_names(draft: Draft) -> str:
-    """Return the subject and attribute of a fact as text, and its other names; "" where it has none."""
-    said = [str(draft.data[key]) for key in ("subject", "attribute") if draft.data.get(key)]
-    return " ".join([*said, *map(str, draft.data.get("names", ()))])
+    """Return the subject and attribute of a fact as text, and its other names; "" if it has none."""
+    names = [str(draft.data[key]) for key in ("subject", "attribute") if draft.data.get(key)]
+    return " ".join([*names, *map(str, draft.data.get("names", ()))])
 
 
 def _encode_address(draft: Draft) -> bytes:
@@ -134,18 +148,14 @@ def _encode_address(draft: Draft) -> bytes:
     return name.encode() + b"\0" + struct.pack("<H", 0)
 
 
-def _hash_call_id(id: str) -> int:
-    return crc32(id.encode())
-
-
 def read_label(data: bytes) -> Label:
-    """Read a label."""
+    """Parse a label."""
     kind, role, actor, *markers = data.decode().split("\0")
     return Label(Kind(kind), Role(role) if role else None, actor or None, tuple(markers))
 
 
 def read_group(data: bytes) -> tuple[str, Sequence[int], Sequence[int]]:
-    """Read a tool group: its id, the calls made and the calls answered."""
+    """Parse a tool group: its id, the hashes of the calls made and of the calls answered."""
     name, _, links = data.partition(b"\0")
-    numbers = struct.unpack(f"<H{(len(links) - 2) // 4}I", links)
-    return name.decode(), numbers[1 : 1 + numbers[0]], numbers[1 + numbers[0] :]
+    count, *hashes = struct.unpack(f"<H{(len(links) - 2) // 4}I", links)
+    return name.decode(), hashes[:count], hashes[count:]

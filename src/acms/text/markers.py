@@ -7,7 +7,7 @@ from it: it would only repeat an earlier source. Text that cannot be told apart 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from acms.model import MarkerType, Role
@@ -29,84 +29,98 @@ _FACT = "fact: "
 
 
 def strip_rendered_blocks(text: str) -> str:
-    """Return a text without the delimited blocks of `messages()`, and itself when it has none.
+    """Return a text without the delimited blocks of `messages()`, and itself if it has none.
 
-    A block reaches to the mark that closes it, also over blocks inside. One that is never closed is no block.
+    A block ends at the mark that closes it, and may contain others. One that is never closed is no block.
     """
     if not any(opening in text for opening in _OPENING):
         return text
-    spans: list[tuple[int, int]] = []
-    for marks in _MARKS:
-        start = end = -1
-        depth = 0
-        for mark in marks.finditer(text):
-            if mark["open"]:
-                before = text[max(0, mark.start() - 20) : mark.start()].rstrip()
-                if not before.endswith(("<details>", "<details open>")):  # HTML has a <summary> of its own
-                    start = mark.start() if not depth else start
-                    depth += 1
-            elif depth:
-                end = mark.end()
-                depth -= 1
-                if not depth:
-                    spans.append((start, end))
-                    start = end = -1
-        if depth and end > start:  # an opening mark inside was part of the message
-            spans.append((start, end))
+    spans = sorted(span for marks in _MARKS for span in _find_blocks(text, marks))
     if not spans:
         return text
     kept: list[str] = []
-    place = 0
-    for start, end in sorted(spans):
-        if start > place:
-            kept.append(text[place:start])
-        place = max(place, end)
-    kept.append(text[place:])
+    position = 0
+    for start, end in spans:
+        if start > position:
+            kept.append(text[position:start])
+        position = max(position, end)
+    kept.append(text[position:])
     return "\n\n".join(piece.strip("\r\n") for piece in kept if piece.strip())
+
+
+def _find_blocks(text: str, marks: re.Pattern[str]) -> Iterator[tuple[int, int]]:
+    """Yield the start and end of each block of one kind."""
+    start = end = -1
+    depth = 0
+    for mark in marks.finditer(text):
+        if mark["open"]:
+            if _is_html_summary(text, mark.start()):
+                continue
+            if depth == 0:
+                start = mark.start()
+            depth += 1
+        elif depth:
+            end = mark.end()
+            depth -= 1
+            if depth == 0:
+                yield start, end
+                start = end = -1
+    if depth and end > start:  # an opening mark inside was part of the message
+        yield start, end
+
+
+def _is_html_summary(text: str, start: int) -> bool:
+    """Return whether an opening mark is the `<summary>` of an HTML `<details>` element."""
+    before = text[max(0, start - 20) : start].rstrip()
+    return before.endswith(("<details>", "<details open>"))
 
 
 def own_words(
     text: str, *, known: Collection[str] = frozenset(), speakers: Collection[str] = frozenset()
 ) -> str:
-    """Return a text without what ACMS rendered into it, "" when nothing is left; ordinary prose byte for byte.
+    """Return a text without what ACMS rendered into it, "" if nothing is left; ordinary prose byte for byte.
 
-    Left out are delimited blocks of `messages()`; paragraphs as `ContextItems.text()` writes them, which begin with a
+    Omitted are delimited blocks of `messages()`; paragraphs as `ContextItems.text()` writes them, which begin with a
     role in small letters or one of `speakers` and a colon, with everything up to the last of them; and paragraphs that
-    equal one of `known`, the contents of facts in force and of summaries, with or without `fact:` before. After the
-    last quoted paragraph a list, an indented one and a code block that is still open are taken for its content.
+    equal one of `known`, the contents of active facts and of summaries, with or without `fact:` before. After the last
+    quoted paragraph a list, an indented one and a code block that is still open belong to its content.
     """
-    said = strip_rendered_blocks(text)
-    pieces = _GAP.split(said)
-    gaps = [gap[0] for gap in _GAP.finditer(said)]
-    rendered = _flag_transcript(pieces, speakers)
+    stripped = strip_rendered_blocks(text)
+    paragraphs = _GAP.split(stripped)
+    gaps = [gap[0] for gap in _GAP.finditer(stripped)]
+    rendered = _flag_transcript(paragraphs, speakers)
     if known:
-        _flag_known_paragraphs(pieces, known, rendered)
+        _flag_known_paragraphs(paragraphs, known, rendered)
     if not any(rendered):
-        return said if said.strip() else ""
+        return stripped if stripped.strip() else ""
     kept: list[str] = []
-    for index, piece in enumerate(pieces):
-        if not rendered[index] and piece.strip():
-            if kept:
-                kept.append("\n\n" if rendered[index - 1] else gaps[index - 1])
-            kept.append(piece)
+    for index, paragraph in enumerate(paragraphs):
+        if rendered[index] or not paragraph.strip():
+            continue
+        if kept:
+            kept.append("\n\n" if rendered[index - 1] else gaps[index - 1])
+        kept.append(paragraph)
     return "".join(kept)
 
 
-def _flag_transcript(pieces: list[str], speakers: Collection[str]) -> list[bool]:
+def _flag_transcript(paragraphs: list[str], speakers: Collection[str]) -> list[bool]:
     """Return which paragraphs belong to a transcript."""
-    named = [bool(_QUOTED.match(piece)) or _begins_with_speaker(piece, speakers) for piece in pieces]
-    if True not in named:
-        return named
-    first = named.index(True)
-    last = len(named) - 1 - named[::-1].index(True)
-    fences = sum(len(_FENCE.findall(piece)) for piece in pieces[first : last + 1])
-    while last + 1 < len(pieces):
-        before, after = pieces[last].rstrip(), pieces[last + 1]
-        if not (fences % 2 or before.endswith(":") or _LIST.match(after)):
+    quoted = [
+        index
+        for index, paragraph in enumerate(paragraphs)
+        if _QUOTED.match(paragraph) or _begins_with_speaker(paragraph, speakers)
+    ]
+    if not quoted:
+        return [False] * len(paragraphs)
+    first, last = quoted[0], quoted[-1]
+    fences = sum(len(_FENCE.findall(paragraph)) for paragraph in paragraphs[first : last + 1])
+    for following in paragraphs[last + 1 :]:
+        is_open = fences % 2 == 1 or paragraphs[last].rstrip().endswith(":")
+        if not is_open and not _LIST.match(following):
             break
         last += 1
-        fences += len(_FENCE.findall(after))
-    return [first <= index <= last for index in range(len(pieces))]
+        fences += len(_FENCE.findall(following))
+    return [first <= index <= last for index in range(len(paragraphs))]
 
 
 def _begins_with_speaker(piece: str, speakers: Collection[str]) -> bool:
@@ -185,30 +199,33 @@ _DEFAULT = tuple((marker, tuple(found)) for marker, found in PATTERNS.items())
 def detect_markers(
     content: str, patterns: tuple[tuple[str, tuple[str, ...]], ...] = _DEFAULT
 ) -> tuple[str, ...]:
-    """Return the markers whose pattern is found in a text, in the order of the table.
+    """Return the markers whose pattern matches a text, in the order of the table.
 
-    What `messages()` delimited as recalled is not searched: it was said before, if at all.
+    Text that `messages()` delimited as recalled is not searched: it was said before, if at all.
     """
     if patterns is _DEFAULT and ":" not in content:
         return ()
-    found = tuple(marker for marker, pattern in _compile_patterns(patterns) if pattern.search(content))
-    if found and (said := strip_rendered_blocks(content)) is not content:
-        return tuple(marker for marker, pattern in _compile_patterns(patterns) if pattern.search(said))
-    return found
+    compiled = _compile_patterns(patterns)
+    markers = tuple(marker for marker, pattern in compiled if pattern.search(content))
+    stripped = strip_rendered_blocks(content) if markers else content
+    if stripped is content:
+        return markers
+    return tuple(marker for marker, pattern in compiled if pattern.search(stripped))
 
 
 @lru_cache(maxsize=64)
 def own_terms(patterns: tuple[tuple[str, tuple[str, ...]], ...] = _DEFAULT) -> tuple[tuple[int, str], ...]:
-    """Return the terms of the names and patterns of some markers, each with its marker: words of what carries it."""
-    found: dict[tuple[int, str], None] = {}
+    """Return the terms of the names and patterns of some markers, each with its marker."""
+    terms: dict[tuple[int, str], None] = {}
     for marker, expressions in patterns:
-        said = " ".join([marker, *(_NO_WORDS.sub(" ", expression) for expression in expressions)])
-        found.update(dict.fromkeys((number, marker) for number in content_terms(split_words(said))))
-    return tuple(found)
+        literals = [_NO_WORDS.sub(" ", expression) for expression in expressions]
+        for term in content_terms(split_words(" ".join([marker, *literals]))):
+            terms[term, marker] = None
+    return tuple(terms)
 
 
 _NO_WORDS = re.compile(r"\\.|\[[^\]]*\]")
-"""What in a regular expression stands for letters and is none: escapes and sets."""
+"""Escapes and sets of a regular expression, which are no literal text."""
 
 
 def sum_marker_weights(markers: Sequence[str], weights: Mapping[str, float] = WEIGHTS) -> float:

@@ -29,6 +29,7 @@ _UNITS = (
     "day days tag tagen día días jour jours", "week weeks woche wochen semana semanas semaine semaines",
     "month months monat monaten mes meses mois", "year years jahr jahren año años an ans année",
 )  # fmt: skip
+_DAYS_UNIT, _WEEKS, _MONTHS_UNIT, _YEARS = range(len(_UNITS))
 _COUNTS = ("a an one einem einer un una une", "two zwei dos deux", "three drei tres trois")
 _UNTIL = "until|till|through|bis zum|bis|hasta|jusqu['’](?:au|à|en)"
 _SINCE = "since|seit|depuis"
@@ -87,135 +88,175 @@ class Timed(NamedTuple):
 
 def extract_validity(text: str, said: datetime) -> Timed:
     """Split a text into statement and validity period; a text with two starts or two ends is left unchanged."""
+    unchanged = Timed(text, Period())
     start: datetime | None = None
     end: datetime | None = None
-    left: list[str] = []
-    place = 0
+    kept: list[str] = []
+    position = 0
     for lead in _LEAD.finditer(text):
-        if lead.start() < place or (found := _DATE.match(text, lead.end())) is None:
+        match = _DATE.match(text, lead.end()) if lead.start() >= position else None
+        if match is None:
             continue
-        stop = found.end()
-        if (end if lead["until"] else start) is not None:
-            return Timed(text, Period())
+        stop = match.end()
         if lead["until"]:
-            end = _resolve_end(found, said, whole=lead["until"].casefold() == "through")
+            if end is not None:
+                return unchanged
+            whole = lead["until"].casefold() == "through"
+            end = _resolve_end(match, said, whole=whole)
+            if end is None:  # there is no such day
+                return unchanged
         else:
-            start = _resolve_period(found, said, back=bool(lead["since"])).start
-            to = _TO.match(text, stop)
-            then = _DATE.match(text, to.end()) if to else None
-            if start is not None and then is not None and lead["from"]:
-                end, stop = _resolve_end(then, start, whole=False), then.end()
-        if (end if lead["until"] else start) is None:  # there is no such day
-            return Timed(text, Period())
-        left.append(text[place : lead.start()].rstrip(" ,"))
-        place = stop
+            if start is not None:
+                return unchanged
+            start = _resolve_period(match, said, back=bool(lead["since"])).start
+            if start is None:
+                return unchanged
+            range_end = _match_range_end(text, stop) if lead["from"] else None
+            if range_end is not None:
+                end = _resolve_end(range_end, start, whole=False)
+                stop = range_end.end()
+        kept.append(text[position : lead.start()].rstrip(" ,"))
+        position = stop
     if start is not None and end is not None and end <= start:
-        return Timed(text, Period())
-    return Timed("".join([*left, text[place:]]).strip(), Period(start, end))
+        return unchanged
+    statement = "".join([*kept, text[position:]]).strip()
+    return Timed(statement, Period(start, end))
+
+
+def _match_range_end(text: str, position: int) -> re.Match[str] | None:
+    """Return the second date of a range: "from 5 May to 8 May"."""
+    joint = _TO.match(text, position)
+    return None if joint is None else _DATE.match(text, joint.end())
 
 
 def parse_future_period(text: str, said: datetime) -> Period | None:
-    """Return the day or more to come that a whole text names; None when it says something else."""
+    """Return the future day or longer period that a whole text names; None if it says something else."""
     text = text.strip(" .!")
-    if not _AHEAD.fullmatch(text):
-        return None
-    found = _DATE.search(text)
-    return None if found is None else _resolve_period(found, said, back=False)
+    match = _DATE.search(text) if _AHEAD.fullmatch(text) else None
+    return None if match is None else _resolve_period(match, said, back=False)
 
 
 def parse_date_bound(text: str, said: datetime, *, end: bool) -> datetime | None:
     """Return the start of the period that a text names, or with `end` the moment it means by "until"; else None."""
-    found = _DATE.fullmatch(text.strip(" ."))
-    if found is None:
+    match = _DATE.fullmatch(text.strip(" ."))
+    if match is None:
         return None
-    return _resolve_end(found, said, whole=False) if end else _resolve_period(found, said, back=False).start
+    if end:
+        return _resolve_end(match, said, whole=False)
+    return _resolve_period(match, said, back=False).start
 
 
 def find_periods(text: str, said: datetime) -> list[Period]:
-    """Return the days and longer periods that a text names: for each the nearest before and after it was said."""
-    found = [
-        _resolve_period(match, said, back=back) for match in _DATE.finditer(text) for back in (False, True)
-    ]
-    return [period for period in found if period.start is not None]
+    """Return the days and longer periods that a text names: for each the nearest before and after its time."""
+    periods: list[Period] = []
+    for match in _DATE.finditer(text):
+        for back in (False, True):
+            period = _resolve_period(match, said, back=back)
+            if period.start is not None:
+                periods.append(period)
+    return periods
 
 
-def _resolve_end(found: re.Match[str], said: datetime, *, whole: bool) -> datetime | None:
-    """Return until when something is so that is so until a date."""
-    period = _resolve_period(found, said, back=False)
-    larger = found["month"] or found["year"] or found["unit"] or found["units"]
-    return period.start if larger and not whole and period.start and period.start > said else period.end
+def _resolve_end(match: re.Match[str], said: datetime, *, whole: bool) -> datetime | None:
+    """Return the end of what is valid "until" a date: of a month or longer its start, unless it is `whole`."""
+    period = _resolve_period(match, said, back=False)
+    is_long = match["month"] or match["year"] or match["unit"] or match["units"]
+    if whole or not is_long or period.start is None or period.start <= said:
+        return period.end
+    return period.start
 
 
-def _resolve_period(found: re.Match[str], said: datetime, *, back: bool) -> Period:
-    """Return what a date names: the next one, or with `back` the last one, where it could be several."""
+def _resolve_period(match: re.Match[str], said: datetime, *, back: bool) -> Period:
+    """Return the period that a date names: the next one, or with `back` the last one, if several are possible."""
+    today = said.astimezone(UTC).date()
     try:
-        return _period_of_match(found, said.astimezone(UTC).date(), back)
+        return _calendar_date(match, today, back) or _relative_period(match, today, back)
     except ValueError:  # the 31st of February
         return Period()
 
 
-def _period_of_match(found: re.Match[str], today: date, back: bool) -> Period:
-    if found["iso"]:
-        return _period_of_days(date.fromisoformat(found["iso"]))
-    if day := found["day"] or found["nth"]:
-        month = _row_index(found["of"] or found["on"], _MONTHS) + 1
-        year = found["of_year"] or found["on_year"]
+def _calendar_date(match: re.Match[str], today: date, back: bool) -> Period | None:
+    """Return a day, a month or a year that is given by its date; None for any other form."""
+    if match["iso"]:
+        return _period_of_days(date.fromisoformat(match["iso"]))
+    if match["year"]:
+        return _calendar_period(date(int(match["year"]), 1, 1), _YEARS)
+    day = match["day"] or match["nth"]
+    if day:
+        month = _row_index(match["of"] or match["on"], _MONTHS) + 1
+        year = match["of_year"] or match["on_year"]
         return _period_of_days(_nearest_yearly_date(today, year, month, int(day), back))
-    if name := found["month"] or found["end_month"]:
-        first = _nearest_yearly_date(
-            today, found["month_year"] or found["end_year"], _row_index(name, _MONTHS) + 1, 1, back
-        )
-        return _calendar_period(first, 2)
-    if name := found["weekday"]:
-        away = (_row_index(name, _WEEKDAYS) - today.weekday()) % 7
-        return _period_of_days(
-            today + timedelta(days=away - 7 if back and away else away if back else away or 7)
-        )
-    if name := found["near"]:
-        return _period_of_days(today + timedelta(days=_row_index(name, _DAYS)))
-    if name := found["unit"] or found["end_unit"]:
-        return _calendar_period(
-            _advance_date(today, _row_index(name, _UNITS), 1 if found["unit"] or found["end_next"] else 0),
-            name,
-        )
-    if name := found["units"]:
-        said = found["count"]
-        count = int(said) if said.isdigit() else _row_index(said, _COUNTS) + 1
-        return _period_of_days(_advance_date(today, _row_index(name, _UNITS), count, same_day=True))
-    return _calendar_period(date(int(found["year"]), 1, 1), 3)
+    name = match["month"] or match["end_month"]
+    if name:
+        year = match["month_year"] or match["end_year"]
+        first = _nearest_yearly_date(today, year, _row_index(name, _MONTHS) + 1, 1, back)
+        return _calendar_period(first, _MONTHS_UNIT)
+    return None
+
+
+def _relative_period(match: re.Match[str], today: date, back: bool) -> Period:
+    """Return a period that is given by its distance from today."""
+    if match["weekday"]:
+        return _period_of_days(_nearest_weekday(today, _row_index(match["weekday"], _WEEKDAYS), back))
+    if match["near"]:
+        return _period_of_days(today + timedelta(days=_row_index(match["near"], _DAYS)))
+    if match["units"]:
+        number = match["count"]
+        count = int(number) if number.isdigit() else _row_index(number, _COUNTS) + 1
+        unit = _row_index(match["units"], _UNITS)
+        return _period_of_days(_advance_date(today, unit, count, same_day=True))
+    unit = _row_index(match["unit"] or match["end_unit"], _UNITS)
+    is_next = match["unit"] or match["end_next"]
+    return _calendar_period(_advance_date(today, unit, 1 if is_next else 0), unit)
+
+
+def _nearest_weekday(today: date, weekday: int, back: bool) -> date:
+    """Return the next day of a week, or with `back` the last one, which may be today."""
+    distance = (weekday - today.weekday()) % 7
+    if back:
+        return today + timedelta(days=distance - 7 if distance else 0)
+    return today + timedelta(days=distance or 7)
 
 
 def _nearest_yearly_date(today: date, year: str | None, month: int, day: int, back: bool) -> date:
-    """Return a day of a year, or the nearest on one side; the month under way counts on both."""
+    """Return a day of a year, or the nearest one in a direction; the current month is near in both."""
     if year:
         return date(int(year), month, day)
-    found = date(today.year, month, day)
-    now = (month,) == (today.month,) and (day == 1 or day == today.day)
-    if now or (found <= today if back else found >= today):
-        return found
+    nearest = date(today.year, month, day)
+    is_current = month == today.month and day in (1, today.day)
+    lies_ahead = nearest >= today
+    lies_behind = nearest <= today
+    if is_current or (lies_behind if back else lies_ahead):
+        return nearest
     return date(today.year + (-1 if back else 1), month, day)
 
 
 def _advance_date(today: date, unit: int, count: int, *, same_day: bool = False) -> date:
-    """Return a day so many units ahead: the first of the unit, or the same day in it."""
-    if unit < 2:
-        start = today if same_day or unit == 0 else today - timedelta(days=today.weekday())
-        return start + timedelta(days=count * (7 if unit else 1))
-    months = today.year * 12 + today.month - 1 + count * (12 if unit == 3 else 1)
-    first = date(months // 12, months % 12 + 1 if unit == 2 or same_day else 1, 1)
+    """Return a date so many units ahead: the first day of the unit, or the same day in it."""
+    if unit == _DAYS_UNIT:
+        return today + timedelta(days=count)
+    if unit == _WEEKS:
+        start = today if same_day else today - timedelta(days=today.weekday())
+        return start + timedelta(weeks=count)
+    months = today.year * 12 + today.month - 1
+    months += count * 12 if unit == _YEARS else count
+    month = months % 12 + 1
+    if unit == _YEARS and not same_day:
+        month = 1
+    first = date(months // 12, month, 1)
     if not same_day:
         return first
-    return min(first + timedelta(days=today.day - 1), _advance_date(first, 2, 1) - timedelta(days=1))
+    last = _advance_date(first, _MONTHS_UNIT, 1) - timedelta(days=1)
+    return min(first + timedelta(days=today.day - 1), last)
 
 
-def _period_of_days(first: date, count: int = 1) -> Period:
-    return Period(_utc_midnight(first), _utc_midnight(first + timedelta(days=count)))
+def _period_of_days(day: date) -> Period:
+    return Period(_utc_midnight(day), _utc_midnight(day + timedelta(days=1)))
 
 
-def _calendar_period(first: date, unit: int | str) -> Period:
+def _calendar_period(first: date, unit: int) -> Period:
     """Return a day, a week, a month or a year from its first day on."""
-    kind = unit if isinstance(unit, int) else _row_index(unit, _UNITS)
-    return Period(_utc_midnight(first), _utc_midnight(_advance_date(first, kind, 1)))
+    return Period(_utc_midnight(first), _utc_midnight(_advance_date(first, unit, 1)))
 
 
 def _utc_midnight(day: date) -> datetime:

@@ -12,7 +12,7 @@ It has two kinds of lines, and one at its end with what else cannot be guessed a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -31,12 +31,12 @@ LEAST = 48
 
 CHANGE = "change"
 """What marks the line that says which file a call changed, and how."""
-_NAME = "Details: "
+_DETAILS = "Details: "
 _BREAK = "\n"
 _LINE = re.compile(r"- ([^\n]{1,64}?): ")
 _OPENED = re.compile(r'- ([^\n]{1,64}?) \(([^()\n]{1,120})\): "')
 _SIZE = re.compile(r"(\d{1,7}) lines")
-_FULL = re.compile(r"[.!?][\"')\]]*\Z|[。！？]\Z")
+_SENTENCE_END = re.compile(r"[.!?][\"')\]]*\Z|[。！？]\Z")
 _CHINESE_END = re.compile(r"(?<=[。！？])")
 
 
@@ -70,41 +70,61 @@ class Piece(NamedTuple):
 
 
 def parse_turn(turn: Turn) -> Iterable[Line]:
-    """Read a turn: a message is one line and one for each file it changes, a summary of this recipe has many."""
+    """Parse a turn: a message is one line and one for each file it changes, a summary of this recipe has many."""
     speaker = " ".join(turn.speaker.split())[:64] or "unknown"
-    if not turn.summary:
-        text = turn.text.strip()
-        if text:
-            yield Line(speaker, text, turn.markers, anchor=bool(turn.markers))
-        for change in read_changes(text):
-            yield Line(speaker, change, (CHANGE,), anchor=True)
-        return
     text = turn.text.strip()
+    if turn.summary:
+        yield from _parse_summary(text, speaker)
+        return
+    if text:
+        yield Line(speaker, text, turn.markers, anchor=bool(turn.markers))
+    for change in read_changes(text):
+        yield Line(speaker, change, (CHANGE,), anchor=True)
+
+
+def _parse_summary(text: str, speaker: str) -> Iterator[Line]:
+    """Yield the lines of an earlier summary; those of another recipe are `speaker`'s."""
     ends = [match.start() for match in re.finditer(_BREAK, text)] + [len(text)]
-    number, place = 0, 0
+    number, start = 0, 0
     while number < len(ends):
         end = ends[number]
-        opened = _OPENED.match(text, place, end)
-        names = opened[2].split(", ") if opened else []
-        size = _SIZE.fullmatch(names[-1]) if names else None
-        last = number + int(size[1]) - 1 if size else number
-        if not number <= last < len(ends):
-            last = number
+        content = text[start:end]
+        opened = _OPENED.match(text, start, end)
+        last = number if opened is None else _last_line_of_quote(opened, number, len(ends))
         close = ends[last]
-        if opened and close > opened.end() + 1 and text[close - 1] == '"':
-            said = text[opened.end() : close - 1].strip()
-            if said:
-                yield Line(opened[1], said, tuple(names[:-1] if size else names), anchor=True, earlier=True)
-            number, end = last, close
-        elif text.startswith(_NAME, place):
-            for item in text[place + len(_NAME) : end].split("; "):
-                if item.strip():
-                    yield Line(speaker, item.strip(), listed=True, earlier=True)
-        elif text[place:end].strip():
-            line = _LINE.match(text, place, end)
-            said = text[line.end() if line else place : end].strip()
-            yield Line(line[1] if line else speaker, said, earlier=True)
-        number, place = number + 1, end + 1
+        if opened is not None and close > opened.end() + 1 and text[close - 1] == '"':
+            quoted = text[opened.end() : close - 1].strip()
+            if quoted:
+                yield Line(opened[1], quoted, _markers_of_quote(opened), anchor=True, earlier=True)
+            number = last
+        elif content.startswith(_DETAILS):
+            for detail in content[len(_DETAILS) :].split("; "):
+                if detail.strip():
+                    yield Line(speaker, detail.strip(), listed=True, earlier=True)
+        elif content.strip():
+            yield _parse_plain_line(content, speaker)
+        start = ends[number] + 1
+        number += 1
+
+
+def _last_line_of_quote(opened: re.Match[str], number: int, count: int) -> int:
+    """Return the number of the last line of a marked message, which states how many lines it has."""
+    size = _SIZE.fullmatch(opened[2].split(", ")[-1])
+    last = number if size is None else number + int(size[1]) - 1
+    return last if number <= last < count else number
+
+
+def _markers_of_quote(opened: re.Match[str]) -> tuple[str, ...]:
+    names = opened[2].split(", ")
+    return tuple(names[:-1] if _SIZE.fullmatch(names[-1]) else names)
+
+
+def _parse_plain_line(content: str, speaker: str) -> Line:
+    """Return a line of sentences under its speaker, if it names one."""
+    line = _LINE.match(content)
+    if line is None:
+        return Line(speaker, content.strip(), earlier=True)
+    return Line(line[1], content[line.end() :].strip(), earlier=True)
 
 
 def sentences_of(line: Line) -> list[str]:
@@ -112,45 +132,50 @@ def sentences_of(line: Line) -> list[str]:
     if line.listed:
         return [line.text]
     text = line.text
-    found = [text[start:end].strip() for start, end in find_sentence_spans(text)]
+    sentences = [text[start:end].strip() for start, end in find_sentence_spans(text)]
     if not text.isascii():
-        found = [piece.strip() for part in found for piece in _CHINESE_END.split(part)]
-    return [part for part in found if part]
+        sentences = [part.strip() for sentence in sentences for part in _CHINESE_END.split(sentence)]
+    return [sentence for sentence in sentences if sentence]
 
 
 def format_marked_line(line: Line, text: str) -> str:
     """Return the line of a marked message."""
-    names = (" ".join(re.sub(r"[(),]", " ", marker).split()) for marker in line.markers)
-    size = f", {text.count(_BREAK) + 1} lines" if _BREAK in text else ""
-    return f'- {line.speaker} ({", ".join(filter(None, names))[:100] or "marked"}{size}): "{text}"'
+    names = [" ".join(re.sub(r"[(),]", " ", marker).split()) for marker in line.markers]
+    label = ", ".join(filter(None, names))[:100] or "marked"
+    if _BREAK in text:
+        label += f", {text.count(_BREAK) + 1} lines"
+    return f'- {line.speaker} ({label}): "{text}"'
 
 
 def format_summary(chosen: Sequence[Piece]) -> str:
     """Return the summary in the order of the conversation, details at its end."""
     lines: list[str] = []
-    listed: list[str] = []
-    before: Piece | None = None
-    for one in sorted(chosen, key=attrgetter("order")):
-        if one.listed:
-            listed.append(one.text)
+    details: list[str] = []
+    previous: Piece | None = None
+    for piece in sorted(chosen, key=attrgetter("order")):
+        if piece.listed:
+            details.append(piece.text)
             continue
-        if one.anchor:
-            lines.append(format_marked_line(one.line, one.text))
-        elif (
-            before is not None
-            and not before.anchor
-            and before.order[0] == one.order[0]
-            and _FULL.search(before.text)  # else it could not be told from the next one when read again
-        ):
-            lines[-1] += f" {one.text}"
+        if piece.anchor:
+            lines.append(format_marked_line(piece.line, piece.text))
+        elif previous is not None and _continues_line(previous, piece):
+            lines[-1] += f" {piece.text}"
         else:
-            lines.append(f"- {one.line.speaker}: {one.text}")
-        before = one
-    if listed:
-        lines.append(_NAME + "; ".join(dict.fromkeys(listed)))
+            lines.append(f"- {piece.line.speaker}: {piece.text}")
+        previous = piece
+    if details:
+        lines.append(_DETAILS + "; ".join(dict.fromkeys(details)))
     return "\n".join(lines)
 
 
+def _continues_line(previous: Piece, piece: Piece) -> bool:
+    """Return whether a sentence is written on the line of the one before it."""
+    if previous.anchor or previous.order[0] != piece.order[0]:
+        return False
+    # Without an end, the two could not be told apart when the summary is parsed.
+    return _SENTENCE_END.search(previous.text) is not None
+
+
 def sanitize_summary(text: str) -> str:
-    """Return what a summarizer wrote without what no store can keep, and without space around it."""
+    """Return a summarizer's text without characters that no store accepts, and without surrounding space."""
     return text.replace("\0", "").encode("utf-8", "ignore").decode("utf-8").strip()

@@ -21,6 +21,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
 from functools import lru_cache
 from importlib import import_module
 from math import log
@@ -28,7 +29,8 @@ from typing import NamedTuple
 from zlib import crc32
 
 UNKNOWN = ""
-"""A text too short to tell: it has the stems and the function words of English, and the months of every language."""
+"""The language of a text that is too short to detect: English stems and function words, and the months of every
+language."""
 ENGLISH = "english"
 LANGUAGES = (
     *"arabic catalan czech danish dutch english finnish french german greek hindi hungarian indonesian italian".split(),
@@ -87,35 +89,43 @@ _READ, _VOTE = 36, 7
 _LEAST = 4
 
 
-def detect_language(said: Sequence[str]) -> str:
-    """Return the language of some words in lower case; `UNKNOWN` when they do not tell."""
-    votes = sum(filter(None, map(_language_votes().get, said[:_READ])))
+def detect_language(words: Sequence[str]) -> str:
+    """Return the language of some words in lower case; `UNKNOWN` if they do not show it."""
+    votes = sum(filter(None, map(_language_votes().get, words[:_READ])))
     if votes:
         counts = votes.to_bytes(len(LANGUAGES), "little")
         most = max(counts)
         if counts.count(most) == 1:
             return LANGUAGES[counts.index(most)]
-    letter = next((letter for word in said for letter in word if letter > "\x7f"), "")
-    return _SCRIPTS.get(unicodedata.name(letter, "").partition(" ")[0], UNKNOWN) if letter else UNKNOWN
+    for word in words:
+        for letter in word:
+            if letter > "\x7f":
+                script = unicodedata.name(letter, "").partition(" ")[0]
+                return _SCRIPTS.get(script, UNKNOWN)
+    return UNKNOWN
 
 
 @lru_cache(maxsize=1)
 def _language_votes() -> Mapping[str, int]:
-    """Return what each function word says for the languages that have it: a byte for each."""
+    """Return the votes of each function word for the languages that have it: a byte for each."""
     holders: dict[str, list[int]] = {}
-    for place, language in enumerate(LANGUAGES):
+    for index, language in enumerate(LANGUAGES):
         for word in function_words(language):
-            holders.setdefault(word, []).append(place)
+            holders.setdefault(word, []).append(index)
     english = LANGUAGES.index(ENGLISH)
-    return {
-        word: sum(max(_VOTE // len(places), _LEAST * (place == english)) << 8 * place for place in places)
-        for word, places in holders.items()
-    }
+    votes = dict.fromkeys(holders, 0)
+    for word, indexes in holders.items():
+        for index in indexes:
+            vote = _VOTE // len(indexes)
+            if index == english:
+                vote = max(vote, _LEAST)
+            votes[word] += vote << 8 * index
+    return votes
 
 
 @lru_cache(maxsize=len(LANGUAGES) + 1)
 def function_words(language: str) -> frozenset[str]:
-    """Return the words of a language that tell nothing by themselves, with and without their accents."""
+    """Return the stop words of a language, with and without their accents."""
     if language in (UNKNOWN, ENGLISH):
         return frozenset(_ENGLISH.split())
     from stop_words import get_stop_words
@@ -150,7 +160,7 @@ def strip_accents(word: str) -> str:
     )
 
 
-#: Scripts in which words are not told apart by spaces, or are made of many parts.
+#: Scripts in which words are not separated by spaces, or are made of many parts.
 _JOINED_SIGNS = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
     "\U00020000-\U0003ffff"
@@ -182,7 +192,7 @@ class _Primary(dict[str, int]):
 
 
 class _Variants(dict[str, tuple[int, ...]]):
-    """Terms under which a word of a language is found beside its primary one: its own stem, its English month."""
+    """Additional terms of a word of a language: its own stem, its English month."""
 
     def __init__(self, language: str) -> None:
         super().__init__()
@@ -216,10 +226,6 @@ def primary_term(word: str) -> int:
     return _primary[word]
 
 
-_NUMBERS = 3_000
-"""Numbers below this are words of no subject: amounts, days and years."""
-
-
 @lru_cache(maxsize=1)
 def function_terms() -> frozenset[int]:
     """Return the primary terms of the function words of English."""
@@ -228,14 +234,14 @@ def function_terms() -> frozenset[int]:
 
 @lru_cache(maxsize=1)
 def subjectless_terms() -> frozenset[int]:
-    """Return the primary terms that name no subject: function words of English, and numbers."""
-    return function_terms() | frozenset(map(primary_term, map(str, range(_NUMBERS))))
+    """Return the primary terms that name no subject: function words of English, and amounts, days and years."""
+    return function_terms() | frozenset(primary_term(str(number)) for number in range(3_000))
 
 
-def variant_terms(said: Sequence[str]) -> dict[str, tuple[int, ...]]:
+def variant_terms(words: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """Return, for each of some words of one text, the terms that a guess of its language adds."""
-    known = _variants[detect_language(said)]
-    return {word: known[word] for word in said}
+    variants = _variants[detect_language(words)]
+    return {word: variants[word] for word in words}
 
 
 def _hash_word(word: str) -> int:
@@ -249,11 +255,11 @@ def split_words(text: str) -> list[str]:
     text = unicodedata.normalize("NFKC", text).lower()
     if not _RUN.search(text):
         return _WORD.findall(text)
-    text = _MONTH.sub(_with_month, text)
+    text = _MONTH.sub(_add_month_name, text)
     return [piece for word in _WORD.findall(text) for piece in _split_joined_script(word)]
 
 
-def _with_month(match: re.Match[str]) -> str:
+def _add_month_name(match: re.Match[str]) -> str:
     month = int(match[1]) - 1 if match[1] else _NUMERALS[match[2]]
     return f" {MONTHS[month]} {match[0]}"
 
@@ -261,47 +267,48 @@ def _with_month(match: re.Match[str]) -> str:
 def _split_joined_script(word: str) -> Iterator[str]:
     """Yield each pair of adjacent characters of a run in a script without spaces, and the text between such runs."""
     for index, part in enumerate(_RUN.split(word)):
-        if index % 2:
-            yield from (part[at : at + 2] for at in range(max(1, len(part) - 1)))
+        is_run = index % 2 == 1
+        if is_run:
+            for start in range(max(1, len(part) - 1)):
+                yield part[start : start + 2]
         elif part:
             yield part
 
 
-def remove_function_words(said: Sequence[str]) -> Sequence[str]:
+def remove_function_words(words: Sequence[str]) -> Sequence[str]:
     """Return some words without the function words of English; all of them if there are no others.
 
-    Those of other languages stay: which one a short text is in is a guess, and "Sam" is a function word of Polish.
+    Those of other languages stay: the language of a short text is a guess, and "Sam" is a function word of Polish.
     """
     function = function_words(ENGLISH)
-    return [word for word in said if word not in function] or said
+    return [word for word in words if word not in function] or words
 
 
-def content_terms(said: Sequence[str]) -> list[int]:
+def content_terms(words: Sequence[str]) -> list[int]:
     """Return the primary terms of the words of a text in order; without English function words if there are others."""
-    function = function_words(ENGLISH)
-    return [_primary[word] for word in said if word not in function] or [_primary[word] for word in said]
+    return [_primary[word] for word in remove_function_words(words)]
 
 
-def count_terms(said: Sequence[str]) -> dict[int, int]:
+def count_terms(words: Sequence[str]) -> dict[int, int]:
     """Return how often the words of a text hold each primary term, in order; 0 for the terms that a guess adds."""
-    found: dict[int, int] = Counter(map(_primary.__getitem__, said))
-    for numbers in variant_terms(said).values():
-        for number in numbers:
-            found.setdefault(number, 0)
-    return found
+    counts: dict[int, int] = Counter(map(_primary.__getitem__, words))
+    for terms in variant_terms(words).values():
+        for term in terms:
+            counts.setdefault(term, 0)
+    return counts
 
 
 # ── names ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Name(NamedTuple):
-    """Something that is found whole and by its parts."""
+    """A string that is found whole and by its parts."""
 
     #: As it was written.
-    said: str
-    #: Terms under which it is found beside those of its words.
+    text: str
+    #: Terms under which it is found in addition to those of its words.
     also: tuple[int, ...]
-    #: Which of them are parts of a word.
+    #: Those of them that are parts of a word.
     parts: tuple[int, ...] = ()
 
 
@@ -332,42 +339,54 @@ LONGEST = 256
 
 def searchable_terms(text: str) -> list[int]:
     """Return all terms under which a text is found: of its words in order, then those that a guess and names add."""
-    said = split_words(text)
-    found = list(map(primary_term, remove_function_words(said)))
-    found += [number for number, count in count_terms(said).items() if not count]
+    words = split_words(text)
+    terms = content_terms(words)
+    terms += [term for term, count in count_terms(words).items() if not count]
     for name in find_names(text):
-        found.extend(name.also)
-    return found
+        terms += name.also
+    return terms
 
 
 def find_names(text: str) -> list[Name]:
     """Return the names in a text."""
+    names: list[Name] = []
+    for start, end in sorted(_find_name_pieces(text).items()):
+        names += _names_in_piece(text[start:end])
+    if not text.isascii() and _HAN.search(text):
+        words = split_words(text)
+        signs = [sign for sign in dict.fromkeys(_HAN.findall(text)) if sign not in words]
+        names += [Name(sign, (_hash_word(sign),)) for sign in signs]
+    return names
+
+
+def _find_name_pieces(text: str) -> dict[int, int]:
+    """Return the start and end of each piece of a text between two spaces that may contain a name."""
     data = text.encode("ascii", "replace")
     joined, cased = data.translate(_JOINED), data.translate(_CASED)
-    # Most texts have none; one byte is found four times faster than two.
-    signs = [(joined, b"a.a")] if b"." in joined else []
+    # Most texts contain no name. One byte is found four times faster than two, so it is looked for first.
+    patterns: list[tuple[bytes, bytes]] = []
+    if b"." in joined:
+        patterns.append((joined, b"a.a"))
     if "+" in text or "#" in text:
-        signs.append((joined, b"a+"))
-    if capitals := b"A" in cased:
-        signs += (cased, b"aA"), (cased, b"AAa")
-    if b"0" in cased:
-        signs += ((cased, b"0a"), (cased, b"0A")) if capitals else ((cased, b"0a"),)
+        patterns.append((joined, b"a+"))
+    has_capital, has_digit = b"A" in cased, b"0" in cased
+    if has_capital:
+        patterns += (cased, b"aA"), (cased, b"AAa")
+    if has_digit:
+        patterns.append((cased, b"0a"))
+    if has_digit and has_capital:
+        patterns.append((cased, b"0A"))
     pieces: dict[int, int] = {}
-    for shape, sign in signs:
-        at = shape.find(sign)
+    for shape, pattern in patterns:
+        at = shape.find(pattern)
         while at >= 0:
-            first = joined.rfind(b" ", 0, at) + 1
-            last = joined.find(b" ", at)
-            pieces[first] = last = last if last >= 0 else len(joined)
-            at = shape.find(sign, last)
-    found: list[Name] = []
-    for first in sorted(pieces):
-        found += _names_in_piece(text[first : pieces[first]])
-    if not text.isascii() and _HAN.search(text):
-        said = split_words(text)
-        signs = (sign for sign in dict.fromkeys(_HAN.findall(text)) if sign not in said)
-        found += [Name(sign, (_hash_word(sign),)) for sign in signs]
-    return found
+            start = joined.rfind(b" ", 0, at) + 1
+            end = joined.find(b" ", at)
+            if end < 0:
+                end = len(joined)
+            pieces[start] = end
+            at = shape.find(pattern, end)
+    return pieces
 
 
 @lru_cache(maxsize=32_768)
@@ -378,33 +397,42 @@ def _names_in_piece(piece: str) -> tuple[Name, ...]:
 
 def _match_names(piece: str) -> Iterator[Name]:
     for match in _NAME.finditer(piece):
-        said = match.group()
+        text = match.group()
         if match["grouped"] or match["short"]:
-            name = Name(said, (_hash_word(_expand_amount(match)),))
+            name = Name(text, (_hash_word(_expand_amount(match)),))
         elif match["sharp"]:
-            name = Name(said, (_hash_word(said.lower()),))
+            name = Name(text, (_hash_word(text.lower()),))
         else:
-            name = _parse_compound(said)
+            name = _parse_compound(text)
         if name.also:
             yield name
 
 
-def _parse_compound(said: str) -> Name:
-    small = said.lower()
+def _parse_compound(text: str) -> Name:
+    """Return a name of several parts: a path, an identifier, a date."""
+    small = text.lower()
     wholes = [small, *(part for part in _APART.split(small) if "." in part or "-" in part)]
-    numbers = [_hash_word(one) for one in wholes if not _WORD.fullmatch(one)]
-    own = list(map(content_term, split_words(said)))
-    parts: list[str] = []
-    if small != said or "_" in said:
-        for word in _WORD.findall(said):
-            if "_" in word or not (word.islower() or word.isupper() or word.istitle()):
-                parts += _CASE.findall(word)
-    if date := _ISO.fullmatch(said) or _DOTTED.fullmatch(said):
-        parts += [MONTHS[int(date["month"]) - 1], str(int(date["day"]))]
+    whole_terms = [_hash_word(whole) for whole in wholes if not _WORD.fullmatch(whole)]
+    word_terms = [content_term(word) for word in split_words(text)]
+    parts = _split_by_case(text) if small != text or "_" in text else []
+    written_date = _ISO.fullmatch(text) or _DOTTED.fullmatch(text)
+    if written_date:
+        parts += [MONTHS[int(written_date["month"]) - 1], str(int(written_date["day"]))]
     if not parts:
-        return Name(said, tuple(dict.fromkeys(numbers)))
-    of_words = _exclude_own_terms([content_term(part.lower()) for part in parts], [*numbers, *own])
-    return Name(said, (*_exclude_own_terms(numbers, own), *of_words), of_words)
+        return Name(text, tuple(dict.fromkeys(whole_terms)))
+    part_terms = [content_term(part.lower()) for part in parts]
+    part_terms = _exclude_own_terms(part_terms, [*whole_terms, *word_terms])
+    return Name(text, (*_exclude_own_terms(whole_terms, word_terms), *part_terms), part_terms)
+
+
+def _split_by_case(text: str) -> list[str]:
+    """Return the parts of words that capitals or underscores divide."""
+    parts: list[str] = []
+    for word in _WORD.findall(text):
+        has_usual_case = word.islower() or word.isupper() or word.istitle()
+        if "_" in word or not has_usual_case:
+            parts += _CASE.findall(word)
+    return parts
 
 
 def _expand_amount(match: re.Match[str]) -> str:
@@ -427,20 +455,14 @@ def _exclude_own_terms(numbers: Sequence[int], own: Sequence[int]) -> tuple[int,
 @lru_cache(maxsize=4096)
 def day_terms(day: int) -> tuple[int, ...]:
     """Return the terms of a date, given in days since 1970: day of the month, month, year."""
-    year, month, date = _date_of_day(day)
-    return tuple(map(content_term, (str(date), MONTHS[month - 1], str(year))))
+    ordinal = date(1970, 1, 1).toordinal() + day
+    found = date.fromordinal(min(max(ordinal, date.min.toordinal()), date.max.toordinal()))
+    return tuple(map(content_term, (str(found.day), MONTHS[found.month - 1], str(found.year))))
 
 
-def _date_of_day(day: int) -> tuple[int, int, int]:
-    from datetime import date
-
-    found = date.fromordinal(min(max(day + 719_163, 1), 3_652_059))
-    return found.year, found.month, found.day
-
-
-def compute_idf(size: int, often: int) -> float:
-    """Return what a term weighs that `often` of `size` texts hold: the inverse document frequency of BM25."""
-    return log(1 + (size - often + 0.5) / (often + 0.5))
+def compute_idf(size: int, holders: int) -> float:
+    """Return the weight of a term that `holders` of `size` texts hold: the inverse document frequency of BM25."""
+    return log(1 + (size - holders + 0.5) / (holders + 0.5))
 
 
 # ── sentences ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -452,15 +474,15 @@ _END = re.compile(r"[.!?]+[\"')\]]*\s+|\n+")
 
 def find_sentence_spans(content: str) -> list[tuple[int, int]]:
     """Return where the sentences of a text start and end; together they are the whole text."""
-    found: list[tuple[int, int]] = []
+    spans: list[tuple[int, int]] = []
     start = 0
     for end in (*(match.end() for match in _END.finditer(content)), len(content)):
         if not content[start:end].strip():
             continue
         while end - start > SENTENCE:
             cut = content.rfind(" ", start + SENTENCE // 2, start + SENTENCE) + 1 or start + SENTENCE
-            found.append((start, cut))
+            spans.append((start, cut))
             start = cut
-        found.append((start, end))
+        spans.append((start, end))
         start = end
-    return found
+    return spans
