@@ -169,7 +169,7 @@ def _add_meaning(corpus: Corpus, ranking: Ranking, leader: int, nearness: Floats
     sample = sample[sample != leader]
     compared = np.concatenate([[leader], likely, sample])
     vectors = vectors_of(corpus, space, len(vector), corpus.documents(compared))
-    has_vector = vectors.any(axis=1)
+    has_vector = np.count_nonzero(vectors, axis=1) > 0
     cosines = vectors[1:] @ vectors[0]
     sample_cosines = cosines[len(likely) :][has_vector[1 + len(likely) :]]
     if not has_vector[: 1 + len(likely)].all() or len(sample_cosines) == 0:
