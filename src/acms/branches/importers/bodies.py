@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from acms.branches.importers.conversation import (
     Conversation,
+    Record,
     as_mapping,
     as_mapping_list,
     first_value,
@@ -68,8 +69,7 @@ def read_bodies(source: Source) -> Iterator[Conversation]:
     """Read the calls of a file in their order."""
     id, repeats = source.stem, Repeats()
     responses: dict[str, tuple[str, Repeats]] = {}
-    for number, (_, value) in enumerate(source.records()):
-        record = as_mapping(value)
+    for number, record in enumerate(source.records()):
         request, response = _request_of_record(record), _response_of_record(record)
         turns = _translate_record(record, request, response)
         previous = str(request.get("previous_response_id") or response.get("previous_response_id"))
@@ -86,12 +86,12 @@ def read_bodies(source: Source) -> Iterator[Conversation]:
             yield Conversation(id=id, messages=new)
 
 
-def _is_whole_request(request: Mapping[str, Json]) -> bool:
+def _is_whole_request(request: Record) -> bool:
     """Return whether a record is a whole request, not one content or one answer of a conversation."""
     return any(name in request for name in ("input", "messages", "contents"))
 
 
-def _request_of_record(record: Mapping[str, Json]) -> Mapping[str, Json]:
+def _request_of_record(record: Record) -> Record:
     for name in ("request", "body", "params"):
         if isinstance(record.get(name), Mapping):
             request = as_mapping(record[name])
@@ -99,14 +99,12 @@ def _request_of_record(record: Mapping[str, Json]) -> Mapping[str, Json]:
     return record
 
 
-def _response_of_record(record: Mapping[str, Json]) -> Mapping[str, Json]:
+def _response_of_record(record: Record) -> Record:
     response = as_mapping(record.get("response"))
     return as_mapping(response.get("body")) or response or record
 
 
-def _translate_record(
-    record: Mapping[str, Json], request: Mapping[str, Json], response: Mapping[str, Json]
-) -> list[Turn]:
+def _translate_record(record: Record, request: Record, response: Record) -> list[Turn]:
     """Translate a call; in Responses every item of an answer is one of its own, so these are joined."""
     at = first_value(request, _TIMES) or first_value(record, _TIMES)
     turns = _translate_request(request, at)
@@ -123,7 +121,7 @@ def _translate_record(
     return joined
 
 
-def _translate_request(request: Mapping[str, Json], at: Json) -> list[Turn]:
+def _translate_request(request: Record, at: Json) -> list[Turn]:
     """Translate the messages of a request, its instructions first."""
     turns: list[Turn] = []
     for name in ("instructions", "system", "systemInstruction", "system_instruction"):
@@ -133,7 +131,7 @@ def _translate_request(request: Mapping[str, Json], at: Json) -> list[Turn]:
             turns.append(make_turn("system", text_of(content), key="", at=at))
     if isinstance(request.get("input"), str):
         turns.append(make_turn("user", request["input"], key="", at=at))
-    messages: list[Mapping[str, Json]] = []
+    messages: list[Record] = []
     for name in ("input", "data", "messages", "contents", "history"):
         messages += as_mapping_list(request.get(name))
     if "role" in request and "parts" in request:
@@ -143,7 +141,7 @@ def _translate_request(request: Mapping[str, Json], at: Json) -> list[Turn]:
     return turns
 
 
-def _translate_response(response: Mapping[str, Json], at: Json) -> list[Turn]:
+def _translate_response(response: Record, at: Json) -> list[Turn]:
     """Translate the answer of a provider, with its model and token usage."""
     turns: list[Turn] = []
     for item in as_mapping_list(response.get("output")):
@@ -162,7 +160,7 @@ def _translate_response(response: Mapping[str, Json], at: Json) -> list[Turn]:
     return turns
 
 
-def _translate_item(message: Mapping[str, Json], at: Json) -> list[Turn]:
+def _translate_item(message: Record, at: Json) -> list[Turn]:
     """Translate a message or an item of a provider; ids and states of the provider are left out."""
     if "role" in message and "parts" not in message:
         fields = {name: value for name, value in message.items() if name in _STANDARD_FIELDS}

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from acms.branches.importers.conversation import (
     Conversation,
+    Record,
     as_mapping,
     as_mapping_list,
     find_value,
@@ -53,8 +54,7 @@ def read_slack(source: Source) -> Iterator[Conversation]:
     for user in as_mapping_list(source.users()):
         name = user.get("real_name") or find_value(user, "profile.real_name") or user.get("name")
         names[str(user.get("id"))] = str(name or user.get("id"))
-    for _, value in source.records():
-        message = as_mapping(value)
+    for message in source.records():
         if message.get("subtype") in _ANNOUNCEMENTS:
             source.skip("announcements of the channel")
             continue
@@ -63,7 +63,7 @@ def read_slack(source: Source) -> Iterator[Conversation]:
             yield Conversation(id=channel, messages=[turn])
 
 
-def _translate_slack(message: Mapping[str, Json], names: Mapping[str, str]) -> Turn:
+def _translate_slack(message: Record, names: Mapping[str, str]) -> Turn:
     def expand_mention(mention: re.Match[str]) -> str:
         return f"@{names.get(mention[1], mention[1])}"
 
@@ -85,7 +85,7 @@ def _translate_slack(message: Mapping[str, Json], names: Mapping[str, str]) -> T
     )
 
 
-def _name_of_speaker(message: Mapping[str, Json], names: Mapping[str, str]) -> Json:
+def _name_of_speaker(message: Record, names: Mapping[str, str]) -> Json:
     user = str(message.get("user") or message.get("bot_id") or "")
     if user in names:
         return names[user]
@@ -98,8 +98,7 @@ def _name_of_speaker(message: Mapping[str, Json], names: Mapping[str, str]) -> J
 def read_discord(source: Source) -> Iterator[Conversation]:
     """Read a channel as DiscordChatExporter writes it, or as Discord's own data package does."""
     packaged: list[Turn] = []
-    for _, value in source.records():
-        record = as_mapping(value)
+    for record in source.records():
         if "Contents" in record:
             at = record.get("Timestamp")
             packaged.append(make_turn("user", str(record["Contents"]), key=str(record["ID"]), at=at))
@@ -111,7 +110,7 @@ def read_discord(source: Source) -> Iterator[Conversation]:
             yield Conversation(id=source.path.parent.name or source.stem, messages=[turn])
 
 
-def _read_discord_channel(record: Mapping[str, Json], source: Source) -> Iterator[Conversation]:
+def _read_discord_channel(record: Record, source: Source) -> Iterator[Conversation]:
     channel = as_mapping(record.get("channel"))
     id, title = str(channel.get("id") or source.stem), str(channel.get("name") or "")
     for message in as_mapping_list(record.get("messages")):
@@ -123,7 +122,7 @@ def _read_discord_channel(record: Mapping[str, Json], source: Source) -> Iterato
             yield Conversation(id=id, title=title, messages=[turn])
 
 
-def _translate_discord(message: Mapping[str, Json]) -> Turn:
+def _translate_discord(message: Record) -> Turn:
     author = as_mapping(message.get("author"))
     parts: list[Part] = []
     for file in as_mapping_list(message.get("attachments")):

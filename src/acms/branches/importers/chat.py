@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
 
 from acms.branches import limits
-from acms.branches.importers.conversation import as_mapping, first_value, has_content, parse_timestamp
+from acms.branches.importers.conversation import Record, as_mapping, first_value, has_content, parse_timestamp
 from acms.branches.importers.documents import EXPECTED, join_lines, parse_record
 from acms.branches.importers.source import LINES, is_object
 from acms.branches.importers.turns import admit_turn
@@ -104,7 +104,7 @@ def _translate_message(message: Json, index: int, where: str, trust: bool) -> li
     return turns
 
 
-def _is_item(message: Mapping[str, Json]) -> bool:
+def _is_item(message: Record) -> bool:
     """Return whether a record without a role is an item of Responses."""
     kind = message.get("type")
     if not isinstance(kind, str):
@@ -112,7 +112,7 @@ def _is_item(message: Mapping[str, Json]) -> bool:
     return kind.endswith(("_call", "_output")) or kind in ("reasoning", "compaction")
 
 
-def _parse_message(message: Mapping[str, Json], trust: bool) -> list[Turn]:
+def _parse_message(message: Record, trust: bool) -> list[Turn]:
     """Parse and admit a message. Its media are referred to by their hash."""
     fields = {name: value for name, value in message.items() if name not in _DROPPED}
     if "role" in message:

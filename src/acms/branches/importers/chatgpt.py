@@ -14,6 +14,7 @@ from acms.branches.importers.chats import fork_branches
 from acms.branches.importers.conversation import (
     Conversation,
     DerivedIds,
+    Record,
     as_mapping,
     as_mapping_list,
     make_media,
@@ -38,13 +39,12 @@ _USER_CONTEXT_FIELDS = ("about_user_message", "about_model_message", "user_profi
 def read_chatgpt(source: Source) -> Iterator[Conversation]:
     """Read the conversations of an export."""
     derived = DerivedIds()
-    for _, value in source.records():
-        record = as_mapping(value)
+    for record in source.records():
         for conversation in as_mapping_list(record.get("conversations")) or [record]:
             yield from _read_branches(conversation, source, derived)
 
 
-def _read_branches(record: Mapping[str, Json], source: Source, derived: DerivedIds) -> Iterator[Conversation]:
+def _read_branches(record: Record, source: Source, derived: DerivedIds) -> Iterator[Conversation]:
     nodes = {id: as_mapping(node) for id, node in as_mapping(record.get("mapping")).items()}
     parents = {id: node.get("parent") for id, node in nodes.items()}
     turns: dict[str, list[Turn]] = {}
@@ -62,7 +62,7 @@ def _read_branches(record: Mapping[str, Json], source: Source, derived: DerivedI
     yield from fork_branches(str(id), str(record.get("title") or ""), parents, current, turns)
 
 
-def _find_newest_leaf(nodes: Mapping[str, Mapping[str, Json]]) -> str | None:
+def _find_newest_leaf(nodes: Mapping[str, Record]) -> str | None:
     """Return the newest node without a child, for exports that do not say which one is current."""
     newest, newest_time = None, 0.0
     for id, node in nodes.items():
@@ -75,7 +75,7 @@ def _find_newest_leaf(nodes: Mapping[str, Mapping[str, Json]]) -> str | None:
     return newest
 
 
-def _translate_message(message: Mapping[str, Json], key: str) -> Turn | None:
+def _translate_message(message: Record, key: str) -> Turn | None:
     """Translate a message, or return None for one that the user does not see."""
     author, content = as_mapping(message.get("author")), as_mapping(message.get("content"))
     metadata = as_mapping(message.get("metadata"))
@@ -99,7 +99,7 @@ def _translate_message(message: Mapping[str, Json], key: str) -> Turn | None:
     return make_turn(role, text, key=key, at=at, parts=parts, actor=actor, details=details)
 
 
-def _is_visible(role: Json, kind: Json, metadata: Mapping[str, Json]) -> bool:
+def _is_visible(role: Json, kind: Json, metadata: Record) -> bool:
     """Return whether the user sees a message or wrote it."""
     if kind == _USER_CONTEXT:
         return True
@@ -112,7 +112,7 @@ def _is_visible(role: Json, kind: Json, metadata: Mapping[str, Json]) -> bool:
     return role in ("user", "assistant")
 
 
-def _read_content(content: Mapping[str, Json], metadata: Mapping[str, Json]) -> tuple[str, list[Part]]:
+def _read_content(content: Record, metadata: Record) -> tuple[str, list[Part]]:
     """Return the text of a message and its other parts; media stay where they are."""
     texts: list[Json] = []
     parts: list[Part] = []

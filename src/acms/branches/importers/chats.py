@@ -8,6 +8,7 @@ from typing import Any
 from acms.branches.importers.conversation import (
     Conversation,
     Fork,
+    Record,
     TurnBuilder,
     as_mapping,
     as_mapping_list,
@@ -64,8 +65,7 @@ def fork_branches(
 
 def read_librechat(source: Source) -> Iterator[Conversation]:
     """Read a conversation: a list of messages that name their parents, or a tree of them."""
-    for _, value in source.records():
-        record = as_mapping(value)
+    for record in source.records():
         messages = as_mapping_list(record.get("messages"))
         if not messages:
             messages = list(_flatten_messages(as_mapping_list(record.get("messagesTree"))))
@@ -80,13 +80,13 @@ def read_librechat(source: Source) -> Iterator[Conversation]:
         yield from fork_branches(str(record["conversationId"]), title, parents, current, turns)
 
 
-def _flatten_messages(messages: list[Mapping[str, Json]]) -> Iterator[Mapping[str, Json]]:
+def _flatten_messages(messages: list[Record]) -> Iterator[Record]:
     for message in messages:
         yield message
         yield from _flatten_messages(as_mapping_list(message.get("children")))
 
 
-def _translate_librechat(message: Mapping[str, Json]) -> list[Turn]:
+def _translate_librechat(message: Record) -> list[Turn]:
     """Translate a message: text and thoughts, and each call with its output."""
     key, at = str(message["messageId"]), message.get("createdAt")
     blocks = as_mapping_list(message.get("content"))
@@ -108,7 +108,7 @@ def _translate_librechat(message: Mapping[str, Json]) -> list[Turn]:
     return builder.turns
 
 
-def _add_librechat_block(builder: TurnBuilder, block: Mapping[str, Json], key: str) -> None:
+def _add_librechat_block(builder: TurnBuilder, block: Record, key: str) -> None:
     kind = block.get("type")
     content = block.get(str(kind))
     fields = as_mapping(content)
@@ -127,8 +127,7 @@ def _add_librechat_block(builder: TurnBuilder, block: Mapping[str, Json], key: s
 
 def read_open_webui(source: Source) -> Iterator[Conversation]:
     """Read the chats of an export: messages by id, each with its parent."""
-    for _, value in source.records():
-        record = as_mapping(value)
+    for record in source.records():
         chat = as_mapping(record.get("chat"))
         history = as_mapping(chat.get("history"))
         by_id = as_mapping(history.get("messages"))
@@ -146,7 +145,7 @@ def read_open_webui(source: Source) -> Iterator[Conversation]:
         yield from fork_branches(str(record.get("id") or source.stem), title, parents, current, turns)
 
 
-def _translate_open_webui(id: str, message: Mapping[str, Json]) -> list[Turn]:
+def _translate_open_webui(id: str, message: Record) -> list[Turn]:
     role, text = str(message.get("role")), text_of(message.get("content"))
     files: list[Part] = []
     for file in as_mapping_list(message.get("files")):

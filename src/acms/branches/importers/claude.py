@@ -8,14 +8,14 @@ was taken from an attached file is part of the message; a file without text is a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from acms.branches.importers.chats import fork_branches
 from acms.branches.importers.conversation import (
     Conversation,
     DerivedIds,
+    Record,
     TurnBuilder,
-    as_mapping,
     as_mapping_list,
     make_media,
     make_tool_call,
@@ -33,8 +33,7 @@ SHAPES = ((is_list("chat_messages"),),)
 def read_claude(source: Source) -> Iterator[Conversation]:
     """Read the conversations of an export."""
     derived = DerivedIds()
-    for _, value in source.records():
-        record = as_mapping(value)
+    for record in source.records():
         messages = as_mapping_list(record.get("chat_messages"))
         parents: dict[str, Json] = {}
         turns: dict[str, list[Turn]] = {}
@@ -52,7 +51,7 @@ def read_claude(source: Source) -> Iterator[Conversation]:
         yield from fork_branches(str(id), str(record.get("name") or ""), parents, current, turns)
 
 
-def _translate_message(message: Mapping[str, Json], key: str) -> list[Turn]:
+def _translate_message(message: Record, key: str) -> list[Turn]:
     """Translate what a message says and calls, and each result of a tool, in order."""
     role = "user" if message.get("sender") == "human" else "assistant"
     builder = TurnBuilder(role, key, message.get("created_at"))
@@ -87,7 +86,7 @@ def _add_text(builder: TurnBuilder, text: Json) -> None:
         builder.texts.append(text)
 
 
-def _add_file(builder: TurnBuilder, file: Mapping[str, Json]) -> None:
+def _add_file(builder: TurnBuilder, file: Record) -> None:
     """Add the text that was taken from a file, or a reference to a file without one."""
     name = str(file.get("file_name") or file.get("file_uuid") or "")
     if file.get("extracted_content"):

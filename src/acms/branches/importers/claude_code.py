@@ -9,13 +9,14 @@ messages, and the summary that a compaction wrote of messages that the file has.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
 from acms.branches.importers.conversation import (
     Conversation,
     Fork,
+    Record,
     as_mapping,
     digest_text,
     find_value,
@@ -63,7 +64,7 @@ class _Tree:
         self.branches: dict[int, _Branch] = {}
         self._last = 0
 
-    def add(self, line: Mapping[str, Json]) -> None:
+    def add(self, line: Record) -> None:
         """Add the next line. One without a known parent goes on where the line before it ended."""
         digest = digest_text(str(line["uuid"]))
         if digest in self.turn_of:  # lines of a session that was resumed are in the file again
@@ -91,7 +92,7 @@ class _Answer(NamedTuple):
 
     id: Json
     #: The first line of it.
-    line: Mapping[str, Json]
+    line: Record
     blocks: list[Json]
     usage: Json
 
@@ -107,13 +108,13 @@ class _Chain:
         self._turn = 0
         #: The answer that may go on, and the lines that came after its last block.
         self._answer: _Answer | None = None
-        self._pending: list[Mapping[str, Json]] = []
+        self._pending: list[Record] = []
         #: The branches so far, by their first turn.
         self._branches: dict[int, Conversation] = {}
         #: The key of the last message of each turn.
         self._last_keys: dict[int, str] = {}
 
-    def take_line(self, line: Mapping[str, Json]) -> Iterator[Conversation]:
+    def take_line(self, line: Record) -> Iterator[Conversation]:
         """Add a line; yield the messages that are complete with it."""
         if self._tree is not None:
             turn = self._tree.turn_of[digest_text(str(line.get("uuid")))]
@@ -146,9 +147,7 @@ class _Chain:
         for line in pending:
             yield from self._emit_line(line, find_value(line, "message.content"))
 
-    def _emit_line(
-        self, line: Mapping[str, Json], content: Json, details: Mapping[str, Json] = EMPTY
-    ) -> Iterator[Conversation]:
+    def _emit_line(self, line: Record, content: Json, details: Record = EMPTY) -> Iterator[Conversation]:
         """Yield the messages of a line; those of a branch are taken back from the main conversation."""
         role = str(line["type"])
         base = make_turn(role, key=str(line.get("uuid")), at=line.get("timestamp"), details=details)
@@ -160,7 +159,7 @@ class _Chain:
             if self._part.fork is not None:
                 yield Conversation(id=self._id, taken_back=[turn["key"]])
 
-    def _enter_turn(self, turn: int, line: Mapping[str, Json], tree: _Tree) -> None:
+    def _enter_turn(self, turn: int, line: Record, tree: _Tree) -> None:
         self._turn = turn
         branch = tree.branches.get(turn)
         if branch is None:
@@ -185,8 +184,7 @@ def read_claude_code(source: Source) -> Iterator[Conversation]:
     """Read the main conversation, its branches and the side chains, a message at a time."""
     trees = _find_trees(source)
     chains: dict[str, _Chain] = {}
-    for _, value in source.records():
-        line = as_mapping(value)
+    for line in source.records():
         reason = _reason_to_skip(line)
         if reason:
             source.skip(reason)
@@ -202,8 +200,7 @@ def read_claude_code(source: Source) -> Iterator[Conversation]:
 def _find_trees(source: Source) -> dict[str, _Tree]:
     """Return the turns of those conversations that have branches."""
     trees: dict[str, _Tree] = {}
-    for _, value in source.records():
-        line = as_mapping(value)
+    for line in source.records():
         if line.get("uuid") and not line.get("isSidechain"):
             trees.setdefault(_conversation_of(line, source.stem), _Tree()).add(line)
     for tree in trees.values():
@@ -211,14 +208,14 @@ def _find_trees(source: Source) -> dict[str, _Tree]:
     return {id: tree for id, tree in trees.items() if tree.branches}
 
 
-def _is_prompt(line: Mapping[str, Json]) -> bool:
+def _is_prompt(line: Record) -> bool:
     """Return whether a line is what the user wrote, and not the results of calls."""
     if line.get("type") != "user" or _reason_to_skip(line):
         return False
     return not _has_only_results(as_mapping(line.get("message")))
 
 
-def _reason_to_skip(line: Mapping[str, Json]) -> str | None:
+def _reason_to_skip(line: Record) -> str | None:
     kind = line.get("type")
     if kind not in _SPEAKERS:
         return f"lines of the type {kind}"
@@ -231,14 +228,14 @@ def _reason_to_skip(line: Mapping[str, Json]) -> str | None:
     return None
 
 
-def _conversation_of(line: Mapping[str, Json], stem: str) -> str:
+def _conversation_of(line: Record, stem: str) -> str:
     session = str(line.get("sessionId") or stem)
     if not line.get("isSidechain"):
         return session
     return f"{session}-agent-{line.get('agentId') or 'sidechain'}"
 
 
-def _blocks_of_message(message: Mapping[str, Json]) -> list[Json]:
+def _blocks_of_message(message: Record) -> list[Json]:
     content = message.get("content")
     if isinstance(content, list):
         return list(content)
@@ -247,6 +244,6 @@ def _blocks_of_message(message: Mapping[str, Json]) -> list[Json]:
     return []
 
 
-def _has_only_results(message: Mapping[str, Json]) -> bool:
+def _has_only_results(message: Record) -> bool:
     blocks = _blocks_of_message(message)
     return bool(blocks) and all(find_value(block, "type") == "tool_result" for block in blocks)

@@ -8,10 +8,11 @@ the items without an envelope.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from acms.branches.importers.conversation import (
     Conversation,
+    Record,
     as_mapping,
     as_mapping_list,
     find_value,
@@ -51,8 +52,7 @@ _CONTEXT = (
 def read_codex(source: Source) -> Iterator[Conversation]:
     """Read the conversation of a rollout, a message at a time."""
     rollout = _Rollout(source.stem)
-    for number, (_, value) in enumerate(source.records()):
-        line = as_mapping(value)
+    for number, line in enumerate(source.records()):
         kind, payload = _unwrap_line(line)
         if kind == "session_meta":
             rollout.id = str(payload.get("id") or rollout.id)
@@ -97,7 +97,7 @@ class _Rollout:
             yield Conversation(id=self.id, messages=[self.pending])
         self.pending = joined or turn
 
-    def translate_item(self, item: Mapping[str, Json], number: int, at: Json) -> Turn | None:
+    def translate_item(self, item: Record, number: int, at: Json) -> Turn | None:
         """Translate an item, or return None for one that is no part of the conversation."""
         key = f"{self.id}:{number}"
         id = item.get("call_id") or item.get("id")
@@ -120,7 +120,7 @@ class _Rollout:
         parts = [*self.thoughts, call]
         return make_turn("assistant", key=key, at=at, parts=parts, details={"model": self.model})
 
-    def _translate_message(self, item: Mapping[str, Json], key: str, at: Json) -> Turn | None:
+    def _translate_message(self, item: Record, key: str, at: Json) -> Turn | None:
         role = str(item.get("role"))
         is_answer = role == "assistant"
         texts = [block.get("text") for block in as_mapping_list(item.get("content"))]
@@ -135,7 +135,7 @@ class _Rollout:
         return turn
 
 
-def _unwrap_line(line: Mapping[str, Json]) -> tuple[str, Mapping[str, Json]]:
+def _unwrap_line(line: Record) -> tuple[str, Record]:
     """Return the type and the payload of a line; lines of older rollouts have no envelope."""
     kind = line.get("type")
     if kind in _ITEMS:
@@ -147,13 +147,13 @@ def _unwrap_line(line: Mapping[str, Json]) -> tuple[str, Mapping[str, Json]]:
     return "state", line
 
 
-def _reason_to_skip(item: Mapping[str, Json]) -> str:
+def _reason_to_skip(item: Record) -> str:
     if item.get("type") == "message":
         return "messages of the program itself"
     return f"items of the type {item.get('type')}"
 
 
-def _read_reasoning(item: Mapping[str, Json]) -> Iterator[Part]:
+def _read_reasoning(item: Record) -> Iterator[Part]:
     for block in (*as_mapping_list(item.get("summary")), *as_mapping_list(item.get("content"))):
         text = block.get("text")
         if isinstance(text, str) and text:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import blake2b, sha256
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from acms.errors import ValidationError
 from acms.log import foreign, validation
@@ -21,6 +21,7 @@ __all__ = [
     "Conversation",
     "DerivedIds",
     "Fork",
+    "Record",
     "TurnBuilder",
     "as_mapping",
     "as_mapping_list",
@@ -41,6 +42,10 @@ __all__ = [
 ]
 
 _WORD = re.compile(r"[^\W_]+")
+
+
+Record: TypeAlias = Mapping[str, Json]
+"""A JSON object of a file."""
 
 
 class Fork(NamedTuple):
@@ -84,12 +89,12 @@ class Conversation:
 # ── JSON of other programs ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def as_mapping(value: Any) -> Mapping[str, Json]:
+def as_mapping(value: Any) -> Record:
     """Return a JSON object, an empty one for anything else: exports leave fields out, or write null."""
-    return cast("Mapping[str, Json]", value) if isinstance(value, Mapping) else {}
+    return cast("Record", value) if isinstance(value, Mapping) else {}
 
 
-def as_mapping_list(value: Any) -> list[Mapping[str, Json]]:
+def as_mapping_list(value: Any) -> list[Record]:
     """Return the objects of a JSON list, none for anything else."""
     if not isinstance(value, list):
         return []
@@ -108,7 +113,7 @@ def find_value(value: Json, path: str) -> Json:
     return value
 
 
-def first_value(record: Mapping[str, Json], names: Iterable[str]) -> Json:
+def first_value(record: Record, names: Iterable[str]) -> Json:
     """Return the value of the first of some fields that is not null, or None."""
     for name in names:
         value = record.get(name)
@@ -191,7 +196,7 @@ def make_turn(
     at: Json = None,
     parts: Sequence[Part] = (),
     actor: Json = None,
-    details: Mapping[str, Json] = EMPTY,
+    details: Record = EMPTY,
 ) -> Turn:
     """Make a message for `ingest`; those of its `details` that are not empty become its metadata."""
     turn: Turn = {"role": role, "content": text, "key": _shorten_key(key)}
@@ -244,7 +249,7 @@ def make_media(kind: Json, reference: Json) -> Media:
 class TurnBuilder:
     """Builds the turns of one message of a program, in which calls and results of tools may alternate with text."""
 
-    def __init__(self, role: str, key: str, at: Json, details: Mapping[str, Json] = EMPTY) -> None:
+    def __init__(self, role: str, key: str, at: Json, details: Record = EMPTY) -> None:
         self._role = role
         self._key = key
         self._at = at

@@ -8,12 +8,13 @@ newer format rewrite messages (the same id again), take them back (`$rewindTo`),
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
 from acms.branches.importers.conversation import (
     Conversation,
+    Record,
     as_mapping,
     as_mapping_list,
     digest_text,
@@ -55,7 +56,7 @@ class _Session:
         self.active: dict[bytes, _Location] = {}
         self.taken_back: dict[bytes, _Location] = {}
 
-    def add(self, message: Mapping[str, Json], location: _Location) -> None:
+    def add(self, message: Record, location: _Location) -> None:
         """Add a message; a message with a known id replaces the earlier one."""
         digest = digest_text(_id_of_message(message, location))
         self.active[digest] = location
@@ -69,7 +70,7 @@ class _Session:
         for digest in digests[start:]:
             self.taken_back[digest] = self.active.pop(digest)
 
-    def replace_all(self, messages: Sequence[Mapping[str, Json]], span: Span) -> None:
+    def replace_all(self, messages: Sequence[Record], span: Span) -> None:
         """Replace all messages so far by those of a list."""
         self.taken_back |= self.active
         self.active = {}
@@ -110,13 +111,13 @@ def _find_messages(source: Source, session: _Session) -> Iterator[Conversation]:
             _take_line(session, record, piece.span)
 
 
-def _translate_prompt(record: Mapping[str, Json], stem: str) -> Conversation:
+def _translate_prompt(record: Record, stem: str) -> Conversation:
     id = str(record.get("sessionId") or stem)
     text, at = str(record.get("message")), record.get("timestamp")
     return Conversation(id=id, messages=[make_turn("user", text, key=f"{id}:{record['messageId']}", at=at)])
 
 
-def _take_line(session: _Session, record: Mapping[str, Json], span: Span) -> None:
+def _take_line(session: _Session, record: Record, span: Span) -> None:
     if "$rewindTo" in record:
         session.rewind(str(record["$rewindTo"]))
         return
@@ -130,9 +131,7 @@ def _take_line(session: _Session, record: Mapping[str, Json], span: Span) -> Non
         session.replace_all(messages, span)
 
 
-def _load_messages(
-    source: Source, locations: Iterable[_Location]
-) -> Iterator[tuple[Mapping[str, Json], str]]:
+def _load_messages(source: Source, locations: Iterable[_Location]) -> Iterator[tuple[Record, str]]:
     """Read messages again, each with its id; a line that holds a list of them is read once."""
     for span, group in groupby(locations, key=lambda location: location.span):
         (value,) = source.load([span])
@@ -145,12 +144,12 @@ def _load_messages(
             yield message, _id_of_message(message, location)
 
 
-def _id_of_message(message: Mapping[str, Json], location: _Location) -> str:
+def _id_of_message(message: Record, location: _Location) -> str:
     number = location.span.number if location.number is None else location.number
     return str(message.get("id") or number)
 
 
-def _translate_message(message: Mapping[str, Json], key: str) -> list[Turn]:
+def _translate_message(message: Record, key: str) -> list[Turn]:
     """Translate a message; return nothing for one that is no part of the conversation."""
     at, text = message.get("timestamp"), text_of(message.get("content"))
     if message.get("type") == "user":
@@ -173,7 +172,7 @@ def _translate_message(message: Mapping[str, Json], key: str) -> list[Turn]:
     return [make_turn("assistant", text, key=key, at=at, parts=parts, details=details), *results]
 
 
-def _read_output(call: Mapping[str, Json]) -> Json:
+def _read_output(call: Record) -> Json:
     """Return what a tool answered: its function responses, or what the user saw of it."""
     result = call.get("result")
     texts: list[str] = []

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from acms.branches.importers.conversation import (
     Conversation,
+    Record,
     as_mapping,
     as_mapping_list,
     digest_text,
@@ -61,8 +62,7 @@ LANGSMITH = ((is_text("run_type"), is_object("inputs"), has_value("id")),)
 def read_messages(source: Source) -> Iterator[Conversation]:
     """Read a list of messages, or one message a line."""
     index = 0
-    for _, value in source.records():
-        record = as_mapping(value)
+    for record in source.records():
         listed = as_mapping_list(record.get("messages")) if "messages" in record else [record]
         for message in listed:
             yield Conversation(id=source.stem, messages=_translate_message(message, f"{index}"))
@@ -72,9 +72,8 @@ def read_messages(source: Source) -> Iterator[Conversation]:
 def read_states(source: Source) -> Iterator[Conversation]:
     """Read the newest state of each thread."""
     newest: dict[str, tuple[str, list[Turn]]] = {}
-    for _, value in source.records():
-        state = as_mapping(value)
-        thread = find_value(value, "config.configurable.thread_id") or find_value(value, "metadata.thread_id")
+    for state in source.records():
+        thread = find_value(state, "config.configurable.thread_id") or find_value(state, "metadata.thread_id")
         id = str(thread or source.stem)
         time = str(state.get("created_at") or state.get("ts") or "")
         if id in newest and newest[id][0] >= time:
@@ -92,7 +91,7 @@ def read_states(source: Source) -> Iterator[Conversation]:
 # ── messages ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _read_fields(message: Mapping[str, Json]) -> tuple[str, Mapping[str, Json]]:
+def _read_fields(message: Record) -> tuple[str, Record]:
     """Return the kind and the fields of a message in any of its forms."""
     if isinstance(message.get("data"), Mapping):
         return str(message.get("type")), as_mapping(message["data"])
@@ -103,7 +102,7 @@ def _read_fields(message: Mapping[str, Json]) -> tuple[str, Mapping[str, Json]]:
     return str(message.get("type")), message
 
 
-def _translate_message(message: Mapping[str, Json], position: str, *, at: Json = None) -> list[Turn]:
+def _translate_message(message: Record, position: str, *, at: Json = None) -> list[Turn]:
     """Translate a message; the key is its id, or its position if it has none."""
     if "role" in message and "type" not in message:
         return read_chat_message(message, key=position, at=at)
@@ -130,7 +129,7 @@ def _translate_message(message: Mapping[str, Json], position: str, *, at: Json =
     return turns
 
 
-def _read_calls(fields: Mapping[str, Json]) -> list[Part]:
+def _read_calls(fields: Record) -> list[Part]:
     """Return the calls in LangChain's form, or if there are none those in OpenAI's form."""
     calls: list[Part] = []
     for call in as_mapping_list(fields.get("tool_calls")):
@@ -186,7 +185,7 @@ def _find_runs(source: Source) -> tuple[list[_Run], Mapping[bytes, str]]:
         kind = str(record.get("run_type"))
         trace = str(record.get("trace_id") or record.get("id"))
         digest = digest_text(trace)
-        metadata = as_mapping(find_value(value, "extra.metadata"))
+        metadata = as_mapping(find_value(record, "extra.metadata"))
         threads = [str(metadata[name]) for name in _THREADS if metadata.get(name)]
         if threads:
             ids[digest] = threads[0]
@@ -209,7 +208,7 @@ def _find_runs(source: Source) -> tuple[list[_Run], Mapping[bytes, str]]:
     return selected, ids
 
 
-def _translate_inputs(run: Mapping[str, Json]) -> list[Turn]:
+def _translate_inputs(run: Record) -> list[Turn]:
     inputs, at = as_mapping(run.get("inputs")), run.get("start_time")
     messages = inputs.get("messages")
     while isinstance(messages, list) and messages and isinstance(messages[0], list):
@@ -220,14 +219,14 @@ def _translate_inputs(run: Mapping[str, Json]) -> list[Turn]:
     return _translate_messages(as_mapping_list(messages), at)
 
 
-def _translate_messages(messages: Iterable[Mapping[str, Json]], at: Json) -> list[Turn]:
+def _translate_messages(messages: Iterable[Record], at: Json) -> list[Turn]:
     turns: list[Turn] = []
     for message in messages:
         turns += _translate_message(message, "", at=at)
     return turns
 
 
-def _translate_outputs(run: Mapping[str, Json]) -> list[Turn]:
+def _translate_outputs(run: Record) -> list[Turn]:
     """Translate the answer of a run, in the form of LangChain, of OpenAI or of the traced function."""
     outputs, at = as_mapping(run.get("outputs")), run.get("end_time")
     generation = outputs.get("generations")

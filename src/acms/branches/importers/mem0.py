@@ -7,11 +7,12 @@ edit. Memories of one user (else of one agent, one run) are a session.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from acms.branches.importers.conversation import (
     Conversation,
+    Record,
     as_mapping,
     as_mapping_list,
     has_content,
@@ -20,7 +21,7 @@ from acms.branches.importers.conversation import (
 from acms.branches.importers.shapes import has_value, is_text
 from acms.branches.importers.source import Source
 from acms.log.foreign import Turn
-from acms.model import Json, Role
+from acms.model import Role
 
 __all__ = ["SHAPES", "read_mem0"]
 
@@ -32,8 +33,8 @@ _METADATA = ("agent_id", "app_id", "run_id", "categories", "expiration_date")
 def read_mem0(source: Source) -> Iterator[Conversation]:
     """Read the memories of an export, those of each owner oldest first."""
     by_owner: dict[str, list[Turn]] = {}
-    for _, value in source.records():
-        for memory in _list_memories(as_mapping(value)):
+    for record in source.records():
+        for memory in _list_memories(record):
             if isinstance(memory.get("memory"), str):
                 owners = [str(memory[name]) for name in _OWNERS if memory.get(name)]
                 owner = owners[0] if owners else "mem0"
@@ -44,7 +45,7 @@ def read_mem0(source: Source) -> Iterator[Conversation]:
         yield Conversation(id=owner, messages=turns)
 
 
-def _list_memories(record: Mapping[str, Json]) -> list[Mapping[str, Json]]:
+def _list_memories(record: Record) -> list[Record]:
     for name in ("results", "memories"):
         if name in record:
             return as_mapping_list(record[name])
@@ -55,7 +56,7 @@ def _time_of_turn(turn: Turn) -> datetime:
     return turn.get("created_at", datetime.min.replace(tzinfo=UTC))
 
 
-def _translate_memory(memory: Mapping[str, Json]) -> Turn:
+def _translate_memory(memory: Record) -> Turn:
     role = memory.get("role")
     if role not in (Role.USER, Role.ASSISTANT):
         role = Role.USER.value

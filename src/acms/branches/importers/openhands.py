@@ -7,11 +7,12 @@ State changes of the agent and its recall events are skipped.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from acms.branches.importers.conversation import (
     Conversation,
+    Record,
     as_mapping,
     as_mapping_list,
     find_value,
@@ -47,8 +48,7 @@ _SILENT = frozenset(
 def read_openhands(source: Source) -> Iterator[Conversation]:
     """Read the conversation of a trajectory, or of each run of an evaluation."""
     trajectory = _Trajectory(source)
-    for number, (_, value) in enumerate(source.records()):
-        record = as_mapping(value)
+    for number, record in enumerate(source.records()):
         if not isinstance(record.get("history"), list):
             trajectory.add(record, number)
             continue
@@ -69,7 +69,7 @@ class _Trajectory:
         #: The message of each answer of the model, by the id of the answer.
         self._answers: dict[Json, Turn] = {}
 
-    def add(self, event: Mapping[str, Json], position: int) -> None:
+    def add(self, event: Record, position: int) -> None:
         """Add an event; the calls of one answer become one message."""
         kind = str(event.get("kind") or event.get("action") or event.get("observation"))
         base: dict[str, Any] = {"key": str(event.get("id", position)), "at": event.get("timestamp")}
@@ -95,7 +95,7 @@ class _Trajectory:
 # ── OpenHands up to 1.0 ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _translate_classic(event: Mapping[str, Json], base: dict[str, Any]) -> Turn | None:
+def _translate_classic(event: Record, base: dict[str, Any]) -> Turn | None:
     args, metadata = as_mapping(event.get("args")), as_mapping(event.get("tool_call_metadata"))
     action = event.get("action")
     if "observation" in event:
@@ -117,7 +117,7 @@ def _translate_classic(event: Mapping[str, Json], base: dict[str, Any]) -> Turn 
     return make_turn("assistant", text_of(args.get("thought")), parts=[call], details=details, **base)
 
 
-def _arguments_of_call(response: Mapping[str, Json], id: Json) -> Json:
+def _arguments_of_call(response: Record, id: Json) -> Json:
     """Return the arguments of a call as the model wrote them."""
     for choice in as_mapping_list(response.get("choices")):
         for call in as_mapping_list(find_value(choice, "message.tool_calls")):
@@ -126,14 +126,14 @@ def _arguments_of_call(response: Mapping[str, Json], id: Json) -> Json:
     return None
 
 
-def _arguments_of_event(args: Mapping[str, Json]) -> Json:
+def _arguments_of_event(args: Record) -> Json:
     return {name: value for name, value in args.items() if name != "thought" and value not in (None, "")}
 
 
 # ── the software agent SDK ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _translate_sdk(event: Mapping[str, Json], base: dict[str, Any]) -> Turn | None:
+def _translate_sdk(event: Record, base: dict[str, Any]) -> Turn | None:
     call_id = event.get("tool_call_id")
     match event.get("kind"):
         case "SystemPromptEvent":

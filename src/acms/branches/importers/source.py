@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 from typing import BinaryIO
 
 from acms.branches import limits
+from acms.branches.importers.conversation import Record, as_mapping
 from acms.branches.importers.documents import Piece, Span, join_lines, parse_record, split_document
 from acms.errors import TooLargeError, ValidationError
 from acms.model import Json
@@ -98,10 +99,10 @@ class Source:
         if size > most and not self.has_records:
             raise TooLargeError(f"has more than {most:,} bytes, and not one record a line", field=self.name)
 
-    def records(self) -> Iterator[tuple[str, Json]]:
-        """Yield (place, value) of each line; of a document its elements, or itself when it is no list."""
+    def records(self) -> Iterator[Record]:
+        """Yield the object of each line; of a document its elements, or itself when it is no list."""
         for _, value in self.located():
-            yield self.place, value
+            yield as_mapping(value)
 
     def located(self) -> Iterator[tuple[Span, Json]]:
         """Yield each record with its place in the file, from which `load` reads it again."""

@@ -5,11 +5,12 @@ Their messages are those of Chat Completions with fields of their own, which are
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from acms.branches.importers.conversation import (
     Conversation,
+    Record,
     as_mapping,
     as_mapping_list,
     find_value,
@@ -38,9 +39,7 @@ TAU_BENCH = (
 _FIELDS = ("role", "content", "name", "tool_calls", "tool_call_id", "refusal", "function_call")
 
 
-def read_chat_message(
-    message: Mapping[str, Json], *, key: str, at: Json = None, details: Mapping[str, Json] = EMPTY
-) -> list[Turn]:
+def read_chat_message(message: Record, *, key: str, at: Json = None, details: Record = EMPTY) -> list[Turn]:
     """Translate a message of Chat Completions; fields that it has besides are left out."""
     fields: dict[str, Any] = {"content": ""}
     for name in _FIELDS:
@@ -56,12 +55,11 @@ def read_chat_message(
 
 def read_swe_agent(source: Source) -> Iterator[Conversation]:
     """Read each run of a file."""
-    for number, (_, value) in enumerate(source.records()):
-        run = as_mapping(value)
+    for number, run in enumerate(source.records()):
         messages = as_mapping_list(run.get("history")) or as_mapping_list(run.get("messages"))
         model = (
-            find_value(value, "info.config.model.model_name")
-            or find_value(value, "info.model_name")
+            find_value(run, "info.config.model.model_name")
+            or find_value(run, "info.model_name")
             or run.get("model")
         )
         turns: list[Turn] = []
@@ -73,16 +71,16 @@ def read_swe_agent(source: Source) -> Iterator[Conversation]:
         yield Conversation(id=f"{source.stem}-{number}" if number else source.stem, messages=turns)
 
 
-def _messages_of_steps(run: Mapping[str, Json]) -> list[Mapping[str, Json]]:
+def _messages_of_steps(run: Record) -> list[Record]:
     """Return the steps of a file without a history as messages."""
-    messages: list[Mapping[str, Json]] = []
+    messages: list[Record] = []
     for step in as_mapping_list(run.get("trajectory")):
         messages.append({"role": "assistant", "content": step.get("response")})
         messages.append({"role": "user", "content": step.get("observation"), "message_type": "observation"})
     return messages
 
 
-def _translate_swe_agent(message: Mapping[str, Json], key: str, model: Json) -> list[Turn]:
+def _translate_swe_agent(message: Record, key: str, model: Json) -> list[Turn]:
     role = message.get("role")
     calls = message.get("tool_call_ids")
     if role == "tool" and isinstance(calls, list) and calls:
@@ -101,7 +99,7 @@ def _translate_swe_agent(message: Mapping[str, Json], key: str, model: Json) -> 
 
 def read_tau_bench(source: Source) -> Iterator[Conversation]:
     """Read each simulation of a file."""
-    for run in _flatten_runs([value for _, value in source.records()]):
+    for run in _flatten_runs(value for _, value in source.located()):
         id = f"{source.stem}-{run.get('task_id')}"
         if run.get("trial") is not None:
             id = f"{id}-{run['trial']}"
@@ -112,7 +110,7 @@ def read_tau_bench(source: Source) -> Iterator[Conversation]:
         yield Conversation(id=id, messages=turns)
 
 
-def _flatten_runs(values: list[Json]) -> Iterator[Mapping[str, Json]]:
+def _flatten_runs(values: Iterable[Json]) -> Iterator[Record]:
     for value in values:
         if isinstance(value, list):
             yield from _flatten_runs(value)
@@ -122,7 +120,7 @@ def _flatten_runs(values: list[Json]) -> Iterator[Mapping[str, Json]]:
             yield as_mapping(value)
 
 
-def _translate_tau(message: Mapping[str, Json], key: str, source: Source) -> list[Turn]:
+def _translate_tau(message: Record, key: str, source: Source) -> list[Turn]:
     """Translate a message; what the simulated user does with tools of its own is not part of the conversation."""
     role = message.get("role")
     if message.get("requestor") == "user" or (role == "user" and message.get("tool_calls")):
