@@ -93,10 +93,8 @@ def _translate_message(message: Json, index: int, where: str, trust: bool) -> li
     """Translate one message, mostly into one turn; none when it has no content."""
     if not isinstance(message, dict) or not ("role" in message or _is_item(message)):
         raise ValidationError('is not a chat message: it has no "role"', field=where, options=EXPECTED)
-    try:
+    with limits.locate_errors(where):
         turns = _parse_message(message, trust)
-    except ValidationError as error:
-        raise ValidationError(str(error), field=where, options=error.options) from error
     serialized = json.dumps(message, sort_keys=True, separators=(",", ":"))
     key = f"{index}-{sha256(serialized.encode()).hexdigest()[:12]}"
     for number, turn in enumerate(turns):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from acms.branches import limits
 from acms.errors import TooLargeError, ValidationError
 from acms.log import foreign, validation
 from acms.log.foreign import Turn
@@ -49,11 +50,9 @@ def admit_conversation(turns: Iterable[Turn], *, trust: bool) -> list[Turn]:
     index_of_key: dict[str, int] = {}
     for index, turn in enumerate(turns):
         field = f"messages[{index}]"
-        try:
+        with limits.locate_errors(field):
             for message in foreign.parse_provider_message(turn, keep=refer_by_hash):
                 admit_turn(message, trust=trust)
-        except ValidationError as error:
-            raise ValidationError(str(error), field=field, options=error.options) from error
         first = index_of_key.setdefault(str(turn.get("key", index)), index)
         if first != index:
             raise ValidationError(f"has the key of messages[{first}]", field=field)
