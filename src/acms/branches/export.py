@@ -52,10 +52,11 @@ async def read_pages(
     """Read a log up to a version a page at a time, inherited entries too; `selection` is that of `read`."""
     while at is None or after < at:
         page = await storage.read(context, at=at, after=after, limit=PAGE, **selection)
-        if not page:
+        if page:
+            yield page
+            after = page[-1].version
+        if len(page) < PAGE:
             return
-        yield page
-        after = page[-1].version
 
 
 async def read_appends(
