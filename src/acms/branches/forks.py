@@ -67,7 +67,7 @@ async def create_fork(shared: SharedSession, at: int | str | None, session_id: s
     parent = await shared.written()
     version = head = None
     if at is not None:
-        version, head = await _resolve_version(storage, await _load_live_context(storage, parent), at)
+        version, head = await _resolve_version(storage, await load_live_context(storage, parent), at)
     child = await storage.create(
         ContextDraft(
             key=name,
@@ -138,7 +138,7 @@ async def hide_context(storage: StorageBackend, context: str) -> list[Branch]:
     if isinstance(result, ACMSError):
         raise result
     while True:
-        live = await _load_live_context(storage, context)
+        live = await load_live_context(storage, context)
         try:
             await storage.settings(live.id, {"deleted": True}, rev=live.settings_rev)
             break
@@ -393,14 +393,15 @@ def _redact_delta(delta: Delta, left: Stage, right: Stage) -> Delta:
 
 
 async def _read_log_state(storage: StorageBackend, side: Side) -> LogState:
-    context = await _load_live_context(storage, await side.shared.written())
+    context = await load_live_context(storage, await side.shared.written())
     version, head = await _resolve_version(storage, context, side.at)
     runs = split_segments(context.id, context.lineage, 1, version)
     cover = await read.cover_at(storage, context.id, head, version)
     return LogState(runs, cover, context.id, version)
 
 
-async def _load_live_context(storage: StorageBackend, context: str) -> Context:
+async def load_live_context(storage: StorageBackend, context: str) -> Context:
+    """Return a context; `SessionNotFoundError` if it was deleted."""
     found = await storage.context(context)
     if found.deleted_at is not None:
         raise SessionNotFoundError(

@@ -62,7 +62,7 @@ def parse_json(text: str, field: str, *, parse_constant: Callable[[str], Any] | 
 
 
 def decode_json(text: str, start: int, field: str) -> tuple[Json, int]:
-    """Parse the JSON value that begins at an index of a text; return it and the index behind it.
+    """Parse the JSON value that begins at an index of a text; return it and the index after it.
 
     The limits and errors are those of `parse_json`. A value that the text ends within is a `JSONDecodeError`.
     """

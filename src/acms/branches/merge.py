@@ -17,7 +17,7 @@ from acms.branches import diff, forks, merge_drafts, three_way
 from acms.branches.forks import Side
 from acms.branches.merge_drafts import Drafts, Terms
 from acms.branches.three_way import Log, Plan
-from acms.errors import ConflictError, GoneError, MergeConflictError, SessionNotFoundError, ValidationError
+from acms.errors import ConflictError, GoneError, MergeConflictError, ValidationError
 from acms.log.known import hash_sensitive_key
 from acms.log.merges import MergeConflict, Merged, MergeStrategy
 from acms.log.policy import PRIVATE
@@ -124,7 +124,8 @@ def _merge_conflict_error(merged: Merged) -> MergeConflictError:
 async def _read_sides(shared: SharedSession, side: Side) -> _Sides:
     storage = shared.storage
     forks.require_same_storage(shared, side.shared)
-    context, other = await _load_live_context(shared), await _load_live_context(side.shared)
+    context = await forks.load_live_context(storage, await shared.written())
+    other = await forks.load_live_context(storage, await side.shared.written())
     _check_mergeable(context, other)
     version = await forks.version_of(storage, other.id, side.at)
     head = await storage.head(context.id)
@@ -142,15 +143,6 @@ async def _read_sides(shared: SharedSession, side: Side) -> _Sides:
     ours = await _read_log(storage, context.id, runs, common, [*inherited, *own])
     theirs = await _read_log(storage, other.id, other_runs, common, [*inherited, *other_own])
     return _Sides(context, head, other, version, ours, theirs)
-
-
-async def _load_live_context(shared: SharedSession) -> Context:
-    context = await shared.storage.context(await shared.written())
-    if context.deleted_at is not None:
-        raise SessionNotFoundError(
-            f"the session {shared.session_id!r} was deleted", options=("undelete it first",)
-        )
-    return context
 
 
 def _check_mergeable(context: Context, other: Context) -> None:

@@ -26,7 +26,7 @@ REPLACED = "replaced"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What the record of a merge says, and how drafts are stored on this side."""
+    """The contents of the record of a merge, and how drafts are stored on this side."""
 
     session: str
     version: int

@@ -30,12 +30,12 @@ class Slot:
     current: Entry | None
     base: Entry | None
     #: Whether this log has resolved a conflict by leaving it as it is, which the other side does not know.
-    kept: bool = False
+    is_kept: bool = False
 
     @property
     def changed(self) -> bool:
         """Whether its content is not the one that the other side knows."""
-        return self.kept or message_comparison_key(self.current) != message_comparison_key(self.base)
+        return self.is_kept or message_comparison_key(self.current) != message_comparison_key(self.base)
 
     @property
     def moved(self) -> bool:
@@ -99,14 +99,14 @@ class Log:
             self._base_cover = Cover(known_replacing, searchable=True)
         #: The facts as the other side last saw them.
         self.base_facts = Succession(self._select_known(self.facts), self._base_cover)
-        kept: set[Origin | None] = set()
+        kept_here: set[Origin | None] = set()
         for record in self.merges.standing:
             if not vector_covers(known, self.origin(record)):
-                kept.update(map(parse_entry_id, record.data.get(KEPT, ())))
+                kept_here.update(map(parse_entry_id, record.data.get(KEPT, ())))
         self.slots: dict[Origin, Slot] = {}
         for entry in self.entries:
             if entry.kind is Kind.MESSAGE and not entry.replaces:
-                self.slots[self.origin(entry)] = self._build_slot(entry, kept)
+                self.slots[self.origin(entry)] = self._build_slot(entry, kept_here)
 
     def _select_known(self, entries: Iterable[Entry]) -> list[Entry]:
         """Return the entries that the other side has seen, without those of a merge that was undone."""
@@ -116,12 +116,12 @@ class Log:
             if vector_covers(self._known, self.origin(entry)) and not self.is_undone(entry)
         ]
 
-    def _build_slot(self, entry: Entry, kept: set[Origin | None]) -> Slot:
+    def _build_slot(self, entry: Entry, kept_here: set[Origin | None]) -> Slot:
         base = None
         if vector_covers(self._known, self.origin(entry)):
             base = self._find_active(entry, self._base_cover)
         current = self._find_active(entry, self.cover)
-        return Slot(entry, current, base, (entry.context, entry.version) in kept)
+        return Slot(entry, current, base, (entry.context, entry.version) in kept_here)
 
     def _find_active(self, entry: Entry, cover: Cover) -> Entry | None:
         """Return the message that is active at the position of an entry, or None."""
@@ -304,53 +304,61 @@ class _MessageMerge:
         self._theirs = theirs
         self._strategy: MergeStrategy = strategy
         self._plan = plan
+        #: Origins of this side's slots that the other side has too.
+        self._matched: set[Origin] = set()
         #: Messages that this side alone has added since, by tool group.
         self._own_of_group: dict[str, list[Slot]] = {}
 
     def run(self) -> None:
         groups: dict[Hashable, list[_Pair]] = {}
-        for pair in self._match_slots():
+        for pair in [*self._pair_theirs(), *self._pair_removed()]:
             groups.setdefault(pair.entry.group or id(pair), []).append(pair)
             if pair.theirs is None:
                 continue
             self._plan.agreed |= pair.theirs.changed and not pair.changed_there
             if pair.ours is not None:
-                self._plan.ids[pair.theirs.entry.id] = pair.ours.entry.id
-                if pair.theirs.entry.group is not None and pair.ours.entry.group is not None:
-                    self._plan.groups[pair.theirs.entry.group] = pair.ours.entry.group
+                self._record_names(pair.theirs.entry, pair.ours.entry)
         for pairs in groups.values():
             changed = [pair for pair in pairs if pair.changed_there]
             if changed and not all(pair.repeated for pair in pairs):
                 self._decide(pairs, changed)
 
-    def _match_slots(self) -> list[_Pair]:
-        """Match the slots of both sides by where they were first written, else by the caller's key."""
+    def _record_names(self, theirs: Entry, ours: Entry) -> None:
+        self._plan.ids[theirs.id] = ours.id
+        if theirs.group is not None and ours.group is not None:
+            self._plan.groups[theirs.group] = ours.group
+
+    def _pair_theirs(self) -> list[_Pair]:
+        """Match the slots of the other side with ours by where they were first written, else by the caller's key."""
         by_key: dict[str, Origin] = {}
         for origin, slot in self._ours.slots.items():
             if slot.entry.key is not None and slot.entry.version > self._ours.common:
                 by_key[slot.entry.key] = origin
-        matched: set[Origin] = set()
         first_of_key: dict[str, Slot] = {}
         pairs: list[_Pair] = []
         for origin, slot in self._theirs.slots.items():
             if _is_trace_of_undone(self._theirs, slot):
                 continue
             key = slot.entry.key
-            match = origin
-            if origin not in self._ours.slots and key is not None:
-                match = by_key.get(key, origin)
-            matched.add(match)
-            ours = self._ours.slots.get(match)
-            repeated = False
+            match, first = origin, slot
             if key is not None:
                 first = first_of_key.setdefault(key, slot)
-                same_content = message_comparison_key(first.current) == message_comparison_key(slot.current)
-                repeated = ours is None and first is not slot and same_content
+                if origin not in self._ours.slots:
+                    match = by_key.get(key, origin)
+            self._matched.add(match)
+            ours = self._ours.slots.get(match)
+            repeats_first = message_comparison_key(first.current) == message_comparison_key(slot.current)
+            repeated = ours is None and first is not slot and repeats_first
             known = vector_covers(self._ours.seen, origin)
             pairs.append(_Pair(slot, ours, known, by_key=match != origin, repeated=repeated))
+        return pairs
+
+    def _pair_removed(self) -> list[_Pair]:
+        """Return a pair for each slot that the other side saw and left out; record those that exist here alone."""
+        pairs: list[_Pair] = []
         for origin, slot in self._ours.slots.items():
             is_own = slot.entry.version > self._ours.common and not _is_trace_of_undone(self._ours, slot)
-            if origin in matched or not is_own:
+            if origin in self._matched or not is_own:
                 continue
             if vector_covers(self._theirs.seen, origin):
                 pairs.append(_Pair(None, slot, known=True))
@@ -362,12 +370,9 @@ class _MessageMerge:
         """Decide one message or one tool group."""
         group = pairs[0].entry.group
         own: list[Slot] = []
-        group_conflict = False
         if group is not None:
             own = self._own_of_group.get(self._plan.groups.get(group, group), [])
-            moved_here = bool(own) or any(pair.ours is not None and pair.ours.moved for pair in pairs)
-            moved_there = any(pair.theirs is None or pair.theirs.moved for pair in changed)
-            group_conflict = moved_here and moved_there
+        group_conflict = group is not None and _is_moved_on_both_sides(pairs, changed, own)
         if not group_conflict and not any(pair.changed_here for pair in changed):
             self._take_theirs(changed)
             return
@@ -422,6 +427,13 @@ class _MessageMerge:
                 plan.gone += 1
             elif not pair.same_content:
                 plan.edits.append(Edit(ours, content))
+
+
+def _is_moved_on_both_sides(pairs: Sequence[_Pair], changed: Sequence[_Pair], own: Sequence[Slot]) -> bool:
+    """Return whether both sides have added messages to a tool group or removed some from it."""
+    moved_here = bool(own) or any(pair.ours is not None and pair.ours.moved for pair in pairs)
+    moved_there = any(pair.theirs is None or pair.theirs.moved for pair in changed)
+    return moved_here and moved_there
 
 
 def _is_trace_of_undone(log: Log, slot: Slot) -> bool:

@@ -183,17 +183,17 @@ def _select_older(
         is_leading = is_leading and is_instruction(group.first)
         if group.first.id in outdated.left or (index < tail_start and not is_leading):
             older.append(group)
-    room = (policy.budget or _count_tokens(groups)) // 4
+    remaining = (policy.budget or _count_tokens(groups)) // 4
     if policy.budget is not None:
         staying = _count_tokens(groups[tail_start:]) + _count_tokens(
             group for group in older if group.is_summary
         )
-        room = min(room, max(0, int(0.5 * policy.budget) - staying))
+        remaining = min(remaining, max(0, int(0.5 * policy.budget) - staying))
     selected: list[_Group] = []
     for group in reversed(older):
         tokens = group.tokens
-        if any(map(_is_verbatim, group.entries)) and tokens <= room:
-            room -= tokens
+        if any(map(_is_verbatim, group.entries)) and tokens <= remaining:
+            remaining -= tokens
         elif group.complete and group.first.id not in outdated.stuck:
             selected.append(group)
     return selected[::-1]

@@ -1,6 +1,6 @@
 """Archives of exports: which of their files hold conversations, unpacked within the limits of an import.
 
-What an archive says about its sizes is not believed: bytes are counted while they are unpacked. An archive inside an
+The sizes that an archive names are not trusted: bytes are counted while they are unpacked. An archive inside an
 archive is not unpacked.
 """
 

@@ -48,7 +48,7 @@ _SPOKEN = ("Default", "Reply", "ThreadStarterMessage", "ChatInputCommand", "Cont
 
 
 def read_slack(source: Source) -> Iterator[Conversation]:
-    """Read one day of a channel; the folder of the file is the channel, `users.json` beside it has the names."""
+    """Read one day of a channel; the folder of the file is the channel, `users.json` next to it has the names."""
     channel = source.path.parent.name or source.stem
     names: dict[str, str] = {}
     for user in as_mapping_list(source.users()):

@@ -1,8 +1,8 @@
 """Exports of ChatGPT: `conversations.json`, a list of conversations whose messages form a tree.
 
 `mapping` holds the nodes by id, each with its parent; `current_node` ends the branch that the user sees. Other
-branches, abandoned edits and answers, become forks. Not read is what the user does not see: what the service told the
-model, results of its own tools that say nothing, hidden messages. Instructions that the user wrote are.
+branches, abandoned edits and answers, become forks. Messages that the user does not see are not read: instructions of
+the service, results of its own tools without content, hidden messages. Instructions that the user wrote are read.
 """
 
 from __future__ import annotations
@@ -117,17 +117,14 @@ def _read_content(content: Record, metadata: Record) -> tuple[str, list[Part]]:
     texts: list[Json] = []
     parts: list[Part] = []
     for part in content.get("parts") or ():
-        fields = as_mapping(part)
-        pointer = fields.get("asset_pointer")
-        if isinstance(part, str):
-            texts.append(part)
-        elif isinstance(pointer, str):
-            kind = str(fields.get("content_type")).partition("_")[0]
+        pointer = as_mapping(part).get("asset_pointer")
+        if isinstance(pointer, str):
+            kind = str(part.get("content_type")).partition("_")[0]
             if kind not in ("image", "audio", "video"):
                 kind = "image"
             parts.append(make_media(f"{kind}/*", pointer))
         else:
-            texts.append(fields.get("text"))  # the transcript of speech
+            texts.append(as_mapping(part).get("text", part))  # a text or the transcript of speech
     texts += [content.get("text"), content.get("result")]
     if content.get("content_type") == _USER_CONTEXT:
         context = as_mapping(metadata.get("user_context_message_data")) or content

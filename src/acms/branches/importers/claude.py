@@ -52,7 +52,7 @@ def read_claude(source: Source) -> Iterator[Conversation]:
 
 
 def _translate_message(message: Record, key: str) -> list[Turn]:
-    """Translate what a message says and calls, and each result of a tool, in order."""
+    """Translate the text and the calls of a message, and each result of a tool, in order."""
     role = "user" if message.get("sender") == "human" else "assistant"
     builder = TurnBuilder(role, key, message.get("created_at"))
     blocks = as_mapping_list(message.get("content")) or [{"type": "text", "text": message.get("text")}]

@@ -123,7 +123,7 @@ def first_value(record: Record, names: Iterable[str]) -> Json:
 
 
 def digest_text(text: str) -> bytes:
-    """Return a short digest that takes less memory than the id or text it stands for."""
+    """Return a short digest that takes less memory than a text."""
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 

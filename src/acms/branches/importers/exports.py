@@ -118,23 +118,21 @@ def open_import(
     def opener() -> BinaryIO:
         return path.open("rb") if data is None else BytesIO(data)
 
+    members: list[Member] = []
     try:
         with opener() as file:
             begins = file.read(512)  # the mark of a tar archive is at byte 257
             size = file.seek(0, SEEK_END)
             file.seek(0)
-            is_database = begins.startswith(langgraph.MAGIC) or format == LANGGRAPH
-            if not is_database:
-                refuse_packed(begins, path.name)
-            members: list[Member] = []
-            if not is_database and begins.startswith(ZIP):
+            if begins.startswith(langgraph.MAGIC) or format == LANGGRAPH:
+                if most is not None and size > most:
+                    raise TooLargeError(f"has more than {most:,} bytes", field=path.name)
+                return Import(path.name, LANGGRAPH, True, lambda _: langgraph.read_checkpoints(path), trust)
+            refuse_packed(begins, path.name)
+            if begins.startswith(ZIP):
                 members = read_archive(file, path.name, most or limits.IMPORT_BYTES)
     except OSError as error:
         raise ValidationError(f"cannot be read: {error.strerror}", field=str(path)) from error
-    if is_database:
-        if most is not None and size > most:
-            raise TooLargeError(f"has more than {most:,} bytes", field=path.name)
-        return Import(path.name, LANGGRAPH, True, lambda _: langgraph.read_checkpoints(path), trust)
     sources = _make_sources(members, path.name)
     if not members:
         relative = path.relative_to(within).as_posix() if within else path.name

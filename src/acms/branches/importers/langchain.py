@@ -29,7 +29,7 @@ from acms.branches.importers.shapes import Field, Shape, any_of, has_value, is_l
 from acms.branches.importers.source import Source
 from acms.branches.importers.trajectories import read_chat_message
 from acms.log.foreign import Turn
-from acms.model import Json, Part
+from acms.model import EMPTY, Json, Part
 
 __all__ = ["LANGSMITH", "MESSAGES", "STATE", "read_messages", "read_runs", "read_states"]
 
@@ -117,16 +117,22 @@ def _translate_message(message: Record, position: str, *, at: Json = None) -> li
     calls = _read_calls(fields)
     if calls and isinstance(content, list):
         content = [part for part in content if find_value(part, "type") not in _CALLS]
-    base = make_turn(role, key=key, at=at, actor=fields.get("name") if role == "user" else None)
-    if role == "assistant":
-        response = as_mapping(fields.get("response_metadata"))
-        model = response.get("model_name") or response.get("model")
-        usage = fields.get("usage_metadata") or response.get("token_usage")
-        base = make_turn(role, key=key, at=at, details={"model": model, "usage": usage})
+    actor = fields.get("name") if role == "user" else None
+    details = _read_details(fields) if role == "assistant" else EMPTY
+    base = make_turn(role, key=key, at=at, actor=actor, details=details)
     turns = parse_turns({"role": role, "content": content or ""}, base)
     if calls:
         turns[-1]["parts"] = [*turns[-1].get("parts", ()), *calls]
     return turns
+
+
+def _read_details(fields: Record) -> Record:
+    """Return the model and the token usage of an answer."""
+    response = as_mapping(fields.get("response_metadata"))
+    return {
+        "model": response.get("model_name") or response.get("model"),
+        "usage": fields.get("usage_metadata") or response.get("token_usage"),
+    }
 
 
 def _read_calls(fields: Record) -> list[Part]:

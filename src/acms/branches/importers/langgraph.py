@@ -66,7 +66,7 @@ def read_checkpoints(path: Path) -> Iterator[Conversation]:
 
 
 def _open_database(path: Path) -> sqlite3.Connection:
-    """Open a file for reading; `immutable` lets SQLite leave no files beside one in WAL mode that is not in use."""
+    """Open a file for reading; `immutable` keeps SQLite from creating files next to one in WAL mode."""
     uri = f"{path.as_uri()}?mode=ro"
     if not path.with_name(f"{path.name}-wal").exists():
         uri += "&immutable=1"

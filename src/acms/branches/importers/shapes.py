@@ -32,7 +32,7 @@ class Field(NamedTuple):
 
 
 Shape: TypeAlias = tuple[Field, ...]
-"""Fields that a record has together, the most telling one first."""
+"""Fields that a record has together, the most specific one first."""
 
 
 def has_value(path: str) -> Field:
