@@ -13,12 +13,13 @@ from acms.branches.importers.conversation import (
     Conversation,
     Record,
     as_mapping,
-    as_mapping_list,
     first_value,
     has_content,
     join_call,
     make_turn,
     parse_turns,
+    record_at,
+    records_at,
     text_of,
 )
 from acms.branches.importers.repeats import Repeats
@@ -95,13 +96,13 @@ def _request_of_record(record: Record) -> Record:
     for name in ("request", "body", "params"):
         if isinstance(record.get(name), Mapping):
             request = as_mapping(record[name])
-            return as_mapping(request.get("body")) or request
+            return record_at(request, "body") or request
     return record
 
 
 def _response_of_record(record: Record) -> Record:
-    response = as_mapping(record.get("response"))
-    return as_mapping(response.get("body")) or response or record
+    response = record_at(record, "response")
+    return record_at(response, "body") or response or record
 
 
 def _translate_record(record: Record, request: Record, response: Record) -> list[Turn]:
@@ -133,7 +134,7 @@ def _translate_request(request: Record, at: Json) -> list[Turn]:
         turns.append(make_turn("user", request["input"], key="", at=at))
     messages: list[Record] = []
     for name in ("input", "data", "messages", "contents", "history"):
-        messages += as_mapping_list(request.get(name))
+        messages += records_at(request, name)
     if "role" in request and "parts" in request:
         messages.append(request)
     for message in messages:
@@ -144,12 +145,12 @@ def _translate_request(request: Record, at: Json) -> list[Turn]:
 def _translate_response(response: Record, at: Json) -> list[Turn]:
     """Translate the answer of a provider, with its model and token usage."""
     turns: list[Turn] = []
-    for item in as_mapping_list(response.get("output")):
+    for item in records_at(response, "output"):
         turns += _translate_item(item, at)
-    for choice in as_mapping_list(response.get("choices"))[:1]:
-        turns += read_chat_message(as_mapping(choice.get("message")), key="", at=at)
-    for candidate in as_mapping_list(response.get("candidates"))[:1]:
-        turns += _translate_item({"role": "model", **as_mapping(candidate.get("content"))}, at)
+    for choice in records_at(response, "choices")[:1]:
+        turns += read_chat_message(record_at(choice, "message"), key="", at=at)
+    for candidate in records_at(response, "candidates")[:1]:
+        turns += _translate_item({"role": "model", **record_at(candidate, "content")}, at)
     if response.get("type") == "message" and response.get("role") == "assistant":
         turns += _translate_item({"role": "assistant", "content": response.get("content")}, at)
     model = response.get("model") or response.get("modelVersion")

@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping
 from acms.branches.importers.conversation import (
     Conversation,
     Record,
-    as_mapping,
     as_mapping_list,
     find_value,
     has_content,
     make_media,
     make_turn,
+    record_at,
+    records_at,
 )
 from acms.branches.importers.shapes import any_of, has_value, is_list, is_text
 from acms.branches.importers.source import Source
@@ -69,7 +70,7 @@ def _translate_slack(message: Record, names: Mapping[str, str]) -> Turn:
 
     text = _MENTION.sub(expand_mention, str(message.get("text") or ""))
     parts: list[Part] = []
-    for file in as_mapping_list(message.get("files")):
+    for file in records_at(message, "files"):
         reference = file.get("url_private") or file.get("name") or file.get("id")
         parts.append(make_media(file.get("mimetype"), reference))
     role = "user"
@@ -111,9 +112,9 @@ def read_discord(source: Source) -> Iterator[Conversation]:
 
 
 def _read_discord_channel(record: Record, source: Source) -> Iterator[Conversation]:
-    channel = as_mapping(record.get("channel"))
+    channel = record_at(record, "channel")
     id, title = str(channel.get("id") or source.stem), str(channel.get("name") or "")
-    for message in as_mapping_list(record.get("messages")):
+    for message in records_at(record, "messages"):
         if str(message.get("type") or "Default") not in _SPOKEN:
             source.skip("announcements of the channel")
             continue
@@ -123,9 +124,9 @@ def _read_discord_channel(record: Record, source: Source) -> Iterator[Conversati
 
 
 def _translate_discord(message: Record) -> Turn:
-    author = as_mapping(message.get("author"))
+    author = record_at(message, "author")
     parts: list[Part] = []
-    for file in as_mapping_list(message.get("attachments")):
+    for file in records_at(message, "attachments"):
         parts.append(make_media(None, file.get("url") or file.get("fileName")))
     return make_turn(
         "assistant" if author.get("isBot") else "user",

@@ -16,9 +16,10 @@ from acms.branches.importers.conversation import (
     DerivedIds,
     Record,
     as_mapping,
-    as_mapping_list,
     make_media,
     make_turn,
+    record_at,
+    records_at,
 )
 from acms.branches.importers.shapes import is_object
 from acms.branches.importers.source import Source
@@ -40,16 +41,16 @@ def read_chatgpt(source: Source) -> Iterator[Conversation]:
     """Read the conversations of an export."""
     derived = DerivedIds()
     for record in source.records():
-        for conversation in as_mapping_list(record.get("conversations")) or [record]:
+        for conversation in records_at(record, "conversations") or [record]:
             yield from _read_branches(conversation, source, derived)
 
 
 def _read_branches(record: Record, source: Source, derived: DerivedIds) -> Iterator[Conversation]:
-    nodes = {id: as_mapping(node) for id, node in as_mapping(record.get("mapping")).items()}
+    nodes = {id: as_mapping(node) for id, node in record_at(record, "mapping").items()}
     parents = {id: node.get("parent") for id, node in nodes.items()}
     turns: dict[str, list[Turn]] = {}
     for id, node in nodes.items():
-        message = as_mapping(node.get("message"))
+        message = record_at(node, "message")
         turn = _translate_message(message, str(message.get("id") or id))
         turns[id] = [] if turn is None else [turn]
         if message and turn is None:
@@ -68,7 +69,7 @@ def _find_newest_leaf(nodes: Mapping[str, Record]) -> str | None:
     for id, node in nodes.items():
         if node.get("children"):
             continue
-        created = as_mapping(node.get("message")).get("create_time")
+        created = record_at(node, "message").get("create_time")
         time = created if isinstance(created, int | float) else 0.0
         if newest is None or time > newest_time:
             newest, newest_time = id, time
@@ -77,8 +78,8 @@ def _find_newest_leaf(nodes: Mapping[str, Record]) -> str | None:
 
 def _translate_message(message: Record, key: str) -> Turn | None:
     """Translate a message, or return None for one that the user does not see."""
-    author, content = as_mapping(message.get("author")), as_mapping(message.get("content"))
-    metadata = as_mapping(message.get("metadata"))
+    author, content = record_at(message, "author"), record_at(message, "content")
+    metadata = record_at(message, "metadata")
     kind = content.get("content_type")
     if kind in _WITHOUT_CONTENT or not _is_visible(author.get("role"), kind, metadata):
         return None
@@ -127,13 +128,13 @@ def _read_content(content: Record, metadata: Record) -> tuple[str, list[Part]]:
             texts.append(as_mapping(part).get("text", part))  # a text or the transcript of speech
     texts += [content.get("text"), content.get("result")]
     if content.get("content_type") == _USER_CONTEXT:
-        context = as_mapping(metadata.get("user_context_message_data")) or content
+        context = record_at(metadata, "user_context_message_data") or content
         texts += [context.get(name) for name in _USER_CONTEXT_FIELDS]
-    for thought in as_mapping_list(content.get("thoughts")):
+    for thought in records_at(content, "thoughts"):
         reasoning = thought.get("content") or thought.get("summary")
         if reasoning:
             parts.append(Reasoning(str(reasoning)))
-    for file in as_mapping_list(metadata.get("attachments")):
+    for file in records_at(metadata, "attachments"):
         reference = file.get("id") or file.get("name") or json.dumps(file, sort_keys=True)
         parts.append(make_media(file.get("mime_type"), reference))
     return "\n".join(text for text in texts if text and isinstance(text, str)), parts

@@ -16,6 +16,8 @@ from acms.branches.importers.conversation import (
     make_media,
     make_tool_call,
     make_turn,
+    record_at,
+    records_at,
     split_branches,
     text_of,
 )
@@ -66,9 +68,9 @@ def fork_branches(
 def read_librechat(source: Source) -> Iterator[Conversation]:
     """Read a conversation: a list of messages that name their parents, or a tree of them."""
     for record in source.records():
-        messages = as_mapping_list(record.get("messages"))
+        messages = records_at(record, "messages")
         if not messages:
-            messages = list(_flatten_messages(as_mapping_list(record.get("messagesTree"))))
+            messages = list(_flatten_messages(records_at(record, "messagesTree")))
         parents: dict[str, Json] = {}
         turns: dict[str, list[Turn]] = {}
         current: str | None = None
@@ -83,16 +85,16 @@ def read_librechat(source: Source) -> Iterator[Conversation]:
 def _flatten_messages(messages: list[Record]) -> Iterator[Record]:
     for message in messages:
         yield message
-        yield from _flatten_messages(as_mapping_list(message.get("children")))
+        yield from _flatten_messages(records_at(message, "children"))
 
 
 def _translate_librechat(message: Record) -> list[Turn]:
     """Translate a message: text and thoughts, and each call with its output."""
     key, at = str(message["messageId"]), message.get("createdAt")
-    blocks = as_mapping_list(message.get("content"))
+    blocks = records_at(message, "content")
     if message.get("isCreatedByUser"):
         files: list[Part] = []
-        for file in as_mapping_list(message.get("files")):
+        for file in records_at(message, "files"):
             files.append(make_media(file.get("type"), file.get("filename") or file.get("file_id")))
         texts = [text_of(block["text"]) for block in blocks if block.get("text")]
         text = text_of(message.get("text")) or "\n".join(texts)
@@ -128,10 +130,10 @@ def _add_librechat_block(builder: TurnBuilder, block: Record, key: str) -> None:
 def read_open_webui(source: Source) -> Iterator[Conversation]:
     """Read the chats of an export: messages by id, each with its parent."""
     for record in source.records():
-        chat = as_mapping(record.get("chat"))
-        history = as_mapping(chat.get("history"))
-        by_id = as_mapping(history.get("messages"))
-        messages = as_mapping_list(list(by_id.values())) or as_mapping_list(chat.get("messages"))
+        chat = record_at(record, "chat")
+        history = record_at(chat, "history")
+        by_id = record_at(history, "messages")
+        messages = as_mapping_list(list(by_id.values())) or records_at(chat, "messages")
         parents: dict[str, Json] = {}
         turns: dict[str, list[Turn]] = {}
         last = ""
@@ -148,7 +150,7 @@ def read_open_webui(source: Source) -> Iterator[Conversation]:
 def _translate_open_webui(id: str, message: Record) -> list[Turn]:
     role, text = str(message.get("role")), text_of(message.get("content"))
     files: list[Part] = []
-    for file in as_mapping_list(message.get("files")):
+    for file in records_at(message, "files"):
         kind = file.get("type") or "application"
         files.append(make_media(f"{kind}/*", file.get("name") or file.get("url") or file.get("id")))
     if not text.strip() and not files:

@@ -16,9 +16,9 @@ from acms.branches.importers.conversation import (
     DerivedIds,
     Record,
     TurnBuilder,
-    as_mapping_list,
     make_media,
     make_tool_call,
+    records_at,
 )
 from acms.branches.importers.shapes import is_list
 from acms.branches.importers.source import Source
@@ -34,7 +34,7 @@ def read_claude(source: Source) -> Iterator[Conversation]:
     """Read the conversations of an export."""
     derived = DerivedIds()
     for record in source.records():
-        messages = as_mapping_list(record.get("chat_messages"))
+        messages = records_at(record, "chat_messages")
         parents: dict[str, Json] = {}
         turns: dict[str, list[Turn]] = {}
         for number, message in enumerate(messages):
@@ -55,7 +55,7 @@ def _translate_message(message: Record, key: str) -> list[Turn]:
     """Translate the text and the calls of a message, and each result of a tool, in order."""
     role = "user" if message.get("sender") == "human" else "assistant"
     builder = TurnBuilder(role, key, message.get("created_at"))
-    blocks = as_mapping_list(message.get("content")) or [{"type": "text", "text": message.get("text")}]
+    blocks = records_at(message, "content") or [{"type": "text", "text": message.get("text")}]
     pending: list[str] = []
     for number, block in enumerate(blocks):
         match block.get("type"):
@@ -74,7 +74,7 @@ def _translate_message(message: Record, key: str) -> list[Turn]:
                 builder.add_result(id, block.get("content"), is_error=block.get("is_error") is True)
             case _:
                 pass  # a mark of the page, such as the use of a budget
-    for file in (*as_mapping_list(message.get("attachments")), *as_mapping_list(message.get("files"))):
+    for file in (*records_at(message, "attachments"), *records_at(message, "files")):
         _add_file(builder, file)
     builder.finish()
     return builder.turns

@@ -17,12 +17,12 @@ from acms.branches.importers.conversation import (
     Conversation,
     Fork,
     Record,
-    as_mapping,
     digest_text,
     find_value,
     has_content,
     make_turn,
     parse_turns,
+    record_at,
     split_branches,
 )
 from acms.branches.importers.shapes import any_of, has_value, is_object
@@ -121,7 +121,7 @@ class _Chain:
             if turn != self._turn:
                 yield from self.flush()
                 self._enter_turn(turn, line, self._tree)
-        message = as_mapping(line.get("message"))
+        message = record_at(line, "message")
         answer = self._answer
         if line["type"] == "assistant":
             if answer is not None and message.get("id") and message["id"] == answer.id:
@@ -212,7 +212,7 @@ def _is_prompt(line: Record) -> bool:
     """Return whether a line is what the user wrote, and not the results of calls."""
     if line.get("type") != "user" or _reason_to_skip(line):
         return False
-    return not _has_only_results(as_mapping(line.get("message")))
+    return not _has_only_results(record_at(line, "message"))
 
 
 def _reason_to_skip(line: Record) -> str | None:

@@ -13,14 +13,14 @@ from collections.abc import Iterator
 from acms.branches.importers.conversation import (
     Conversation,
     Record,
-    as_mapping,
-    as_mapping_list,
     find_value,
     join_call,
     make_result_parts,
     make_tool_call,
     make_turn,
     parse_turns,
+    record_at,
+    records_at,
     text_of,
 )
 from acms.branches.importers.shapes import any_of, has_value, is_object
@@ -123,7 +123,7 @@ class _Rollout:
     def _translate_message(self, item: Record, key: str, at: Json) -> Turn | None:
         role = str(item.get("role"))
         is_answer = role == "assistant"
-        texts = [block.get("text") for block in as_mapping_list(item.get("content"))]
+        texts = [block.get("text") for block in records_at(item, "content")]
         if not is_answer and text_of([text for text in texts if text]).lstrip().startswith(_CONTEXT):
             return None
         base = make_turn(role, key=key, at=at, details={"model": self.model if is_answer else None})
@@ -141,7 +141,7 @@ def _unwrap_line(line: Record) -> tuple[str, Record]:
     if kind in _ITEMS:
         return "response_item", line
     if kind is not None:
-        return str(kind), as_mapping(line.get("payload"))
+        return str(kind), record_at(line, "payload")
     if line.get("id"):
         return "session_meta", line
     return "state", line
@@ -154,7 +154,7 @@ def _reason_to_skip(item: Record) -> str:
 
 
 def _read_reasoning(item: Record) -> Iterator[Part]:
-    for block in (*as_mapping_list(item.get("summary")), *as_mapping_list(item.get("content"))):
+    for block in (*records_at(item, "summary"), *records_at(item, "content")):
         text = block.get("text")
         if isinstance(text, str) and text:
             yield Reasoning(text)

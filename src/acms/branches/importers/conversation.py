@@ -36,6 +36,8 @@ __all__ = [
     "make_turn",
     "parse_timestamp",
     "parse_turns",
+    "record_at",
+    "records_at",
     "serialize_json",
     "split_branches",
     "text_of",
@@ -111,6 +113,16 @@ def find_value(value: Json, path: str) -> Json:
         else:
             return None
     return value
+
+
+def record_at(value: Json, path: str) -> Record:
+    """Return the object at a path, an empty one if there is none: exports leave fields out, or write null."""
+    return as_mapping(find_value(value, path))
+
+
+def records_at(value: Json, path: str) -> list[Record]:
+    """Return the objects of the list at a path, none if there is no list."""
+    return as_mapping_list(find_value(value, path))
 
 
 def first_value(record: Record, names: Iterable[str]) -> Json:

@@ -16,12 +16,12 @@ from acms.branches.importers.conversation import (
     Conversation,
     Record,
     as_mapping,
-    as_mapping_list,
     digest_text,
-    find_value,
     make_result_parts,
     make_tool_call,
     make_turn,
+    record_at,
+    records_at,
     text_of,
 )
 from acms.branches.importers.documents import Span
@@ -126,7 +126,7 @@ def _take_line(session: _Session, record: Record, span: Span) -> None:
         return
     settings = as_mapping(record.get("$set", record))
     session.id = str(settings.get("sessionId") or session.id)
-    messages = as_mapping_list(settings.get("messages"))
+    messages = records_at(settings, "messages")
     if messages:
         session.replace_all(messages, span)
 
@@ -140,7 +140,7 @@ def _load_messages(source: Source, locations: Iterable[_Location]) -> Iterator[t
         for location in group:
             message = record
             if location.number is not None:
-                message = as_mapping_list(settings.get("messages"))[location.number]
+                message = records_at(settings, "messages")[location.number]
             yield message, _id_of_message(message, location)
 
 
@@ -157,11 +157,11 @@ def _translate_message(message: Record, key: str) -> list[Turn]:
     if message.get("type") != "gemini":
         return []
     parts: list[Part] = []
-    for thought in as_mapping_list(message.get("thoughts")):
+    for thought in records_at(message, "thoughts"):
         lines = [str(thought[name]) for name in ("subject", "description") if thought.get(name)]
         parts.append(Reasoning(": ".join(lines)))
     results: list[Turn] = []
-    for number, call in enumerate(as_mapping_list(message.get("toolCalls")), 1):
+    for number, call in enumerate(records_at(message, "toolCalls"), 1):
         result_key = f"{key}:{number}"
         id = call.get("id") or result_key
         parts.append(make_tool_call(id, call.get("name"), call.get("args")))
@@ -177,7 +177,7 @@ def _read_output(call: Record) -> Json:
     result = call.get("result")
     texts: list[str] = []
     for part in result if isinstance(result, list) else [result]:
-        response = as_mapping(find_value(part, "functionResponse.response"))
+        response = record_at(part, "functionResponse.response")
         if response:
             texts.append(text_of(response.get("output", response.get("error", dict(response)))))
         elif part:

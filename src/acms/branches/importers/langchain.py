@@ -21,6 +21,8 @@ from acms.branches.importers.conversation import (
     make_tool_call,
     make_turn,
     parse_turns,
+    record_at,
+    records_at,
     text_of,
 )
 from acms.branches.importers.documents import Span
@@ -63,7 +65,7 @@ def read_messages(source: Source) -> Iterator[Conversation]:
     """Read a list of messages, or one message a line."""
     index = 0
     for record in source.records():
-        listed = as_mapping_list(record.get("messages")) if "messages" in record else [record]
+        listed = records_at(record, "messages") if "messages" in record else [record]
         for message in listed:
             yield Conversation(id=source.stem, messages=_translate_message(message, f"{index}"))
             index += 1
@@ -81,7 +83,7 @@ def read_states(source: Source) -> Iterator[Conversation]:
             continue
         values = as_mapping(state.get("values") or state.get("channel_values"))
         turns: list[Turn] = []
-        for index, message in enumerate(as_mapping_list(values.get("messages"))):
+        for index, message in enumerate(records_at(values, "messages")):
             turns += _translate_message(message, f"{index}")
         newest[id] = time, turns
     for id, (_, turns) in newest.items():
@@ -98,7 +100,7 @@ def _read_fields(message: Record) -> tuple[str, Record]:
     if message.get("lc") == 1:
         path = message.get("id")
         kind = str(path[-1]) if isinstance(path, list) and path else ""
-        return kind, as_mapping(message.get("kwargs"))
+        return kind, record_at(message, "kwargs")
     return str(message.get("type")), message
 
 
@@ -128,7 +130,7 @@ def _translate_message(message: Record, position: str, *, at: Json = None) -> li
 
 def _read_details(fields: Record) -> Record:
     """Return the model and the token usage of an answer."""
-    response = as_mapping(fields.get("response_metadata"))
+    response = record_at(fields, "response_metadata")
     return {
         "model": response.get("model_name") or response.get("model"),
         "usage": fields.get("usage_metadata") or response.get("token_usage"),
@@ -138,12 +140,12 @@ def _read_details(fields: Record) -> Record:
 def _read_calls(fields: Record) -> list[Part]:
     """Return the calls in LangChain's form, or if there are none those in OpenAI's form."""
     calls: list[Part] = []
-    for call in as_mapping_list(fields.get("tool_calls")):
+    for call in records_at(fields, "tool_calls"):
         calls.append(make_tool_call(call.get("id"), call.get("name"), call.get("args")))
     if calls:
         return calls
-    for call in as_mapping_list(find_value(fields, "additional_kwargs.tool_calls")):
-        function = as_mapping(call.get("function"))
+    for call in records_at(fields, "additional_kwargs.tool_calls"):
+        function = record_at(call, "function")
         calls.append(make_tool_call(call.get("id"), function.get("name"), function.get("arguments")))
     return calls
 
@@ -191,7 +193,7 @@ def _find_runs(source: Source) -> tuple[list[_Run], Mapping[bytes, str]]:
         kind = str(record.get("run_type"))
         trace = str(record.get("trace_id") or record.get("id"))
         digest = digest_text(trace)
-        metadata = as_mapping(find_value(record, "extra.metadata"))
+        metadata = record_at(record, "extra.metadata")
         threads = [str(metadata[name]) for name in _THREADS if metadata.get(name)]
         if threads:
             ids[digest] = threads[0]
@@ -215,7 +217,7 @@ def _find_runs(source: Source) -> tuple[list[_Run], Mapping[bytes, str]]:
 
 
 def _translate_inputs(run: Record) -> list[Turn]:
-    inputs, at = as_mapping(run.get("inputs")), run.get("start_time")
+    inputs, at = record_at(run, "inputs"), run.get("start_time")
     messages = inputs.get("messages")
     while isinstance(messages, list) and messages and isinstance(messages[0], list):
         messages = messages[0]
@@ -234,20 +236,20 @@ def _translate_messages(messages: Iterable[Record], at: Json) -> list[Turn]:
 
 def _translate_outputs(run: Record) -> list[Turn]:
     """Translate the answer of a run, in the form of LangChain, of OpenAI or of the traced function."""
-    outputs, at = as_mapping(run.get("outputs")), run.get("end_time")
+    outputs, at = record_at(run, "outputs"), run.get("end_time")
     generation = outputs.get("generations")
     while isinstance(generation, list) and generation:
         generation = generation[0]
-    generated = as_mapping(find_value(generation, "message"))
+    generated = record_at(generation, "message")
     if generated:
         return _translate_message(generated, "", at=at)
-    if as_mapping_list(outputs.get("choices")):
-        answer = as_mapping(find_value(run, "outputs.choices.0.message"))
+    if records_at(outputs, "choices"):
+        answer = record_at(run, "outputs.choices.0.message")
         details = {"model": outputs.get("model"), "usage": outputs.get("usage")}
         return read_chat_message(answer, key="", at=at, details=details)
-    messages = as_mapping_list(outputs.get("messages"))
+    messages = records_at(outputs, "messages")
     if messages:
-        known = len(as_mapping_list(find_value(run, "inputs.messages")))
+        known = len(records_at(run, "inputs.messages"))
         return _translate_messages(messages[known:], at)
     if outputs.get("role"):
         return read_chat_message(outputs, key="", at=at)

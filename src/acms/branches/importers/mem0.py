@@ -13,10 +13,10 @@ from datetime import UTC, datetime
 from acms.branches.importers.conversation import (
     Conversation,
     Record,
-    as_mapping,
     as_mapping_list,
     has_content,
     parse_timestamp,
+    record_at,
 )
 from acms.branches.importers.shapes import has_value, is_text
 from acms.branches.importers.source import Source
@@ -60,7 +60,7 @@ def _translate_memory(memory: Record) -> Turn:
     role = memory.get("role")
     if role not in (Role.USER, Role.ASSISTANT):
         role = Role.USER.value
-    metadata = dict(as_mapping(memory.get("metadata")))
+    metadata = dict(record_at(memory, "metadata"))
     for name in _METADATA:
         if memory.get(name):
             metadata[name] = memory[name]

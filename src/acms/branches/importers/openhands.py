@@ -13,12 +13,12 @@ from typing import Any
 from acms.branches.importers.conversation import (
     Conversation,
     Record,
-    as_mapping,
-    as_mapping_list,
     find_value,
     make_result_parts,
     make_tool_call,
     make_turn,
+    record_at,
+    records_at,
     text_of,
 )
 from acms.branches.importers.shapes import any_of, has_value, is_list, is_object, is_text
@@ -53,7 +53,7 @@ def read_openhands(source: Source) -> Iterator[Conversation]:
             trajectory.add(record, number)
             continue
         run = _Trajectory(source)
-        for index, event in enumerate(as_mapping_list(record["history"])):
+        for index, event in enumerate(records_at(record, "history")):
             run.add(event, index)
         yield Conversation(id=f"{source.stem}-{record.get('instance_id', number)}", messages=run.turns)
     if trajectory.turns:
@@ -96,7 +96,7 @@ class _Trajectory:
 
 
 def _translate_classic(event: Record, base: dict[str, Any]) -> Turn | None:
-    args, metadata = as_mapping(event.get("args")), as_mapping(event.get("tool_call_metadata"))
+    args, metadata = record_at(event, "args"), record_at(event, "tool_call_metadata")
     action = event.get("action")
     if "observation" in event:
         id = metadata.get("tool_call_id") or f"event-{event.get('cause')}"
@@ -106,7 +106,7 @@ def _translate_classic(event: Record, base: dict[str, Any]) -> Turn | None:
         return make_turn("system", text_of(args.get("content")), **base)
     if event.get("source") == "user":
         return make_turn("user", text_of(args.get("content") or event.get("message")), **base)
-    response = as_mapping(metadata.get("model_response"))
+    response = record_at(metadata, "model_response")
     details = {"model": response.get("model"), "usage": response.get("usage")}
     if action in ("message", "finish") and not metadata:
         text = text_of(args.get("content") or args.get("final_thought") or args.get("thought"))
@@ -119,8 +119,8 @@ def _translate_classic(event: Record, base: dict[str, Any]) -> Turn | None:
 
 def _arguments_of_call(response: Record, id: Json) -> Json:
     """Return the arguments of a call as the model wrote them."""
-    for choice in as_mapping_list(response.get("choices")):
-        for call in as_mapping_list(find_value(choice, "message.tool_calls")):
+    for choice in records_at(response, "choices"):
+        for call in records_at(choice, "message.tool_calls"):
             if call.get("id") == id:
                 return find_value(call, "function.arguments")
     return None
@@ -137,9 +137,9 @@ def _translate_sdk(event: Record, base: dict[str, Any]) -> Turn | None:
     call_id = event.get("tool_call_id")
     match event.get("kind"):
         case "SystemPromptEvent":
-            return make_turn("system", text_of([as_mapping(event.get("system_prompt"))]), **base)
+            return make_turn("system", text_of([record_at(event, "system_prompt")]), **base)
         case "MessageEvent":
-            message = as_mapping(event.get("llm_message"))
+            message = record_at(event, "llm_message")
             role = str(message.get("role") or "user")
             return make_turn(role, text_of(message.get("content")), **base)
         case "ActionEvent":
@@ -151,7 +151,7 @@ def _translate_sdk(event: Record, base: dict[str, Any]) -> Turn | None:
             call = make_tool_call(call_id, event.get("tool_name"), arguments)
             return make_turn("assistant", text_of(event.get("thought")), parts=[call], **base)
         case "ObservationEvent":
-            observation = as_mapping(event.get("observation"))
+            observation = record_at(event, "observation")
             output = observation.get("content") or observation.get("output") or observation
             is_error = observation.get("is_error") is True
             return make_turn("tool", parts=make_result_parts(call_id, output, is_error=is_error), **base)

@@ -12,10 +12,10 @@ from acms.branches.importers.conversation import (
     Conversation,
     Record,
     as_mapping,
-    as_mapping_list,
     find_value,
     make_turn,
     parse_turns,
+    records_at,
     text_of,
 )
 from acms.branches.importers.shapes import has_value, is_list, is_object, is_text
@@ -56,7 +56,7 @@ def read_chat_message(message: Record, *, key: str, at: Json = None, details: Re
 def read_swe_agent(source: Source) -> Iterator[Conversation]:
     """Read each run of a file."""
     for number, run in enumerate(source.records()):
-        messages = as_mapping_list(run.get("history")) or as_mapping_list(run.get("messages"))
+        messages = records_at(run, "history") or records_at(run, "messages")
         model = (
             find_value(run, "info.config.model.model_name")
             or find_value(run, "info.model_name")
@@ -74,7 +74,7 @@ def read_swe_agent(source: Source) -> Iterator[Conversation]:
 def _messages_of_steps(run: Record) -> list[Record]:
     """Return the steps of a file without a history as messages."""
     messages: list[Record] = []
-    for step in as_mapping_list(run.get("trajectory")):
+    for step in records_at(run, "trajectory"):
         messages.append({"role": "assistant", "content": step.get("response")})
         messages.append({"role": "user", "content": step.get("observation"), "message_type": "observation"})
     return messages
@@ -103,7 +103,7 @@ def read_tau_bench(source: Source) -> Iterator[Conversation]:
         id = f"{source.stem}-{run.get('task_id')}"
         if run.get("trial") is not None:
             id = f"{id}-{run['trial']}"
-        messages = as_mapping_list(run.get("traj")) or as_mapping_list(run.get("messages"))
+        messages = records_at(run, "traj") or records_at(run, "messages")
         turns: list[Turn] = []
         for number, message in enumerate(messages):
             turns += _translate_tau(message, f"{number}", source)
@@ -115,7 +115,7 @@ def _flatten_runs(values: Iterable[Json]) -> Iterator[Record]:
         if isinstance(value, list):
             yield from _flatten_runs(value)
         elif "simulations" in as_mapping(value):
-            yield from as_mapping_list(value["simulations"])
+            yield from records_at(value, "simulations")
         else:
             yield as_mapping(value)
 
@@ -128,7 +128,7 @@ def _translate_tau(message: Record, key: str, source: Source) -> list[Turn]:
         return []
     if role == "tool" and isinstance(message.get("tool_messages"), list):
         turns: list[Turn] = []
-        for number, answer in enumerate(as_mapping_list(message["tool_messages"])):
+        for number, answer in enumerate(records_at(message, "tool_messages")):
             turns += _translate_tau(answer, f"{key}:{number}", source)
         return turns
     if role == "tool" and "tool_call_id" not in message:
