@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -462,20 +462,22 @@ async def _append_summary(
         rewrites = head.rewrites
         head = await storage.head(context)
         cover = await read.cover_at(storage, context, head, head.version)
-        current = await storage.get([entry.id for entry in stretch.entries])
+        current = await storage.get(_ids_of(stretch.entries))
         if any(entry is None or entry.state is not State.LIVE for entry in current):
             return Failed(error="what it was to stand for was erased or has expired", cancelled=True)
+        rewritten = not span.is_stretch_active(stretch, cover, current)
         current_messages = await read.messages_behind(storage, context, head, stretch.entries)
+        rewritten |= _ids_of(current_messages) != _ids_of(messages)
         outdated = (await _find_outdated(storage, head, cover)).left
-        rewritten = (
-            not span.is_stretch_active(stretch, cover, current)
-            or [message.id for message in current_messages] != [message.id for message in messages]
-            or not outdated.keys() <= {entry.id for entry in stretch.entries}
-        )
+        rewritten |= not outdated.keys() <= set(_ids_of(stretch.entries))
         if rewritten:
             return Retry(error="what it was to stand for was rewritten", not_before=datetime.now(UTC))
         if head.rewrites == rewrites:
             raise result  # refused for another reason
+
+
+def _ids_of(entries: Iterable[Entry]) -> list[str]:
+    return [entry.id for entry in entries]
 
 
 def _emit_compacted(work: _Work, receipt: Receipt, stretch: Stretch, draft: Draft) -> None:

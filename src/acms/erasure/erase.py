@@ -220,19 +220,9 @@ class _Erasing:
         self._blanked_messages: list[Entry] = []
 
     async def run(self, *, verify: bool, rewrite: bool) -> Erasure:
-        """Erase the requested entries and those that cite them, until no new citations appear."""
+        """Erase the requested entries and those that cite them; return what was erased and what remains."""
         store = proof.require_rewritable_store(self._storage) if rewrite else None
-        while True:
-            links = await self._find_links()
-            pending = [link for link in links if link.id not in self._blank_ids]
-            if not pending:
-                break
-            await self._check_holds(pending)
-            if self._statements is None:
-                self._statements = await self._find_statements(links)
-            if verify:
-                await self._remember_texts(pending)
-            await self._blank(pending)
+        links = await self._erase_links(verify=verify)
         await self._request_compactions(links)
         await self._count_erased({link.owner for link in links if link.kind is Kind.MESSAGE})
         contexts = tuple(dict.fromkeys(link.owner for link in links))
@@ -259,6 +249,20 @@ class _Erasing:
             rewritten=() if rewriting is None else rewriting.rewritten,
             unreached=proof.describe_unreached_data(self._storage, rewriting),
         )
+
+    async def _erase_links(self, *, verify: bool) -> list[Link]:
+        """Erase entries until no new citations appear; return all that are erased."""
+        while True:
+            links = await self._find_links()
+            pending = [link for link in links if link.id not in self._blank_ids]
+            if not pending:
+                return links
+            await self._check_holds(pending)
+            if self._statements is None:
+                self._statements = await self._find_statements(links)
+            if verify:
+                await self._remember_texts(pending)
+            await self._blank(pending)
 
     async def _find_links(self) -> list[Link]:
         """Return the entries to erase in the current state of the logs, the requested ones first."""
