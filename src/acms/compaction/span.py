@@ -85,14 +85,11 @@ class _Group(NamedTuple):
     entries: tuple[Entry, ...]
     #: False for a tool group some of whose calls have no answer yet.
     complete: bool
+    tokens: int
 
     @property
     def first(self) -> Entry:
         return self.entries[0]
-
-    @property
-    def tokens(self) -> int:
-        return sum(entry.tokens for entry in self.entries)
 
     @property
     def is_summary(self) -> bool:
@@ -111,10 +108,11 @@ def choose_stretch(
     An outdated summary is always included, together with the summaries after it; without `messages` only summaries are.
     A tool call without an answer stays: its answer may still come.
     """
-    groups = [_Group(unit.entries, unit.complete) for unit in found.units]
-    groups += [_Group((entry,), True) for entry, _ in found.hidden]
+    groups = [_Group((entry,), True, entry.tokens) for entry, _ in found.hidden]
+    for unit in found.units:
+        groups.append(_Group(unit.entries, unit.complete, sum(entry.tokens for entry in unit.entries)))
     groups.sort(key=lambda group: group.sort_key)
-    before = sum(group.tokens for group in groups)
+    before = _count_tokens(groups)
     tail_start = _find_tail_start(groups, policy, before)
     older = _select_older(groups, tail_start, policy, outdated)
     summaries = [group for group in older if group.is_summary]
@@ -122,11 +120,7 @@ def choose_stretch(
     new, old = _count_tokens(new_groups), _count_tokens(summaries)
     merged = _select_merged(summaries, policy, new, old, outdated)
     chosen = {group.first.id for group in (*new_groups, *merged)}
-    entries: list[Entry] = []
-    for group in older:
-        if group.first.id in chosen:
-            for entry in group.entries:
-                entries.append(replace(entry, replaces=outdated.left.get(entry.id, entry.replaces)))
+    entries = _list_entries([group for group in older if group.first.id in chosen], outdated)
     renews = tuple(entry.version for entry in entries if entry.id in outdated.left)
     quoted = sum(entry.tokens for entry in entries if _is_verbatim(entry))
     merged_tokens = _count_tokens(merged)
@@ -137,7 +131,6 @@ def choose_stretch(
             f"{len(entries)} of {len(groups)} messages could be summarised, {tokens} tokens for a summary of up to "
             f"{limit}: the newest {len(groups) - tail_start} stay, and what is marked or instructs while it is short"
         )
-    active = [entry for group in groups for entry in group.entries if entry.kind is Kind.MESSAGE]
     levels = [int(entry.data.get("level", 1)) for entry in entries if entry.kind is Kind.SUMMARY]
     return Stretch(
         entries=tuple(entries),
@@ -145,10 +138,23 @@ def choose_stretch(
         before=before,
         tokens=tokens,
         limit=limit,
-        preserved=len(active) - sum(entry.kind is Kind.MESSAGE for entry in entries),
+        preserved=sum(_count_messages(group.entries) for group in groups) - _count_messages(entries),
         level=1 + max(levels, default=0),
         renews=renews,
     )
+
+
+def _list_entries(groups: Iterable[_Group], outdated: Outdated) -> list[Entry]:
+    """Return the entries of some groups, outdated summaries with their remaining spans."""
+    entries: list[Entry] = []
+    for group in groups:
+        for entry in group.entries:
+            entries.append(replace(entry, replaces=outdated.left.get(entry.id, entry.replaces)))
+    return entries
+
+
+def _count_messages(entries: Iterable[Entry]) -> int:
+    return sum(entry.kind is Kind.MESSAGE for entry in entries)
 
 
 def _count_tokens(groups: Iterable[_Group]) -> int:
@@ -160,7 +166,7 @@ def _find_tail_start(groups: Sequence[_Group], policy: CompactionPolicy, before:
     start, preserved = len(groups), 0
     while start > 0 and (preserved < policy.preserve_recent_count or not groups[start - 1].complete):
         start -= 1
-        preserved += sum(entry.kind is Kind.MESSAGE for entry in groups[start].entries)
+        preserved += _count_messages(groups[start].entries)
     evicted = _count_tokens(groups[:start])
     while start > 0 and evicted > before - policy.keep * before:
         start -= 1
