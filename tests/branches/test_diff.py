@@ -248,7 +248,8 @@ def test_applying_a_difference_to_one_side_gives_the_other(pair: tuple[list[Entr
     for kind, delta in compared(*pair).items():
 
         def here(side: Side, kind: Kind = kind) -> dict[str, Entry]:
-            return {entry.id: entry for entry in side.standing.in_force(side.entries) if entry.kind is kind}
+            active = side.standing.select_active(side.entries)
+            return {id: entry for id, entry in active.items() if entry.kind is kind}
 
         mine, theirs = here(left), here(right)
         gone = [*delta.removed, *(change.before for change in delta.changed)]

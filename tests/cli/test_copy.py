@@ -22,7 +22,7 @@ from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 from typer.testing import CliRunner, Result
 
 from acms import ACMS, ACMSConfig, State, WorkerConfig, open_storage
-from acms.branches import copying
+from acms.branches import export as exporting
 from acms.branches.copying import Copied, copy
 from acms.cli.commands import app
 from acms.erasure import erase
@@ -302,7 +302,7 @@ async def test_the_size_of_its_pages_is_not_seen_in_a_copy(
     async with MemoryStorage() as source, MemoryStorage() as target:
         await tenancy(source)
         whole = await copy(source, MemoryStorage(), verify=True)
-        monkeypatch.setattr(copying, "PAGE", page)
+        monkeypatch.setattr(exporting, "PAGE", page)
         assert await copy(source, target, verify=True) == whole
         assert (whole.problems, whole.left, whole.contexts) == ((), (), 8)
         assert await everything(target) == await everything(source)

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncIterator, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from acms.branches import export, forks
-from acms.branches.export import PAGE, Problem
+from acms.branches import export, forks, limits
+from acms.branches.export import Problem, read_appends, read_pages
+from acms.branches.forks import find_context, list_contexts
 from acms.errors import ACMSError, ConflictError, CorruptRecordError, SessionNotFoundError, ValidationError
 from acms.log import policy, validation
 from acms.log.encoding import draw_token, genesis_hash
 from acms.log.exported import validate_context, validate_entry
-from acms.log.provenance import COPIED, COPIES, COPYING, Run, copy_batch, copy_of
+from acms.log.provenance import COPIED, COPIES, COPYING, copy_batch, copy_of
 from acms.log.settings import TAGS, read_setting
 from acms.model import (
     Append,
@@ -33,6 +33,7 @@ from acms.model import (
     JobQuery,
     JobState,
     Json,
+    Receipt,
     State,
 )
 from acms.observability.logging import log_event
@@ -46,10 +47,6 @@ if TYPE_CHECKING:
     from acms.session_state import SharedSession
 
 __all__ = ["Copied", "copy"]
-
-_TRIES = 10
-"""How often a copy looks again that another task makes at the same time."""
-
 
 # ── from store to store ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -108,7 +105,12 @@ class _Step:
     #: Last version in the source.
     last: int
     #: Last version in the target; None when it is not there.
-    have: int | None
+    target_last: int | None
+
+    @property
+    def after(self) -> int:
+        """The version after which entries are copied."""
+        return self.start if self.target_last is None else self.target_last
 
 
 class _Copy:
@@ -122,275 +124,254 @@ class _Copy:
         self._created = self._entries = self._blanked = self._derived = 0
         self._left: list[str] = []
         #: Appends without entries that wait to share a commit.
-        self._notes: list[Append] = []
+        self._pending: list[Append] = []
 
     async def run(self, *, derived: bool, verify: bool) -> Copied:
-        owed = await self._owed()
-        steps = [await self._look(id) for id in await self._ids()]
+        jobs = await self._read_jobs()
+        contexts = await list_contexts(self._source, ContextQuery(deleted=True))
+        steps = [await self._plan_step(context.id) for context in contexts]
         for step in steps:
             await self._validate(step)
-        self._total = sum(step.last - (step.start if step.have is None else step.have) for step in steps)
+            self._total += step.last - step.after
         for step in steps:  # first: their names may have been taken by others since
-            if step.have is not None:
-                await self._hide(step.id, owed.get(step.id, ()))
+            if step.target_last is not None:
+                await self._hide(step.id, jobs.get(step.id, ()))
         for step in steps:
-            await self._restore(step, owed.get(step.id, ()))
-            if step.have is not None:
+            own_jobs = jobs.get(step.id, ())
+            await self._restore(step, own_jobs)
+            if step.target_last is not None:
                 await self._blank(step)
             if derived:
-                await self._derive(step)
-            await self._settle(step, owed.get(step.id, ()))
-        owed = await self._owed()
-        for id, jobs in owed.items():
-            await self._enqueue(id, jobs)
-        await self._note()
-        problems = [problem for step in steps for problem in await self._check(step)] if verify else []
+                await self._copy_derived(step)
+            await self._hide(step.id, own_jobs)
+            await self._copy_settings(step)
+        jobs = await self._read_jobs()
+        for id, own_jobs in jobs.items():
+            await self._enqueue(id, own_jobs)
+        await self._flush()
+        problems: list[Problem] = []
+        if verify:
+            for step in steps:
+                problems += await self._verify(step)
         return Copied(
             contexts=len(steps),
             created=self._created,
             entries=self._entries,
             blanked=self._blanked,
             derived=self._derived,
-            jobs=sum(map(len, owed.values())),
+            jobs=sum(map(len, jobs.values())),
             left=tuple(dict.fromkeys(self._left)),
             problems=tuple(problems),
             verified=verify,
         )
 
-    # what there is to do
+    # planning
 
-    async def _owed(self) -> dict[str, list[JobDraft]]:
+    async def _read_jobs(self) -> dict[str, list[JobDraft]]:
         """Return the unfinished jobs of the source by context, oldest first; one that runs may not end there."""
         found: dict[str, list[JobDraft]] = {}
         for job in await _read_unfinished_jobs(self._source):
             found.setdefault(job.context, []).append(_draft_from_job(job, job.dedupe))
         return found
 
-    async def _ids(self) -> list[str]:
-        """Return the id of every context, oldest first: a parent before its forks."""
-        found: list[str] = []
-        query = ContextQuery(deleted=True, limit=PAGE)
-        while True:
-            page = await self._source.contexts(query)
-            found += [context.id for context in page.items]
-            if page.next_after is None:
-                return found[::-1]
-            query = replace(query, after=page.next_after)
-
-    async def _look(self, id: str) -> _Step:
-        """Compare a context with what the target has under its id and name, before anything is written."""
+    async def _plan_step(self, id: str) -> _Step:
+        """Compare a context with the one that the target has under its id or name, before anything is written."""
         context = await self._source.context(id)
-        with _locate_errors(f"{id} of the source"):
+        with limits.locate_errors(f"{id} of the source"):
             validate_context(context, own=validation.AUDIT)
         start = context.fork or 0
-        last, chained = await _end_of(self._source, id)
-        there = await _find_context(self._target, id, context.namespace)
-        if there is None or there.id != id:
+        last, chain = await _end_of(self._source, id)
+        copy = await find_context(self._target, id, namespace=context.namespace)
+        if copy is None or copy.id != id:
             await self._check_name(context)
             return _Step(id, start, last, None)
-        if (there.namespace, there.key, there.lineage, there.created_at) != (
-            context.namespace,
-            context.key,
-            context.lineage,
-            context.created_at,
-        ):
+        if _identity(copy) != _identity(context):
             raise ConflictError(f"{id} is another context in the target", retryable=False)
-        have, known = await _end_of(self._target, id)
-        if have > last:
-            raise _diverged_error(context, f"is at version {have} there and at {last} here")
-        if start < have < last:
-            (entry,) = await self._source.read(id, after=have - 1, before=have + 1, deleted=True)
-            chained = entry.chain
-        if have > start and known != chained:
+        target_last, target_chain = await _end_of(self._target, id)
+        if target_last > last:
+            raise _diverged_error(context, f"is at version {target_last} there and at {last} here")
+        if start < target_last < last:
+            (entry,) = await self._source.read(
+                id, after=target_last - 1, before=target_last + 1, deleted=True
+            )
+            chain = entry.chain
+        if target_last > start and target_chain != chain:
             raise ConflictError(f"{id} holds another log in the target", retryable=False)
-        same = dict(there.settings) == dict(context.settings)
-        hidden = (there.deleted_at is None) == (context.deleted_at is None)
-        if there.settings_rev > context.settings_rev or (
-            there.settings_rev == context.settings_rev and not (same and hidden)
-        ):
+        same_rev = copy.settings_rev == context.settings_rev
+        same_settings = dict(copy.settings) == dict(context.settings) and _is_deleted(copy) == _is_deleted(
+            context
+        )
+        if copy.settings_rev > context.settings_rev or (same_rev and not same_settings):
             raise _diverged_error(context, "has other settings there")
-        return _Step(id, start, last, max(have, start))
+        return _Step(id, start, last, max(target_last, start))
 
     async def _validate(self, step: _Step) -> None:
         """Raise for an entry that the API would refuse: then nothing is copied."""
-        after = step.start if step.have is None else step.have
-        while after < step.last and (page := await self._page(step, after)):
+        async for page in read_pages(self._source, step.id, at=step.last, after=step.after, deleted=True):
             for entry in page:
-                with _locate_errors(f"{step.id} v{entry.version} of the source"):
+                with limits.locate_errors(f"{step.id} v{entry.version} of the source"):
                     validate_entry(entry)
-            after = page[-1].version
-
-    async def _page(self, step: _Step, after: int) -> list[Entry]:
-        return await self._source.read(step.id, at=step.last, after=after, limit=PAGE, deleted=True)
 
     async def _check_name(self, context: Context) -> None:
         """Raise when another context has this one's name in the target, unless the source says that it was deleted."""
-        if context.key is None or context.deleted_at is not None:
+        if context.key is None or _is_deleted(context):
             return
-        taken = await _find_context(self._target, context.key, context.namespace)
-        if taken is None or taken.key != context.key or taken.deleted_at is not None:
+        other = await find_context(self._target, context.key, namespace=context.namespace)
+        if other is None or other.key != context.key or _is_deleted(other):
             return
-        here = await _find_context(self._source, taken.id, context.namespace)
-        if here is None or here.deleted_at is None:
+        source = await find_context(self._source, other.id, namespace=context.namespace)
+        if source is None or not _is_deleted(source):
             raise ConflictError(
                 f"the session {context.key!r} of namespace {context.namespace!r} exists in the target with another id",
                 retryable=False,
                 options=("copy into another tenant or another store", "delete one of them"),
             )
 
-    # doing it
+    # writing
 
-    async def _restore(self, step: _Step, owed: Sequence[JobDraft]) -> None:
+    async def _restore(self, step: _Step, jobs: Sequence[JobDraft]) -> None:
         context = await self._source.context(step.id)
-        if step.have is None:
+        if step.target_last is None:
             self._created += 1
-            if context.deleted_at is not None and owed:
-                # A hidden context takes no job: it is hidden once it has those it is owed, such as its collection.
-                open_ = replace(context, deleted_at=None, settings_rev=max(0, context.settings_rev - 1))
+            if _is_deleted(context) and jobs:
+                # A hidden context takes no job: it is hidden after its jobs are copied, such as its collection.
+                visible = replace(context, deleted_at=None, settings_rev=max(0, context.settings_rev - 1))
                 try:
-                    return await self._target.restore(open_, self._stream(step))
+                    return await self._target.restore(visible, self._stream(step))
                 except ConflictError:
-                    self._left += [f"job {job.kind} of {step.id}: its name was taken again" for job in owed]
+                    self._left += [f"job {job.kind} of {step.id}: its name was taken again" for job in jobs]
         await self._target.restore(context, self._stream(step))
 
     async def _stream(self, step: _Step) -> AsyncIterator[Entry]:
-        """Yield what the target has not, whole appends only: half of one could not be checked."""
-        after = step.start if step.have is None else step.have
-        batch: list[Entry] = []
-        while after < step.last and (page := await self._page(step, after)):
-            for entry in page:
-                if batch and entry.batch != batch[0].batch:
-                    for complete in batch:
-                        yield complete
-                    batch.clear()
-                batch.append(entry)
-            after = page[-1].version
-            self._entries += len(page)
-            self._tell(len(page))
-        for complete in batch:
-            yield complete
+        """Yield the entries that the target does not have, whole appends only."""
+        unreported = 0
+        async for append in read_appends(self._source, step.id, at=step.last, after=step.after):
+            for entry in append:
+                yield entry
+            self._entries += len(append)
+            unreported += len(append)
+            if unreported >= export.PAGE:
+                self._report(unreported)
+                unreported = 0
+        self._report(unreported)
 
-    def _tell(self, entries: int) -> None:
+    def _report(self, entries: int) -> None:
         self._done += entries
-        if self._progress is not None:
+        if entries and self._progress is not None:
             self._progress(self._done, max(self._done, self._total))
 
     async def _blank(self, step: _Step) -> None:
         context = await self._source.context(step.id)
-        if context.deleted_at is None and not (await self._source.head(step.id)).epoch:
+        if not _is_deleted(context) and not (await self._source.head(step.id)).epoch:
             return
         self._blanked += await _blank_copied_entries(
             self._source, step.id, self._target, step.id, after=step.start, last=step.last
         )
 
-    async def _derive(self, step: _Step) -> None:
-        """Copy the derived rows of a context's own entries that the target has not."""
+    async def _copy_derived(self, step: _Step) -> None:
+        """Copy the derived rows of a context's own entries that the target does not have."""
         source = _unwrap_to_spaces(self._source)
         if not isinstance(source, HasSpaces):
             return
         try:
             for space in await source.spaces(step.id):
                 known: set[int] = set()
-                if step.have is not None:
+                if step.target_last is not None:
                     known = {row.version for row in await self._target.derived(step.id, space)}
                 rows = await self._source.derived(step.id, space, at=step.last)
-                wanted = [row for row in rows if row.version > step.start and row.version not in known]
-                self._derived += await _store_derived_rows(self._target, step.id, wanted)
+                new = [row for row in rows if row.version > step.start and row.version not in known]
+                self._derived += await _store_derived_rows(self._target, step.id, new)
         except SessionNotFoundError:  # it was deleted: computed again should it come back
             return
 
-    async def _settle(self, step: _Step, owed: Sequence[JobDraft]) -> None:
-        """Bring the settings and the notes at the end of a log up to date."""
-        await self._hide(step.id, owed)
+    async def _copy_settings(self, step: _Step) -> None:
+        """Bring the settings and the tail of a log up to date."""
         context = await self._source.context(step.id)
-        there = await self._target.context(step.id)
-        change: dict[str, Json] = {
-            **dict.fromkeys(there.settings),
-            **context.settings,
-            **({} if (there.deleted_at is None) == (context.deleted_at is None) else {"deleted": False}),
-        }
-        while there.settings_rev < context.settings_rev:
-            there = await self._target.settings(step.id, change, rev=there.settings_rev)
+        copy = await self._target.context(step.id)
+        change: dict[str, Json] = {**dict.fromkeys(copy.settings), **context.settings}
+        if _is_deleted(copy) != _is_deleted(context):
+            change["deleted"] = False
+        while copy.settings_rev < context.settings_rev:
+            copy = await self._target.settings(step.id, change, rev=copy.settings_rev)
             change = {}
-        if context.deleted_at is None:
-            ours, theirs = await self._source.head(step.id), await self._target.head(step.id)
-            if ours.version == theirs.version and dict(ours.tail) != dict(theirs.tail):
-                await self._note(Append(context=step.id, drafts=(), tail=dict(ours.tail)))
+        if _is_deleted(context):
+            return
+        head, copied_head = await self._source.head(step.id), await self._target.head(step.id)
+        if head.version == copied_head.version and dict(head.tail) != dict(copied_head.tail):
+            await self._queue(Append(context=step.id, drafts=(), tail=dict(head.tail)))
 
-    async def _hide(self, id: str, owed: Sequence[JobDraft]) -> None:
+    async def _hide(self, id: str, jobs: Sequence[JobDraft]) -> None:
         """Delete in the target a context that the source has deleted, after its unfinished jobs are copied."""
         context = await self._source.context(id)
-        there = await self._target.context(id)
-        if context.deleted_at is None or there.deleted_at is not None:
+        copy = await self._target.context(id)
+        if not _is_deleted(context) or _is_deleted(copy):
             return
-        await self._enqueue(id, owed)
-        await self._note()
-        gone = dict.fromkeys(there.settings)
-        await self._target.settings(id, {**gone, **context.settings, "deleted": True}, rev=there.settings_rev)
+        await self._enqueue(id, jobs)
+        await self._flush()
+        change = {**dict.fromkeys(copy.settings), **context.settings, "deleted": True}
+        await self._target.settings(id, change, rev=copy.settings_rev)
 
     async def _enqueue(self, id: str, jobs: Sequence[JobDraft]) -> None:
-        there = await self._target.context(id)
-        if jobs and there.deleted_at is None:
-            await self._note(Append(context=id, drafts=(), jobs=tuple(jobs)))
+        if jobs and not _is_deleted(await self._target.context(id)):
+            await self._queue(Append(context=id, drafts=(), jobs=tuple(jobs)))
 
-    async def _note(self, op: Append | None = None) -> None:
-        """Queue an append without entries and send full batches in one commit; without `op`, send the pending ones."""
-        if op is not None:
-            self._notes.append(op)
-            if len(self._notes) < PAGE:
-                return
-        notes, self._notes = self._notes, []
-        for result in await self._target.append(notes) if notes else ():
-            if isinstance(result, ACMSError):
-                raise result
+    async def _queue(self, append: Append) -> None:
+        """Queue an append without entries; a page of them is sent in one commit."""
+        self._pending.append(append)
+        if len(self._pending) >= export.PAGE:
+            await self._flush()
 
-    async def _check(self, step: _Step) -> list[Problem]:
+    async def _flush(self) -> None:
+        pending, self._pending = self._pending, []
+        if pending:
+            _raise_errors(await self._target.append(pending))
+
+    async def _verify(self, step: _Step) -> list[Problem]:
         """Compare both sides of a context and compute its hashes again."""
-        ours, theirs = await _end_of(self._source, step.id), await _end_of(self._target, step.id)
-        if ours != theirs:
-            what = f"the source has gone on to v{ours[0]} meanwhile: copy again"
-            if ours[0] == theirs[0]:
-                what = "the chain hash is not that of the source"
-            return [Problem(context=step.id, version=theirs[0], what=what)]
-        context = await self._target.context(step.id)
-        return [] if context.deleted_at is not None else await export.verify(self._target, context)
+        end, copied_end = await _end_of(self._source, step.id), await _end_of(self._target, step.id)
+        if end == copied_end:
+            context = await self._target.context(step.id)
+            return [] if _is_deleted(context) else await export.verify(self._target, context)
+        what = "the chain hash is not that of the source"
+        if end[0] != copied_end[0]:
+            what = f"the source has gone on to v{end[0]} meanwhile: copy again"
+        return [Problem(context=step.id, version=copied_end[0], what=what)]
 
 
 async def _blank_copied_entries(
     source: StorageBackend, context: str, target: StorageBackend, copy: str, *, after: int, last: int
 ) -> int:
-    """Take away in a copy what lost its content in the original since it was copied; return how much that was."""
-    changed = 0
-    while after < last and (
-        ours := await source.read(context, at=last, after=after, limit=PAGE, deleted=True)
-    ):
-        theirs = await target.read(copy, after=after, before=ours[-1].version + 1, deleted=True)
+    """Blank the entries of a copy that lost their content in the original since; return their number."""
+    count = 0
+    async for page in read_pages(source, context, after=after, at=last, deleted=True):
+        copies = await target.read(copy, after=after, before=page[-1].version + 1, deleted=True)
         for state in (State.EXPIRED, State.ERASED):
-            gone = [
-                entry.version
-                for entry, other in zip(ours, theirs, strict=True)
-                if entry.state is state and other.state not in (state, State.ERASED)
-            ]
-            if gone:
-                changed += await target.blank(copy, gone, to=state, audit={"reason": "copied"})
-        after = ours[-1].version
-    return changed
+            blanked: list[int] = []
+            for entry, copied in zip(page, copies, strict=True):
+                if entry.state is state and copied.state not in (state, State.ERASED):
+                    blanked.append(entry.version)
+            if blanked:
+                count += await target.blank(copy, blanked, to=state, audit={"reason": "copied"})
+        after = page[-1].version
+    return count
 
 
 async def _store_derived_rows(storage: StorageBackend, context: str, rows: Sequence[Derived]) -> int:
     """Store derived rows, all of a version in one commit; return how many were kept."""
-    kept = 0
+    count = 0
     batch: list[Derived] = []
     for row in sorted(rows, key=lambda row: (row.version, row.part)):
-        if len(batch) >= PAGE and row.version != batch[-1].version:
-            kept += await storage.put_derived(context, batch)
+        if len(batch) >= export.PAGE and row.version != batch[-1].version:
+            count += await storage.put_derived(context, batch)
             batch = []
         batch.append(row)
-    return kept + (await storage.put_derived(context, batch) if batch else 0)
+    if batch:
+        count += await storage.put_derived(context, batch)
+    return count
 
 
 def _unwrap_to_spaces(storage: StorageBackend) -> StorageBackend:
-    """Return the store that can say which spaces there are: the one that is used, or one behind its wrappers."""
+    """Return the store that can list its spaces: the one that is used, or one behind its wrappers."""
     while isinstance(storage, WrapperStorage) and not isinstance(storage, HasSpaces):
         storage = storage.inner
     return storage
@@ -399,7 +380,7 @@ def _unwrap_to_spaces(storage: StorageBackend) -> StorageBackend:
 async def _read_unfinished_jobs(storage: StorageBackend, context: str | None = None) -> list[Job]:
     """Return the unfinished jobs of a context, or of all, oldest first."""
     found: list[Job] = []
-    query = JobQuery(context=context, states=(JobState.READY, JobState.RUNNING), limit=PAGE)
+    query = JobQuery(context=context, states=(JobState.READY, JobState.RUNNING), limit=export.PAGE)
     while True:
         page = await storage.jobs(query)
         found += page.items
@@ -420,20 +401,18 @@ async def _end_of(storage: StorageBackend, context: str) -> tuple[int, bytes]:
     return (newest[0].version, newest[0].chain) if newest else (0, b"")
 
 
-@contextmanager
-def _locate_errors(where: str) -> Generator[None]:
-    """Set `where` as the field of any `ValidationError` raised inside."""
-    try:
-        yield
-    except ValidationError as error:
-        raise ValidationError(str(error), field=where, options=error.options) from error
+def _raise_errors(results: Sequence[Receipt | ACMSError]) -> None:
+    for result in results:
+        if isinstance(result, ACMSError):
+            raise result
 
 
-async def _find_context(storage: StorageBackend, id_or_key: str, namespace: str) -> Context | None:
-    try:
-        return await storage.context(id_or_key, namespace=namespace)
-    except SessionNotFoundError:
-        return None
+def _identity(context: Context) -> tuple[object, ...]:
+    return context.namespace, context.key, context.lineage, context.created_at
+
+
+def _is_deleted(context: Context) -> bool:
+    return context.deleted_at is not None
 
 
 def _diverged_error(context: Context, what: str) -> ConflictError:
@@ -455,157 +434,140 @@ async def copy_session(shared: SharedSession, at: int | str | None, session_id: 
     """
     storage = shared.storage
     key = None if session_id is None else validation.session_name(session_id, "session_id")
-    found = await shared.written()
-    original = await storage.context(found)
-    version = await forks.version_of(storage, found, at)
-    tries = 0
+    id = await shared.written()
+    original = await storage.context(id)
+    version = await forks.version_of(storage, id, at)
+    attempts = 0
     while True:
         try:
             return await _create_or_resume_copy(storage, original, version, key)
         except (ConflictError, CorruptRecordError) as error:
-            tries += 1
-            if tries == _TRIES or (isinstance(error, ConflictError) and not error.retryable):
+            attempts += 1
+            is_final = isinstance(error, ConflictError) and not error.retryable
+            if is_final or attempts == 10:
                 raise  # else another task may be making the same copy: go on where it is
 
 
 async def _create_or_resume_copy(
     storage: StorageBackend, original: Context, version: int, key: str | None
 ) -> Context:
-    made = None if key is None else await _find_context(storage, key, original.namespace)
-    if made is not None and made.deleted_at is None:
-        if made.settings.get(COPIED) != {"context": original.id, "version": version}:
-            raise ConflictError(
-                f"the name {key!r} stands for another session",
-                retryable=False,
-                options=("choose another session_id",),
-            )
-        if COPYING not in made.settings:
-            return made
-    else:
-        made = await _fill_copy(
-            storage, original, version, await _prepare_hidden_copy(storage, original, version, key)
+    origin = {"context": original.id, "version": version}
+    copy = None if key is None else await find_context(storage, key, namespace=original.namespace)
+    if copy is None or _is_deleted(copy):
+        hidden = await _prepare_hidden_copy(storage, original, version, key)
+        copy = await _fill_copy(storage, original, version, hidden)
+    elif copy.settings.get(COPIED) != origin:
+        raise ConflictError(
+            f"the name {key!r} stands for another session",
+            retryable=False,
+            options=("choose another session_id",),
         )
+    elif COPYING not in copy.settings:
+        return copy
     runs = split_segments(original.id, original.lineage, 1, version)
-    await _copy_expire_jobs(storage, runs, made.id)
-    await _copy_vectors(storage, original.id, version, made.id, runs)
-    log_event(logging.DEBUG, "copy", context=made.id, original=original.id, version=version)
-    return await policy.update_settings(storage, made.id, lambda _: {COPYING: None})
+    owners = dict.fromkeys(owner for owner, _, _ in runs)
+    await _copy_expire_jobs(storage, owners, copy.id)
+    await _copy_vectors(storage, original.id, version, copy.id, owners)
+    log_event(logging.DEBUG, "copy", context=copy.id, original=original.id, version=version)
+    return await policy.update_settings(storage, copy.id, lambda _: {COPYING: None})
 
 
-async def _fill_copy(storage: StorageBackend, original: Context, version: int, made: Context) -> Context:
+async def _fill_copy(storage: StorageBackend, original: Context, version: int, hidden: Context) -> Context:
     """Fill a hidden copy and show it."""
-    await policy.update_settings(
-        storage, original.id, lambda now: _add_copy_reference(now, made.id)
-    )  # before it has any content
-    runs = split_segments(original.id, original.lineage, 1, version)
+
+    def add_copy(settings: Mapping[str, Json]) -> Mapping[str, Json]:
+        return {COPIES: list(dict.fromkeys((*read_setting(settings, COPIES, ()), hidden.id)))}
+
+    await policy.update_settings(storage, original.id, add_copy)  # before it has any content
     chains: dict[int, str] = {}
     try:
-        await storage.restore(made, _rewrite_entries(storage, original.id, version, made.id, runs, chains))
+        await storage.restore(hidden, _rewrite_entries(storage, original, version, hidden.id, chains))
     except ConflictError as error:  # another task began this copy since, or took its name: look again
         raise ConflictError(str(error), retryable=True, options=error.options) from error
-    if (await storage.head(original.id)).epoch:  # something may have been erased behind us
-        await _blank_copied_entries(storage, original.id, storage, made.id, after=0, last=version)
-        await count_erased(storage, made.id)
-    tags = {
-        name: {"version": tagged, "chain": chains.get(tagged, "")}
-        for name, tagged in (await forks.read_tags(storage, original.id, version)).items()
-    }
-    now = await storage.context(made.id)
-    change = {TAGS: tags or None, "deleted": False}
-    return await storage.settings(made.id, change, rev=now.settings_rev)
+    if (await storage.head(original.id)).epoch:  # an entry may have been erased during the copy
+        await _blank_copied_entries(storage, original.id, storage, hidden.id, after=0, last=version)
+        await count_erased(storage, hidden.id)
+    tags: dict[str, Json] = {}
+    for name, tagged in (await forks.read_tags(storage, original.id, version)).items():
+        tags[name] = {"version": tagged, "chain": chains.get(tagged, "")}
+    rev = (await storage.context(hidden.id)).settings_rev
+    return await storage.settings(hidden.id, {TAGS: tags or None, "deleted": False}, rev=rev)
 
 
 async def _prepare_hidden_copy(
     storage: StorageBackend, original: Context, version: int, key: str | None
 ) -> Context:
     """Return the context of a copy that is not whole yet: a begun one, or a new one."""
+    name = draw_token(os.urandom, 16) if key is None else key
     attempt = 0
     while True:
-        name = draw_token(os.urandom, 16) if key is None else key
         id = copy_of(original.id, version, f"{original.namespace} {name}", attempt)
-        begun = await _find_context(storage, id, original.namespace)
+        begun = await find_context(storage, id, namespace=original.namespace)
         if begun is None:
             break
-        if begun.deleted_at is not None and begun.settings.get(COPYING):
+        if _is_deleted(begun) and begun.settings.get(COPYING):
             return begun
         attempt += 1  # one that was made before and deleted since
+    settings: dict[str, Json] = {COPIED: {"context": original.id, "version": version}, COPYING: True}
+    if policy.POLICY in original.settings:
+        settings[policy.POLICY] = original.settings[policy.POLICY]
     now = datetime.now(UTC)
-    kept = {name: original.settings[name] for name in (policy.POLICY,) if name in original.settings}
     return Context(
         id=id,
         namespace=original.namespace,
         key=key,
         root=id,
         counter=original.counter,
-        settings={**kept, COPIED: {"context": original.id, "version": version}, COPYING: True},
+        settings=settings,
         created_at=now,
         deleted_at=now,
     )
 
 
-def _add_copy_reference(settings: Mapping[str, Json], copy: str) -> Mapping[str, Json]:
-    return {COPIES: list(dict.fromkeys((*read_setting(settings, COPIES, ()), copy)))}
-
-
 async def _rewrite_entries(
-    storage: StorageBackend,
-    original: str,
-    version: int,
-    copy: str,
-    runs: Sequence[Run],
-    chains: dict[int, str],
+    storage: StorageBackend, original: Context, version: int, copy: str, chains: dict[int, str]
 ) -> AsyncIterator[Entry]:
-    """Yield a log as its copy has it, whole appends only, and write down its chain values.
+    """Yield a log as its copy has it, whole appends only, and store its chain values in `chains`.
 
-    Forks did not always know the keys they inherit: a key that was used again stays with what had it first.
+    Forks did not always know the keys they inherit: a key that was used again stays with the first message that had it.
     """
+    runs = split_segments(original.id, original.lineage, 1, version)
     chain = genesis_hash(copy)
     keys: set[str] = set()
-    batch: list[Entry] = []
-    after, more = 0, True
-    while more:
-        page = await storage.read(original, at=version, after=after, limit=PAGE, deleted=True)
-        more = bool(page)
-        after = page[-1].version if page else after
-        for entry in (*page, None):
-            ends = not more if entry is None else bool(batch) and entry.batch != batch[0].batch
-            if ends:
-                for made in copy_batch(batch, chain, copy, runs):
-                    chain = made.chain
-                    chains[made.version] = chain.hex()
-                    yield made
-                batch.clear()
-            if entry is not None:
-                batch.append(replace(entry, key=None) if entry.key in keys else entry)
-                if entry.key is not None and len(runs) > 1:
-                    keys.add(entry.key)
+    async for append in read_appends(storage, original.id, at=version):
+        batch: list[Entry] = []
+        for entry in append:
+            batch.append(replace(entry, key=None) if entry.key in keys else entry)
+            if entry.key is not None and len(runs) > 1:
+                keys.add(entry.key)
+        for copied in copy_batch(batch, chain, copy, runs):
+            chain = copied.chain
+            chains[copied.version] = chain.hex()
+            yield copied
 
 
-async def _copy_expire_jobs(storage: StorageBackend, runs: Sequence[Run], copy: str) -> None:
+async def _copy_expire_jobs(storage: StorageBackend, owners: Iterable[str], copy: str) -> None:
     """Copy the pending expiry jobs, so that retention applies to the copy as it does to the original."""
-    owed = [
-        _draft_from_job(job, job.dedupe.replace(owner, copy))
-        for owner in dict.fromkeys(owner for owner, _, _ in runs)
-        for job in await _read_unfinished_jobs(storage, owner)
-        if job.kind == "expire"
-    ]
-    if owed:
-        (result,) = await storage.append([Append(context=copy, drafts=(), jobs=tuple(owed))])
-        if isinstance(result, ACMSError):
-            raise result
+    jobs: list[JobDraft] = []
+    for owner in owners:
+        for job in await _read_unfinished_jobs(storage, owner):
+            if job.kind == "expire":
+                jobs.append(_draft_from_job(job, job.dedupe.replace(owner, copy)))
+    if jobs:
+        _raise_errors(await storage.append([Append(context=copy, drafts=(), jobs=tuple(jobs))]))
 
 
 async def _copy_vectors(
-    storage: StorageBackend, original: str, version: int, copy: str, runs: Sequence[Run]
+    storage: StorageBackend, original: str, version: int, copy: str, owners: Iterable[str]
 ) -> None:
     """Copy the embedder's vectors of the entries; index records name their entry and are computed again."""
-    inmost = _unwrap_to_spaces(storage)
-    if not isinstance(inmost, HasSpaces):
+    inner = _unwrap_to_spaces(storage)
+    if not isinstance(inner, HasSpaces):
         return
     spaces: set[str] = set()
-    for owner in {owner for owner, _, _ in runs}:
+    for owner in owners:
         try:
-            spaces.update(await inmost.spaces(owner))
+            spaces.update(await inner.spaces(owner))
         except SessionNotFoundError:  # an ancestor that was deleted
             continue
     for space in sorted(spaces - {index_record.SPACE}):

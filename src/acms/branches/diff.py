@@ -18,28 +18,29 @@ from acms.results import Change, Delta
 from acms.write.episodes import is_mark
 
 Run: TypeAlias = tuple[str, int, int]
-"""Owner, first and last version of a stretch of a log."""
-
-GAP = 32
-"""Versions between two stretches that are read rather than skipped."""
+"""Owner, first and last version of a part of a log."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """Where one log stands at a version: whose entries it reads, and which of them are out of force."""
+    """One log at a version: whose entries it reads, and which of them are inactive."""
 
     #: Ascending, without a gap, from version 1.
     runs: Sequence[Run]
     cover: Cover
+    context: str = ""
+    version: int = 0
 
-    def in_force(self, entries: Iterable[Entry]) -> list[Entry]:
-        """Keep the entries that are in force and still have their content."""
-        return [
-            entry for entry in entries if entry.state is State.LIVE and self.cover.by(entry.version) is None
-        ]
+    def select_active(self, entries: Iterable[Entry]) -> dict[str, Entry]:
+        """Return by id the entries that are active and still have their content."""
+        active: dict[str, Entry] = {}
+        for entry in entries:
+            if entry.state is State.LIVE and self.cover.by(entry.version) is None:
+                active[entry.id] = entry
+        return active
 
-    def place(self, spans: Iterable[Span]) -> tuple[Run, ...]:
-        """Return where spans of versions lie, in the same words for every log that shares them."""
+    def locate(self, spans: Iterable[Span]) -> tuple[Run, ...]:
+        """Return the owners' versions of some spans, which are the same for every log that shares them."""
         found: list[Run] = []
         for first, last in sorted(spans):
             for owner, low, high in self.runs:
@@ -55,108 +56,102 @@ class LogState:
 
 def find_common_version(left: Sequence[Run], right: Sequence[Run]) -> int:
     """Return the newest version up to which two logs are the same entries; 0 when they share nothing."""
-    found = 0
-    for (one, _, one_last), (other, _, other_last) in zip(left, right, strict=False):
-        if one != other:
+    common = 0
+    for (left_owner, _, left_last), (right_owner, _, right_last) in zip(left, right, strict=False):
+        if left_owner != right_owner:
             break
-        found = min(one_last, other_last)
-        if one_last != other_last:
+        common = min(left_last, right_last)
+        if left_last != right_last:
             break
-    return found
+    return common
 
 
 def find_disputed_spans(left: Cover, right: Cover, upto: int) -> list[Span]:
-    """Return the versions up to one that are out of force on one side only, as ascending spans."""
+    """Return the versions up to one that are inactive on one side only, as ascending spans."""
     edges = {1, upto + 1}
     for first, last in (*left.spans(), *right.spans()):
         edges |= {first, last + 1}
-    points = sorted(edge for edge in edges if 1 <= edge <= upto + 1)
-    found: list[Span] = []
-    for first, following in pairwise(points):
-        if (left.by(first) is None) != (right.by(first) is None):
-            if found and found[-1][1] == first - 1:
-                found[-1] = (found[-1][0], following - 1)
-            else:
-                found.append((first, following - 1))
-    return found
+    starts = sorted(edge for edge in edges if 1 <= edge <= upto + 1)
+    disputed: list[Span] = []
+    for start, end in pairwise(starts):
+        if (left.by(start) is None) != (right.by(start) is None):
+            disputed.append((start, end - 1))
+    return _join_spans(disputed, 1)
 
 
 def merge_nearby_spans(spans: Iterable[Span]) -> list[Span]:
-    """Join ascending spans that lie close together: one read instead of many."""
-    found: list[Span] = []
+    """Join ascending spans that lie close together: reading 32 versions more is faster than another read."""
+    return _join_spans(spans, 32)
+
+
+def _join_spans(spans: Iterable[Span], distance: int) -> list[Span]:
+    joined: list[Span] = []
     for first, last in spans:
-        if found and first - found[-1][1] <= GAP:
-            found[-1] = (found[-1][0], last)
+        if joined and first - joined[-1][1] <= distance:
+            joined[-1] = (joined[-1][0], last)
         else:
-            found.append((first, last))
-    return found
+            joined.append((first, last))
+    return joined
 
 
 def compute_deltas(
     left: LogState, right: LogState, before: Iterable[Entry], after: Iterable[Entry]
 ) -> dict[Kind, Delta]:
-    """Return what differs by kind; `before` and `after` are what may be in force on the left and on the right."""
-    one = {entry.id: entry for entry in left.in_force(before)}
-    other = {entry.id: entry for entry in right.in_force(after)}
-    removed = [entry for id, entry in one.items() if id not in other and not is_mark(entry)]
-    added = [entry for id, entry in other.items() if id not in one and not is_mark(entry)]
-    return {
-        kind: _compute_delta(
-            [(entry, _subject_of_entry(left, entry)) for entry in removed if entry.kind is kind],
-            [(entry, _subject_of_entry(right, entry)) for entry in added if entry.kind is kind],
-        )
-        for kind in (Kind.MESSAGE, Kind.FACT, Kind.SUMMARY)
-    }
+    """Return the differences by kind; `before` and `after` are the entries that may be active on the left and right."""
+    left_active, right_active = left.select_active(before), right.select_active(after)
+    removed: dict[Kind, _Subjects] = {}
+    for id, entry in left_active.items():
+        if id not in right_active and not is_mark(entry):
+            subjects = removed.setdefault(entry.kind, {})
+            subjects.setdefault(_subject_of_entry(left, entry), []).append(entry)
+    added: dict[Kind, _Subjects] = {}
+    for id, entry in right_active.items():
+        if id not in left_active and not is_mark(entry):
+            subjects = added.setdefault(entry.kind, {})
+            subjects.setdefault(_subject_of_entry(right, entry), []).append(entry)
+    kinds = (Kind.MESSAGE, Kind.FACT, Kind.SUMMARY)
+    return {kind: _compute_delta(removed.get(kind, {}), added.get(kind, {})) for kind in kinds}
+
+
+_Subjects: TypeAlias = dict[Hashable, list[Entry]]
+"""Entries by their subjects."""
 
 
 def _subject_of_entry(side: LogState, entry: Entry) -> Hashable:
-    """Return what an entry is about, the same on both sides: a place in the log, an address; None: only itself."""
+    """Return what identifies the subject of an entry on both sides: a position, an address, else its own id."""
     if entry.kind is Kind.FACT:
         address = address_of(entry)
-        return address if has_address(address) else None
+        return address if has_address(address) else entry.id
     if entry.kind is Kind.SUMMARY:
-        return side.place(entry.replaces)
-    place = anchor_version(entry)
-    return side.place(((place, place),))
+        return side.locate(entry.replaces)
+    version = anchor_version(entry)
+    return side.locate([(version, version)])
+
+
+def _compute_delta(removed: _Subjects, added: _Subjects) -> Delta:
+    """Pair entries about the same subject: equal contents are no difference, unequal contents are a change."""
+    changed: list[Change] = []
+    for subject, old in removed.items():
+        new = added.get(subject, [])
+        for entry in list(old):
+            content = _content_to_compare(entry)
+            same = next((other for other in new if _content_to_compare(other) == content), None)
+            if same is not None:
+                old.remove(entry)
+                new.remove(same)
+        if len(old) == len(new) == 1:  # several facts at one address are a set: none became another
+            changed.append(Change(before=old.pop(), after=new.pop()))
+    return Delta(
+        added=_sort_by_version(added),
+        removed=_sort_by_version(removed),
+        changed=tuple(sorted(changed, key=lambda change: change.before.version)),
+    )
 
 
 def _content_to_compare(entry: Entry) -> object:
     return entry.content, entry.parts, entry.data.get("value") if entry.kind is Kind.FACT else None
 
 
-def _compute_delta(
-    removed: Sequence[tuple[Entry, Hashable]], added: Sequence[tuple[Entry, Hashable]]
-) -> Delta:
-    """Pair entries about the same subject: equal contents are no difference, unequal contents are a change."""
-    about: dict[Hashable, list[Entry]] = {}
-    for entry, subject in added:
-        about.setdefault(entry.id if subject is None else subject, []).append(entry)
-    left: dict[Hashable, list[Entry]] = {}
-    for entry, subject in removed:
-        key = entry.id if subject is None else subject
-        same = next(
-            (
-                other
-                for other in about.get(key, ())
-                if _content_to_compare(other) == _content_to_compare(entry)
-            ),
-            None,
-        )
-        if same is None:
-            left.setdefault(key, []).append(entry)
-        else:
-            about[key].remove(same)
-    changed: list[Change] = []
-    for key, gone in left.items():
-        come = about.get(key, [])
-        if len(gone) == len(come) == 1:  # several facts at one address are a set: none became another
-            changed.append(Change(before=gone.pop(), after=come.pop()))
-    return Delta(
-        added=_sort_by_version(about.values()),
-        removed=_sort_by_version(left.values()),
-        changed=tuple(sorted(changed, key=lambda change: change.before.version)),
-    )
-
-
-def _sort_by_version(groups: Iterable[Iterable[Entry]]) -> tuple[Entry, ...]:
-    return tuple(sorted((entry for group in groups for entry in group), key=lambda entry: entry.version))
+def _sort_by_version(subjects: _Subjects) -> tuple[Entry, ...]:
+    entries = [entry for group in subjects.values() for entry in group]
+    return tuple(sorted(entries, key=lambda entry: entry.version))

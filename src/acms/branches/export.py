@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from acms.errors import ACMSError, SessionNotFoundError, ValidationError
 from acms.log import encoding
 from acms.log.encoding import context_to_json, dump, entry_to_json
 from acms.log.settings import validate_settings
-from acms.model import Context, Entry, Kind, client_supplied_key
+from acms.model import Context, Entry, Head, Kind, client_supplied_key
 from acms.ports import Progress, StorageBackend
 from acms.storage.wrapper import WrapperStorage
 
 __all__ = ["Problem", "Progress", "export", "read_pages", "verify"]
 
 PAGE = 500
+"""Entries or contexts that are read at once: of short messages a page takes about 1 MB of memory."""
 
 
 @runtime_checkable
@@ -46,12 +47,31 @@ class Problem:
 
 
 async def read_pages(
-    storage: StorageBackend, context: str, *, after: int = 0, at: int
+    storage: StorageBackend, context: str, *, after: int = 0, at: int | None = None, **selection: Any
 ) -> AsyncIterator[list[Entry]]:
-    """Read a log a page at a time, inherited entries too."""
-    while after < at and (entries := await storage.read(context, at=at, after=after, limit=PAGE)):
-        yield entries
-        after = entries[-1].version
+    """Read a log up to a version a page at a time, inherited entries too; `selection` is that of `read`."""
+    while at is None or after < at:
+        page = await storage.read(context, at=at, after=after, limit=PAGE, **selection)
+        if page:
+            yield page
+            after = page[-1].version
+        if len(page) < PAGE:
+            return
+
+
+async def read_appends(
+    storage: StorageBackend, context: str, *, after: int = 0, at: int | None = None
+) -> AsyncIterator[list[Entry]]:
+    """Read a log up to a version one append at a time, also of a deleted context: half of one cannot be verified."""
+    batch: list[Entry] = []
+    async for page in read_pages(storage, context, after=after, at=at, deleted=True):
+        for entry in page:
+            if batch and entry.batch != batch[0].batch:
+                yield batch
+                batch = []
+            batch.append(entry)
+    if batch:
+        yield batch
 
 
 async def export(
@@ -65,9 +85,8 @@ async def export(
     context = await storage.context(id_or_key, namespace=namespace)
     head = await storage.head(context.id)
     start = context.fork or 0
-    yield (
-        dump({**context_to_json(context), "end": {"version": head.version, "chain": head.chain.hex()}}) + "\n"
-    )
+    end = {"version": head.version, "chain": head.chain.hex()}
+    yield dump({**context_to_json(context), "end": end}) + "\n"
     async for entries in read_pages(storage, context.id, after=start, at=head.version):
         for entry in entries:
             yield dump(entry_to_json(replace(entry, key=client_supplied_key(entry.key)))) + "\n"
@@ -83,42 +102,37 @@ async def verify(
     Settings that the API would refuse are reported too.
     """
     head = await storage.head(context.id)
-    oldest = await storage.context(context.lineage[0][0] if context.lineage else context.id)
-    check = _Check(context.id, encoding.genesis_hash(oldest.parent or oldest.id))
+    check = _Check(context.id, await genesis_of(storage, context))
     after = 0
     while after < head.version:
         try:
             entries = await storage.read(context.id, at=head.version, after=after, limit=PAGE)
         except (ACMSError, ValueError):
-            entries = await _read_readable_entries(storage, check, after, min(after + PAGE, head.version))
-            after = min(after + PAGE, head.version)
+            last = min(after + PAGE, head.version)
+            entries = await _read_readable_entries(storage, check, after, last)
         else:
             if not entries:
                 break
-            after = entries[-1].version
+            last = entries[-1].version
         for entry in entries:
             check.add(entry)
+        after = last
         if progress is not None:
             progress(after, head.version)
     check.flush()
-    if check.version < head.version and check.version not in check.unreadable:
-        check.report(check.version + 1, f"missing: the log should end at {head.version}")
-    if not check.problems:
-        count = check.count
-        for name, stored, counted in (
-            ("chain hash", head.chain.hex(), check.head.hex()),
-            ("number of messages", head.messages, count.position),
-            ("number of tokens", head.tokens, count.total),
-            ("last message", head.last_message, check.last_message),
-        ):
-            if stored != counted:
-                check.report(head.version, f"the {name} of the head is {stored}, the log says {counted}")
-        if head.rewrites < check.rewrites:
-            check.report(head.version, f"the head counts {head.rewrites} rewrites, the log {check.rewrites}")
-    check.problems += [
-        Problem(context=context.id, version=0, what=what) for what in await _check_context(storage, context)
-    ]
-    return [*_check_settings(context), *check.problems]
+    check.compare_head(head)
+    problems = [*_check_settings(context), *check.problems]
+    for what in await _check_context(storage, context):
+        problems.append(Problem(context=context.id, version=0, what=what))
+    return problems
+
+
+async def genesis_of(storage: StorageBackend, context: Context) -> bytes:
+    """Return the chain value before the first entry of a log."""
+    oldest = context
+    if context.lineage:
+        oldest = await storage.context(context.lineage[0][0])
+    return encoding.genesis_hash(oldest.parent or oldest.id)
 
 
 def _check_settings(context: Context) -> list[Problem]:
@@ -155,7 +169,7 @@ async def _read_readable_entries(
     found: list[Entry] = []
     for version in range(after + 1, last + 1):
         try:
-            found.extend(await storage.read(check.context, after=version - 1, before=version + 1))
+            found += await storage.read(check.context, after=version - 1, before=version + 1)
         except (ACMSError, ValueError) as error:
             check.report(version, f"cannot be read: {error}")
             check.unreadable.add(version)
@@ -163,17 +177,17 @@ async def _read_readable_entries(
 
 
 class _Check:
-    """Feeds entries to the chain one append at a time: a chain value is only known at the start of one."""
+    """Verifies entries one append at a time: a chain value is only known at the start of one."""
 
-    def __init__(self, context: str, head: bytes) -> None:
+    def __init__(self, context: str, chain: bytes) -> None:
         self.context = context
         self.problems: list[Problem] = []
         self.unreadable: set[int] = set()
-        self.head = head
-        self.version = 0
-        self.count = Counters()
-        self.last_message: str | None = None
-        self.rewrites = 0
+        self._chain = chain
+        self._version = 0
+        self._counters = Counters()
+        self._last_message: str | None = None
+        self._rewrites = 0
         self._batch: list[Entry] = []
 
     def report(self, version: int, what: str) -> None:
@@ -189,25 +203,42 @@ class _Check:
         batch, self._batch = self._batch, []
         if not batch:
             return
-        first = batch[0].version
-        before = self.version
-        while before + 1 < first and before + 1 in self.unreadable:
-            before += 1
-        blind = before != self.version or any(
-            version in self.unreadable for version in range(first, batch[-1].version)
-        )
-        for version, what in encoding.verify_chain(batch, head=self.head, version=before):
-            if not (blind and ("broken" in what or version in self.unreadable)):
+        first, last = batch[0].version, batch[-1].version
+        previous = self._version
+        while previous + 1 < first and previous + 1 in self.unreadable:
+            previous += 1
+        is_cut = not self.unreadable.isdisjoint(range(first, last))
+        unverifiable = is_cut or previous != self._version
+        for version, what in encoding.verify_chain(batch, head=self._chain, version=previous):
+            is_consequence = "broken" in what or version in self.unreadable
+            if not (unverifiable and is_consequence):
                 self.report(version, what)
-        if blind:
-            self.count = Counters.before(batch[0])
+        if unverifiable:
+            self._counters = Counters.before(batch[0])
         for entry in batch:
-            for what in self.count.add(entry):
+            for what in self._counters.add(entry):
                 self.report(entry.version, what)
-            self.rewrites += bool(entry.replaces)
+            self._rewrites += bool(entry.replaces)
             if entry.kind is Kind.MESSAGE:
-                self.last_message = entry.id
-        self.head, self.version = batch[-1].chain, batch[-1].version
+                self._last_message = entry.id
+        self._chain, self._version = batch[-1].chain, last
+
+    def compare_head(self, head: Head) -> None:
+        """Compare the end of the log, and if all entries are right also the counters of its head."""
+        if self._version < head.version and self._version not in self.unreadable:
+            self.report(self._version + 1, f"missing: the log should end at {head.version}")
+        if self.problems:
+            return
+        for name, stored, counted in (
+            ("chain hash", head.chain.hex(), self._chain.hex()),
+            ("number of messages", head.messages, self._counters.position),
+            ("number of tokens", head.tokens, self._counters.total),
+            ("last message", head.last_message, self._last_message),
+        ):
+            if stored != counted:
+                self.report(head.version, f"the {name} of the head is {stored}, the log says {counted}")
+        if head.rewrites < self._rewrites:
+            self.report(head.version, f"the head counts {head.rewrites} rewrites, the log {self._rewrites}")
 
 
 @dataclass(slots=True)
@@ -227,10 +258,11 @@ class Counters:
     def add(self, entry: Entry) -> Iterator[str]:
         """Count an entry and yield a message for each recorded number that differs from the count."""
         if entry.kind is Kind.MESSAGE:
-            position = (
-                entry.position if self.position < 0 and entry.position is not None else self.position + 1
-            )
-            self.position, self.total = position, self.total + entry.tokens
+            position = self.position + 1
+            if self.position < 0 and entry.position is not None:
+                position = entry.position
+            self.position = position
+            self.total += entry.tokens
             if entry.position != position:
                 yield f"has position {entry.position}, the messages before it make it {position}"
                 self.position = entry.position or position

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from acms.branches import diff as differing
 from acms.branches.diff import LogState
+from acms.branches.export import PAGE
 from acms.errors import ACMSError, ConflictError, NotFoundError, SessionNotFoundError, ValidationError
 from acms.facts import adopt
 from acms.log import policy, read, validation
@@ -43,12 +44,8 @@ if TYPE_CHECKING:
 COLLECT = "collect"
 COLLECT_AFTER = timedelta(days=30)
 """How long a deleted context can still be brought back."""
-
-_PAGE = 500
-_TURN = 100
-"""Heads that are read in a row."""
-_SHOWN = 20
-"""Known tags that an error lists."""
+_LISTED = 20
+"""Known tags that an error lists: more do not help to find a misspelled one."""
 _COMPARED = (Kind.MESSAGE, Kind.FACT, Kind.SUMMARY)
 
 
@@ -70,7 +67,7 @@ async def create_fork(shared: SharedSession, at: int | str | None, session_id: s
     parent = await shared.written()
     version = head = None
     if at is not None:
-        version, head = await _resolve_version(storage, await _load_live_context(storage, parent), at)
+        version, head = await _resolve_version(storage, await load_live_context(storage, parent), at)
     child = await storage.create(
         ContextDraft(
             key=name,
@@ -82,20 +79,19 @@ async def create_fork(shared: SharedSession, at: int | str | None, session_id: s
             inherit=(policy.POLICY, policy.PRIVATE, ERASED),
         )
     )
-    if (
-        version is not None and ERASED in child.settings
-    ):  # the parent counts up to its head, the fork ends before it
-        await count_erased(storage, child.id)
+    if version is not None and ERASED in child.settings:
+        await count_erased(storage, child.id)  # the parent counts up to its head, the fork ends before it
     if child.parent != parent or version not in (None, child.fork):
         raise ConflictError(
             f"the name {name!r} stands for {await _describe_context(storage, child)}",
             retryable=False,
             options=("choose another session_id",),
         )
-    # Where the log is nothing but messages there are no facts to look for.
-    late = head is not None and version is not None and head.version > max(version, head.messages)
-    if late and await adopt.enqueue_adoption(storage, parent, child):
-        shared.work()
+    if head is not None and version is not None:
+        # A log of nothing but messages has no facts that were learned later from earlier messages.
+        has_other_entries = head.version > max(version, head.messages)
+        if has_other_entries and await adopt.enqueue_adoption(storage, parent, child):
+            shared.work()
     log_event(logging.DEBUG, "fork", context=child.id, parent=parent, version=child.fork)
     return child
 
@@ -107,77 +103,71 @@ async def _describe_context(storage: StorageBackend, context: Context) -> str:
     return f"a fork of {parent.key or parent.id!r} at version {context.fork}"
 
 
-def _raise_on_error(result: Any) -> Any:
-    if isinstance(result, ACMSError):
-        raise result
-    return result
-
-
 # ── the tree ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def list_live_forks(storage: StorageBackend, context: str, at: int | None) -> list[Branch]:
     """List the live forks of a context, oldest first; with `at` those made up to that version."""
-    found = await _list_contexts(storage, ContextQuery(parent=context, limit=_PAGE))
-    made = [one for one in reversed(found) if at is None or (one.fork or 0) <= at]
-    return await _load_branches(storage, made)
+    forks = await list_contexts(storage, ContextQuery(parent=context))
+    return await _load_branches(storage, [fork for fork in forks if at is None or (fork.fork or 0) <= at])
 
 
 async def read_ancestry(storage: StorageBackend, context: str) -> list[Branch]:
     """List the line of forks that leads to a context, the first one first, itself last."""
-    line = await _list_ancestor_contexts(storage, await storage.context(context))
-    return await _load_branches(storage, line[::-1])
+    ancestors = await _list_ancestor_contexts(storage, await storage.context(context))
+    return await _load_branches(storage, ancestors[::-1])
 
 
 async def read_fork_tree(storage: StorageBackend, context: str) -> Tree:
     """Return the whole fork tree of a context, deleted branches too."""
     root = (await storage.context(context)).root
-    found = await _list_contexts(storage, ContextQuery(root=root, deleted=True, limit=_PAGE))
-    below: dict[str, list[Tree]] = {}
-    top: Tree | None = None
-    branches = await _load_branches(storage, found)
-    for one, branch in zip(found, branches, strict=True):  # the newest first: every fork before its parent
-        made = Tree(branch=branch, forks=tuple(reversed(below.pop(one.id, []))))
-        if one.parent is None:
-            top = made
-        else:
-            below.setdefault(one.parent, []).append(made)
-    assert top is not None
-    return top
+    contexts = await list_contexts(storage, ContextQuery(root=root, deleted=True))
+    branches = await _load_branches(storage, contexts)
+    forks: dict[str | None, list[Tree]] = {}
+    for branch in reversed(branches):  # every fork before its parent
+        subtrees = reversed(forks.get(branch.context_id, ()))
+        forks.setdefault(branch.parent, []).append(Tree(branch=branch, forks=tuple(subtrees)))
+    return forks[None][0]
 
 
 async def hide_context(storage: StorageBackend, context: str) -> list[Branch]:
     """Hide a context, to be collected later, and return the live forks that read entries it owns."""
     due = datetime.now(UTC) + COLLECT_AFTER
     job = JobDraft(kind=COLLECT, dedupe=f"{COLLECT}:{context}", not_before=due)
-    _raise_on_error(*await storage.append([Append(context=context, drafts=(), jobs=(job,))]))
+    (result,) = await storage.append([Append(context=context, drafts=(), jobs=(job,))])
+    if isinstance(result, ACMSError):
+        raise result
     while True:
-        found = await _load_live_context(storage, context)
+        live = await load_live_context(storage, context)
         try:
-            await storage.settings(found.id, {"deleted": True}, rev=found.settings_rev)
+            await storage.settings(live.id, {"deleted": True}, rev=live.settings_rev)
             break
         except ConflictError:
             continue
     log_event(logging.INFO, "deleted", context=context)
-    alive = await _list_contexts(storage, ContextQuery(root=found.root, limit=_PAGE))
-    keeping = [one for one in alive if any(owner == context for owner, _ in one.lineage)]
-    return await _load_branches(storage, keeping[::-1])
+    tree = await list_contexts(storage, ContextQuery(root=live.root))
+    readers = [one for one in tree if context in dict(one.lineage)]
+    return await _load_branches(storage, readers)
 
 
-async def _list_contexts(storage: StorageBackend, query: ContextQuery) -> list[Context]:
+async def find_context(storage: StorageBackend, id_or_key: str, **lookup: Any) -> Context | None:
+    """Return a context, or None if the store does not have it."""
+    try:
+        return await storage.context(id_or_key, **lookup)
+    except SessionNotFoundError:
+        return None
+
+
+async def list_contexts(storage: StorageBackend, query: ContextQuery) -> list[Context]:
+    """Return every context of a query, oldest first: a parent before its forks."""
+    query = replace(query, limit=PAGE)
     found: list[Context] = []
     while True:
         page = await storage.contexts(query)
         found += page.items
         if page.next_after is None:
-            return found
-        query = ContextQuery(
-            parent=query.parent,
-            root=query.root,
-            deleted=query.deleted,
-            after=page.next_after,
-            limit=query.limit,
-        )
+            return found[::-1]
+        query = replace(query, after=page.next_after)
 
 
 async def _list_ancestor_contexts(storage: StorageBackend, context: Context) -> list[Context]:
@@ -189,17 +179,17 @@ async def _list_ancestor_contexts(storage: StorageBackend, context: Context) -> 
 
 
 async def _load_branches(storage: StorageBackend, contexts: Sequence[Context]) -> list[Branch]:
-    found: list[Branch] = []
-    for one in contexts:
-        found.append(await _load_branch(storage, one))
-        if len(found) % _TURN == 0:
-            await asyncio.sleep(0)  # a head is read without leaving the loop: let others have their turn
-    return found
+    branches: list[Branch] = []
+    for context in contexts:
+        branches.append(await _load_branch(storage, context))
+        if len(branches) % 100 == 0:  # a head is read without leaving the loop: let other tasks run
+            await asyncio.sleep(0)
+    return branches
 
 
 async def _load_branch(storage: StorageBackend, context: Context) -> Branch:
     deleted = context.deleted_at is not None
-    if deleted:  # it has no head to show
+    if deleted:  # it has no head
         newest = await storage.read(context.id, newest=1, deleted=True)
         version = newest[0].version if newest else 0
     else:
@@ -250,7 +240,7 @@ async def tag_version(
     value = {"version": number, "chain": await _chain_at_version(storage, context, head, number)}
     inherited = await _read_visible_tags(storage, await storage.context(context))
 
-    def decide(settings: Mapping[str, Json]) -> Mapping[str, Json]:
+    def add_tag(settings: Mapping[str, Json]) -> Mapping[str, Json]:
         own: dict[str, Json] = dict(read_setting(settings, TAGS, {}))
         known = own.get(name) or inherited.get(name)
         if known is not None and known["version"] != number and not move:
@@ -263,41 +253,42 @@ async def tag_version(
             raise ValidationError(f"the session has {MAX_TAGS} tags, which is the limit", field="name")
         return {TAGS: {**own, name: value}}
 
-    await policy.update_settings(storage, context, decide)
+    await policy.update_settings(storage, context, add_tag)
     return number
 
 
 async def remove_tag(storage: StorageBackend, context: str, name: str) -> None:
     """Take a name off its version."""
 
-    def decide(settings: Mapping[str, Json]) -> Mapping[str, Json]:
+    def drop_tag(settings: Mapping[str, Json]) -> Mapping[str, Json]:
         own: dict[str, Json] = dict(read_setting(settings, TAGS, {}))
         if name not in own:
-            raise NotFoundError(f"this session gave no version the name {name!r}", options=_known_tags(own))
+            raise NotFoundError(
+                f"this session gave no version the name {name!r}", options=_describe_tags(own)
+            )
         del own[name]
         return {TAGS: own or None}
 
-    await policy.update_settings(storage, context, decide)
+    await policy.update_settings(storage, context, drop_tag)
 
 
 async def read_tags(storage: StorageBackend, context: str, at: int | None) -> dict[str, int]:
     """Return the named versions of a context, inherited ones too, oldest first; with `at` those up to it."""
-    found = await _read_visible_tags(storage, await storage.context(context))
-    rows = sorted((tagged["version"], name) for name, tagged in found.items())
-    return {name: version for version, name in rows if at is None or version <= at}
+    tags = _sort_tags(await _read_visible_tags(storage, await storage.context(context)))
+    return {name: version for version, name in tags if at is None or version <= at}
 
 
 async def _read_visible_tags(storage: StorageBackend, context: Context) -> dict[str, Mapping[str, Json]]:
     """Return a context's own tags and its ancestors' tags on inherited versions; for equal names the nearest wins."""
-    found: dict[str, Mapping[str, Json]] = {}
+    tags: dict[str, Mapping[str, Json]] = {}
     limit: int | None = None
-    for one in await _list_ancestor_contexts(storage, context):
-        for name, tagged in read_setting(one.settings, TAGS, {}).items():
+    for ancestor in await _list_ancestor_contexts(storage, context):
+        for name, tagged in read_setting(ancestor.settings, TAGS, {}).items():
             if limit is None or tagged["version"] <= limit:
-                found.setdefault(name, tagged)
-        if one.fork is not None:
-            limit = one.fork if limit is None else min(limit, one.fork)
-    return found
+                tags.setdefault(name, tagged)
+        if ancestor.fork is not None:
+            limit = ancestor.fork if limit is None else min(limit, ancestor.fork)
+    return tags
 
 
 async def _resolve_version(
@@ -306,15 +297,14 @@ async def _resolve_version(
     head = await storage.head(context.id)
     if not isinstance(at, str):
         return read.version_of(head, None if at is None else validation.validate_integer(at, "at")), head
-    found = await _read_visible_tags(storage, context)
-    known = found.get(at)
-    if known is None:
-        raise _unknown_tag_error(at, found)
-    version: int = known["version"]
-    if (
-        version > head.version
-        or await _chain_at_version(storage, context.id, head, version) != known["chain"]
-    ):
+    tags = await _read_visible_tags(storage, context)
+    if at not in tags:
+        raise _unknown_tag_error(at, tags)
+    version: int = tags[at]["version"]
+    chain = None
+    if version <= head.version:
+        chain = await _chain_at_version(storage, context.id, head, version)
+    if chain != tags[at]["chain"]:
         raise ConflictError(
             f"the tag {at!r} was given to a version {version} that is not in this log any more",
             retryable=False,
@@ -323,15 +313,21 @@ async def _resolve_version(
     return version, head
 
 
-def _unknown_tag_error(name: str, found: Mapping[str, Mapping[str, Json]]) -> NotFoundError:
-    names = ", ".join(sorted(found)[:_SHOWN]) + (", …" if len(found) > _SHOWN else "")
-    said = f"there are: {names}" if names else "none has a name"
-    return NotFoundError(f"no version has the name {name!r}; {said}", options=_known_tags(found))
+def _unknown_tag_error(name: str, tags: Mapping[str, Mapping[str, Json]]) -> NotFoundError:
+    known = "none has a name"
+    if tags:
+        known = f"there are: {', '.join(sorted(tags)[:_LISTED])}"
+    if len(tags) > _LISTED:
+        known += ", …"
+    return NotFoundError(f"no version has the name {name!r}; {known}", options=_describe_tags(tags))
 
 
-def _known_tags(found: Mapping[str, Mapping[str, Json]]) -> list[str]:
-    rows = sorted((tagged["version"], name) for name, tagged in found.items())
-    return [f"{name!r} is version {version}" for version, name in rows[:_SHOWN]]
+def _sort_tags(tags: Mapping[str, Mapping[str, Json]]) -> list[tuple[int, str]]:
+    return sorted((tagged["version"], name) for name, tagged in tags.items())
+
+
+def _describe_tags(tags: Mapping[str, Mapping[str, Json]]) -> list[str]:
+    return [f"{name!r} is version {version}" for version, name in _sort_tags(tags)[:_LISTED]]
 
 
 async def _chain_at_version(storage: StorageBackend, context: str, head: Head, version: int) -> str:
@@ -350,36 +346,39 @@ async def diff_sessions(left: Side, right: Side) -> Diff:
 
     Reads each side's own entries, and of the shared ones only those that are inactive on one side alone.
     """
-    if left.shared.storage is not right.shared.storage:
+    require_same_storage(left.shared, right.shared)
+    storage = left.shared.storage
+    left_state = await _read_log_state(storage, left)
+    right_state = await _read_log_state(storage, right)
+    common = differing.find_common_version(left_state.runs, right_state.runs)
+    spans = differing.find_disputed_spans(left_state.cover, right_state.cover, common)
+    inherited: list[Entry] = []
+    for first, last in differing.merge_nearby_spans(spans):
+        inherited += await storage.read(left_state.context, at=last, after=first - 1, kinds=_COMPARED)
+    entries: list[list[Entry]] = []
+    for state in (left_state, right_state):
+        own = await storage.read(state.context, at=state.version, after=common, kinds=_COMPARED)
+        entries.append([*inherited, *own])
+    deltas = differing.compute_deltas(left_state, right_state, *entries)
+    left_stage, right_stage = left.shared.stage, right.shared.stage
+    return Diff(
+        left=f"{left.shared.session_id} v{left_state.version}",
+        right=f"{right.shared.session_id} v{right_state.version}",
+        common=common,
+        messages=_redact_delta(deltas[Kind.MESSAGE], left_stage, right_stage),
+        facts=_redact_delta(deltas[Kind.FACT], left_stage, right_stage),
+        summaries=_redact_delta(deltas[Kind.SUMMARY], left_stage, right_stage),
+    )
+
+
+def require_same_storage(left: SharedSession, right: SharedSession) -> None:
+    """Raise `ValidationError` if two sessions cannot be compared or merged because their stores differ."""
+    if left.storage is not right.storage:
         raise ValidationError(
             "both sides must be sessions on one storage handle",
             field="other",
             options=("open both with the same storage object",),
         )
-    storage = left.shared.storage
-    one, one_version, before = await _log_state(storage, left)
-    other, other_version, after = await _log_state(storage, right)
-    common = differing.find_common_version(before.runs, after.runs)
-    spans = differing.find_disputed_spans(before.cover, after.cover, common)
-    inherited: list[Entry] = []
-    for first, last in differing.merge_nearby_spans(spans):
-        inherited += await storage.read(one, at=last, after=first - 1, kinds=_COMPARED)
-    mine = await storage.read(one, at=one_version, after=common, kinds=_COMPARED)
-    theirs = await storage.read(other, at=other_version, after=common, kinds=_COMPARED)
-    found = {
-        kind: _redact_delta(delta, left.shared.stage, right.shared.stage)
-        for kind, delta in differing.compute_deltas(
-            before, after, [*inherited, *mine], [*inherited, *theirs]
-        ).items()
-    }
-    return Diff(
-        left=f"{left.shared.session_id} v{one_version}",
-        right=f"{right.shared.session_id} v{other_version}",
-        common=common,
-        messages=found[Kind.MESSAGE],
-        facts=found[Kind.FACT],
-        summaries=found[Kind.SUMMARY],
-    )
 
 
 def _redact_delta(delta: Delta, left: Stage, right: Stage) -> Delta:
@@ -393,14 +392,16 @@ def _redact_delta(delta: Delta, left: Stage, right: Stage) -> Delta:
     )
 
 
-async def _log_state(storage: StorageBackend, side: Side) -> tuple[str, int, LogState]:
-    context = await _load_live_context(storage, await side.shared.written())
+async def _read_log_state(storage: StorageBackend, side: Side) -> LogState:
+    context = await load_live_context(storage, await side.shared.written())
     version, head = await _resolve_version(storage, context, side.at)
     runs = split_segments(context.id, context.lineage, 1, version)
-    return context.id, version, LogState(runs, await read.cover_at(storage, context.id, head, version))
+    cover = await read.cover_at(storage, context.id, head, version)
+    return LogState(runs, cover, context.id, version)
 
 
-async def _load_live_context(storage: StorageBackend, context: str) -> Context:
+async def load_live_context(storage: StorageBackend, context: str) -> Context:
+    """Return a context; `SessionNotFoundError` if it was deleted."""
     found = await storage.context(context)
     if found.deleted_at is not None:
         raise SessionNotFoundError(

@@ -25,11 +25,9 @@ from acms.runtime.threads import in_thread
 __all__ = ["Importer", "Plan", "Sessions", "Stored", "survey_import"]
 
 BATCH = 200
-"""Messages that an import stores in one commit."""
+"""Messages that an import stores in one commit, and a thread reads at once: enough to make both cheap."""
 BATCH_CHARACTERS = 1_000_000
 """Characters that an import stores in one commit: a batch is held in memory."""
-_READ_AT_ONCE = 64
-"""Messages that a thread reads before the event loop goes on."""
 
 
 class ImportSession(Protocol):
@@ -106,19 +104,18 @@ async def survey_import(
 async def _read_pieces(opened: Import) -> AsyncIterator[Conversation]:
     """Read a file in a thread: single messages by the batch, whole conversations one by one."""
     pieces = opened.pieces()
-    size = 1 if opened.whole else _READ_AT_ONCE
+    size = 1 if opened.whole else BATCH
     while batch := await in_thread(lambda: list(islice(pieces, size))):
         for piece in batch:
             yield piece
 
 
 @dataclass(slots=True)
-class _Open:
-    """A session that is written to, and the messages that wait for their commit."""
+class _Batch:
+    """The messages of a conversation that wait for their commit."""
 
-    session: ImportSession
     stored: Stored
-    waiting: list[Turn] = field(default_factory=list[Turn])
+    turns: list[Turn] = field(default_factory=list[Turn])
     characters: int = 0
 
 
@@ -134,6 +131,9 @@ class Importer:
         self._names = list(names)
         #: Whether what a file no longer has is retracted.
         self._follows = follows
+        #: Closes the session that is open. There is only one: a file may hold thousands of conversations.
+        self._stack = AsyncExitStack()
+        self._open: tuple[str, ImportSession] | None = None
 
     async def import_file(
         self,
@@ -146,33 +146,33 @@ class Importer:
         """Store a file that was checked; return what became of each conversation."""
         names = self.name_sessions(survey, session, stem)
         total = sum(plan.read for plan in survey.values())
-        sessions: dict[str, _Open] = {}
+        batches: dict[str, _Batch] = {}
         done = 0
-        async with AsyncExitStack() as stack:
+        self._open = None
+        async with self._stack:
             async for piece in _read_pieces(opened):
-                one = sessions.get(piece.id)
-                if one is None:
+                if piece.id not in batches:
                     if piece.fork is not None and piece.fork.key is not None:
-                        trunk = sessions[piece.fork.conversation]
-                        await _flush_turns(trunk, opened)
-                        await self._make_fork(trunk.session, piece.fork.key, names[piece.id])
-                    log = await stack.enter_async_context(self._sessions.session(names[piece.id]))
+                        trunk = batches[piece.fork.conversation]
+                        await self._flush(trunk, opened)
+                        await self._make_fork(trunk, piece.fork.key, names[piece.id])
+                    await self._session(names[piece.id])
                     plan = survey[piece.id]
-                    one = _Open(log, Stored(names[piece.id], plan.conversation.title, plan.read))
-                    sessions[piece.id] = one
-                await self._take_back(one, piece.taken_back)
-                await self._store(one, piece.messages, opened)
+                    batches[piece.id] = _Batch(Stored(names[piece.id], plan.conversation.title, plan.read))
+                batch = batches[piece.id]
+                await self._take_back(batch, piece.taken_back)
+                await self._store(batch, piece.messages, opened)
                 done += len(piece.messages)
                 report(done, total)
-            for one in sessions.values():
-                await _flush_turns(one, opened)
+            for batch in batches.values():
+                await self._flush(batch, opened)
         self._names += [name for name in names.values() if name not in self._names]
-        return [one.stored for one in sessions.values()]
+        return [batch.stored for batch in batches.values()]
 
     def name_sessions(self, survey: Mapping[str, Plan], session: str | None, stem: str) -> dict[str, str]:
         """Return the session of each conversation: the one that an earlier import made, whatever its title was then."""
-        plans = [plan.conversation for plan in survey.values()]
-        trunks = [one for one in plans if one.fork is None]
+        conversations = [plan.conversation for plan in survey.values()]
+        trunks = [one for one in conversations if one.fork is None]
         if session is not None and len(trunks) > 1:
             raise ValidationError(
                 f"names one session, and the file holds {len(trunks)} conversations",
@@ -180,86 +180,98 @@ class Importer:
                 options=("leave it out: each conversation becomes a session",),
             )
         names: dict[str, str] = {}
-        for one in sorted(plans, key=lambda one: one.fork is not None):
+        for trunk in trunks:
+            names[trunk.id] = session or self._known_name(trunk) or trunk.name or stem
+        for one in conversations:
             if one.fork is not None:
                 names[one.id] = f"{names[one.fork.conversation]}-{one.fork.first[:8]}"
-            else:
-                names[one.id] = session or self._known_name(one) or one.name or stem
-            validation.session_name(names[one.id], "session")
         for name, count in Counter(names.values()).items():
+            validation.session_name(name, "session")
             if count > 1:
                 raise ValidationError(f"two conversations of the file are named {name!r}", field="session")
         return names
 
-    def _known_name(self, one: Conversation) -> str | None:
-        if not one.title:
+    def _known_name(self, conversation: Conversation) -> str | None:
+        if not conversation.title:
             return None
-        return next((name for name in self._names if name.endswith(f"-{one.ending}")), None)
+        return next((name for name in self._names if name.endswith(f"-{conversation.ending}")), None)
 
-    async def _make_fork(self, trunk: ImportSession, key: str, name: str) -> None:
+    async def _session(self, name: str) -> ImportSession:
+        """Return a session, which is opened in place of the one that was open."""
+        if self._open is not None and self._open[0] == name:
+            return self._open[1]
+        self._open = None
+        await self._stack.aclose()
+        session = await self._stack.enter_async_context(self._sessions.session(name))
+        self._open = name, session
+        return session
+
+    async def _make_fork(self, trunk: _Batch, key: str, name: str) -> None:
         """Make the session of a branch that shares the messages up to a key with another conversation."""
         if name in self._names:
             return
-        shared = await trunk.get(key)
+        session = await self._session(trunk.stored.session)
+        shared = await session.get(key)
         version = shared.replaces[0][0] if shared.replaces else shared.version
-        await (await trunk.fork(version, name)).close()
+        await (await session.fork(version, name)).close()
 
-    async def _take_back(self, one: _Open, keys: Sequence[str]) -> None:
+    async def _take_back(self, batch: _Batch, keys: Sequence[str]) -> None:
         """Retract messages that an earlier import stored."""
-        if one.stored.session not in self._names:
+        if not keys or batch.stored.session not in self._names:
             return
+        session = await self._session(batch.stored.session)
         for key in keys:
             try:
-                await one.session.get(key)
+                await session.get(key)
             except (EntryNotFoundError, GoneError):
                 continue
-            context = await one.session.context_id()
+            context = await session.context_id()
             assert context is not None
             before = (await self._storage.head(context)).version
-            one.stored.retracted += await one.session.retract(key, reason=GONE) > before
+            batch.stored.retracted += await session.retract(key, reason=GONE) > before
 
-    async def _store(self, one: _Open, turns: Sequence[Turn], opened: Import) -> None:
+    async def _store(self, batch: _Batch, turns: Sequence[Turn], opened: Import) -> None:
         if opened.whole:
-            one.stored.add(await one.session.sync(turns, gone="retract" if self._follows else "keep"))
+            session = await self._session(batch.stored.session)
+            batch.stored.add(await session.sync(turns, gone="retract" if self._follows else "keep"))
             return
         for turn in turns:
-            if any(turn["key"] == waiting["key"] for waiting in one.waiting):
-                await _flush_turns(
-                    one, opened
-                )  # the file says it again, or says something else under its key
-            one.waiting.append(turn)
-            one.characters += len(turn.get("content") or "")
-            if len(one.waiting) == BATCH or one.characters >= BATCH_CHARACTERS:
-                await _flush_turns(one, opened)
+            # The file repeats the message, or has another one under its key.
+            if any(turn["key"] == other["key"] for other in batch.turns):
+                await self._flush(batch, opened)
+            batch.turns.append(turn)
+            batch.characters += len(turn.get("content") or "")
+            if len(batch.turns) == BATCH or batch.characters >= BATCH_CHARACTERS:
+                await self._flush(batch, opened)
+
+    async def _flush(self, batch: _Batch, opened: Import) -> None:
+        """Store the messages that wait, in one commit; message by message when some of them are known."""
+        turns, batch.turns, batch.characters = batch.turns, [], 0
+        if not turns:
+            return
+        session = await self._session(batch.stored.session)
+        try:
+            receipts = await session.ingest_many(turns)
+        except IdempotencyMismatchError:
+            for turn in turns:
+                await _store_message(session, turn, batch.stored, opened.format)
+            return
+        batch.stored.new += sum(not receipt.repeated for receipt in receipts)
 
 
-async def _flush_turns(one: _Open, opened: Import) -> None:
-    """Store the messages that wait, in one commit; message by message when some of them are known."""
-    waiting, one.waiting, one.characters = one.waiting, [], 0
-    if not waiting:
-        return
+async def _store_message(session: ImportSession, turn: Turn, stored: Stored, format: str) -> None:
+    """Store one message, or the edit of one that has another content than when it was stored."""
     try:
-        receipts = await one.session.ingest_many(waiting)
-    except IdempotencyMismatchError:
-        for turn in waiting:
-            await _store_alone(one, turn, opened)
-        return
-    one.stored.new += sum(not receipt.repeated for receipt in receipts)
-
-
-async def _store_alone(one: _Open, turn: Turn, opened: Import) -> None:
-    """Store one message, or the edit of one that says something else than when it was stored."""
-    try:
-        (receipt,) = await one.session.ingest_many([turn])
+        (receipt,) = await session.ingest_many([turn])
     except IdempotencyMismatchError as error:
-        stored = await one.session.get(turn["key"])
-        says_the_same = stored.content == turn.get("content", "")
-        was_external = stored.origin is Origin.EXTERNAL
-        if says_the_same and was_external != (turn.get("origin") == Origin.EXTERNAL):
+        entry = await session.get(turn["key"])
+        same_content = entry.content == turn.get("content", "")
+        same_trust = (entry.origin is Origin.EXTERNAL) == (turn.get("origin") == Origin.EXTERNAL)
+        if same_content and not same_trust:
             option = "import it into another session, if it was imported with another --trust before"
             raise IdempotencyMismatchError(str(error), options=(option, *error.options)) from error
-        if opened.format == "chat":
+        if format == "chat":
             raise  # a key made of the message's own text: another message has it
-        one.stored.add(await one.session.sync([turn]))
+        stored.add(await session.sync([turn]))
         return
-    one.stored.new += not receipt.repeated
+    stored.new += not receipt.repeated

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from tempfile import SpooledTemporaryFile
 from typing import Any, BinaryIO, cast
 
@@ -20,6 +21,7 @@ __all__ = [
     "VALUES",
     "Spool",
     "decode_json",
+    "locate_errors",
     "parse_json",
     "read_lines_within",
     "read_within",
@@ -39,9 +41,8 @@ DEPTH = 128
 ARCHIVE_ENTRIES = 100_000
 """Files in an archive. Its directory is held in memory, about 1 kB a file, before any of it is unpacked."""
 
-_SPOOL_BYTES = 1_048_576
-"""Bytes of lines that are kept in memory before they go to a temporary file."""
-_MIB = 1_048_576
+_BLOCK = 1_048_576
+"""Bytes that are read or kept in memory at once."""
 _DECODER = json.JSONDecoder()
 
 
@@ -50,71 +51,81 @@ def parse_json(text: str, field: str, *, parse_constant: Callable[[str], Any] | 
 
     Raises `ValueError` if the text is not JSON, and `TooLargeError` with `field` if it exceeds a limit.
     """
-    opened = text.count("[") + text.count("{")
-    if opened + text.count(",") > VALUES:
-        raise TooLargeError(f"has more than {VALUES:,} values", field=field)
+    opened = _count_opened(text, 0, len(text), field)
     try:
         value = json.loads(text, parse_constant=parse_constant)
     except RecursionError:
-        raise _too_deep(field) from None
-    if opened > DEPTH and _is_deep(value):
-        raise _too_deep(field)
+        raise _too_deep_error(field) from None
+    if opened > DEPTH:
+        _check_depth(value, field)
     return value
 
 
 def decode_json(text: str, start: int, field: str) -> tuple[Json, int]:
-    """Parse the JSON value that begins at an index of a text; return it and the index behind it.
+    """Parse the JSON value that begins at an index of a text; return it and the index after it.
 
     The limits and errors are those of `parse_json`. A value that the text ends within is a `JSONDecodeError`.
     """
     try:
         value, end = _DECODER.raw_decode(text, start)
     except RecursionError:
-        raise _too_deep(field) from None
-    opened = text.count("[", start, end) + text.count("{", start, end)
-    if opened + text.count(",", start, end) > VALUES:
-        raise TooLargeError(f"has more than {VALUES:,} values", field=field)
-    if opened > DEPTH and _is_deep(value):
-        raise _too_deep(field)
+        raise _too_deep_error(field) from None
+    if _count_opened(text, start, end, field) > DEPTH:
+        _check_depth(value, field)
     return value, end
 
 
-def _too_deep(field: str) -> TooLargeError:
-    return TooLargeError(f"is nested deeper than {DEPTH} levels", field=field)
+@contextmanager
+def locate_errors(field: str) -> Generator[None]:
+    """Set the field of any `ValidationError` raised inside."""
+    try:
+        yield
+    except ValidationError as error:
+        raise ValidationError(str(error), field=field, options=error.options) from error
 
 
-def _is_deep(value: Json) -> bool:
+def _count_opened(text: str, start: int, end: int, field: str) -> int:
+    """Return how many lists and objects JSON opens; raise `TooLargeError` if it has too many values."""
+    opened = text.count("[", start, end) + text.count("{", start, end)
+    if opened + text.count(",", start, end) > VALUES:
+        raise TooLargeError(f"has more than {VALUES:,} values", field=field)
+    return opened
+
+
+def _check_depth(value: Json, field: str) -> None:
+    """Raise `TooLargeError` for a value that is nested too deep."""
     level: list[Any] = [value]
     for _ in range(DEPTH):
-        inside: list[Any] = []
-        for one in level:
-            if isinstance(one, dict):
-                inside += cast("dict[str, Json]", one).values()
-            elif isinstance(one, list):
-                inside += one
-        level = [one for one in inside if isinstance(one, dict | list)]
-        if not level:
-            return False
-    return True
+        children: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                children += cast("dict[str, Json]", item).values()
+            elif isinstance(item, list):
+                children += item
+        level = [child for child in children if isinstance(child, dict | list)]
+    if level:
+        raise _too_deep_error(field)
+
+
+def _too_deep_error(field: str) -> TooLargeError:
+    return TooLargeError(f"is nested deeper than {DEPTH} levels", field=field)
 
 
 def read_within(file: BinaryIO, name: str) -> bytes:
     """Read a file to its end; `TooLargeError` when it is more than an import may hold."""
-    pieces: list[bytes] = []
+    blocks: list[bytes] = []
     size = 0
-    while piece := file.read(_MIB):
-        size += len(piece)
+    for block in iter(partial(file.read, _BLOCK), b""):
+        size += len(block)
         if size > IMPORT_BYTES:
             raise TooLargeError(f"has more than {IMPORT_BYTES:,} bytes", field=name)
-        pieces.append(piece)
-    return b"".join(pieces)
+        blocks.append(block)
+    return b"".join(blocks)
 
 
 def read_lines_within(file: BinaryIO, name: str) -> Iterator[str]:
     """Yield the lines of a file as text; `ValidationError` names the line that is too long or is not UTF-8."""
-    number = 0
-    while line := file.readline(LINE_BYTES + 1):
-        number += 1
+    for number, line in enumerate(iter(partial(file.readline, LINE_BYTES + 1), b""), 1):
         if len(line) > LINE_BYTES:
             raise TooLargeError(f"has more than {LINE_BYTES:,} bytes", field=f"{name}:{number}")
         try:
@@ -147,7 +158,7 @@ class Spool:
 @asynccontextmanager
 async def spool_lines(lines: AsyncIterator[tuple[int, str]], name: str) -> AsyncGenerator[Spool]:
     """Keep numbered lines while the block runs; blank ones are passed over."""
-    with SpooledTemporaryFile(max_size=_SPOOL_BYTES) as file:
+    with SpooledTemporaryFile(max_size=_BLOCK) as file:
         spool = Spool(cast("BinaryIO", file))
         async for number, line in lines:
             if len(line) > LINE_BYTES:

@@ -10,13 +10,14 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import get_args
 
 from acms.branches import diff, forks, merge_drafts, three_way
 from acms.branches.forks import Side
 from acms.branches.merge_drafts import Drafts, Terms
 from acms.branches.three_way import Log, Plan
-from acms.errors import ConflictError, GoneError, MergeConflictError, SessionNotFoundError, ValidationError
+from acms.errors import ConflictError, GoneError, MergeConflictError, ValidationError
 from acms.log.known import hash_sensitive_key
 from acms.log.merges import MergeConflict, Merged, MergeStrategy
 from acms.log.policy import PRIVATE
@@ -33,18 +34,15 @@ from acms.storage.append_rules import split_segments
 from acms.write import retirement
 from acms.write.queue import AppendRequest, Delivered, Overtaken, Writer
 
-_TRIES = 5
-"""How often both sides are read again because something of them was erased meanwhile."""
-
 
 @dataclass(frozen=True, slots=True)
-class _Read:
+class _Sides:
     """Both sides as they were read."""
 
     context: Context
     head: Head
     other: Context
-    version: int
+    other_version: int
     ours: Log
     theirs: Log
 
@@ -56,40 +54,59 @@ async def merge_session(
     if strategy not in get_args(MergeStrategy):
         allowed = ", ".join(get_args(MergeStrategy))
         raise ValidationError(f"{strategy!r} is not one of {allowed}", field="strategy")
-    erased = 0
+    attempts = 0
     while True:
-        found = await _read_sides(shared, side)
-        plan = three_way.plan_merge(found.ours, found.theirs, strategy)
-        merged = _describe_merge(shared, side, found, plan, strategy, dry_run=dry_run)
-        refused = strategy == "refuse" and bool(plan.conflicts)
-        if not plan or (dry_run and refused):
-            return merged
-        if refused:
-            raise _merge_conflict_error(merged)
         try:
-            drafts, written = await _build_drafts(shared, side, found, plan, strategy)
-            if dry_run:
-                op = Append(context=found.context.id, drafts=drafts)
-                append_rules.refuse_erased_sources(
-                    await shared.storage.get(append_rules.collect_source_ids(op))
-                )
-                return merged
-            delivered = await _append_drafts(shared, writer, found, drafts, written)
+            return await _try_merge(shared, writer, side, strategy, dry_run=dry_run)
         except Overtaken:
             continue
         except GoneError:  # an entry was erased between the read and the write
-            erased += 1
-            if erased == _TRIES:
+            attempts += 1
+            if attempts == 5:
                 raise
-            continue
-        version = delivered.receipt.versions[0] + delivered.start + len(delivered.drafts) - 1
-        log_event(logging.INFO, "merged", context=found.context.id, other=found.other.id, version=version)
-        return replace(merged, version=version)
+
+
+async def _try_merge(
+    shared: SharedSession, writer: Writer, side: Side, strategy: MergeStrategy, *, dry_run: bool
+) -> Merged:
+    """Read both sides, plan and append; `Overtaken` or `GoneError` if one of them changed meanwhile."""
+    sides = await _read_sides(shared, side)
+    plan = three_way.plan_merge(sides.ours, sides.theirs, strategy)
+    merged = _describe_merge(shared, side, sides, plan, strategy, dry_run=dry_run)
+    if not plan:
+        return merged
+    if strategy == "refuse" and plan.conflicts:
+        if dry_run:
+            return merged
+        raise _merge_conflict_error(merged)
+    drafts, planned = await _build_drafts(shared, side, sides, plan, strategy)
+    context = sides.context.id
+    if dry_run:
+        sources = append_rules.collect_source_ids(Append(context=context, drafts=drafts))
+        append_rules.refuse_erased_sources(await shared.storage.get(sources))
+        return merged
+    request = AppendRequest(
+        drafts,
+        shared.config.episodes,
+        shared.config.retry,
+        at=sides.head.version,
+        arrange=lambda tail: merge_drafts.assign_episodes(drafts, planned.episodes, tail),
+        watch=shared.watch,
+        reflect=shared.reflects,
+    )
+    delivered = await writer.post(context, request)
+    assert delivered is not None
+    await _notify_followers(shared, writer, context, planned.replaced, delivered)
+    version = delivered.receipt.versions[0] + delivered.start + len(delivered.drafts) - 1
+    log_event(logging.INFO, "merged", context=context, other=sides.other.id, version=version)
+    return replace(merged, version=version)
 
 
 def _merge_conflict_error(merged: Merged) -> MergeConflictError:
     count = len(merged.conflicts)
-    listed = "; ".join(map(str, merged.conflicts[:5])) + ("; …" if count > 5 else "")
+    listed = "; ".join(map(str, merged.conflicts[:5]))
+    if count > 5:
+        listed += "; …"
     return MergeConflictError(
         f"{count} conflict{'s' if count > 1 else ''} with {merged.theirs}: {listed}",
         conflicts=merged.conflicts,
@@ -104,47 +121,28 @@ def _merge_conflict_error(merged: Merged) -> MergeConflictError:
 # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _read_sides(shared: SharedSession, side: Side) -> _Read:
+async def _read_sides(shared: SharedSession, side: Side) -> _Sides:
     storage = shared.storage
-    if storage is not side.shared.storage:
-        raise ValidationError(
-            "both sides must be sessions on one storage handle",
-            field="other",
-            options=("open both with the same storage object",),
-        )
-    context, other = await _load_live_context(shared), await _load_live_context(side.shared)
+    forks.require_same_storage(shared, side.shared)
+    context = await forks.load_live_context(storage, await shared.written())
+    other = await forks.load_live_context(storage, await side.shared.written())
     _check_mergeable(context, other)
     version = await forks.version_of(storage, other.id, side.at)
     head = await storage.head(context.id)
     runs = split_segments(context.id, context.lineage, 1, head.version)
-    there = split_segments(other.id, other.lineage, 1, version)
-    common = diff.find_common_version(runs, there)
-    theirs = await _read_replacing_entries(storage, other.id, version)
-    own = await storage.read(other.id, at=version, after=common)
-    spans = sorted(
-        {
-            *three_way.find_touched_spans(theirs, common),
-            *await _find_duplicate_spans(shared, context.id, common, own),
-        }
-    )
-    both = await _read_touched_messages(storage, other.id, common, spans, own)
-    return _Read(
-        context,
-        head,
-        other,
-        version,
-        await _read_side_log(storage, context.id, runs, common, both),
-        await _read_side_log(storage, other.id, there, common, both, theirs, own),
-    )
-
-
-async def _load_live_context(shared: SharedSession) -> Context:
-    context = await shared.storage.context(await shared.written())
-    if context.deleted_at is not None:
-        raise SessionNotFoundError(
-            f"the session {shared.session_id!r} was deleted", options=("undelete it first",)
-        )
-    return context
+    other_runs = split_segments(other.id, other.lineage, 1, version)
+    common = diff.find_common_version(runs, other_runs)
+    replacing = await storage.read(other.id, at=version, replacing=True)
+    own = await storage.read(context.id, at=head.version, after=common)
+    other_own = await storage.read(other.id, at=version, after=common)
+    spans = {
+        *three_way.find_touched_spans(replacing, common),
+        *await _find_duplicate_spans(shared, context.id, common, other_own),
+    }
+    inherited = await _read_touched_messages(storage, other.id, common, sorted(spans), other_own)
+    ours = await _read_log(storage, context.id, runs, common, [*inherited, *own])
+    theirs = await _read_log(storage, other.id, other_runs, common, [*inherited, *other_own])
+    return _Sides(context, head, other, version, ours, theirs)
 
 
 def _check_mergeable(context: Context, other: Context) -> None:
@@ -165,93 +163,96 @@ def _check_mergeable(context: Context, other: Context) -> None:
         )
 
 
-async def _read_replacing_entries(storage: StorageBackend, context: str, version: int) -> list[Entry]:
-    return await storage.read(context, at=version, replacing=True)
-
-
 async def _find_duplicate_spans(
     shared: SharedSession, context: str, common: int, own: Sequence[Entry]
 ) -> list[Span]:
-    """Return where the common part has a key of the other side's own: forks did not always know what they inherit."""
+    """Return where the common part has a key of the other side's own: forks did not always know inherited ones."""
     keys = {entry.key for entry in own if entry.key is not None}
     if not keys:
         return []
     known = shared.known
     await known.catch_up(shared.storage, context)
-    rows = [known.under(name) for key in keys for name in (key, hash_sensitive_key(key))]
-    return [(row.version, row.version) for row in rows if row is not None and row.version <= common]
+    spans: list[Span] = []
+    for key in keys:
+        for name in (key, hash_sensitive_key(key)):
+            row = known.under(name)
+            if row is not None and row.version <= common:
+                spans.append((row.version, row.version))
+    return spans
 
 
 async def _read_touched_messages(
-    storage: StorageBackend,
-    context: str,
-    common: int,
-    spans: Sequence[tuple[int, int]],
-    own: Sequence[Entry],
+    storage: StorageBackend, context: str, common: int, spans: Sequence[Span], own: Sequence[Entry]
 ) -> list[Entry]:
     """Return the messages of the common part that the other side touched; all when it touched a tool group of it."""
-    opened = {entry.group for entry in own if any(isinstance(part, ToolCall) for part in entry.parts)}
-    late = any(entry.group is not None and entry.group not in opened for entry in own)
-    found: list[Entry] = []
+    touched: list[Entry] = []
     for first, last in diff.merge_nearby_spans(spans):
-        found += await storage.read(context, at=last, after=first - 1, kinds=(Kind.MESSAGE,))
-    inside = [one for one in found if any(first <= one.version <= last for first, last in spans)]
-    if late or any(one.group is not None for one in inside):
-        return await storage.read(context, at=common, kinds=(Kind.MESSAGE,)) if common else []
-    return inside
+        for message in await storage.read(context, at=last, after=first - 1, kinds=(Kind.MESSAGE,)):
+            if any(start <= message.version <= end for start, end in spans):
+                touched.append(message)
+    opened = {entry.group for entry in own if any(isinstance(part, ToolCall) for part in entry.parts)}
+    touches_group = any(message.group is not None for message in touched)
+    answers_group = any(entry.group is not None and entry.group not in opened for entry in own)
+    if not common or not (touches_group or answers_group):
+        return touched
+    return await storage.read(context, at=common, kinds=(Kind.MESSAGE,))
 
 
-async def _read_side_log(
+async def _read_log(
     storage: StorageBackend,
     context: str,
     runs: Sequence[tuple[str, int, int]],
     common: int,
-    both: Sequence[Entry],
-    replacing: Sequence[Entry] | None = None,
-    own: Sequence[Entry] | None = None,
+    entries: Sequence[Entry],
 ) -> Log:
-    """Return the log of one side; entries passed by the caller are not read again."""
     version = runs[-1][2] if runs else 0
-    if own is None:
-        own = await storage.read(context, at=version, after=common)
-    if replacing is None:
-        replacing = await _read_replacing_entries(storage, context, version)
     return Log(
         context,
         runs,
         common,
-        replacing=replacing,
-        entries=[*both, *own],
+        replacing=await storage.read(context, at=version, replacing=True),
+        entries=entries,
         facts=await storage.read(context, at=version, kinds=(Kind.FACT,)),
         retractions=await storage.read(context, at=version, kinds=(Kind.RETRACTION,)),
     )
 
 
-# ── telling ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── describing ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _describe_merge(
-    shared: SharedSession, side: Side, found: _Read, plan: Plan, strategy: MergeStrategy, *, dry_run: bool
+    shared: SharedSession, side: Side, sides: _Sides, plan: Plan, strategy: MergeStrategy, *, dry_run: bool
 ) -> Merged:
-    """Say what a plan does, each entry as it may leave."""
+    """Describe a plan, each entry as it may leave."""
     ours, theirs = shared.stage, side.shared.stage
-    comes = [(slot.entry.version, shown) for slot in plan.comes if (shown := slot.now) is not None]
-    comes += [(edit.shown.version, edit.shown) for edit in plan.edits if edit.slot.now is None]
-    comes += [(one.fact.version, one.fact) for one in plan.learned if not one.ended]
-    changed = [(now, edit.shown) for edit in plan.edits if (now := edit.slot.now) is not None]
-    changed += [(one.ended[0], one.fact) for one in plan.learned if one.ended]
-    gone = [slot.now or slot.entry for slot, _ in plan.retracted]
-    gone += [entry for one in plan.unlearned for entry in one.entries]
+    # Added entries, each with the version at which it is read.
+    added = [(slot.entry.version, slot.current) for slot in plan.added]
+    changed: list[tuple[Entry, Entry]] = []
+    for edit in plan.edits:
+        if edit.slot.current is None:
+            added.append((edit.content.version, edit.content))
+        else:
+            changed.append((edit.slot.current, edit.content))
+    for one in plan.added_facts:
+        if one.superseded:
+            changed.append((one.superseded[0], one.fact))
+        else:
+            added.append((one.fact.version, one.fact))
+    retracted = [slot.current or slot.entry for slot, _ in plan.retracted]
+    for removed in plan.removed_facts:
+        retracted += removed.facts
+    added.sort(key=lambda row: row[0])
+    retracted.sort(key=lambda entry: entry.version)
     return Merged(
-        ours=f"{shared.session_id} v{found.head.version}",
-        theirs=f"{side.shared.session_id} v{found.version}",
-        common=found.ours.common,
+        ours=f"{shared.session_id} v{sides.head.version}",
+        theirs=f"{side.shared.session_id} v{sides.other_version}",
+        common=sides.ours.common,
         strategy=strategy,
         dry_run=dry_run,
-        appended=tuple(theirs.entries([shown for _, shown in sorted(comes, key=lambda row: row[0])])),
-        changed=tuple([Change(before=ours.entry(one), after=theirs.entry(two)) for one, two in changed]),
-        retracted=tuple(ours.entries(sorted(gone, key=lambda entry: entry.version))),
-        conflicts=tuple([_redact_conflict(one, ours, theirs) for one in plan.conflicts]),
+        appended=tuple(theirs.entries([entry for _, entry in added if entry is not None])),
+        changed=tuple(Change(before=ours.entry(old), after=theirs.entry(new)) for old, new in changed),
+        retracted=tuple(ours.entries(retracted)),
+        conflicts=tuple(_redact_conflict(conflict, ours, theirs) for conflict in plan.conflicts),
         gone=plan.gone,
     )
 
@@ -269,78 +270,59 @@ def _redact_conflict(conflict: MergeConflict, ours: Stage, theirs: Stage) -> Mer
 
 
 async def _build_drafts(
-    shared: SharedSession, side: Side, found: _Read, plan: Plan, strategy: MergeStrategy
+    shared: SharedSession, side: Side, sides: _Sides, plan: Plan, strategy: MergeStrategy
 ) -> tuple[tuple[Draft, ...], Drafts]:
     """Return all drafts that a plan appends, and those of the plan itself; raise the error that a merge would raise."""
-    context, version = found.context.id, found.head.version
-    counts = found.context.counter == found.other.counter
+    context, version = sides.context.id, sides.head.version
+    same_counter = sides.context.counter == sides.other.counter
     terms = Terms(
         session=side.shared.session_id,
-        version=found.version,
+        version=sides.other_version,
         strategy=strategy,
         now=datetime.now(UTC),
-        cleaned=lambda draft: _clean_draft(shared, draft, counts=counts),
+        clean=partial(_clean_draft, shared, same_counter=same_counter),
     )
-    written = merge_drafts.build_merge_drafts(plan, found.ours, found.theirs, terms)
-    gone = frozenset(entry.id for entry in written.gone)
+    planned = merge_drafts.build_merge_drafts(plan, sides.ours, sides.theirs, terms)
+    record = merge_drafts.build_merge_record(plan, sides.ours, sides.theirs, terms)
+    replaced = frozenset(entry.id for entry in planned.replaced)
     drafts = await retirement.with_facts(
-        shared.storage, context, written.drafts, found.ours.cover, version, gone
+        shared.storage, context, planned.drafts, sides.ours.cover, version, replaced
     )
-    return (*drafts, merge_drafts.build_merge_record(plan, found.ours, found.theirs, terms)), written
-
-
-async def _append_drafts(
-    shared: SharedSession, writer: Writer, found: _Read, drafts: tuple[Draft, ...], written: Drafts
-) -> Delivered:
-    """Append as one operation; `Overtaken` when the log is at another version by now."""
-    context, version = found.context.id, found.head.version
-    delivered = await writer.post(
-        context,
-        AppendRequest(
-            drafts,
-            shared.config.episodes,
-            shared.config.retry,
-            at=version,
-            arrange=lambda tail: merge_drafts.assign_episodes(drafts, written.episodes, tail),
-            watch=shared.watch,
-            reflect=shared.reflects,
-        ),
-    )
-    assert delivered is not None
-    await _notify_followers(shared, writer, context, written.gone, delivered)
-    return delivered
+    return (*drafts, record), planned
 
 
 async def _notify_followers(
-    shared: SharedSession, writer: Writer, context: str, gone: Sequence[Entry], delivered: Delivered
+    shared: SharedSession, writer: Writer, context: str, replaced: Sequence[Entry], delivered: Delivered
 ) -> None:
     """Notify the followers of a log: the worker, the indexes, the profile of the namespace."""
     if delivered.asked:
         shared.work()
     if writer.note(context, delivered):
         await writer.index(context, delivered)
-    ids = frozenset(entry.id for entry in gone)
-    by = delivered.receipt.ids[delivered.start + len(delivered.drafts) - 1]
-    await retirement.propagate_to_profile(shared.storage, shared.namespace, retirement.Rewrite((), ids), by)
+    ids = frozenset(entry.id for entry in replaced)
+    record = delivered.receipt.ids[delivered.start + len(delivered.drafts) - 1]
+    await retirement.propagate_to_profile(
+        shared.storage, shared.namespace, retirement.Rewrite((), ids), record
+    )
 
 
-def _clean_draft(shared: SharedSession, draft: Draft, *, counts: bool) -> Draft:
+def _clean_draft(shared: SharedSession, draft: Draft, *, same_counter: bool) -> Draft:
     """Return a draft with its content redacted and counted by the rules of this side."""
-    made = draft
+    clean = draft
     if shared.config.privacy.redact_before_persist:
-        from acms.privacy.redact_entry import (
-            redact_for_embedding,
-            redact_for_storage,
-        )  # the rules come with it
+        clean = _redact_draft(shared, draft)
+    if same_counter and clean.content == draft.content:
+        return clean
+    return replace(clean, tokens=shared.counter.count(clean.content) + media_tokens(clean.parts))
 
-        mode = stored_mode(shared.config.privacy.mode, draft.privacy)
-        if draft.kind is Kind.MESSAGE:
-            text, parts, metadata, actor, key = redact_for_storage(
-                draft.content, draft.parts, draft.metadata, draft.actor, draft.key, mode
-            )
-            made = replace(draft, content=text, parts=parts, metadata=metadata, actor=actor, key=key)
-        else:
-            made = redact_for_embedding(draft, mode) or draft
-    if counts and made.content == draft.content:
-        return made
-    return replace(made, tokens=shared.counter.count(made.content) + media_tokens(made.parts))
+
+def _redact_draft(shared: SharedSession, draft: Draft) -> Draft:
+    from acms.privacy.redact_entry import redact_for_embedding, redact_for_storage  # they import the rules
+
+    mode = stored_mode(shared.config.privacy.mode, draft.privacy)
+    if draft.kind is not Kind.MESSAGE:
+        return redact_for_embedding(draft, mode) or draft
+    text, parts, metadata, actor, key = redact_for_storage(
+        draft.content, draft.parts, draft.metadata, draft.actor, draft.key, mode
+    )
+    return replace(draft, content=text, parts=parts, metadata=metadata, actor=actor, key=key)

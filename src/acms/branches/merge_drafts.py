@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 
-from acms.branches.three_way import Edit, Gone, Learned, Log, Plan, Slot
-from acms.log import facts as rules
+from acms.branches.three_way import AddedFact, Edit, Log, Plan, Slot
 from acms.log.encoding import to_microseconds
+from acms.log.facts import single_spans
 from acms.log.in_force import MERGED, SEEN, Cover
 from acms.log.merges import KEPT
 from acms.model import EMPTY, Draft, Entry, Json, Kind, Origin, Span
@@ -21,19 +21,19 @@ from acms.write.episodes import Tail
 
 _FIELDS = tuple(field.name for field in fields(Draft))
 REPLACED = "replaced"
-"""Reason of the retraction of what this side has said in a tool group that it takes over from the other one."""
+"""Reason of the retraction of messages of a tool group that this side takes over from the other one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What a merge is called in its record, and how drafts are counted and cleaned here."""
+    """The contents of the record of a merge, and how drafts are stored on this side."""
 
     session: str
     version: int
     strategy: str
     now: datetime
     #: Counts a draft as this side counts, and redacts content that must not be stored here.
-    cleaned: Callable[[Draft], Draft]
+    clean: Callable[[Draft], Draft]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +41,22 @@ class Drafts:
     """The drafts to append, in order, without the merge record and the changes to facts made from removed messages."""
 
     drafts: tuple[Draft, ...]
-    #: The messages of this side that are edited or go, with their edits.
-    gone: tuple[Entry, ...]
-    #: Ordinals of the other side's episodes among the messages that come, and why each has ended; None: it has not.
+    #: The messages of this side that are edited or retracted, with their edits.
+    replaced: tuple[Entry, ...]
+    #: Ordinals of the other side's episodes among the added messages, and why each has ended, or None if it is open.
     episodes: Mapping[int, str | None]
 
 
-def build_merge_drafts(done: Plan, ours: Log, theirs: Log, terms: Terms) -> Drafts:
+def build_merge_drafts(plan: Plan, ours: Log, theirs: Log, terms: Terms) -> Drafts:
     """Return the drafts that apply a plan to this side."""
-    return _Writing(done, ours, theirs, terms).written()
+    return _DraftBuilder(plan, ours, theirs, terms).build()
 
 
-def build_merge_record(done: Plan, ours: Log, theirs: Log, terms: Terms) -> Draft:
-    """Return the record of a merge: whom this side has seen by then, and how far."""
-    names = {*ours.seen, *theirs.seen}
-    seen = {name: max(ours.seen.get(name, 0), theirs.seen.get(name, 0)) for name in sorted(names)}
+def build_merge_record(plan: Plan, ours: Log, theirs: Log, terms: Terms) -> Draft:
+    """Return the record of a merge: which logs this side has seen by then, and up to which version."""
+    seen: dict[str, Json] = {}
+    for name in sorted({*ours.seen, *theirs.seen}):
+        seen[name] = max(ours.seen.get(name, 0), theirs.seen.get(name, 0))
     data: dict[str, Json] = {
         "reason": MERGED,
         "session": terms.session,
@@ -64,8 +65,8 @@ def build_merge_record(done: Plan, ours: Log, theirs: Log, terms: Terms) -> Draf
         "strategy": terms.strategy,
         SEEN: seen,
     }
-    if done.kept:
-        data[KEPT] = [entry.id for entry in done.kept]
+    if plan.kept:
+        data[KEPT] = [entry.id for entry in plan.kept]
     return _build_retraction((), (), data, terms.now)
 
 
@@ -82,194 +83,177 @@ def _build_retraction(
     )
 
 
-class _Writing:
-    """One plan being written down."""
+class _DraftBuilder:
+    """Builds the drafts of one plan."""
 
-    def __init__(self, done: Plan, ours: Log, theirs: Log, terms: Terms) -> None:
-        self._done = done
+    def __init__(self, plan: Plan, ours: Log, theirs: Log, terms: Terms) -> None:
+        self._plan = plan
         self._ours = ours
         self._theirs = theirs
         self._terms = terms
-        #: Keys taken by entries of this side and by incoming entries.
-        self._keys = {entry.key for entry in (*ours.entries, *ours.facts, *ours.by.values())} - {None}
+        #: Keys of this side's entries and of the drafts so far.
+        self._keys = {entry.key for entry in (*ours.entries, *ours.facts, *ours.replacing.values())} - {None}
 
-    def written(self) -> Drafts:
-        done = self._done
-        steps: list[tuple[int, Slot | Edit | Learned]] = [(one.entry.version, one) for one in done.comes]
-        steps += [(one.shown.version, one) for one in done.edits]
-        steps += [(one.fact.version, one) for one in done.learned]
-        steps.sort(key=lambda step: step[0])
-        found = [self._write(step) for _, step in steps]
-        found += self._retractions()
-        gone = [entry for edit in done.edits for entry in _entries_of_slot(edit.slot)]
-        gone += [entry for slot, _ in done.retracted for entry in _entries_of_slot(slot)]
-        return Drafts(tuple(found), tuple(gone), self._episodes())
+    def build(self) -> Drafts:
+        plan = self._plan
+        by_version = [(slot.entry.version, self._copy_message(slot)) for slot in plan.added]
+        by_version += [(edit.content.version, self._edit_message(edit)) for edit in plan.edits]
+        by_version += [(added.fact.version, self._copy_fact(added)) for added in plan.added_facts]
+        by_version.sort(key=lambda row: row[0])
+        drafts: list[Draft] = []
+        for _, draft in by_version:
+            draft = self._terms.clean(draft)
+            if draft.key in self._keys:
+                draft = replace(draft, key=None)
+            elif draft.key is not None:
+                self._keys.add(draft.key)
+            drafts.append(draft)
+        drafts += self._build_retractions()
+        replaced: list[Entry] = []
+        for slot in [edit.slot for edit in plan.edits] + [slot for slot, _ in plan.retracted]:
+            replaced += slot.entries
+        return Drafts(tuple(drafts), tuple(replaced), self._find_episodes())
 
-    def _write(self, step: Slot | Edit | Learned) -> Draft:
-        if isinstance(step, Slot):
-            made = self._coming(step)
-        elif isinstance(step, Edit):
-            made = self._edited(step)
-        else:
-            made = self._learned(step)
-        made = self._terms.cleaned(made)
-        if made.key in self._keys:
-            return replace(made, key=None)
-        self._keys.add(made.key)
-        return made
-
-    def _coming(self, slot: Slot) -> Draft:
-        entry, shown = slot.entry, slot.now
-        assert shown is not None
-        edited = () if shown is entry else (shown.id,)
+    def _copy_message(self, slot: Slot) -> Draft:
+        """Return a message of the other side at its own time, with the content of its active edit."""
+        entry, content = slot.entry, slot.current
+        assert content is not None
+        edits = () if content is entry else (content.id,)
         return replace(
-            _draft_from_entry(shown),
+            self._draft_from_entry(content),
             key=entry.key,
             created_at=entry.created_at,
             episode=entry.episode,
-            closes=None,
-            group=self._group(shown),
             replaces=(),
-            sources=(*edited, entry.id, *entry.sources),
+            sources=(*edits, entry.id, *entry.sources),
         )
 
-    def _edited(self, edit: Edit) -> Draft:
-        ours, shown = edit.slot, edit.shown
-        said = ours.entry
-        before = ours.now or said
-        spans = {(said.version, said.version), (before.version, before.version), *_replaced_spans(before)}
-        original = shown.sources[-1:] if self._theirs.origin(shown) != (shown.context, shown.version) else ()
+    def _edit_message(self, edit: Edit) -> Draft:
+        """Return an edit of a message of this side."""
+        entry, content = edit.slot.entry, edit.content
+        previous = edit.slot.current or entry
+        spans = {*single_spans((entry, previous)), *_replaced_spans(previous)}
+        is_copy = self._theirs.origin(content) != (content.context, content.version)
+        original = content.sources[-1:] if is_copy else ()
         return replace(
-            _draft_from_entry(shown),
+            self._draft_from_entry(content),
             key=None,
-            episode=said.episode,
-            closes=None,
-            group=self._group(shown),
+            episode=entry.episode,
             replaces=tuple(sorted(spans)),
-            sources=tuple(dict.fromkeys((said.id, shown.id, *original))),
-            data=EMPTY,  # no list of ours has said it
+            sources=tuple(dict.fromkeys((entry.id, content.id, *original))),
+            data=EMPTY,  # it is not from a list that a sync compared with this side
         )
 
-    def _group(self, shown: Entry) -> str | None:
-        """Return the tool group on this side for an entry of the other side; an edit may have changed it."""
-        return None if shown.group is None else self._done.groups.get(shown.group, shown.group)
-
-    def _learned(self, step: Learned) -> Draft:
-        fact, ours = step.fact, self._ours
-        place = self._theirs.origin(fact)
-        again = [one for one in ours.facts if ours.undone(one) and ours.origin(one) == place]
-        said = [id for id in fact.sources if not id.startswith("f_")]
+    def _copy_fact(self, added: AddedFact) -> Draft:
+        fact, ours = added.fact, self._ours
+        origin = self._theirs.origin(fact)
+        undone = [one for one in ours.facts if ours.is_undone(one) and ours.origin(one) == origin]
+        messages = [id for id in fact.sources if not id.startswith("f_")]
         originals = [id for id in fact.sources if id.startswith("f_")]
         return replace(
-            _draft_from_entry(fact),
+            self._draft_from_entry(fact),
             key=None,
-            replaces=rules.single_spans([*step.ended, *again]),
-            sources=(*said, fact.id, *originals),
-            data=self._named(fact.data),
+            replaces=single_spans([*added.superseded, *undone]),
+            sources=(*messages, fact.id, *originals),
+            data=self._translate_data(fact.data),
         )
 
-    def _named(self, data: Mapping[str, Json]) -> Mapping[str, Json]:
-        """Return the data of a fact or a retraction, the messages it demotes by what they are called here."""
+    def _draft_from_entry(self, entry: Entry) -> Draft:
+        """Return an entry of the other side as a draft, a message in its tool group on this side."""
+        draft = Draft(**{name: getattr(entry, name) for name in _FIELDS})
+        if entry.kind is not Kind.MESSAGE:
+            return draft
+        group = entry.group
+        if group is not None:
+            group = self._plan.groups.get(group, group)
+        return replace(draft, closes=None, group=group)
+
+    def _translate_data(self, data: Mapping[str, Json]) -> Mapping[str, Json]:
+        """Return the data of a fact or a retraction with the ids that demoted messages have on this side."""
         if "demotes" not in data:
             return data
-        return {**data, "demotes": [[self._done.ids.get(id, id), good] for id, good in data["demotes"]]}
+        return {**data, "demotes": [[self._plan.ids.get(id, id), good] for id, good in data["demotes"]]}
 
-    def _retractions(self) -> list[Draft]:
-        """Return what puts messages and facts out of force: one entry for each of the other side, one of our own."""
-        found: dict[str, tuple[Entry | None, list[Span]]] = {}
-        for slot, by in self._done.retracted:
-            _, spans = found.setdefault(by.id if by else "", (by, []))
-            spans += [
-                span
-                for entry in _entries_of_slot(slot)
-                for span in (_span_of_entry(entry), *_replaced_spans(entry))
-            ]
-        for gone in self._done.unlearned:
-            _, spans = found.setdefault(gone.by.id if gone.by else "", (gone.by, []))
-            spans += self._ended(gone)
+    def _build_retractions(self) -> list[Draft]:
+        """Return one retraction for each reason: a retraction of the other side, or none for replaced tool groups."""
+        reasons: dict[str, Entry | None] = {}
+        spans: dict[str, set[Span]] = {}
+        replaced_ids: set[str] = set()
+        for slot, reason in self._plan.retracted:
+            id = reason.id if reason else ""
+            reasons[id] = reason
+            for entry in slot.entries:
+                spans.setdefault(id, set()).update((*single_spans([entry]), *_replaced_spans(entry)))
+                if reason is None:
+                    replaced_ids.add(entry.id)
+        facts = [fact for fact in self._ours.facts if fact.kind is Kind.FACT]
+        cover = Cover(self._ours.replacing.values())
+        for removed in self._plan.removed_facts:
+            id = removed.reason.id if removed.reason else ""
+            reasons.setdefault(id, removed.reason)
+            chain = retirement.spans_with_predecessors(removed.facts, facts, cover)
+            spans.setdefault(id, set()).update(chain)
         drafts: list[Draft] = []
-        for by, spans in found.values():
-            replaces = tuple(sorted(set(spans)))
-            if by is None:
-                ids = sorted(
-                    {
-                        entry.id
-                        for slot, one in self._done.retracted
-                        if one is None
-                        for entry in _entries_of_slot(slot)
-                    }
-                )
-                drafts.append(_build_retraction(replaces, ids, {"reason": REPLACED}, self._terms.now))
-            else:
-                first = by.data.get(MERGED, by.id)
-                data = {**self._named(by.data), MERGED: first}
-                drafts.append(_build_retraction(replaces, (*by.sources, by.id), data, by.created_at))
+        for id, reason in reasons.items():
+            sources: Sequence[str] = sorted(replaced_ids)
+            data: Mapping[str, Json] = {"reason": REPLACED}
+            now = self._terms.now
+            if reason is not None:
+                sources = (*reason.sources, reason.id)
+                data = {**self._translate_data(reason.data), MERGED: reason.data.get(MERGED, reason.id)}
+                now = reason.created_at
+            drafts.append(_build_retraction(sorted(spans[id]), sources, data, now))
         return drafts
 
-    def _ended(self, gone: Gone) -> Sequence[Span]:
-        made = [one for one in self._ours.facts if one.kind is Kind.FACT]
-        return retirement.spans_with_predecessors(gone.entries, made, Cover(self._ours.by.values()))
-
-    def _episodes(self) -> dict[int, str | None]:
-        """Return the episodes of the messages that come, in order, with why each ended."""
-        found = dict.fromkeys(sorted({slot.entry.episode for slot in self._done.comes}), None)
-        ended: dict[int, str | None] = {**found}
+    def _find_episodes(self) -> dict[int, str | None]:
+        """Return the episodes of the added messages, in order, with why each ended."""
+        episodes: dict[int, str | None] = dict.fromkeys(
+            sorted(slot.entry.episode for slot in self._plan.added)
+        )
         for entry in self._theirs.entries:
-            if entry.episode not in ended or entry.version <= self._theirs.common:
+            if entry.episode not in episodes or entry.version <= self._theirs.common:
                 continue
             if entry.kind is Kind.EPISODE:
-                ended[entry.episode] = str(entry.data.get("reason", "manual"))
+                episodes[entry.episode] = str(entry.data.get("reason", "manual"))
             elif entry.closes is not None and not entry.replaces:
-                ended[entry.episode] = entry.closes
-        return ended
-
-
-def _draft_from_entry(entry: Entry) -> Draft:
-    return Draft(**{name: getattr(entry, name) for name in _FIELDS})
-
-
-def _span_of_entry(entry: Entry) -> Span:
-    return entry.version, entry.version
+                episodes[entry.episode] = entry.closes
+        return episodes
 
 
 def _replaced_spans(entry: Entry) -> tuple[Span, ...]:
-    """Return what an edit is read in the place of."""
+    """Return the positions that an edit takes."""
     return entry.replaces if entry.kind is Kind.MESSAGE else ()
-
-
-def _entries_of_slot(slot: Slot) -> tuple[Entry, ...]:
-    """Return a message and its edit in force."""
-    return (slot.entry,) if slot.now is None or slot.now is slot.entry else (slot.entry, slot.now)
 
 
 # ── where it comes in the log ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def assign_episodes(
-    found: Sequence[Draft], episodes: Mapping[int, str | None], tail: Tail
+    drafts: Sequence[Draft], episodes: Mapping[int, str | None], tail: Tail
 ) -> tuple[tuple[Draft, ...], Tail]:
-    """Put drafts in their places behind the end of a log; return them and the end behind them.
+    """Place drafts after the end of a log; return them and the new end.
 
-    The first episode that comes goes on in the one that is open, else it begins a new one; every other is new. It ends
-    with its last message that comes.
+    The first added episode continues the one that is open, else it begins a new one; every other is new. It ends with
+    its last added message.
     """
-    comes = [place for place, draft in enumerate(found) if draft.kind is Kind.MESSAGE and not draft.replaces]
-    if not comes:
-        return tuple(found), tail
-    first = tail.episode if tail.episode and tail.closed is None else tail.episode + 1
-    ordinals = {episode: first + place for place, episode in enumerate(episodes)}
-    last = {found[place].episode: place for place in comes}
-    drafts = list(found)
-    for place in comes:
-        draft = found[place]
-        closes = episodes[draft.episode] if last[draft.episode] == place else None
-        drafts[place] = replace(draft, episode=ordinals[draft.episode], closes=closes)
-    newest = drafts[comes[-1]]
-    turns = sum(1 for place in comes if drafts[place].episode == newest.episode)
-    return tuple(drafts), replace(
-        tail,
-        episode=newest.episode,
-        turns=turns + (tail.turns if newest.episode == tail.episode else 0),
-        last=max(tail.last, *(to_microseconds(drafts[place].created_at) for place in comes)),
-        closed=newest.closes,
-    )
+    placed = list(drafts)
+    added = [index for index, draft in enumerate(drafts) if draft.kind is Kind.MESSAGE and not draft.replaces]
+    if not added:
+        return tuple(drafts), tail
+    continues = bool(tail.episode) and tail.closed is None
+    first = tail.episode if continues else tail.episode + 1
+    ordinals = {episode: first + number for number, episode in enumerate(episodes)}
+    last_of_episode = {drafts[index].episode: index for index in added}
+    last_time = tail.last
+    for index in added:
+        draft = drafts[index]
+        is_last = last_of_episode[draft.episode] == index
+        closes = episodes[draft.episode] if is_last else None
+        placed[index] = replace(draft, episode=ordinals[draft.episode], closes=closes)
+        last_time = max(last_time, to_microseconds(draft.created_at))
+    newest = placed[added[-1]]
+    turns = sum(placed[index].episode == newest.episode for index in added)
+    if newest.episode == tail.episode:
+        turns += tail.turns
+    end = replace(tail, episode=newest.episode, turns=turns, last=last_time, closed=newest.closes)
+    return tuple(placed), end

@@ -1,7 +1,7 @@
 """Restoring exported logs: every line is checked before the first one is stored.
 
 A restore is verbatim: hashes cover roles and origins, so a log comes back as it was or not at all. The hashes of a file
-say that it is whole, not who wrote it; who may restore is decided by the door (decision 0097).
+say that it is whole, not who wrote it; who may restore is decided by the caller (decision 0097).
 """
 
 from __future__ import annotations
@@ -9,19 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TypeVar, cast
 
 from acms.branches import limits
 from acms.branches.export import PAGE, Counters
-from acms.errors import (
-    ConflictError,
-    CorruptRecordError,
-    SessionNotFoundError,
-    TooLargeError,
-    ValidationError,
-)
+from acms.branches.forks import find_context
+from acms.errors import ConflictError, CorruptRecordError, TooLargeError, ValidationError
 from acms.log import encoding, trust
 from acms.log.encoding import context_from_json, entry_from_json
 from acms.log.exported import validate_context, validate_entry
@@ -34,11 +30,11 @@ __all__ = ["check_exports", "restore", "split_exports", "write_export"]
 T = TypeVar("T")
 Lines = Iterator[tuple[int, str]]
 """Lines that are not blank, each with its number."""
+Batch = list[tuple[int, Entry]]
+"""The entries of one append, each with the number of its line."""
 
 _HEADER = '{"acms":'
 """How the first line of an export begins."""
-_TURN = 64
-"""Lines that are checked before other tasks have their turn."""
 
 
 async def restore(
@@ -66,8 +62,7 @@ async def _make_rereadable(
 ) -> AsyncGenerator[Callable[[], Lines]]:
     """Make lines readable twice: a file as it is, others from a temporary file."""
     if isinstance(lines, Path):
-        file = lines
-        yield lambda: _read_file_lines(file, name)
+        yield partial(_read_file_lines, lines, name)
         return
     async with limits.spool_lines(_number_lines(lines, name), name) as spool:
         yield spool.lines
@@ -124,29 +119,24 @@ async def check_exports(
     for lines in exports:
         reader = _Reader(lines, name)
         context = reader.context
-        before = await _check_parent(storage, context, known, reader.header)
+        chain = await _check_parent(storage, context, known, reader.header)
         if context.id in known:
             raise CorruptRecordError(f"{reader.header}: {context.id} is in this file twice")
         known[context.id] = context
         version = context.fork or 0
-        for read, batch in enumerate(reader.batches(), 1):
-            _check_batch(batch, before, version, name)
-            for number, entry in batch if not instructions else ():
-                if trust.is_instruction(entry):
-                    raise ValidationError(
-                        "is a system or developer message, which would instruct the model",
-                        field=f"{name}:{number}",
-                        options=("pass trust=true if you know who wrote this export",),
-                    )
-            before, version = batch[-1][1].chain, batch[-1][1].version
-            if read % _TURN == 0:
+        for count, batch in enumerate(reader.batches(), 1):
+            _check_batch(batch, chain, version, name)
+            if not instructions:
+                _refuse_instructions(batch, name)
+            chain, version = batch[-1][1].chain, batch[-1][1].version
+            if count % 64 == 0:  # a few milliseconds of work: let other tasks run
                 await asyncio.sleep(0)
         reader.check_end()
     return list(known.values())
 
 
 async def _check_parent(
-    storage: StorageBackend, context: Context, known: dict[str, Context], where: str
+    storage: StorageBackend, context: Context, known: dict[str, Context], header: str
 ) -> bytes | None:
     """Check that a fork belongs to its parent; return the chain value that its own entries follow.
 
@@ -154,36 +144,39 @@ async def _check_parent(
     """
     if context.parent is None:
         return encoding.genesis_hash(context.id)
-    parent = known.get(context.parent) or await _find_context(storage, context.parent)
+    parent = known.get(context.parent) or await find_context(storage, context.parent)
     if parent is None:
         raise ConflictError(
-            f"{where}: the parent {context.parent} is not here", options=("restore it first",)
+            f"{header}: the parent {context.parent} is not here", options=("restore it first",)
         )
     fork = context.fork or 0
-    same = (context.root, context.namespace) == (parent.root, parent.namespace)
-    if not same or context.lineage != append_rules.lineage_of_fork(parent.id, parent.lineage, fork):
-        raise CorruptRecordError(f"{where}: {context.id} is no fork of {parent.id} as it is here")
+    inherited = (parent.root, parent.namespace, append_rules.lineage_of_fork(parent.id, parent.lineage, fork))
+    if (context.root, context.namespace, context.lineage) != inherited:
+        raise CorruptRecordError(f"{header}: {context.id} is no fork of {parent.id} as it is here")
     if parent.id in known or not fork:
         return None
     newest = await storage.read(parent.id, at=fork, newest=1, deleted=True)
     return newest[0].chain if newest else None
 
 
-async def _find_context(storage: StorageBackend, id: str) -> Context | None:
-    try:
-        return await storage.context(id)
-    except SessionNotFoundError:
-        return None
-
-
-def _check_batch(batch: list[tuple[int, Entry]], chain: bytes | None, version: int, name: str) -> None:
+def _check_batch(batch: Batch, chain: bytes | None, version: int, name: str) -> None:
     """Compute the hashes of one append; `chain` is the value before it, or None when it is not known."""
     entries = [entry for _, entry in batch]
-    numbers = {entry.version: number for number, entry in batch}
+    line_of = {entry.version: number for number, entry in batch}
     for wrong, what in encoding.verify_chain(entries, head=chain or b"", version=version):
         if chain is not None or "chain" not in what:
-            number = numbers.get(wrong, batch[0][0])
-            raise CorruptRecordError(f"line {number} of the {name}, version {wrong}: {what}")
+            line = line_of.get(wrong, batch[0][0])
+            raise CorruptRecordError(f"line {line} of the {name}, version {wrong}: {what}")
+
+
+def _refuse_instructions(batch: Batch, name: str) -> None:
+    for number, entry in batch:
+        if trust.is_instruction(entry):
+            raise ValidationError(
+                "is a system or developer message, which would instruct the model",
+                field=f"{name}:{number}",
+                options=("pass trust=true if you know who wrote this export",),
+            )
 
 
 # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -197,7 +190,6 @@ async def write_export(
     context = reader.context
     await storage.restore(context, reader.entries())
     reader.check_end()
-    reader.tell_end()
     return await storage.context(context.id, namespace=context.namespace)
 
 
@@ -214,13 +206,16 @@ class _Reader:
         number, line = next(lines, (0, ""))
         if not line:
             raise CorruptRecordError(f"the {name} is empty")
-        #: Where the header stands, for errors.
+        #: The position of the header, for errors.
         self.header = f"line {number} of the {name}"
-        self.context, (self._end, self._total) = self._read(number, line, _read_header)
-        self._admit(number, lambda: validate_context(self.context))
+        #: The last version and chain value of the log, if the header says them.
+        self.context, self._end = self._parse(number, line, _parse_header)
+        with limits.locate_errors(f"{self._name}:{number}"):
+            validate_context(self.context)
         self._start = self.context.fork or 0
         self._counters = Counters() if self.context.parent is None else None
-        self._found: tuple[int, bytes] = (self._start, b"")
+        #: The last version and chain value so far.
+        self._last: tuple[int, bytes] = (self._start, b"")
 
     async def entries(self) -> AsyncIterator[Entry]:
         """Yield the entries, whole appends only."""
@@ -228,13 +223,14 @@ class _Reader:
             for _, entry in batch:
                 yield entry
 
-    def batches(self) -> Iterator[list[tuple[int, Entry]]]:
-        """Yield one append at a time: half of one could not be checked, nor gone on with."""
-        batch: list[tuple[int, Entry]] = []
+    def batches(self) -> Iterator[Batch]:
+        """Yield one append at a time: half of one could neither be checked nor continued."""
+        batch: Batch = []
         size = 0
         for number, line in self._lines:
-            entry = self._read(number, line, entry_from_json)
-            self._admit(number, lambda entry=entry: validate_entry(entry))
+            entry = self._parse(number, line, entry_from_json)
+            with limits.locate_errors(f"{self._name}:{number}"):
+                validate_entry(entry)
             self._count(number, entry)
             if batch and entry.batch != batch[0][1].batch:
                 yield batch
@@ -244,59 +240,50 @@ class _Reader:
             if len(batch) > limits.RECORDS or size > limits.IMPORT_BYTES:
                 where = f"{self._name}:{number}"
                 raise TooLargeError("is of an append that is too long to be held in memory", field=where)
-            self._found = (entry.version, entry.chain)
-            if self._progress is not None and number % PAGE == 0:
-                done = entry.version - self._start
-                self._progress(done, max(self._total - self._start, done))
-        if batch and (self._end is None or self._found == (self._total, self._end)):
+            self._last = (entry.version, entry.chain)
+            if number % PAGE == 0:
+                self._report()
+        if batch and self._end in (None, self._last):
             yield batch
 
     def check_end(self) -> None:
-        """Raise `CorruptRecordError` when entries are missing at the end."""
-        if self._end is not None and self._total > self._start and self._found != (self._total, self._end):
+        """Raise `CorruptRecordError` when entries are missing at the end, else report that all are read."""
+        if self._end is not None and self._end[0] > self._start and self._last != self._end:
             raise CorruptRecordError(
-                f"the {self._name} ends at version {self._found[0]} of {self._total}",
+                f"the {self._name} ends at version {self._last[0]} of {self._end[0]}",
                 options=("export again, and restore that file",),
             )
+        self._end = None
+        self._report()
 
-    def tell_end(self) -> None:
-        """Report that every entry was written."""
+    def _report(self) -> None:
         if self._progress is not None:
-            done = self._found[0] - self._start
-            self._progress(done, done)
+            done = self._last[0] - self._start
+            total = done if self._end is None else self._end[0] - self._start
+            self._progress(done, max(total, done))
 
     def _count(self, number: int, entry: Entry) -> None:
+        where = f"line {number} of the {self._name}"
         if entry.context != self.context.id:
-            raise CorruptRecordError(
-                f"line {number} of the {self._name}: version {entry.version} does not belong to {self.context.id}"
-            )
+            raise CorruptRecordError(f"{where}: version {entry.version} does not belong to {self.context.id}")
         if self._counters is None:
             self._counters = Counters.before(entry)
         for what in self._counters.add(entry):
-            raise CorruptRecordError(f"line {number} of the {self._name}, version {entry.version}: {what}")
+            raise CorruptRecordError(f"{where}, version {entry.version}: {what}")
 
-    def _admit(self, number: int, validate: Callable[[], None]) -> None:
-        """Say of what the API would refuse in which line it stands."""
-        try:
-            validate()
-        except ValidationError as error:
-            raise ValidationError(
-                str(error), field=f"{self._name}:{number}", options=error.options
-            ) from error
-
-    def _read(self, number: int, line: str, read: Callable[[dict[str, Json]], T]) -> T:
-        """Read what a line describes; `CorruptRecordError` names the line."""
+    def _parse(self, number: int, line: str, parse: Callable[[dict[str, Json]], T]) -> T:
+        """Parse the object of a line; `CorruptRecordError` names the line."""
         where = f"line {number} of the {self._name}"
         try:
-            written = limits.parse_json(line, f"{self._name}:{number}", parse_constant=_refuse_constant)
+            value = limits.parse_json(line, f"{self._name}:{number}", parse_constant=_refuse_constant)
         except ValueError as error:
             raise CorruptRecordError(f"{where} is not JSON: {error}") from error
-        if not isinstance(written, dict):
+        if not isinstance(value, dict):
             raise CorruptRecordError(f"{where} is not a JSON object")
-        if "\\u" in line and not all(map(_is_storable_text, _iter_texts(written))):
+        if "\\u" in line and not all(map(_is_storable_text, _iter_texts(value))):
             raise CorruptRecordError(f"{where} holds a NUL character or half a character")
         try:
-            return read(cast("dict[str, Json]", written))
+            return parse(cast("dict[str, Json]", value))
         except CorruptRecordError as error:
             raise CorruptRecordError(f"{where}: {error}") from error
 
@@ -306,29 +293,29 @@ def _refuse_constant(name: str) -> Json:
 
 
 def _is_storable_text(text: str) -> bool:
-    return "\0" not in text and not any("\ud800" <= one <= "\udfff" for one in text)
+    return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def _iter_texts(written: Json) -> Iterator[str]:
+def _iter_texts(value: Json) -> Iterator[str]:
     """Yield every text and name, without recursion: the JSON may be deeply nested."""
-    waiting: list[Json] = [written]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, str):
-            yield value
-        elif isinstance(value, dict):
-            waiting += [*value, *cast("dict[str, Json]", value).values()]
-        elif isinstance(value, list):
-            waiting += value
+    pending: list[Json] = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, dict):
+            pending += [*item, *cast("dict[str, Json]", item).values()]
+        elif isinstance(item, list):
+            pending += item
 
 
-def _read_header(written: dict[str, Json]) -> tuple[Context, tuple[bytes | None, int]]:
-    """Read the first line: the context, and the chain value and version that its log ends with, where it says so."""
-    context = context_from_json(written)
-    end = written.get("end")
+def _parse_header(value: dict[str, Json]) -> tuple[Context, tuple[int, bytes] | None]:
+    """Parse the first line: the context, and the version and chain value that its log ends with, if it says so."""
+    context = context_from_json(value)
+    end = value.get("end")
     if end is None:
-        return context, (None, 0)
+        return context, None
     try:
-        return context, (bytes.fromhex(end["chain"]), int(end["version"]))
+        return context, (int(end["version"]), bytes.fromhex(end["chain"]))
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise CorruptRecordError(f"this is not an exported context: {error}") from error

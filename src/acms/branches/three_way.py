@@ -2,15 +2,15 @@
 
 Each side is compared with its state as the other one last saw it; for a fork that was never merged, the fork point.
 An entry is the same on both sides if it was first written at the same position. A message is identified by its *slot*:
-the content shown at its position. Decisions are made per *unit*: one message, or one tool group; for facts, an address
-that holds one value, else one fact. Pure; `merge_drafts` turns a plan into log entries.
+the position at which it was first written. Messages are decided one by one, or by tool group; facts by their address
+if it holds one value, else one by one. Pure; `merge_drafts` turns a plan into log entries.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from acms.log import trust
 from acms.log.encoding import parse_entry_id
@@ -19,40 +19,46 @@ from acms.log.in_force import Cover, anchor_version
 from acms.log.merges import KEPT, MergeConflict, Merges, MergeStrategy, Origin, Vector, vector_covers
 from acms.model import Entry, Kind, Span, State
 
-Shown: TypeAlias = Entry | None
-"""The active entry of a slot, or None if it has none."""
-
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """The place of one message in one log."""
+    """The position of one message in one log."""
 
-    #: As it was said first in this log.
+    #: As it was first written in this log.
     entry: Entry
     #: The entry active there now, and the one that the other side last saw there.
-    now: Shown
-    before: Shown
-    #: Whether this log has settled a conflict by leaving it as it is, which the other side does not know.
-    kept: bool = False
+    current: Entry | None
+    base: Entry | None
+    #: Whether this log has resolved a conflict by leaving it as it is, which the other side does not know.
+    is_kept: bool = False
 
     @property
     def changed(self) -> bool:
-        """Whether something else is read there than the other side knows."""
-        return self.kept or message_comparison_key(self.now) != message_comparison_key(self.before)
+        """Whether its content is not the one that the other side knows."""
+        return self.is_kept or message_comparison_key(self.current) != message_comparison_key(self.base)
 
     @property
     def moved(self) -> bool:
-        """Whether it has come into force or out of it since."""
-        return (self.now is None) != (self.before is None)
+        """Whether it has become active or inactive since."""
+        return (self.current is None) != (self.base is None)
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """The message and its active edit."""
+        if self.current is None or self.current is self.entry:
+            return (self.entry,)
+        return (self.entry, self.current)
 
 
-def message_comparison_key(entry: Shown) -> Hashable:
-    """Return what an entry says, the same for two that say the same."""
+def message_comparison_key(entry: Entry | None) -> Hashable:
+    """Return the content of a message, equal for two messages that say the same."""
     return None if entry is None else (entry.role, entry.content, entry.parts)
 
 
-def fact_comparison_key(entry: Entry) -> Hashable:
-    """Return what a fact says is so, the same for two that say the same."""
+def fact_comparison_key(entry: Entry | None) -> Hashable:
+    """Return the content of a fact, equal for two facts that say the same."""
+    if entry is None:
+        return None
     data = entry.data
     value = data.get("value") or entry.content
     return value, data.get("negative") is True, data.get("valid_from"), data.get("valid_to")
@@ -76,73 +82,86 @@ class Log:
         self.context = context
         self.common = common
         self.entries = entries
-        self.facts = facts
-        self.by = {entry.version: entry for entry in replacing}
+        self.replacing = {entry.version: entry for entry in replacing}
         self.cover = Cover(replacing, searchable=True)
         self.merges = Merges(retractions, self.cover)
         #: The versions of every context that this side has seen.
         self.seen: Vector = self.merges.vector(runs)
-        self.before = self.cover
-        self.slots: dict[Origin, Slot] = {}
-        self.known: Vector = {}
-        self._kept: set[Origin | None] = set()
+        self.facts = facts
+        self.current_facts = FactHistory(facts, self.cover)
 
-    def face(self, known: Vector) -> None:
-        """Look at it as the other side does, whose version vector this is."""
-        self.known = known
-        before = [
-            one for one in self.by.values() if vector_covers(known, self.origin(one)) and not self.undone(one)
-        ]
-        self.before = self.cover if len(before) == len(self.by) else Cover(before, searchable=True)
-        new = [one for one in self.merges.standing if not vector_covers(known, self.origin(one))]
-        self._kept = {parse_entry_id(id) for one in new for id in one.data.get(KEPT, ())}
+    def compare(self, known: Vector) -> None:
+        """Compare it with its state as the other side last saw it, which has seen these versions."""
+        self._known = known
+        known_replacing = self._select_known(self.replacing.values())
+        self._base_cover = self.cover
+        if len(known_replacing) < len(self.replacing):
+            self._base_cover = Cover(known_replacing, searchable=True)
+        #: The facts as the other side last saw them.
+        self.base_facts = FactHistory(self._select_known(self.facts), self._base_cover)
+        kept_here: set[Origin | None] = set()
+        for record in self.merges.standing:
+            if not vector_covers(known, self.origin(record)):
+                kept_here.update(map(parse_entry_id, record.data.get(KEPT, ())))
+        self.slots: dict[Origin, Slot] = {}
         for entry in self.entries:
             if entry.kind is Kind.MESSAGE and not entry.replaces:
-                self.slots[self.origin(entry)] = self._slot(entry)
+                self.slots[self.origin(entry)] = self._build_slot(entry, kept_here)
 
-    def origin(self, entry: Entry) -> Origin:
-        """Return where an entry was written first."""
-        return self.merges.origin(entry)
+    def _select_known(self, entries: Iterable[Entry]) -> list[Entry]:
+        """Return the entries that the other side has seen, without those of a merge that was undone."""
+        return [
+            entry
+            for entry in entries
+            if vector_covers(self._known, self.origin(entry)) and not self.is_undone(entry)
+        ]
 
-    def undone(self, entry: Entry) -> bool:
-        """Whether an entry of its own came with a merge that was undone, so that it does not count."""
-        return entry.version > self.common and self.merges.took_back(entry)
+    def _build_slot(self, entry: Entry, kept_here: set[Origin | None]) -> Slot:
+        base = None
+        if vector_covers(self._known, self.origin(entry)):
+            base = self._find_active(entry, self._base_cover)
+        current = self._find_active(entry, self.cover)
+        return Slot(entry, current, base, (entry.context, entry.version) in kept_here)
 
-    def void(self, slot: Slot) -> bool:
-        """Whether a slot is nothing but the trace of a merge that was undone."""
-        return slot.now is None and slot.before is None and self.undone(slot.entry)
-
-    def reason(self, entry: Entry) -> Entry | None:
-        """Return the retraction that put an entry out of force; None when that was none."""
-        found = self.by.get(self.cover.by(entry.version) or 0)
-        return found if found is not None and found.kind is Kind.RETRACTION else None
-
-    def _slot(self, entry: Entry) -> Slot:
-        known = vector_covers(self.known, self.origin(entry))
-        plain = not self.undone(entry)
-        before = self._visible(entry, self.before, plain) if known else None
-        kept = (entry.context, entry.version) in self._kept
-        return Slot(entry, self._visible(entry, self.cover, plain), before, kept)
-
-    def _visible(self, entry: Entry, cover: Cover, plain: bool) -> Shown:
+    def _find_active(self, entry: Entry, cover: Cover) -> Entry | None:
+        """Return the message that is active at the position of an entry, or None."""
         by = cover.by(entry.version)
-        found = (entry if plain else None) if by is None else self.by.get(by)
+        if by is not None:
+            found = self.replacing.get(by)
+        elif self.is_undone(entry):
+            found = None
+        else:
+            found = entry
         if found is None or found.kind is not Kind.MESSAGE or found.state is not State.LIVE:
             return None
         return found
 
+    def origin(self, entry: Entry) -> Origin:
+        """Return where an entry was first written."""
+        return self.merges.origin(entry)
 
-def find_touched_spans(log: Iterable[Entry], common: int) -> list[Span]:
-    """Return the versions up to the common one that a side's own entries put out of force or brought back."""
-    replacing = {entry.version: entry for entry in log}
-    waiting = [span for entry in replacing.values() if entry.version > common for span in entry.replaces]
+    def is_undone(self, entry: Entry) -> bool:
+        """Return whether an entry of this side came with a merge that was undone, so that it does not count."""
+        return entry.version > self.common and self.merges.took_back(entry)
+
+    def find_retraction(self, entry: Entry) -> Entry | None:
+        """Return the retraction that made an entry inactive, or None if there is none."""
+        found = self.replacing.get(self.cover.by(entry.version) or 0)
+        return found if found is not None and found.kind is Kind.RETRACTION else None
+
+
+def find_touched_spans(replacing: Sequence[Entry], common: int) -> list[Span]:
+    """Return the versions up to the common one that a side's own entries made inactive or active again."""
+    pending = [span for entry in replacing if entry.version > common for span in entry.replaces]
     found: set[Span] = set()
-    while waiting:
-        first, last = waiting.pop()
-        if (first, last) not in found:
-            found.add((first, last))
-            inside = [one for one in replacing if first <= one <= last]
-            waiting += [span for version in inside for span in replacing[version].replaces]
+    while pending:
+        span = pending.pop()
+        if span in found:
+            continue
+        found.add(span)
+        for entry in replacing:
+            if span[0] <= entry.version <= span[1]:
+                pending += entry.replaces
     return sorted((first, min(last, common)) for first, last in found if first <= common)
 
 
@@ -150,50 +169,53 @@ def find_touched_spans(log: Iterable[Entry], common: int) -> list[Span]:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class _Pair:
     """One message on both sides."""
 
     theirs: Slot | None
     ours: Slot | None
     #: Whether this side has seen it; without a slot of its own it has left it out.
     known: bool
-    #: Whether nothing but the caller's key says that both are the same.
+    #: Whether only the caller's key says that both are the same.
     by_key: bool = False
-    #: Whether the other side had said the same under the same key, as forks did that did not know inherited ones.
-    again: bool = False
+    #: Whether the other side had the same content under the same key, as forks did that did not know inherited ones.
+    repeated: bool = False
 
     @property
-    def came(self) -> Shown:
+    def theirs_current(self) -> Entry | None:
         """The entry that the other side has active."""
-        return None if self.theirs is None else self.theirs.now
+        return None if self.theirs is None else self.theirs.current
 
     @property
-    def stands(self) -> Shown:
+    def ours_current(self) -> Entry | None:
         """The entry that this side has active."""
-        return None if self.ours is None else self.ours.now
+        return None if self.ours is None else self.ours.current
 
     @property
-    def changed(self) -> bool:
-        """Whether the other side changed it, and this side does not read the same."""
+    def same_content(self) -> bool:
+        """Whether both sides have the same content."""
+        return message_comparison_key(self.theirs_current) == message_comparison_key(self.ours_current)
+
+    @property
+    def changed_there(self) -> bool:
+        """Whether the other side changed it, and this side has another content."""
         if self.theirs is None:  # left out there, although it was seen
-            return self.ours is not None and None not in (self.ours.now, self.ours.before)
-        return self.theirs.changed and message_comparison_key(self.came) != message_comparison_key(
-            self.stands
-        )
+            return self.ours is not None and None not in (self.ours.current, self.ours.base)
+        return self.theirs.changed and not self.same_content
 
     @property
-    def here(self) -> bool:
-        """Whether this side changed it as well."""
+    def changed_here(self) -> bool:
+        """Whether this side changed it."""
         if self.ours is None:
-            return self.known and self.theirs is not None and self.theirs.before is not None
+            return self.known and self.theirs is not None and self.theirs.base is not None
         return self.ours.changed
 
     @property
-    def group(self) -> str | None:
-        """The tool group it belongs to, as the other side calls it."""
+    def entry(self) -> Entry:
+        """The message, as the other side has it if it does."""
         slot = self.theirs or self.ours
         assert slot is not None
-        return slot.entry.group
+        return slot.entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,38 +223,39 @@ class Edit:
     """A message of this side to be edited to the content of the other side."""
 
     slot: Slot
-    shown: Entry
+    content: Entry
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
-    """A fact of the other side that comes, and the facts of this side whose place it takes."""
+class AddedFact:
+    """A fact of the other side to be added, and the facts of this side that it supersedes."""
 
     fact: Entry
-    ended: tuple[Entry, ...] = ()
+    superseded: tuple[Entry, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
-    """Entries of this side that go, and the other side's retraction that says why; None: the merge itself."""
+class RemovedFacts:
+    """Facts of this side to be retracted, and the other side's retraction that is the reason, if there is one."""
 
-    entries: tuple[Entry, ...]
-    by: Entry | None
+    facts: tuple[Entry, ...]
+    reason: Entry | None
 
 
 @dataclass(slots=True)
 class Plan:
     """What a merge does to this side."""
 
-    comes: list[Slot] = field(default_factory=list)
+    added: list[Slot] = field(default_factory=list)
     edits: list[Edit] = field(default_factory=list)
-    learned: list[Learned] = field(default_factory=list)
-    #: Slots of messages, and facts, that go.
+    added_facts: list[AddedFact] = field(default_factory=list)
+    #: Messages to be retracted, and the other side's retraction of each, if there is one.
     retracted: list[tuple[Slot, Entry | None]] = field(default_factory=list)
-    unlearned: list[Gone] = field(default_factory=list)
+    removed_facts: list[RemovedFacts] = field(default_factory=list)
     conflicts: list[MergeConflict] = field(default_factory=list)
+    #: Number of messages that are not edited because their content was erased or has expired here.
     gone: int = 0
-    #: Whether both sides changed something to the same: nothing changes here, and the record says that it is known.
+    #: Whether both sides made the same change: nothing changes here, and the record says that it is known.
     agreed: bool = False
     #: Messages of this side that stay as they are in a conflict, although nothing was done to them here.
     kept: list[Entry] = field(default_factory=list)
@@ -241,18 +264,20 @@ class Plan:
     ids: dict[str, str] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        appended = self.comes or self.edits or self.learned
-        return bool(appended or self.retracted or self.unlearned or self.conflicts or self.agreed)
+        changes = (
+            self.added, self.edits, self.added_facts, self.retracted, self.removed_facts, self.conflicts, self.agreed
+        )  # fmt: skip
+        return any(changes)
 
 
 def plan_merge(ours: Log, theirs: Log, strategy: MergeStrategy) -> Plan:
     """Decide what becomes of everything the other side changed."""
-    ours.face(theirs.seen)
-    theirs.face(ours.seen)
-    done = Plan()
-    _Messages(ours, theirs, strategy, done).run()
-    _Facts(ours, theirs, strategy, done).run()
-    return done
+    ours.compare(theirs.seen)
+    theirs.compare(ours.seen)
+    plan = Plan()
+    _MessageMerge(ours, theirs, strategy, plan).run()
+    _FactMerge(ours, theirs, strategy, plan).run()
+    return plan
 
 
 def _resolution_of_strategy(strategy: MergeStrategy) -> Literal["ours", "theirs"] | None:
@@ -267,105 +292,113 @@ def _classify_conflict(base: Sequence[Entry], ours: Sequence[Entry], theirs: Seq
     return "modify/modify" if base else "add/add"
 
 
-class _Messages:
-    """Messages and tool groups."""
+def _present(entries: Iterable[Entry | None]) -> list[Entry]:
+    return [entry for entry in entries if entry is not None]
 
-    def __init__(self, ours: Log, theirs: Log, strategy: MergeStrategy, done: Plan) -> None:
+
+class _MessageMerge:
+    """Decides messages and tool groups."""
+
+    def __init__(self, ours: Log, theirs: Log, strategy: MergeStrategy, plan: Plan) -> None:
         self._ours = ours
         self._theirs = theirs
         self._strategy: MergeStrategy = strategy
-        self._plan = done
-        #: What this side alone has said since, by tool group.
-        self._alone: dict[str, list[Slot]] = {}
+        self._plan = plan
+        #: Origins of this side's slots that the other side has too.
+        self._matched: set[Origin] = set()
+        #: Messages that this side alone has added since, by tool group.
+        self._own_of_group: dict[str, list[Slot]] = {}
 
     def run(self) -> None:
-        units: dict[Hashable, list[Pair]] = {}
-        for pair in self._pairs():
-            self._plan.agreed |= pair.theirs is not None and pair.theirs.changed and not pair.changed
-            units.setdefault(pair.group or id(pair), []).append(pair)
-            if pair.theirs is not None and pair.ours is not None:
-                self._same(pair.theirs, pair.ours)
-        for pairs in units.values():
-            changed = [pair for pair in pairs if pair.changed]
-            if changed and not all(pair.again for pair in pairs):
+        groups: dict[Hashable, list[_Pair]] = {}
+        for pair in [*self._pair_theirs(), *self._pair_removed()]:
+            groups.setdefault(pair.entry.group or id(pair), []).append(pair)
+            if pair.theirs is None:
+                continue
+            self._plan.agreed |= pair.theirs.changed and not pair.changed_there
+            if pair.ours is not None:
+                self._record_names(pair.theirs.entry, pair.ours.entry)
+        for pairs in groups.values():
+            changed = [pair for pair in pairs if pair.changed_there]
+            if changed and not all(pair.repeated for pair in pairs):
                 self._decide(pairs, changed)
 
-    def _same(self, theirs: Slot, ours: Slot) -> None:
-        if theirs.entry.group is not None and ours.entry.group is not None:
-            self._plan.groups[theirs.entry.group] = ours.entry.group
-        self._plan.ids[theirs.entry.id] = ours.entry.id
+    def _record_names(self, theirs: Entry, ours: Entry) -> None:
+        self._plan.ids[theirs.id] = ours.id
+        if theirs.group is not None and ours.group is not None:
+            self._plan.groups[theirs.group] = ours.group
 
-    def _pairs(self) -> list[Pair]:
-        """Match what both sides have, by where it was said first, else by the caller's key."""
-        ours, theirs = self._ours, self._theirs
-        keyed: dict[str | None, tuple[Origin, Slot]] = {
-            slot.entry.key: (origin, slot)
-            for origin, slot in ours.slots.items()
-            if slot.entry.key is not None and slot.entry.version > ours.common
-        }
-        matched: set[Origin] = set()
-        told: dict[str, Slot] = {}
-        pairs: list[Pair] = []
-        for origin, slot in theirs.slots.items():
-            if theirs.void(slot):
+    def _pair_theirs(self) -> list[_Pair]:
+        """Match the slots of the other side with ours by where they were first written, else by the caller's key."""
+        by_key: dict[str, Origin] = {}
+        for origin, slot in self._ours.slots.items():
+            if slot.entry.key is not None and slot.entry.version > self._ours.common:
+                by_key[slot.entry.key] = origin
+        first_of_key: dict[str, Slot] = {}
+        pairs: list[_Pair] = []
+        for origin, slot in self._theirs.slots.items():
+            if _is_trace_of_undone(self._theirs, slot):
                 continue
-            twin, place = ours.slots.get(origin), origin
-            by_key = twin is None and slot.entry.key in keyed
-            if by_key:
-                place, twin = keyed[slot.entry.key]
-            matched.add(place)
-            first = slot if slot.entry.key is None else told.setdefault(slot.entry.key, slot)
-            again = (
-                twin is None
-                and first is not slot
-                and message_comparison_key(first.now) == message_comparison_key(slot.now)
-            )
-            pairs.append(Pair(slot, twin, vector_covers(ours.seen, origin), by_key, again))
-        for origin, slot in ours.slots.items():
-            if origin not in matched and slot.entry.version > ours.common and not ours.void(slot):
-                pairs += self._missing(origin, slot)
+            key = slot.entry.key
+            match, first = origin, slot
+            if key is not None:
+                first = first_of_key.setdefault(key, slot)
+                if origin not in self._ours.slots:
+                    match = by_key.get(key, origin)
+            self._matched.add(match)
+            ours = self._ours.slots.get(match)
+            repeats_first = message_comparison_key(first.current) == message_comparison_key(slot.current)
+            repeated = ours is None and first is not slot and repeats_first
+            known = vector_covers(self._ours.seen, origin)
+            pairs.append(_Pair(slot, ours, known, by_key=match != origin, repeated=repeated))
         return pairs
 
-    def _missing(self, origin: Origin, slot: Slot) -> list[Pair]:
-        """Return a pair for a slot that the other side saw and left out; else record it as existing here alone."""
-        if vector_covers(self._theirs.seen, origin):
-            return [Pair(None, slot, known=True)]
-        if slot.entry.group is not None and slot.now is not None:
-            self._alone.setdefault(slot.entry.group, []).append(slot)
-        return []
+    def _pair_removed(self) -> list[_Pair]:
+        """Return a pair for each slot that the other side saw and left out; record those that exist here alone."""
+        pairs: list[_Pair] = []
+        for origin, slot in self._ours.slots.items():
+            is_own = slot.entry.version > self._ours.common and not _is_trace_of_undone(self._ours, slot)
+            if origin in self._matched or not is_own:
+                continue
+            if vector_covers(self._theirs.seen, origin):
+                pairs.append(_Pair(None, slot, known=True))
+            elif slot.entry.group is not None and slot.current is not None:
+                self._own_of_group.setdefault(slot.entry.group, []).append(slot)
+        return pairs
 
-    def _decide(self, pairs: Sequence[Pair], changed: Sequence[Pair]) -> None:
-        group = pairs[0].group
-        alone = self._alone.get(self._plan.groups.get(group, group), []) if group is not None else []
-        grown = bool(alone) or any(pair.ours is not None and pair.ours.moved for pair in pairs)
-        there = any(pair.theirs is None or pair.theirs.moved for pair in changed)
-        apart = group is not None and grown and there
-        if not (apart or any(pair.here for pair in changed)):
-            self._take(changed)
+    def _decide(self, pairs: Sequence[_Pair], changed: Sequence[_Pair]) -> None:
+        """Decide one message or one tool group."""
+        group = pairs[0].entry.group
+        own: list[Slot] = []
+        if group is not None:
+            own = self._own_of_group.get(self._plan.groups.get(group, group), [])
+        group_conflict = group is not None and _is_moved_on_both_sides(pairs, changed, own)
+        if not group_conflict and not any(pair.changed_here for pair in changed):
+            self._take_theirs(changed)
             return
-        conflict = self._conflict(pairs, changed, alone, apart)
+        conflict = self._build_conflict(pairs, changed, own, group_conflict)
         self._plan.conflicts.append(conflict)
         if conflict.resolution == "theirs":
-            self._take(pairs)
-            self._plan.retracted += [(slot, None) for slot in alone]
-        else:
-            kept = [pair.ours for pair in changed if pair.ours is not None and not pair.ours.changed]
-            self._plan.kept += [slot.entry for slot in kept]
+            self._take_theirs(pairs)
+            self._plan.retracted += [(slot, None) for slot in own]
+            return
+        for pair in changed:
+            if pair.ours is not None and not pair.ours.changed:
+                self._plan.kept.append(pair.ours.entry)
 
-    def _conflict(
-        self, pairs: Sequence[Pair], changed: Sequence[Pair], alone: Sequence[Slot], apart: bool
+    def _build_conflict(
+        self, pairs: Sequence[_Pair], changed: Sequence[_Pair], own: Sequence[Slot], group_conflict: bool
     ) -> MergeConflict:
-        base = [one for pair in pairs if pair.theirs is not None and (one := pair.theirs.before) is not None]
-        theirs = [one for pair in pairs if (one := pair.came) is not None]
-        ours = [one for pair in pairs if (one := pair.stands) is not None]
-        ours += [one for slot in alone if (one := slot.now) is not None]
+        base = _present(pair.theirs.base for pair in pairs if pair.theirs is not None)
+        theirs = _present(pair.theirs_current for pair in pairs)
+        ours = _present([pair.ours_current for pair in pairs] + [slot.current for slot in own])
+        kind: Literal["message", "tool_group", "key"] = "message"
+        subject = changed[0].entry.id
+        if group_conflict:
+            kind, subject = "tool_group", pairs[0].entry.group or ""
         keyed = next((pair for pair in changed if pair.by_key), None)
-        first = changed[0].theirs or changed[0].ours
-        assert first is not None
-        kind: Literal["message", "tool_group", "key"] = "tool_group" if apart else "message"
-        subject = (pairs[0].group or "") if apart else first.entry.id
-        if keyed is not None and keyed.theirs is not None and keyed.here:
-            kind, subject = "key", keyed.theirs.entry.key or ""
+        if keyed is not None and keyed.changed_here:
+            kind, subject = "key", keyed.entry.key or ""
         return MergeConflict(
             kind=kind,
             type=_classify_conflict(base, ours, theirs),
@@ -376,142 +409,160 @@ class _Messages:
             resolution=_resolution_of_strategy(self._strategy),
         )
 
-    def _take(self, pairs: Iterable[Pair]) -> None:
-        """Let this side read in some slots what the other one does."""
-        done = self._plan
+    def _take_theirs(self, pairs: Iterable[_Pair]) -> None:
+        """Give this side the content of the other one in some slots."""
+        plan = self._plan
         for pair in pairs:
-            came, ours = pair.came, pair.ours
+            content, ours = pair.theirs_current, pair.ours
             if ours is None:
-                if came is not None and pair.theirs is not None:
-                    done.comes.append(pair.theirs)
-            elif came is None:
-                if ours.now is not None:
-                    by = None if pair.theirs is None else self._theirs.reason(pair.theirs.entry)
-                    done.retracted.append((ours, by))
+                if pair.theirs is not None and content is not None:
+                    plan.added.append(pair.theirs)
+            elif content is None:
+                if ours.current is not None:
+                    reason = None
+                    if pair.theirs is not None:
+                        reason = self._theirs.find_retraction(pair.theirs.entry)
+                    plan.retracted.append((ours, reason))
             elif ours.entry.state is not State.LIVE:  # content erased or expired here is not restored
-                done.gone += 1
-            elif message_comparison_key(came) != message_comparison_key(ours.now):
-                done.edits.append(Edit(ours, came))
+                plan.gone += 1
+            elif not pair.same_content:
+                plan.edits.append(Edit(ours, content))
 
 
-class _Facts:
-    """Facts, by address."""
+def _is_moved_on_both_sides(pairs: Sequence[_Pair], changed: Sequence[_Pair], own: Sequence[Slot]) -> bool:
+    """Return whether both sides have added messages to a tool group or removed some from it."""
+    moved_here = bool(own) or any(pair.ours is not None and pair.ours.moved for pair in pairs)
+    moved_there = any(pair.theirs is None or pair.theirs.moved for pair in changed)
+    return moved_here and moved_there
 
-    def __init__(self, ours: Log, theirs: Log, strategy: MergeStrategy, done: Plan) -> None:
+
+def _is_trace_of_undone(log: Log, slot: Slot) -> bool:
+    """Return whether a slot is only the trace of a merge that was undone."""
+    return slot.current is None and slot.base is None and log.is_undone(slot.entry)
+
+
+class _FactMerge:
+    """Decides facts, by address."""
+
+    def __init__(self, ours: Log, theirs: Log, strategy: MergeStrategy, plan: Plan) -> None:
         self._ours = ours
         self._theirs = theirs
         self._strategy: MergeStrategy = strategy
-        self._plan = done
-        self._now = _facts_of(ours, before=False)
-        self._before = _facts_of(ours, before=True)
-        self._there = _facts_of(theirs, before=False)
-        self._known = _facts_of(theirs, before=True)
+        self._plan = plan
 
     def run(self) -> None:
         origin = self._theirs.origin
-        now = {origin(fact): fact for fact in self._there.in_force}
-        before = {origin(fact): fact for fact in self._known.in_force}
-        added = [fact for place, fact in now.items() if place not in before]
-        removed = [fact for place, fact in before.items() if place not in now]
+        current = {origin(fact): fact for fact in self._theirs.current_facts.in_force}
+        base = {origin(fact): fact for fact in self._theirs.base_facts.in_force}
+        added = [fact for position, fact in current.items() if position not in base]
+        removed = [fact for position, fact in base.items() if position not in current]
         if not added and not removed:
             return
-        single = self._single({address_of(fact) for fact in (*added, *removed)})
-        for where in single:
-            self._one(where)
-        self._many(
-            [fact for fact in added if address_of(fact) not in single],
-            [fact for fact in removed if address_of(fact) not in single],
-        )
+        single = self._single_value_addresses()
+        touched = {address_of(fact) for fact in (*added, *removed)} & single
+        for address in sorted(touched):
+            self._decide_address(address)
+        added = [fact for fact in added if address_of(fact) not in touched]
+        removed = [fact for fact in removed if address_of(fact) not in touched]
+        self._decide_facts(added, removed)
 
-    def _single(self, addresses: set[Address]) -> list[Address]:
-        """Return which addresses hold one value at a time."""
-        some = [self._now, self._before, self._there, self._known]
-        one = {
-            address_of(fact)
-            for found in some
-            for fact in found.in_force
-            if fact.data.get("cardinality") == "one"
-        }
-        return sorted(where for where in addresses if where in one and has_address(where))
+    def _single_value_addresses(self) -> set[Address]:
+        """Return the addresses that hold one value at a time."""
+        found: set[Address] = set()
+        for log in (self._ours, self._theirs):
+            for fact in (*log.current_facts.in_force, *log.base_facts.in_force):
+                if fact.data.get("cardinality") == "one" and has_address(address_of(fact)):
+                    found.add(address_of(fact))
+        return found
 
-    def _one(self, where: Address) -> None:
-        """Decide one address that holds one value."""
-        there, here = _facts_at_address(self._there, where), _facts_at_address(self._now, where)
-        known, before = _facts_at_address(self._known, where), _facts_at_address(self._before, where)
-        if _collect_fact_keys(there) == _collect_fact_keys(known):
+    def _decide_address(self, address: Address) -> None:
+        """Decide an address that holds one value."""
+        theirs, theirs_base = _facts_at(self._theirs, address)
+        ours, ours_base = _facts_at(self._ours, address)
+        their_contents, our_contents = _contents_of(theirs), _contents_of(ours)
+        if their_contents == _contents_of(theirs_base):
             return
-        if _collect_fact_keys(there) == _collect_fact_keys(here):
+        if their_contents == our_contents:
             self._plan.agreed = True
             return
-        comes = [fact for fact in there if fact_comparison_key(fact) not in _collect_fact_keys(here)]
-        ended = tuple(fact for fact in here if fact_comparison_key(fact) not in _collect_fact_keys(there))
-        if _collect_fact_keys(before) != _collect_fact_keys(here) and not self._resolved(
-            known, here, there, ended
+        superseded = tuple(fact for fact in ours if fact_comparison_key(fact) not in their_contents)
+        if our_contents != _contents_of(ours_base) and not self._resolve_conflict(
+            theirs_base, ours, theirs, superseded
         ):
             return
-        if comes:
-            self._plan.learned += [Learned(comes[0], ended), *(Learned(fact) for fact in comes[1:])]
-        else:
-            by = next((by for fact in known if (by := self._theirs.reason(fact)) is not None), None)
-            self._plan.unlearned.append(Gone(ended, by))
-
-    def _many(self, added: Sequence[Entry], removed: Sequence[Entry]) -> None:
-        """Decide facts that stand beside others: each by itself."""
-        taken: dict[str, list[Entry]] = {}
-        refused: set[str] = set()
-        for old in removed:
-            heir = _find_successor(self._there, old)
-            ours = self._ours_of(old)
-            here = None if ours is None else _find_successor(self._now, ours)
-            before = None if ours is None else _find_successor(self._before, ours)
-            if _optional_fact_key(heir) == _optional_fact_key(here):
-                self._plan.agreed = True
-                refused.update(() if heir is None else (heir.id,))
-                continue
-            ended = () if here is None else (here,)
-            if _optional_fact_key(before) != _optional_fact_key(here) and not self._resolved(
-                [old], ended, () if heir is None else (heir,), ended
-            ):
-                refused.update(() if heir is None else (heir.id,))
-            elif heir is not None:
-                taken.setdefault(heir.id, []).extend(ended)
-            else:
-                self._plan.unlearned.append(Gone(ended, self._theirs.reason(old)))
+        added = [fact for fact in theirs if fact_comparison_key(fact) not in our_contents]
         for fact in added:
-            ended = tuple(taken.get(fact.id, ()))
-            if not ended and (fact.id in refused or self._known_here(fact)):
+            self._plan.added_facts.append(AddedFact(fact, superseded if fact is added[0] else ()))
+        if not added:
+            reasons = _present(self._theirs.find_retraction(fact) for fact in theirs_base)
+            self._plan.removed_facts.append(RemovedFacts(superseded, reasons[0] if reasons else None))
+
+    def _decide_facts(self, added: Sequence[Entry], removed: Sequence[Entry]) -> None:
+        """Decide facts at addresses that hold several values: each by itself."""
+        #: Facts of this side that a fact of the other side supersedes, by its id.
+        superseded_by: dict[str, list[Entry]] = {}
+        refused: set[str] = set()
+        for fact in removed:
+            theirs = _find_successor(self._theirs.current_facts, fact)
+            ours, ours_base = self._find_our_successors(fact)
+            current = () if ours is None else (ours,)
+            if fact_comparison_key(theirs) == fact_comparison_key(ours):
                 self._plan.agreed = True
-                continue
-            self._plan.learned.append(Learned(fact, ended))
+                wins = False
+            elif fact_comparison_key(ours) == fact_comparison_key(ours_base):
+                wins = True
+            else:
+                wins = self._resolve_conflict([fact], current, _present([theirs]), current)
+            if not wins:
+                refused.update(entry.id for entry in _present([theirs]))
+            elif theirs is not None:
+                superseded_by.setdefault(theirs.id, []).extend(current)
+            else:
+                reason = self._theirs.find_retraction(fact)
+                self._plan.removed_facts.append(RemovedFacts(current, reason))
+        for fact in added:
+            superseded = tuple(superseded_by.get(fact.id, ()))
+            if not superseded and (fact.id in refused or self._is_known(fact)):
+                self._plan.agreed = True
+            else:
+                self._plan.added_facts.append(AddedFact(fact, superseded))
 
-    def _known_here(self, fact: Entry) -> bool:
-        same = [one for one in self._now.in_force if address_of(one) == address_of(fact)]
-        return any(fact_comparison_key(one) == fact_comparison_key(fact) for one in same)
+    def _is_known(self, fact: Entry) -> bool:
+        """Return whether this side has an active fact of the same address and content."""
+        ours, _ = _facts_at(self._ours, address_of(fact))
+        return fact_comparison_key(fact) in _contents_of(ours)
 
-    def _ours_of(self, fact: Entry) -> Entry | None:
-        """Return what this side has of a fact of the other one."""
-        place = self._theirs.origin(fact)
-        return next((one for one in self._now.entries if self._ours.origin(one) == place), None)
+    def _find_our_successors(self, fact: Entry) -> tuple[Entry | None, Entry | None]:
+        """Return what this side has instead of a fact of the other side, now and as the other side last saw it."""
+        origin = self._theirs.origin(fact)
+        for ours in self._ours.current_facts.entries:
+            if self._ours.origin(ours) == origin:
+                current = _find_successor(self._ours.current_facts, ours)
+                return current, _find_successor(self._ours.base_facts, ours)
+        return None, None
 
-    def _resolved(
-        self, base: Sequence[Entry], ours: Sequence[Entry], theirs: Sequence[Entry], ended: Sequence[Entry]
+    def _resolve_conflict(
+        self,
+        base: Sequence[Entry],
+        ours: Sequence[Entry],
+        theirs: Sequence[Entry],
+        superseded: Sequence[Entry],
     ) -> bool:
-        """Note a conflict; return whether the other side has its way."""
+        """Record a conflict; return whether the other side wins."""
         resolution, reason = _resolution_of_strategy(self._strategy), ""
-        word = trust.lowest_trust(map(trust.trust_of_entry, theirs or base))
-        if resolution == "theirs" and not trust.is_protected_origin(word):
-            guarded = [fact for fact in ended if trust.is_protected_origin(trust.trust_of_entry(fact))]
-            if guarded:
-                resolution, reason = (
-                    "ours",
-                    f"{word.value} ends nothing that {trust.trust_of_entry(guarded[0]).value} said",
-                )
-        about = (theirs or ours or base)[0]
+        their_trust = trust.lowest_trust(map(trust.trust_of_entry, theirs or base))
+        if resolution == "theirs" and not trust.is_protected_origin(their_trust):
+            our_trust = map(trust.trust_of_entry, superseded)
+            protected = next(filter(trust.is_protected_origin, our_trust), None)
+            if protected is not None:
+                resolution = "ours"
+                reason = f"{their_trust.value} ends nothing that {protected.value} said"
+        data = (theirs or ours or base)[0].data
         self._plan.conflicts.append(
             MergeConflict(
                 kind="fact",
                 type=_classify_conflict(base, ours, theirs),
-                subject=f"{about.data.get('subject', '')} / {about.data.get('attribute', '')}",
+                subject=f"{data.get('subject', '')} / {data.get('attribute', '')}",
                 base=tuple(base),
                 ours=tuple(ours),
                 theirs=tuple(theirs),
@@ -522,31 +573,22 @@ class _Facts:
         return resolution == "theirs"
 
 
-def _facts_of(log: Log, *, before: bool) -> FactHistory:
-    """Return the facts of a side, as they are or as the other side last knew them."""
-    if not before:
-        return FactHistory(log.facts, log.cover)
-    facts = [
-        fact for fact in log.facts if vector_covers(log.known, log.origin(fact)) and not log.undone(fact)
-    ]
-    return FactHistory(facts, log.before)
+def _facts_at(log: Log, address: Address) -> tuple[list[Entry], list[Entry]]:
+    """Return the active facts of an address, now and as the other side last saw them."""
+    current = [fact for fact in log.current_facts.in_force if address_of(fact) == address]
+    base = [fact for fact in log.base_facts.in_force if address_of(fact) == address]
+    return current, base
 
 
-def _facts_at_address(found: FactHistory, where: Address) -> list[Entry]:
-    return [fact for fact in found.in_force if address_of(fact) == where]
+def _contents_of(facts: Iterable[Entry]) -> set[Hashable]:
+    return set(map(fact_comparison_key, facts))
 
 
-def _collect_fact_keys(facts: Iterable[Entry]) -> frozenset[Hashable]:
-    return frozenset(map(fact_comparison_key, facts))
-
-
-def _optional_fact_key(fact: Entry | None) -> Hashable:
-    return None if fact is None else fact_comparison_key(fact)
-
-
-def _find_successor(found: FactHistory, fact: Entry) -> Entry | None:
-    """Return the fact in force that stands where a fact did; None when nothing does."""
-    for one in found.in_force:
-        if any(old.version == fact.version for old in (one, *found.chain(one))):
-            return one
+def _find_successor(facts: FactHistory, fact: Entry) -> Entry | None:
+    """Return the active fact that is a fact or supersedes it, or None if there is none."""
+    for active in facts.in_force:
+        if active.version == fact.version:
+            return active
+        if any(old.version == fact.version for old in facts.chain(active)):
+            return active
     return None

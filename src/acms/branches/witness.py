@@ -19,7 +19,8 @@ from collections.abc import AsyncIterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
-from acms.branches.export import Problem
+from acms.branches.export import PAGE, Problem
+from acms.branches.forks import find_context
 from acms.errors import ACMSError, GoneError, SessionNotFoundError, StorageReadOnlyError, ValidationError
 from acms.log.encoding import draw_token
 from acms.log.seal import compute_seal
@@ -32,7 +33,6 @@ _RECORDS = "witness/"
 """How the keys of the store's own records of witnesses begin."""
 _FILE = "witness"
 """In place of a context: a problem of the file itself."""
-_PAGE = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +56,10 @@ async def build_witness(
     storage: StorageBackend, contexts: AsyncIterable[Context], before: Sequence[str] = ()
 ) -> list[str]:
     """Return the lines of a new witness of some contexts; `before` is the witness that it replaces."""
-    found: list[str] = []
+    lines: list[str] = []
     async for context in contexts:
         head = await storage.head(context.id)
-        said: dict[str, Json] = {
+        record: dict[str, Json] = {
             "context": context.id,
             "namespace": context.namespace,
             "session": context.key,
@@ -70,12 +70,15 @@ async def build_witness(
             "version": head.version,
             "chain": head.chain.hex(),
         }
-        found.append(json.dumps(said, ensure_ascii=False))
+        lines.append(json.dumps(record, ensure_ascii=False))
     last = _parse_closing_line(before)
-    witness, number = (draw_token(os.urandom, 16), 1) if last is None else (last.witness, last.number + 1)
-    digest = None if last is None else last.digest
+    if last is None:
+        witness, number, digest = draw_token(os.urandom, 16), 1, None
+    else:
+        witness, number, digest = last.witness, last.number + 1, last.digest
     closing = {"witness": witness, "number": number, "before": digest}
-    return [*found, json.dumps({**closing, "digest": _compute_digest(found, witness, number, digest)})]
+    closing["digest"] = _compute_digest(lines, witness, number, digest)
+    return [*lines, json.dumps(closing)]
 
 
 async def record_witness(storage: StorageBackend, lines: Sequence[str]) -> bool:
@@ -110,16 +113,15 @@ async def check_witness(storage: StorageBackend, witness: Sequence[str]) -> list
     """
     closing = _parse_closing_line(witness)
     problems = await _check_closing(storage, witness, closing)
-    for number, line in enumerate(witness if closing is None else witness[:-1], 1):
+    records = witness if closing is None else witness[:-1]
+    for number, line in enumerate(records, 1):
         try:
-            said = json.loads(line)
-            context, version, chain = str(said["context"]), int(said["version"]), str(said["chain"])
+            record = json.loads(line)
+            context, version, chain = str(record["context"]), int(record["version"]), str(record["chain"])
         except (ValueError, TypeError, KeyError) as error:
             raise ValidationError("is no line of a witness", field=f"line {number}") from error
-        found = [
-            *await _check_context(storage, context, said),
-            *await _check_log(storage, context, version, chain),
-        ]
+        found = await _check_context(storage, context, record)
+        found += await _check_log(storage, context, version, chain)
         problems += [Problem(context=context, version=version, what=f"witness: {what}") for what in found]
     return problems
 
@@ -133,13 +135,15 @@ async def _check_closing(
     if not lines:
         what = "is empty"
     elif closing is None:
-        what = "has no closing line, and the store has recorded witnesses that have one" if known else None
+        if known:
+            what = "has no closing line, and the store has recorded witnesses that have one"
     elif closing.digest != _compute_digest(lines[:-1], closing.witness, closing.number, closing.before):
         what = "was changed: its lines do not fit its closing line"
     elif known:
         what = _compare_record(closing, known.get(closing.witness))
-    number = 0 if closing is None else closing.number
-    return [] if what is None else [Problem(context=_FILE, version=number, what=what)]
+    if what is None:
+        return []
+    return [Problem(context=_FILE, version=0 if closing is None else closing.number, what=what)]
 
 
 def _compare_record(closing: Closing, known: Mapping[str, Json] | None) -> str | None:
@@ -156,28 +160,24 @@ def _compare_record(closing: Closing, known: Mapping[str, Json] | None) -> str |
     return f"is number {closing.number}, and the store has recorded {number}: the store was rolled back"
 
 
-async def _check_context(storage: StorageBackend, context: str, said: Mapping[str, Json]) -> list[str]:
-    """Compare what a context is; a witness of an earlier release says less of it."""
-    try:
-        found = await storage.context(context)
-    except SessionNotFoundError:
-        return []  # its log is missing too, which is said once
-    now: dict[str, Json] = {
-        "namespace": found.namespace,
-        "session": found.key,
-        "parent": found.parent,
-        "fork": found.fork,
-    }
-    names = {"session": "name", "fork": "fork version"}
-    problems = [
-        f"the {names.get(field, field)} was {said[field]!r} and is {value!r}"
-        for field, value in now.items()
-        if field in said and said[field] != value
-    ]
-    rev = said.get("settings_rev")
-    if rev is not None and found.settings_rev < rev:
-        problems.append(f"the settings are at revision {found.settings_rev} and were at {rev}: rolled back")
-    elif rev == found.settings_rev and said.get("seal") != compute_seal(found) and not problems:
+async def _check_context(storage: StorageBackend, id: str, record: Mapping[str, Json]) -> list[str]:
+    """Compare what a context is; a witness of an earlier release has fewer fields."""
+    context = await find_context(storage, id)
+    if context is None:
+        return []  # its log is missing too, which is reported once
+    problems: list[str] = []
+    for field, name, value in (
+        ("namespace", "namespace", context.namespace),
+        ("session", "name", context.key),
+        ("parent", "parent", context.parent),
+        ("fork", "fork version", context.fork),
+    ):
+        if field in record and record[field] != value:
+            problems.append(f"the {name} was {record[field]!r} and is {value!r}")
+    rev = record.get("settings_rev")
+    if rev is not None and context.settings_rev < rev:
+        problems.append(f"the settings are at revision {context.settings_rev} and were at {rev}: rolled back")
+    elif rev == context.settings_rev and record.get("seal") != compute_seal(context) and not problems:
         problems.append("the settings were changed by something else than ACMS")
     return problems
 
@@ -207,25 +207,25 @@ async def _read_records(storage: StorageBackend) -> dict[str, Mapping[str, Json]
     found: dict[str, Mapping[str, Json]] = {}
     after: str | None = None
     while True:
-        page = await values.list(_RECORDS, after=after, limit=_PAGE)
+        page = await values.list(_RECORDS, after=after, limit=PAGE)
         for entry in page.entries:
             value = await values.get(entry.key)
             if value is not None:
                 found[entry.key.removeprefix(_RECORDS)] = value.data
-        after = page.next_after
-        if after is None:
+        if page.next_after is None:
             return found
+        after = page.next_after
 
 
 def _parse_closing_line(lines: Sequence[str]) -> Closing | None:
     """Return the closing line of a witness; None if it has none."""
     try:
-        said = json.loads(lines[-1])
+        closing = json.loads(lines[-1])
         return Closing(
-            witness=str(said["witness"]),
-            number=int(said["number"]),
-            before=said["before"],
-            digest=str(said["digest"]),
+            witness=str(closing["witness"]),
+            number=int(closing["number"]),
+            before=closing["before"],
+            digest=str(closing["digest"]),
         )
     except (IndexError, ValueError, TypeError, KeyError):
         return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -75,18 +75,8 @@ if TYPE_CHECKING:
     from acms.write.queue import Writer
 
 ENDED = (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
-ASKED = 70
-"""Percentage of a summary's tokens that a model is asked for; the rest is for details that it omits."""
-THREAD_ABOVE = 1_000
-"""Number of entries above which the choice runs in a thread."""
-PROMPT = 10
-"""The shortest text of a summary has 1/`PROMPT` of the tokens of the smallest prompt."""
-STEP = 2
-"""Size ratio of consecutive texts of a summary, so that one of them uses half of any token budget."""
 RENEWS = "renews"
 """Key in the data of a summary: versions of the outdated summaries that it replaces."""
-FRAME = 64
-"""Tokens reserved for text that a provider adds around a piece of a long stretch."""
 
 
 # ── requests of a session ───────────────────────────────────────────────────────────────────────────────────────────
@@ -97,32 +87,39 @@ async def request_compaction(shared: SharedSession, context: str, overrides: Map
     storage = shared.storage
     service = shared.config.compaction
     known = await policy_levels.resolve_policy(storage, context, namespace=shared.namespace, service=service)
-    given = merge_policy({}, overrides)
-    policy = CompactionPolicy(**{**known.policy.to_json(), **given})
+    requested = merge_policy({}, overrides)
+    policy = CompactionPolicy(**{**known.policy.to_json(), **requested})
     mode = shared.config.privacy.mode
     while True:
         draft = requests.draft_compaction(context, shared.watch._replace(privacy=mode), policy, force=True)
         (result,) = await storage.append([Append(context=context, drafts=(), jobs=(draft,))])
         if isinstance(result, ACMSError):
             raise result
-        found = await requests.find_latest_job(storage, context, draft.dedupe)
-        if found is None:
+        job = await requests.find_latest_job(storage, context, draft.dedupe)
+        if job is None:
             continue
         shared.work()
-        other = not requests.satisfies_request(found, mode)
-        if other and found.state is JobState.READY:
-            mode = requests.privacy_of(found, mode, mode)
-            await requests.withdraw_job(storage, found, requests.WITHDRAWN)
-        elif other and (found.state in ENDED or shared.config.worker.enabled):  # then it is requested again
-            while (await read_current_job(storage, found.id)).state is JobState.RUNNING:
-                await asyncio.sleep(POLL)
-        elif all(requests.read_policy_field(found, name) == value for name, value in given.items()):
-            return found
-        elif found.state not in ENDED:  # otherwise it has ended since: enqueue another
+        ended = job.state in ENDED
+        if not requests.satisfies_request(job, mode):
+            if job.state is JobState.READY:
+                mode = requests.privacy_of(job, mode, mode)
+                await requests.withdraw_job(storage, job, requests.WITHDRAWN)
+                continue
+            if ended or shared.config.worker.enabled:
+                await _wait_while_running(storage, job)
+                continue
+        if all(requests.read_policy_field(job, name) == value for name, value in requested.items()):
+            return job
+        if not ended:  # otherwise it has ended since: enqueue another
             raise ConflictError(
-                f"a compaction with other settings is under way: job {found.id}",
+                f"a compaction with other settings is under way: job {job.id}",
                 options=("ask again when it has ended", "leave the settings out: its job is returned"),
             )
+
+
+async def _wait_while_running(storage: StorageBackend, job: Job) -> None:
+    while (await read_current_job(storage, job.id)).state is JobState.RUNNING:
+        await asyncio.sleep(POLL)
 
 
 async def read_current_job(storage: StorageBackend, id: str) -> Job:
@@ -140,12 +137,14 @@ async def wait_for_compaction(
     storage = shared.storage
     shared.work()
     async with asyncio.timeout(timeout):
-        while (now := await read_current_job(storage, job.id)).state not in ENDED:
+        current = await read_current_job(storage, job.id)
+        while current.state not in ENDED:
             await asyncio.sleep(POLL)
-    if now.state is not JobState.DONE:
+            current = await read_current_job(storage, job.id)
+    if current.state is not JobState.DONE:
         raise JobFailedError(
-            f"job {now.id} is {now.state.value} after {now.attempt} attempts: {now.error}",
-            job_id=now.id,
+            f"job {current.id} is {current.state.value} after {current.attempt} attempts: {current.error}",
+            job_id=current.id,
             options=("acms jobs retry", "ask for it again"),
         )
     found = await read_compactions(storage, context, None, job.id, stage=shared.stage)
@@ -172,7 +171,8 @@ async def revert_rewrite(shared: SharedSession, writer: Writer, version: int) ->
         cover = await read.cover_at(storage, context, head, head.version)
         by = cover.by(version)
         if by is not None:
-            if await is_undone_by(shared, entry, next(one for one in cover.replacing if one.version == by)):
+            newer = next(one for one in cover.replacing if one.version == by)
+            if await is_undone_by(shared, entry, newer):
                 return by
             raise superseded_error(version, by)
         await refuse_expired(storage, context, [entry], cover)
@@ -182,7 +182,9 @@ async def revert_rewrite(shared: SharedSession, writer: Writer, version: int) ->
 
 
 async def _entry_at_version(storage: StorageBackend, context: str, version: int) -> Entry | None:
-    found = await storage.read(context, after=version - 1, before=version + 1) if version > 0 else []
+    if version < 1:
+        return None
+    found = await storage.read(context, after=version - 1, before=version + 1)
     return found[0] if found else None
 
 
@@ -235,24 +237,21 @@ async def expand_summary(
     storage: StorageBackend, context: str | None, at: int | None, version: int
 ) -> list[Entry]:
     """Return the entries that a summary replaced, as they were read just before it."""
-    entry = None
-    if context is not None:
-        read.version_of(await storage.head(context), at)
-        entry = await _entry_at_version(storage, context, version)
-    if (
-        context is None
-        or entry is None
-        or entry.kind is not Kind.SUMMARY
-        or not entry.replaces
-        or (at is not None and version > at)
-    ):
-        raise EntryNotFoundError(f"there is no summary at v{version}")
+    missing = EntryNotFoundError(f"there is no summary at v{version}")
+    if context is None:
+        raise missing
+    read.version_of(await storage.head(context), at)
+    entry = await _entry_at_version(storage, context, version)
+    if entry is None or entry.kind is not Kind.SUMMARY or not entry.replaces:
+        raise missing
+    if at is not None and version > at:
+        raise missing
     before = Cover(await storage.read(context, at=version - 1, replacing=True))
-    found: list[Entry] = []
+    entries: list[Entry] = []
     for first, last in entry.replaces:
-        found += await storage.read(context, at=last, after=first - 1, kinds=read.SHOWN)
-    inside = {one.version for one in found}
-    return [one for one in in_force.effective_sequence(found, before) if one.version in inside]
+        entries += await storage.read(context, at=last, after=first - 1, kinds=read.SHOWN)
+    versions = {one.version for one in entries}
+    return [one for one in in_force.effective_sequence(entries, before) if one.version in versions]
 
 
 # ── the work of a worker ────────────────────────────────────────────────────────────────────────────────────────────
@@ -289,25 +288,32 @@ def make_compaction_handler(
     """
 
     async def run(storage: StorageBackend, lease: Lease) -> Done | Retry | Failed | None:
-        writes = await resolve_summarizer(summarizer)
+        payload = lease.job.payload
         context = await storage.context(lease.job.context)
         counter = counters.get(context.counter) or token_counter(context.counter)
-        stored = lease.job.payload.get("policy")
-        if stored is None:
+        if payload.get("policy") is None:
             known = await policy_levels.resolve_policy(
                 storage, context.id, namespace=context.namespace, service=config.compaction
             )
             policy = known.policy
         else:
-            policy = CompactionPolicy(**stored)
+            policy = CompactionPolicy(**payload["policy"])
         own = config.privacy.mode
-        mode = requests.privacy_of(lease.job, own, own if modes is None else modes.get(lease.job.context))
-        stage = sinks.create_redaction_stage(storage, mode, counter)
-        retention = lease.job.payload.get(policy_levels.RETENTION, config.retention_seconds)
+        least = own if modes is None else modes.get(context.id)
+        mode = requests.privacy_of(lease.job, own, least)
+        retention = payload.get(policy_levels.RETENTION, config.retention_seconds)
         if retention is None and modes is None:  # a remote worker falls back to its own configuration
             retention = config.retention_seconds
         work = _Work(
-            storage, context, policy, counter, writes, config, retention, stage, summarizer is not None
+            storage=storage,
+            context=context,
+            policy=policy,
+            counter=counter,
+            summarizer=await resolve_summarizer(summarizer),
+            config=config,
+            retention=retention,
+            stage=sinks.create_redaction_stage(storage, mode, counter),
+            model=summarizer is not None,
         )
         return await _compact_log(work, lease)
 
@@ -319,23 +325,26 @@ async def _compact_log(work: _Work, lease: Lease) -> Done | Retry | Failed | Non
     head = await storage.head(context)
     cover = await read.cover_at(storage, context, head, head.version)
     entries = await read.read_stretches(storage, context, cover, head.version)
-    choosing = partial(
-        _choose_stretch, entries, cover, work, await _find_outdated(storage, head, cover), lease
+    outdated = await _find_outdated(storage, head, cover)
+    choose = partial(
+        _choose_stretch, entries, cover, work, outdated, force=bool(lease.job.payload.get("force"))
     )
-    stretch = await asyncio.to_thread(choosing) if len(entries) > THREAD_ABOVE else choosing()
+    # A longer log takes milliseconds, in which the event loop must not wait.
+    stretch = await asyncio.to_thread(choose) if len(entries) > 1_000 else choose()
     if isinstance(stretch, str):
         return Done(reason=stretch)
-    said = await read.messages_behind(storage, context, head, stretch.entries)
-    draft = await _build_summary(work, lease, stretch, said) if said else _build_retraction(stretch)
-    seconds = (await policy_levels.namespace_settings(storage, work.context.namespace)).get(
-        policy_levels.RETENTION, work.retention
-    )
+    messages = await read.messages_behind(storage, context, head, stretch.entries)
+    if not messages:
+        return await _append_summary(work, lease, stretch, messages, _build_retraction(stretch), head, ())
+    draft = await _build_summary(work, lease, stretch, messages)
+    settings = await policy_levels.namespace_settings(storage, work.context.namespace)
+    seconds = settings.get(policy_levels.RETENTION, work.retention)
     jobs: tuple[JobDraft, ...] = ()
-    if seconds is not None and said:
+    if seconds is not None:
         payload = {"job": lease.job.id, "after": head.version, "seconds": seconds}
         name = f"expire:{context}:{head.version}:{lease.job.id}"
         jobs = (JobDraft(kind="expire", dedupe=name, payload=payload),)
-    return await _append_summary(work, lease, stretch, said, draft, head, jobs)
+    return await _append_summary(work, lease, stretch, messages, draft, head, jobs)
 
 
 async def _find_outdated(storage: StorageBackend, head: Head, cover: Cover) -> Outdated:
@@ -343,18 +352,22 @@ async def _find_outdated(storage: StorageBackend, head: Head, cover: Cover) -> O
     left: dict[str, tuple[Span, ...]] = {}
     stuck: set[str] = set()
     for summary in cover.shown:
-        changes = cover.changes(summary) if summary.kind is Kind.SUMMARY else []
-        if changes:
-            now = replace(summary, replaces=span.subtract_spans(summary.replaces, changes))
-            if await read.messages_behind(storage, head.context, head, [now]) == (now,):
-                stuck.add(summary.id)
-            else:
-                left[summary.id] = now.replaces
+        if summary.kind is not Kind.SUMMARY:
+            continue
+        changes = cover.changes(summary)
+        if not changes:
+            continue
+        spans = span.subtract_spans(summary.replaces, changes)
+        renewed = replace(summary, replaces=spans)
+        if await read.messages_behind(storage, head.context, head, [renewed]) == (renewed,):
+            stuck.add(summary.id)
+        else:
+            left[summary.id] = spans
     return Outdated(left, stuck)
 
 
 def _choose_stretch(
-    entries: Sequence[Entry], cover: Cover, work: _Work, outdated: Outdated, lease: Lease
+    entries: Sequence[Entry], cover: Cover, work: _Work, outdated: Outdated, *, force: bool
 ) -> Stretch | str:
     """Return the stretch to summarise, or the reason for none.
 
@@ -362,22 +375,37 @@ def _choose_stretch(
     """
     found = in_force.fold_atomic_groups(in_force.effective_sequence(entries, cover), whole=True)
     stretch = span.choose_stretch(found, work.policy, outdated)
+    if force or isinstance(stretch, str):
+        return stretch
     total = max((entry.total for entry in entries), default=0)
-    if (
-        isinstance(stretch, str)
-        or lease.job.payload.get("force")
-        or span.is_worthwhile(work.policy, stretch, total)
-    ):
+    if span.is_worthwhile(work.policy, stretch, total):
         return stretch
     if stretch.renews:
         return span.choose_stretch(found, work.policy, outdated, messages=False)
     return "the log is short enough again, or a summary would free too little"
 
 
-async def _build_summary(work: _Work, lease: Lease, stretch: Stretch, said: Sequence[Entry]) -> Draft:
-    text, coverage = await summarize_stretch(work, stretch, said)
+async def _build_summary(work: _Work, lease: Lease, stretch: Stretch, messages: Sequence[Entry]) -> Draft:
+    text, coverage = await summarize_stretch(work, stretch, messages)
     tokens = work.counter.count(text)
-    missing = await asyncio.to_thread(_find_lost, work.stage.entries(said), text)
+    lost = await asyncio.to_thread(_find_lost, work.stage.entries(messages), text)
+    data: dict[str, Json] = {
+        "job": lease.job.id,
+        "policy": work.policy.to_json(),
+        "before": stretch.before,
+        "after": stretch.before - stretch.tokens + tokens,
+        "preserved": stretch.preserved,
+        "removed": len(stretch.entries),
+        "summarizer": requests.model_name(work.summarizer),
+        "coverage": coverage,
+        "level": stretch.level,
+        "lost": {"counts": dict(lost.counts), "ids": list(lost.ids)},
+        trust.TRUST: trust.lowest_trust(map(trust.trust_of_entry, messages)).value,
+        summary_levels.LEVELS: summary_levels.to_json(await build_levels(work, text, tokens)),
+        in_force.ASKED: bool(lease.job.payload.get("force")),
+    }
+    if stretch.renews:
+        data[RENEWS] = list(stretch.renews)
     return Draft(
         kind=Kind.SUMMARY,
         content=text,
@@ -387,22 +415,7 @@ async def _build_summary(work: _Work, lease: Lease, stretch: Stretch, said: Sequ
         privacy=privacy_of_sources(stretch.entries),
         covers=stretch.covers,
         replaces=stretch.spans,
-        data={
-            "job": lease.job.id,
-            "policy": work.policy.to_json(),
-            "before": stretch.before,
-            "after": stretch.before - stretch.tokens + tokens,
-            "preserved": stretch.preserved,
-            "removed": len(stretch.entries),
-            "summarizer": requests.model_name(work.summarizer),
-            "coverage": coverage,
-            "level": stretch.level,
-            "lost": {"counts": dict(missing.counts), "ids": list(missing.ids)},
-            trust.TRUST: trust.lowest_trust(map(trust.trust_of_entry, said)).value,
-            summary_levels.LEVELS: summary_levels.to_json(await build_levels(work, text, tokens)),
-            in_force.ASKED: bool(lease.job.payload.get("force")),
-            **({RENEWS: list(stretch.renews)} if stretch.renews else {}),
-        },
+        data=data,
     )
 
 
@@ -418,53 +431,53 @@ def _build_retraction(stretch: Stretch) -> Draft:
     )
 
 
-def _find_lost(said: Sequence[Entry], text: str) -> Lost:
+def _find_lost(messages: Sequence[Entry], text: str) -> Lost:
     from acms.compaction.lost import find_lost  # it imports stemmers, and sessions import this module
 
-    return find_lost(said, text)
+    return find_lost(messages, text)
 
 
 async def _append_summary(
     work: _Work,
     lease: Lease,
     stretch: Stretch,
-    said: Sequence[Entry],
+    messages: Sequence[Entry],
     draft: Draft,
     head: Head,
     jobs: tuple[JobDraft, ...],
 ) -> Done | Retry | Failed | None:
     """Append a summary, and retry after conflicts unless the entries that it replaces were rewritten or erased."""
     storage, context = work.storage, work.context.id
-    rewrites = head.rewrites
     while True:
-        op = Append(
-            context=context, drafts=(draft,), expect=Expect(rewrites=rewrites), jobs=jobs, finish=lease
-        )
+        expect = Expect(rewrites=head.rewrites)
+        op = Append(context=context, drafts=(draft,), expect=expect, jobs=jobs, finish=lease)
         (result,) = await storage.append([op])
         if isinstance(result, Receipt):
             _emit_compacted(work, result, stretch, draft)
             return None
-        if not isinstance(result, ConflictError) or isinstance(
-            result, LeaseLostError | IdempotencyMismatchError
+        if isinstance(result, LeaseLostError | IdempotencyMismatchError) or not isinstance(
+            result, ConflictError
         ):
             raise result
+        rewrites = head.rewrites
         head = await storage.head(context)
         cover = await read.cover_at(storage, context, head, head.version)
-        current = await storage.get([entry.id for entry in stretch.entries])
+        current = await storage.get(_ids_of(stretch.entries))
         if any(entry is None or entry.state is not State.LIVE for entry in current):
             return Failed(error="what it was to stand for was erased or has expired", cancelled=True)
-        now = await read.messages_behind(storage, context, head, stretch.entries)
-        outdated = (await _find_outdated(storage, head, cover)).left.keys() - {
-            one.id for one in stretch.entries
-        }
-        same = span.is_stretch_active(stretch, cover, current) and [one.id for one in now] == [
-            one.id for one in said
-        ]
-        if outdated or not same:
+        rewritten = not span.is_stretch_active(stretch, cover, current)
+        current_messages = await read.messages_behind(storage, context, head, stretch.entries)
+        rewritten |= _ids_of(current_messages) != _ids_of(messages)
+        outdated = (await _find_outdated(storage, head, cover)).left
+        rewritten |= not outdated.keys() <= set(_ids_of(stretch.entries))
+        if rewritten:
             return Retry(error="what it was to stand for was rewritten", not_before=datetime.now(UTC))
         if head.rewrites == rewrites:
             raise result  # refused for another reason
-        rewrites = head.rewrites
+
+
+def _ids_of(entries: Iterable[Entry]) -> list[str]:
+    return [entry.id for entry in entries]
 
 
 def _emit_compacted(work: _Work, receipt: Receipt, stretch: Stretch, draft: Draft) -> None:
@@ -486,11 +499,11 @@ def _emit_compacted(work: _Work, receipt: Receipt, stretch: Stretch, draft: Draf
 # ── writing the text ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def summarize_stretch(work: _Work, stretch: Stretch, said: Sequence[Entry]) -> tuple[str, float]:
+async def summarize_stretch(work: _Work, stretch: Stretch, messages: Sequence[Entry]) -> tuple[str, float]:
     """Return the text of a summary, and the share of the stretch's characters that the summarizer has read."""
     return await shorten_turns(
         work.summarizer,
-        span.turns_of_entries(work.stage.entries(said)),
+        span.turns_of_entries(work.stage.entries(messages)),
         limit=stretch.limit,
         below=max(stretch.tokens, stretch.limit + 1),  # a renewed summary may keep its length
         counter=work.counter,
@@ -501,48 +514,49 @@ async def summarize_stretch(work: _Work, stretch: Stretch, said: Sequence[Entry]
 async def build_levels(work: _Work, text: str, tokens: int) -> list[Level]:
     """Return shorter texts of a summary, down to one for the smallest prompt, each shortened from the next longer one.
 
-    A failing model does not fail the compaction: the text is then shortened by the extractive summarizer.
+    The shortest has a tenth of the tokens of the smallest prompt. Each is twice as long as the next, so that one of
+    them uses half of any token budget. A failing model does not fail the compaction: the text is then shortened by the
+    extractive summarizer.
     """
     sizes: list[int] = []
-    size = max(LEAST, work.policy.smallest_prompt // PROMPT)
+    size = max(LEAST, work.policy.smallest_prompt // 10)
     while 2 * size <= tokens:
         sizes.append(size)
-        size *= STEP
-    found: list[Level] = []
+        size *= 2
+    levels: list[Level] = []
     for size in reversed(sizes):
-        said = (Turn(speaker="summary", text=text, version=0, summary=True),)
+        turns = (Turn(speaker="summary", text=text, version=0, summary=True),)
         try:
             text, _ = await shorten_turns(
                 work.summarizer,
-                said,
+                turns,
                 limit=size,
                 below=tokens,
                 counter=work.counter,
                 model=work.model,
             )
         except ProviderError:
-            asked = SummaryRequest(turns=said, max_tokens=size, counter=work.counter)
-            text = await (await resolve_summarizer(None)).summarize(asked)
+            request = SummaryRequest(turns=turns, max_tokens=size, counter=work.counter)
+            text = await (await resolve_summarizer(None)).summarize(request)
         if not text:
             break
         tokens = work.counter.count(text)
-        found.append(Level(text, tokens))
-    return found
+        levels.append(Level(text, tokens))
+    return levels
 
 
 async def resolve_summarizer(summarizer: Summarizer | None) -> Summarizer:
     """Return the given summarizer, or the extractive one as the default."""
     if summarizer is not None:
         return summarizer
-    room = await asyncio.to_thread(
-        importlib.import_module, "acms.providers.offline.summarizer"
-    )  # it imports numpy
-    return room.ExtractiveSummarizer()
+    name = "acms.providers.offline.summarizer"
+    module = await asyncio.to_thread(importlib.import_module, name)  # it imports numpy
+    return module.ExtractiveSummarizer()
 
 
 async def shorten_turns(
     summarizer: Summarizer,
-    said: Sequence[Turn],
+    turns: Sequence[Turn],
     *,
     limit: int,
     below: int,
@@ -551,44 +565,40 @@ async def shorten_turns(
 ) -> tuple[str, float]:
     """Return a summary of some turns in at most `limit` tokens, and the share of their characters that was read.
 
-    A summarizer with a window receives pieces, and then the summaries of these. Details that a `model` omits are added
-    as far as they fit. `ProviderError` if the summarizer fails, returns no text, or uses `below` tokens or more.
+    A summarizer with a window receives pieces, and then the summaries of these. A `model` is asked for 70 % of the
+    tokens: the rest is for details that it omits, which are added as far as they fit. `ProviderError` if the summarizer
+    fails, returns no text, or uses `below` tokens or more.
     """
     call = _Call(summarizer, counter)
-    whole = said = tuple(said)
-    if not said:
-        raise call.refused("there is no text to summarise", retryable=False)
-    window: int | None = getattr(summarizer, "window", None)
-    most = limit * ASKED // 100 if model else limit
-    coverage = 1.0
+    if not turns:
+        raise call.error("there is no text to summarise", retryable=False)
+    asked = limit * 70 // 100 if model else limit
+    parts = await call.split(turns, asked)
+    coverage = sum(map(_count_characters, parts)) / _count_characters(turns)
+    source = turns
     while True:
-        parts: list[tuple[Turn, ...]] = [said]
-        if window is not None:
-            room = max(1, window - most - FRAME)
-            parts = await asyncio.to_thread(span.chunk_turns, said, room, counter)
-        if said is whole:
-            coverage = sum(map(_count_characters, parts)) / _count_characters(whole)
-        texts = [text async for text in call.texts(parts, most)]
+        texts = [text async for text in call.summarize(parts, asked)]
         text = "\n".join(texts)
-        if len(texts) == 1 or counter.count(text) <= most:
+        if len(texts) == 1 or counter.count(text) <= asked:
             break
-        if len(text) >= _count_characters(said):
-            raise call.refused("its summaries are no shorter than what it read")
-        said = tuple(
+        if len(text) >= _count_characters(source):
+            raise call.error("its summaries are no shorter than what it read")
+        source = [
             Turn(speaker="summary", text=text, version=part[-1].version, summary=True)
             for text, part in zip(texts, parts, strict=True)
-        )
+        ]
+        parts = await call.split(source, asked)
     if counter.count(text) >= below:
-        raise call.refused("its summary is no shorter than what it read")
+        raise call.error("its summary is no shorter than what it read")
     if model:
-        text = await asyncio.to_thread(span.complete_summary, text, whole, limit, counter.count)
+        text = await asyncio.to_thread(span.complete_summary, text, turns, limit, counter.count)
     if not text:
-        raise call.refused("nothing of its summary fits")
+        raise call.error("nothing of its summary fits")
     return text, coverage
 
 
-def _count_characters(said: Sequence[Turn]) -> int:
-    return sum(len(turn.text) for turn in said)
+def _count_characters(turns: Sequence[Turn]) -> int:
+    return sum(len(turn.text) for turn in turns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -598,21 +608,32 @@ class _Call:
     summarizer: Summarizer
     counter: TokenCounter
 
-    def refused(self, why: str, *, retryable: bool = True) -> ProviderError:
-        return ProviderError(why, provider=requests.model_name(self.summarizer), retryable=retryable)
+    def error(self, reason: str, *, retryable: bool = True) -> ProviderError:
+        return ProviderError(reason, provider=requests.model_name(self.summarizer), retryable=retryable)
 
-    async def texts(self, parts: Sequence[Sequence[Turn]], limit: int) -> AsyncIterator[str]:
+    async def split(self, turns: Sequence[Turn], limit: int) -> Sequence[tuple[Turn, ...]]:
+        """Split turns into parts that fit the window of the summarizer with a summary of `limit` tokens."""
+        window: int | None = getattr(self.summarizer, "window", None)
+        if window is None:
+            return [tuple(turns)]
+        size = max(1, window - limit - 64)  # tokens for text that a provider adds around a part
+        return await asyncio.to_thread(span.chunk_turns, turns, size, self.counter)
+
+    async def summarize(self, parts: Sequence[tuple[Turn, ...]], limit: int) -> AsyncIterator[str]:
         """Yield a summary of each part, each limited to its share of the tokens."""
         total = sum(map(_count_characters, parts))
         for part in parts:
-            share = limit if len(parts) == 1 else max(LEAST, limit * _count_characters(part) // total)
-            asked = SummaryRequest(turns=tuple(part), max_tokens=share, counter=self.counter)
+            share = limit
+            if len(parts) > 1:
+                share = max(LEAST, limit * _count_characters(part) // total)
+            request = SummaryRequest(turns=part, max_tokens=share, counter=self.counter)
             try:
-                text = await self.summarizer.summarize(asked)
+                text = await self.summarizer.summarize(request)
             except ACMSError:
                 raise
             except Exception as error:
-                raise self.refused(type(error).__name__) from error
-            if not isinstance(text, str) or not sanitize_summary(text):
-                raise self.refused("it returned no text")
-            yield sanitize_summary(text)
+                raise self.error(type(error).__name__) from error
+            text = sanitize_summary(text) if isinstance(text, str) else ""
+            if not text:
+                raise self.error("it returned no text")
+            yield text

@@ -9,6 +9,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import cached_property, lru_cache
+from itertools import chain
 
 from acms.log.trust import is_instruction
 from acms.model import Entry, Kind, Privacy
@@ -16,30 +17,31 @@ from acms.results import Lost
 from acms.text.details import CORE, find_details
 from acms.text.tokenizer import content_terms, find_sentence_spans, split_words
 
-SHOWN = 10
-"""Most ids in a report."""
-
 
 def find_lost(entries: Sequence[Entry], summary: str) -> Lost:
     """Compare messages, oldest first, with the summary that replaces them; return the losses."""
-    said = [
+    messages = [
         entry
         for entry in entries
         if entry.kind is Kind.MESSAGE and entry.privacy is not Privacy.BLOCK and entry.content.strip()
     ]
     text = _Text(summary)
-    found: dict[str, list[str]] = {"instruction": [], "marked": [], "question": []}
-    for entry in said:
-        if is_instruction(entry) and not text.says(entry.content):
-            found["instruction"].append(entry.id)
-        elif entry.markers and not text.says(entry.content):
-            found["marked"].append(entry.id)
-    for id, question in _find_open_questions(said):
+    lost: dict[str, list[str]] = {"instruction": [], "marked": [], "question": []}
+    for message in messages:
+        kind = None
+        if is_instruction(message):
+            kind = "instruction"
+        elif message.markers:
+            kind = "marked"
+        if kind is not None and not text.says(message.content):
+            lost[kind].append(message.id)
+    for id, question in _find_open_questions(messages):
         if not text.says(question):
-            found["question"].append(id)
-    found.update(_find_lost_details(said, text))
-    ids = dict.fromkeys(id for some in found.values() for id in some)
-    return Lost(counts={kind: len(some) for kind, some in found.items() if some}, ids=tuple(ids)[:SHOWN])
+            lost["question"].append(id)
+    lost.update(_find_lost_details(messages, text))
+    ids = dict.fromkeys(chain.from_iterable(lost.values()))
+    counts = {kind: len(lost_ids) for kind, lost_ids in lost.items() if lost_ids}
+    return Lost(counts=counts, ids=tuple(ids)[:10])  # enough to look at
 
 
 class _Text:
@@ -65,43 +67,41 @@ class _Text:
         """Return whether the summary contains a sentence verbatim, or all its content words in one line."""
         if " ".join(sentence.split()) in self._flat:
             return True
-        asked = frozenset(content_terms(split_words(sentence))) - {0}
-        return bool(asked) and any(asked <= line for line in self._lines)
+        terms = frozenset(content_terms(split_words(sentence))) - {0}
+        return bool(terms) and any(terms <= line for line in self._lines)
 
 
-def _find_lost_details(said: Sequence[Entry], text: _Text) -> dict[str, list[str]]:
+def _find_lost_details(messages: Sequence[Entry], text: _Text) -> dict[str, list[str]]:
     """Return by kind the messages that first mention a detail missing from the summary; speaker names do not count."""
-    names = {(entry.actor or entry.role or "").casefold() for entry in said}
+    names = {_speaker_of_entry(message).casefold() for message in messages}
     known: set[str] = set()
-    found: dict[str, list[str]] = {}
-    for entry in said:
-        for detail in find_details(entry.content):
-            if detail.text in known or detail.kind not in CORE or detail.text.casefold() in names:
+    lost: dict[str, list[str]] = {kind: [] for kind in CORE}
+    for message in messages:
+        for detail in find_details(message.content):
+            if detail.kind not in CORE or detail.text in known or detail.text.casefold() in names:
                 continue
             known.add(detail.text)
             if not text.holds(detail.text):
-                found.setdefault(detail.kind, []).append(entry.id)
-    return {kind: found[kind] for kind in CORE if kind in found}
+                lost[detail.kind].append(message.id)
+    return {kind: ids for kind, ids in lost.items() if ids}
 
 
-def _find_open_questions(said: Sequence[Entry]) -> Iterable[tuple[str, str]]:
+def _find_open_questions(messages: Sequence[Entry]) -> Iterable[tuple[str, str]]:
     """Yield the unanswered questions at the end of messages, each with the id of its message."""
-    last = [_last_sentence(entry.content) for entry in said]
-    for index, entry in enumerate(said):
-        if not _is_question(last[index]):
+    sentences = [_last_sentence(message.content) for message in messages]
+    for index, message in enumerate(messages):
+        if not _is_question(sentences[index]):
             continue
-        reply = index + 1
-        if (
-            reply < len(said)
-            and _speaker_of_entry(said[reply]) != _speaker_of_entry(entry)
-            and not _is_question(last[reply])
-        ):
-            continue
-        yield entry.id, last[index]
+        answered = False
+        if index + 1 < len(messages):
+            is_reply = _speaker_of_entry(messages[index + 1]) != _speaker_of_entry(message)
+            answered = is_reply and not _is_question(sentences[index + 1])
+        if not answered:
+            yield message.id, sentences[index]
 
 
 def _speaker_of_entry(entry: Entry) -> str:
-    return entry.actor or (entry.role or "")
+    return entry.actor or entry.role or ""
 
 
 def _last_sentence(text: str) -> str:

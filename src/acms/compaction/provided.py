@@ -37,7 +37,7 @@ class _Batch(NamedTuple):
     """A compaction and the messages after it, which are appended together."""
 
     #: The message that holds a compaction, its items up to that, and the message without them; None without one.
-    given: Draft | None = None
+    message: Draft | None = None
     items: tuple[Raw, ...] = ()
     rest: Draft | None = None
     following: tuple[Draft, ...] = ()
@@ -60,26 +60,30 @@ async def ingest_compactions(
     context = await shared.ensure()
     receipts: list[MessageReceipt] = []
     for batch in _split_batches(drafts, shared):
-        made, delivered = await _append_batch(shared, writer, context, batch, seen)
+        summary, delivered = await _append_batch(shared, writer, context, batch, seen)
         seen = ANY
-        if made is not None:
-            receipts.append(_build_receipt(context, made, delivered))
-            _emit_compacted(shared, context, made, delivered)
-        receipts += await stored(context, delivered, 0 if made is None else 1)
+        if summary is not None:
+            receipts.append(_build_receipt(context, summary, delivered))
+            _emit_compacted(shared, context, summary, delivered)
+        receipts += await stored(context, delivered, 0 if summary is None else 1)
     return receipts
 
 
 def _split_batches(drafts: Sequence[Draft], shared: SharedSession) -> list[_Batch]:
     """Split messages at their compactions."""
-    found = [_Batch()]
+    batches = [_Batch()]
     for draft in drafts:
-        places = [place for place, part in enumerate(draft.parts) if compaction_text(part) is not None]
-        if not places:
-            found[-1] = found[-1]._replace(following=(*found[-1].following, draft))
+        end = 0
+        for number, part in enumerate(draft.parts, 1):
+            if compaction_text(part) is not None:
+                end = number
+        if end == 0:
+            last = batches.pop()
+            batches.append(last._replace(following=(*last.following, draft)))
             continue
-        items = tuple([part for part in draft.parts[: places[-1] + 1] if isinstance(part, Raw)])
-        found.append(_Batch(draft, items, _strip_compaction(draft, draft.parts[places[-1] + 1 :], shared)))
-    return [batch for batch in found if batch.given is not None or batch.following]
+        items = tuple(part for part in draft.parts[:end] if isinstance(part, Raw))
+        batches.append(_Batch(draft, items, _strip_compaction(draft, draft.parts[end:], shared)))
+    return [batch for batch in batches if batch.message is not None or batch.following]
 
 
 def _strip_compaction(draft: Draft, parts: Sequence[Part], shared: SharedSession) -> Draft | None:
@@ -96,17 +100,15 @@ async def _append_batch(
     """Append a batch, rebuilding its summary whenever another append came first."""
     while True:
         head = await shared.storage.head(context)
-        made = (
-            None
-            if batch.given is None
-            else await _build_summary(shared, context, head, batch.given, batch.items)
-        )
-        first = batch.rest if made is not None else batch.given
+        summary = None
+        if batch.message is not None:
+            summary = await _build_summary(shared, context, head, batch.message, batch.items)
+        first = batch.message if summary is None else batch.rest
         request = AppendRequest(
             batch.following if first is None else (first, *batch.following),
             shared.config.episodes,
             shared.config.retry,
-            before=() if made is None else (made,),
+            before=() if summary is None else (summary,),
             at=head.version,
             seen=seen,
             rewrites=head.rewrites,
@@ -118,49 +120,47 @@ async def _append_batch(
         except Overtaken:
             continue
         assert delivered is not None
-        return made, delivered
+        return summary, delivered
 
 
 async def _build_summary(
-    shared: SharedSession, context: str, head: Head, given: Draft, items: tuple[Raw, ...]
+    shared: SharedSession, context: str, head: Head, message: Draft, items: tuple[Raw, ...]
 ) -> Draft | None:
     """Return a compaction as a summary of all active entries, or None if there are none."""
     storage = shared.storage
     text = compaction_text(items[-1]) or ""
-    made = replace(
-        given,
+    summary = replace(
+        message,
         kind=Kind.SUMMARY,
         role=None,
         actor=None,
         content=text,
         parts=(Text(text), *items) if text else items,
         tokens=shared.counter.count(text),
-        key=None if given.key is None else given.key + KEY,
+        key=None if message.key is None else message.key + KEY,
         origin=Origin.DERIVED,
     )
-    if made.key is not None:
-        before = await storage.read(context, at=head.version, kinds=(Kind.SUMMARY,))
-        known = next((entry for entry in before if entry.key == made.key), None)
-        if known is not None:
-            return replace(made, replaces=known.replaces, covers=known.covers, data=known.data)
+    if message.key is not None:
+        for stored in await storage.read(context, at=head.version, kinds=(Kind.SUMMARY,)):
+            if stored.key == summary.key:
+                return replace(summary, replaces=stored.replaces, covers=stored.covers, data=stored.data)
         await shared.known.catch_up(storage, context)
-        if shared.known.under(given.key or "") is not None:
+        if shared.known.under(message.key) is not None:
             return None  # it was stored when there were no entries to replace
     cover = await read.cover_at(storage, context, head, head.version)
-    found = in_force.effective_sequence(
-        await read.read_stretches(storage, context, cover, head.version), cover
-    )
-    covered = _covered_entries(found)
+    entries = await read.read_stretches(storage, context, cover, head.version)
+    active = in_force.effective_sequence(entries, cover)
+    covered = _covered_entries(active)
     if not covered:
         return None
-    said = await read.messages_behind(storage, context, head, covered)
+    messages = await read.messages_behind(storage, context, head, covered)
     spans = span.spans_of_entries(covered)
     return replace(
-        made,
-        privacy=privacy_of_sources(covered) if given.privacy is Privacy.ALLOW else given.privacy,
+        summary,
+        privacy=privacy_of_sources(covered) if message.privacy is Privacy.ALLOW else message.privacy,
         covers=(spans[0][0], spans[-1][1]),
         replaces=spans,
-        data=await _build_summary_data(shared, made, found, covered, said),
+        data=await _build_summary_data(summary, active, covered, messages),
     )
 
 
@@ -173,67 +173,65 @@ def _covered_entries(found: Sequence[Entry]) -> list[Entry]:
 
 
 async def _build_summary_data(
-    shared: SharedSession,
-    made: Draft,
-    found: Sequence[Entry],
-    covered: Sequence[Entry],
-    said: Sequence[Entry],
+    summary: Draft, active: Sequence[Entry], covered: Sequence[Entry], messages: Sequence[Entry]
 ) -> dict[str, Json]:
     """Return the data of a summary: token counts, the number of replaced entries, and its losses if it is readable."""
     from acms.compaction.lost import find_lost  # it imports stemmers
 
-    gone = {entry.version for entry in covered}
-    before = sum(entry.tokens for entry in found)
-    taken = sum(entry.tokens for entry in covered) - made.tokens
-    missing = await asyncio.to_thread(find_lost, said, made.content) if made.content else Lost()
+    before = after = sum(entry.tokens for entry in active)
+    lost = Lost()
+    if summary.content:
+        after += summary.tokens - sum(entry.tokens for entry in covered)
+        lost = await asyncio.to_thread(find_lost, messages, summary.content)
+    covered_ids = {entry.id for entry in covered}
+    preserved = [entry for entry in active if entry.kind is Kind.MESSAGE and entry.id not in covered_ids]
+    last = summary.parts[-1]
     return {
         "before": before,
-        "after": before - taken if made.content else before,
-        "preserved": sum(1 for entry in found if entry.kind is Kind.MESSAGE and entry.version not in gone),
+        "after": after,
+        "preserved": len(preserved),
         "removed": len(covered),
-        "summarizer": _vendor_of_draft(made),
-        "lost": {"counts": dict(missing.counts), "ids": list(missing.ids)},
-        trust.TRUST: trust.lowest_trust(map(trust.trust_of_entry, said)).value,
+        "summarizer": last.vendor.removeprefix(REDACTED) if isinstance(last, Raw) else "",
+        "lost": {"counts": dict(lost.counts), "ids": list(lost.ids)},
+        trust.TRUST: trust.lowest_trust(map(trust.trust_of_entry, messages)).value,
         in_force.ASKED: True,
     }
-
-
-def _vendor_of_draft(made: Draft) -> str:
-    last = made.parts[-1]
-    return last.vendor.removeprefix(REDACTED) if isinstance(last, Raw) else ""
 
 
 # ── results ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _build_receipt(context: str, made: Draft, delivered: Delivered) -> MessageReceipt:
+def _build_receipt(context: str, summary: Draft, delivered: Delivered) -> MessageReceipt:
     receipt, start = delivered.receipt, delivered.start
-    behind = [position for position in receipt.positions[start:] if position is not None]
+    position = receipt.head.messages
+    following = [position for position in receipt.positions[start:] if position is not None]
+    if following:
+        position = following[0] - 1
     return MessageReceipt(
         message_id=receipt.ids[start],
         version=receipt.versions[0] + start,
-        position=behind[0] - 1 if behind else receipt.head.messages,
+        position=position,
         chain_hash=receipt.chains[start].hex(),
         episode_id=episode_id(context, Tail.from_json(receipt.head.tail).episode),
-        tokens=made.tokens,
+        tokens=summary.tokens,
         markers=(),
         durability=receipt.durability,
         repeated=receipt.repeated,
     )
 
 
-def _emit_compacted(shared: SharedSession, context: str, made: Draft, delivered: Delivered) -> None:
-    if delivered.receipt.repeated or made.covers is None:
+def _emit_compacted(shared: SharedSession, context: str, summary: Draft, delivered: Delivered) -> None:
+    if delivered.receipt.repeated or summary.covers is None:
         return
     version = delivered.receipt.versions[0] + delivered.start
-    removed = made.data["removed"]
+    removed = summary.data["removed"]
     log_event(logging.INFO, "compacted", context=context, version=version, removed=removed)
     event = Compacted(
         context_id=context,
         version=version,
-        first=made.covers[0],
-        last=made.covers[1],
-        tokens_before=int(made.data["before"]),
-        tokens_after=int(made.data["after"]),
+        first=summary.covers[0],
+        last=summary.covers[1],
+        tokens_before=int(summary.data["before"]),
+        tokens_after=int(summary.data["after"]),
     )
     emit_event(shared.config.on_event, event)

@@ -24,21 +24,6 @@ from acms.text.tokenizer import find_sentence_spans
 
 INSTRUCTION = "instruction"
 """Marker under which a summarizer reads a system or developer message in the middle of a log."""
-MARKED = 4
-"""Marked messages and instructions stay unchanged while they take at most 1/`MARKED` of the budget."""
-LEFT = 0.5
-"""Largest share of the budget that a log should have after a compaction; above it no marked message stays unchanged.
-The rest, up to the threshold, is for new messages, so that the next compaction is not due soon."""
-SUMMARIES = 0.25
-"""Share of the budget that summaries may take."""
-FAN = 4
-"""Number of adjacent summaries that are merged into one."""
-GAIN = 0.4
-"""Share of the budget that a compaction requested only by an append must free: each compaction changes every prompt
-from its position on."""
-
-SOON, LITTLE = 0.25, 0.2
-"""In the last quarter of an epoch this share of the budget is enough: prompts show the summary from the next one on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,17 +52,19 @@ class Stretch:
         return self.spans[0][0], self.spans[-1][1]
 
 
-def is_worthwhile(policy: CompactionPolicy, stretch: Stretch, said: int) -> bool:
+def is_worthwhile(policy: CompactionPolicy, stretch: Stretch, total: int) -> bool:
     """Return whether to run a compaction requested by an append: the log is still too long, and it frees enough.
 
-    `said` are the tokens of all messages of the log. Shortly before prompts move their start, less is enough.
+    `total` are the tokens of all messages of the log. Each compaction changes every prompt from its position on, so it
+    must free 40 % of the budget. In the last quarter of a cache window 20 % are enough: prompts then show the summary
+    from the next window on, where their start moves anyway.
     """
     budget = policy.budget or 0
     if not is_compaction_due(policy, stretch.before, stretch.before):
         return False
-    distance = grid_step(budget, SLACK)
-    soon = said % distance >= (1 - SOON) * distance
-    return stretch.tokens - stretch.limit >= (LITTLE if soon else GAIN) * budget
+    window = grid_step(budget, SLACK)
+    is_last_quarter = total % window >= 0.75 * window
+    return stretch.tokens - stretch.limit >= (0.2 if is_last_quarter else 0.4) * budget
 
 
 class Outdated(NamedTuple):
@@ -92,6 +79,27 @@ class Outdated(NamedTuple):
 UP_TO_DATE = Outdated()
 
 
+class _Group(NamedTuple):
+    """A message, a summary or a tool group."""
+
+    entries: tuple[Entry, ...]
+    #: False for a tool group some of whose calls have no answer yet.
+    complete: bool
+    tokens: int
+
+    @property
+    def first(self) -> Entry:
+        return self.entries[0]
+
+    @property
+    def is_summary(self) -> bool:
+        return self.first.kind is Kind.SUMMARY
+
+    @property
+    def sort_key(self) -> tuple[int, int]:
+        return anchor_version(self.entries[-1]), self.entries[-1].version
+
+
 def choose_stretch(
     found: Units, policy: CompactionPolicy, outdated: Outdated = UP_TO_DATE, *, messages: bool = True
 ) -> Stretch | str:
@@ -100,96 +108,122 @@ def choose_stretch(
     An outdated summary is always included, together with the summaries after it; without `messages` only summaries are.
     A tool call without an answer stays: its answer may still come.
     """
-    rows = sorted(
-        [(list(unit.entries), unit.complete) for unit in found.units]
-        + [([entry], True) for entry, _ in found.hidden],
-        key=lambda row: (anchor_version(row[0][-1]), row[0][-1].version),
-    )
-    groups = [group for group, _ in rows]
-    costs = [sum(entry.tokens for entry in group) for group in groups]
-    before = sum(costs)
-    lead = next((place for place, group in enumerate(groups) if not is_instruction(group[0])), len(groups))
-    end = _find_tail_start(groups, costs, rows, policy, before)
-    older = [
-        (group, cost)
-        for place, (group, cost) in enumerate(zip(groups, costs, strict=True))
-        if lead <= place < end or group[0].id in outdated.left
-    ]
-    budget = policy.budget or before
-    open_calls = {unit.entries[0].id for unit in found.units if not unit.complete}
-    kept = _select_preserved(older, policy, budget, sum(costs[end:])) | open_calls.union(outdated.stuck)
-    older = [(group, cost) for group, cost in older if group[0].id not in kept]
-    summaries = [(group[0], cost) for group, cost in older if group[0].kind is Kind.SUMMARY]
-    said = [(group, cost) for group, cost in older if messages and group[0].kind is not Kind.SUMMARY]
-    new, old = sum(cost for _, cost in said), sum(cost for _, cost in summaries)
-    most = int(budget * SUMMARIES)
-    merged = _select_merged(summaries, policy, new, old, most, outdated)
-    taken = {entry.id for entry in merged}.union(entry.id for group, _ in said for entry in group)
-    entries = tuple(
-        replace(entry, replaces=outdated.left.get(entry.id, entry.replaces))
-        for group, _ in older
-        for entry in group
-        if entry.id in taken
-    )
+    groups = [_Group((entry,), True, entry.tokens) for entry, _ in found.hidden]
+    for unit in found.units:
+        groups.append(_Group(unit.entries, unit.complete, sum(entry.tokens for entry in unit.entries)))
+    groups.sort(key=lambda group: group.sort_key)
+    before = _count_tokens(groups)
+    tail_start = _find_tail_start(groups, policy, before)
+    older = _select_older(groups, tail_start, policy, outdated)
+    summaries = [group for group in older if group.is_summary]
+    new_groups = [group for group in older if messages and not group.is_summary]
+    new, old = _count_tokens(new_groups), _count_tokens(summaries)
+    merged = _select_merged(summaries, policy, new, old, outdated)
+    chosen = {group.first.id for group in (*new_groups, *merged)}
+    entries = _list_entries([group for group in older if group.first.id in chosen], outdated)
     renews = tuple(entry.version for entry in entries if entry.id in outdated.left)
     quoted = sum(entry.tokens for entry in entries if _is_verbatim(entry))
-    again = sum(entry.tokens for entry in merged)
-    limit = _compute_limit(policy, new, quoted, again, old - again, most)
-    tokens = new + again
+    merged_tokens = _count_tokens(merged)
+    limit = _compute_limit(policy, new - quoted, quoted, merged_tokens, old - merged_tokens)
+    tokens = new + merged_tokens
     if not renews and (len(entries) < 2 or tokens <= limit + LEAST // 2):
         return (
             f"{len(entries)} of {len(groups)} messages could be summarised, {tokens} tokens for a summary of up to "
-            f"{limit}: the newest {len(groups) - end} stay, and what is marked or instructs while it is short"
+            f"{limit}: the newest {len(groups) - tail_start} stay, and what is marked or instructs while it is short"
         )
     levels = [int(entry.data.get("level", 1)) for entry in entries if entry.kind is Kind.SUMMARY]
     return Stretch(
-        entries=entries,
+        entries=tuple(entries),
         spans=spans_of_entries(entries),
         before=before,
         tokens=tokens,
         limit=limit,
-        preserved=sum(1 for group in groups for e in group if e.kind is Kind.MESSAGE and e.id not in taken),
+        preserved=sum(_count_messages(group.entries) for group in groups) - _count_messages(entries),
         level=1 + max(levels, default=0),
         renews=renews,
     )
 
 
-def _select_preserved(
-    older: Sequence[tuple[list[Entry], int]], policy: CompactionPolicy, budget: int, tail: int
-) -> set[str]:
-    """Return the marked messages and instructions that stay unchanged, given a tail of `tail` tokens."""
-    room = budget // MARKED
+def _list_entries(groups: Iterable[_Group], outdated: Outdated) -> list[Entry]:
+    """Return the entries of some groups, outdated summaries with their remaining spans."""
+    entries: list[Entry] = []
+    for group in groups:
+        for entry in group.entries:
+            entries.append(replace(entry, replaces=outdated.left.get(entry.id, entry.replaces)))
+    return entries
+
+
+def _count_messages(entries: Iterable[Entry]) -> int:
+    return sum(entry.kind is Kind.MESSAGE for entry in entries)
+
+
+def _count_tokens(groups: Iterable[_Group]) -> int:
+    return sum(group.tokens for group in groups)
+
+
+def _find_tail_start(groups: Sequence[_Group], policy: CompactionPolicy, before: int) -> int:
+    """Return the index of the first group of the preserved tail."""
+    start, preserved = len(groups), 0
+    while start > 0 and (preserved < policy.preserve_recent_count or not groups[start - 1].complete):
+        start -= 1
+        preserved += _count_messages(groups[start].entries)
+    evicted = _count_tokens(groups[:start])
+    while start > 0 and evicted > before - policy.keep * before:
+        start -= 1
+        evicted -= groups[start].tokens
+    return start
+
+
+def _select_older(
+    groups: Sequence[_Group], tail_start: int, policy: CompactionPolicy, outdated: Outdated
+) -> list[_Group]:
+    """Return the groups that may be summarised, and every outdated summary.
+
+    Leading instructions and open tool calls stay. Marked messages and instructions stay unchanged, the newest first,
+    while they take at most a quarter of the budget and leave half of it free: the rest, up to the threshold, is for new
+    messages, so that the next compaction is not due soon.
+    """
+    older: list[_Group] = []
+    is_leading = True
+    for index, group in enumerate(groups):
+        is_leading = is_leading and is_instruction(group.first)
+        if group.first.id in outdated.left or (index < tail_start and not is_leading):
+            older.append(group)
+    remaining = (policy.budget or _count_tokens(groups)) // 4
     if policy.budget is not None:
-        stays = tail + sum(cost for group, cost in older if group[0].kind is Kind.SUMMARY)
-        room = min(room, max(0, int(LEFT * budget) - stays))
-    kept: set[str] = set()
-    for group, cost in reversed(older):
-        if any(map(_is_verbatim, group)) and cost <= room:
-            kept.add(group[0].id)
-            room -= cost
-    return kept
+        staying = _count_tokens(groups[tail_start:]) + _count_tokens(
+            group for group in older if group.is_summary
+        )
+        remaining = min(remaining, max(0, int(0.5 * policy.budget) - staying))
+    selected: list[_Group] = []
+    for group in reversed(older):
+        tokens = group.tokens
+        if any(map(_is_verbatim, group.entries)) and tokens <= remaining:
+            remaining -= tokens
+        elif group.complete and group.first.id not in outdated.stuck:
+            selected.append(group)
+    return selected[::-1]
 
 
 def _select_merged(
-    summaries: Sequence[tuple[Entry, int]],
-    policy: CompactionPolicy,
-    new: int,
-    old: int,
-    most: int,
-    outdated: Outdated,
-) -> list[Entry]:
+    summaries: Sequence[_Group], policy: CompactionPolicy, new: int, old: int, outdated: Outdated
+) -> Sequence[_Group]:
     """Return the earlier summaries to merge into the new one: all, if they are too many or take too many tokens.
 
     Otherwise those from the first outdated one on, so the reading order is preserved.
     """
-    found = [entry for entry, _ in summaries]
-    crowded = policy.budget is not None and old + new // SHORTER > most
-    if len(found) > 1 and (len(found) >= FAN or crowded):
-        return found
-    if len(found) == 1 and crowded and new > 0:
-        return found
-    first = next((place for place, entry in enumerate(found) if entry.id in outdated.left), len(found))
-    return found[first:]
+    is_crowded = policy.budget is not None and old + new // SHORTER > _budget_of_summaries(policy.budget)
+    if len(summaries) >= 4 or (is_crowded and (len(summaries) > 1 or new > 0)):
+        return summaries
+    for index, group in enumerate(summaries):
+        if group.first.id in outdated.left:
+            return summaries[index:]
+    return ()
+
+
+def _budget_of_summaries(budget: int) -> int:
+    """Return the tokens that all summaries may take: the other three quarters are for messages."""
+    return int(budget * 0.25)
 
 
 def _is_verbatim(entry: Entry) -> bool:
@@ -197,36 +231,14 @@ def _is_verbatim(entry: Entry) -> bool:
     return bool(entry.markers) or is_instruction(entry)
 
 
-def _find_tail_start(
-    groups: Sequence[list[Entry]],
-    costs: Sequence[int],
-    rows: Sequence[tuple[list[Entry], bool]],
-    policy: CompactionPolicy,
-    before: int,
-) -> int:
-    """Return the number of groups that are older than the preserved tail."""
-    end, kept = len(groups), 0
-    while end > 0 and (kept < policy.preserve_recent_count or not rows[end - 1][1]):
-        end -= 1
-        kept += sum(1 for entry in groups[end] if entry.kind is Kind.MESSAGE)
-    evicted = sum(costs[:end])
-    while end > 0 and evicted > before - policy.keep * before:
-        end -= 1
-        evicted -= costs[end]
-    return end
-
-
-def _compute_limit(
-    policy: CompactionPolicy, new: int, quoted: int, merged: int, staying: int, most: int
-) -> int:
-    """Return the token limit of a summary of new messages, some of them quoted, and of merged summaries."""
+def _compute_limit(policy: CompactionPolicy, new: int, quoted: int, merged: int, staying: int) -> int:
+    """Return the token limit of a summary of new messages, quoted messages and merged summaries."""
     if policy.summary_tokens is not None:
         return policy.summary_tokens
-    wanted = (new - quoted) // SHORTER + quoted // 2
-    wanted += merged
+    limit = new // SHORTER + quoted // 2 + merged
     if policy.budget is not None:
-        wanted = min(wanted, max(most - staying, policy.budget // 16))
-    return max(LEAST, wanted)
+        limit = min(limit, max(_budget_of_summaries(policy.budget) - staying, policy.budget // 16))
+    return max(LEAST, limit)
 
 
 def spans_of_entries(entries: Iterable[Entry]) -> tuple[Span, ...]:
@@ -260,73 +272,77 @@ def subtract_spans(found: Iterable[Span], gone: Sequence[tuple[int, int, int]]) 
 
 def is_stretch_active(stretch: Stretch, cover: Cover, current: Iterable[Entry | None]) -> bool:
     """Return whether all entries that a summary replaces are still active and have their content (rule 1.4)."""
-    return all(
-        now is not None and now.state is old.state and cover.by(old.version) is None
-        for old, now in zip(stretch.entries, current, strict=True)
-    )
+    for chosen, entry in zip(stretch.entries, current, strict=True):
+        if entry is None or entry.state is not chosen.state or cover.by(chosen.version) is not None:
+            return False
+    return True
 
 
 def turns_of_entries(entries: Iterable[Entry]) -> tuple[Turn, ...]:
     """Return some entries as turns for a summarizer, without entries that must not leave the engine."""
-    return tuple(
-        Turn(
-            speaker="summary"
-            if entry.kind is Kind.SUMMARY
-            else resolve_speaker(entry.actor, entry.role) or Role.USER.value,
-            text=entry.content,
-            markers=entry.markers or ((INSTRUCTION,) if is_instruction(entry) else ()),
-            version=entry.version,
-            summary=entry.kind is Kind.SUMMARY,
+    turns: list[Turn] = []
+    for entry in entries:
+        if entry.privacy is Privacy.BLOCK or not entry.content.strip():
+            continue
+        is_summary = entry.kind is Kind.SUMMARY
+        speaker = "summary" if is_summary else resolve_speaker(entry.actor, entry.role) or Role.USER.value
+        markers = entry.markers or ((INSTRUCTION,) if is_instruction(entry) else ())
+        turns.append(
+            Turn(
+                speaker=speaker,
+                text=entry.content,
+                markers=markers,
+                version=entry.version,
+                summary=is_summary,
+            )
         )
-        for entry in entries
-        if entry.content.strip() and entry.privacy is not Privacy.BLOCK
-    )
+    return tuple(turns)
 
 
-def chunk_turns(said: Sequence[Turn], most: int, counter: TokenCounter) -> list[tuple[Turn, ...]]:
+def chunk_turns(turns: Sequence[Turn], most: int, counter: TokenCounter) -> list[tuple[Turn, ...]]:
     """Split turns into runs of at most `most` tokens; a turn that is longer is cut between its sentences."""
-    found: list[tuple[Turn, ...]] = []
-    run: list[Turn] = []
+    chunks: list[tuple[Turn, ...]] = []
+    chunk: list[Turn] = []
     size = 0
-    for turn in said:
+    for turn in turns:
         for piece in _split_turn(turn, most, counter):
-            cost = counter.count(prefix_speaker(piece.speaker, piece.text)) + 2
-            if run and size + cost > most:
-                found.append(tuple(run))
-                run, size = [], 0
-            run.append(piece)
+            cost = _count_turn(turn, piece, counter)
+            if chunk and size + cost > most:
+                chunks.append(tuple(chunk))
+                chunk, size = [], 0
+            chunk.append(replace(turn, text=piece))
             size += cost
-    return [*found, tuple(run)] if run else found
+    if chunk:
+        chunks.append(tuple(chunk))
+    return chunks
 
 
-def _split_turn(turn: Turn, most: int, counter: TokenCounter) -> list[Turn]:
-    def cost(text: str) -> int:
-        return counter.count(prefix_speaker(turn.speaker, text)) + 2
+def _count_turn(turn: Turn, text: str, counter: TokenCounter) -> int:
+    """Return the tokens of a text with its speaker, and of the two line breaks around it."""
+    return counter.count(prefix_speaker(turn.speaker, text)) + 2
 
-    if cost(turn.text) <= most:
-        return [turn]
+
+def _split_turn(turn: Turn, most: int, counter: TokenCounter) -> list[str]:
+    """Return the text of a turn in pieces of whole sentences; a sentence that is longer is cut between its words."""
+    if _count_turn(turn, turn.text, counter) <= most:
+        return [turn.text]
     pieces: list[str] = []
     for first, last in find_sentence_spans(turn.text):
         sentence = turn.text[first:last]
-        if pieces and cost(pieces[-1] + sentence) <= most:
+        if pieces and _count_turn(turn, pieces[-1] + sentence, counter) <= most:
             pieces[-1] += sentence
             continue
         while sentence:
             size = len(sentence)
-            while size > 1 and cost(sentence[:size]) > most:
+            while size > 1 and _count_turn(turn, sentence[:size], counter) > most:
                 half = size // 2
                 size = sentence.rfind(" ", half // 2, half) + 1 or half
             pieces.append(sentence[:size])
             sentence = sentence[size:]
-    return [
-        Turn(
-            speaker=turn.speaker, text=piece, markers=turn.markers, version=turn.version, summary=turn.summary
-        )
-        for piece in pieces
-    ]
+    return pieces
 
 
-def complete_summary(text: str, said: Sequence[Turn], limit: int, count: Callable[[str], int]) -> str:
+def complete_summary(text: str, turns: Sequence[Turn], limit: int, count: Callable[[str], int]) -> str:
     """Return a model's summary within its limit, with omitted marked texts and details added as far as they fit.
 
     Models tend to omit names, numbers and paths, which cannot be reconstructed.
@@ -335,23 +351,25 @@ def complete_summary(text: str, said: Sequence[Turn], limit: int, count: Callabl
     from acms.text.extract import extract_summary
 
     if count(text) > limit:
-        text = extract_summary(
-            [Turn(speaker="summary", text=text, version=said[-1].version, summary=True)], limit, count
-        )
+        summary = Turn(speaker="summary", text=text, version=turns[-1].version, summary=True)
+        text = extract_summary([summary], limit, count)
     missing: list[Turn] = []
-    for turn in said:
+    for turn in turns:
         if turn.markers and turn.text.strip() not in text:
             missing.append(turn)
             continue
-        lines = [turn.text[first:last] for first, last in find_sentence_spans(turn.text)]
-        kept = [line for line in lines if any(detail.text not in text for detail in find_details(line))]
-        if kept:
-            missing.append(replace(turn, text="".join(kept), markers=()))
-    room = limit - count(text)
-    while missing and room > 0:
-        whole = f"{text}\n{extract_summary(missing, room, count)}".strip()
-        over = count(whole) - limit
-        if over <= 0:
-            return whole
-        room -= max(1, over)
+        sentences: list[str] = []
+        for first, last in find_sentence_spans(turn.text):
+            sentence = turn.text[first:last]
+            if any(detail.text not in text for detail in find_details(sentence)):
+                sentences.append(sentence)
+        if sentences:
+            missing.append(replace(turn, text="".join(sentences), markers=()))
+    remaining = limit - count(text)
+    while missing and remaining > 0:
+        completed = f"{text}\n{extract_summary(missing, remaining, count)}".strip()
+        excess = count(completed) - limit
+        if excess <= 0:
+            return completed
+        remaining -= max(1, excess)
     return text

@@ -7,12 +7,12 @@ and keeps the summary that replaces it. *Delete* only hides; a job *collects* en
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from types import EllipsisType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
-from acms.branches.forks import COLLECT_AFTER
+from acms.branches.export import PAGE, read_pages
+from acms.branches.forks import COLLECT_AFTER, find_context, list_contexts
 from acms.erasure import proof
 from acms.errors import ACMSError, EntryNotFoundError, LegalHoldError, SessionNotFoundError, ValidationError
 from acms.facts.consolidate import fold_text, mentions_value
@@ -49,11 +49,8 @@ T = TypeVar("T")
 
 LOOK_AGAIN = timedelta(days=1)
 """Retry interval of a job that waits for people, such as one under legal hold."""
-BATCH = 500
-"""Entries that are blanked in one commit."""
 _CITES_ORIGINAL = {Kind.MESSAGE: "m_", Kind.FACT: "f_"}
 """Id prefixes of originals among the sources of a copy: facts also cite the messages they were derived from."""
-PAGE = 500
 
 
 # ── erase ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -94,20 +91,20 @@ async def erase_entries(
     for id in ids:
         validation.validate_name(id, "ids")
     reader = await storage.context(context)
-    found: list[Link] = []
-    keyed: dict[str, Entry] | None = None
-    for some in _split_batches(list(ids)):
-        for id, entry in zip(some, await storage.get(some), strict=True):
+    by_key: dict[str, Entry] | None = None
+    links: list[Link] = []
+    for batch in _split_batches(list(ids)):
+        for id, entry in zip(batch, await storage.get(batch), strict=True):
             if entry is None or _owner_of_version(reader, entry.version) != entry.context:
-                if keyed is None:
-                    keyed = await _find_entries_by_key(storage, reader, ids)
-                if id not in keyed:
+                if by_key is None:
+                    by_key = await _find_entries_by_key(storage, reader, ids)
+                if id not in by_key:
                     raise EntryNotFoundError(f"the session {reader.key or reader.id!r} has no entry {id!r}")
-                entry = keyed[id]
-            found.append(_link_of_entry(await _context_of(storage, reader, entry), entry))
-    return await _Erasing(storage, found, reason, service, progress, privacy).run(
-        verify=verify, rewrite=rewrite
-    )
+                entry = by_key[id]
+            owner = reader if entry.context == reader.id else await storage.context(entry.context)
+            links.append(_link_of_entry(owner, entry))
+    erasing = _Erasing(storage, links, reason, service, progress, privacy)
+    return await erasing.run(verify=verify, rewrite=rewrite)
 
 
 @trace_function
@@ -127,11 +124,9 @@ async def erase_context(
     Inherited entries belong to its ancestors and stay. Its name, settings and tags stay: they hold no entry content.
     """
     name = validation.validate_name(id_or_key, "id_or_key")
-    found = [
-        _link_of_entry(own, entry)
-        async for own, entry in _iter_own_entries(storage, [await storage.context(name, namespace=namespace)])
-    ]
-    return await _Erasing(storage, found, reason, service, progress).run(verify=verify, rewrite=rewrite)
+    context = await storage.context(name, namespace=namespace)
+    links = [_link_of_entry(context, entry) async for entry in _iter_own_entries(storage, context)]
+    return await _Erasing(storage, links, reason, service, progress).run(verify=verify, rewrite=rewrite)
 
 
 @trace_function
@@ -153,19 +148,20 @@ async def erase_subject(
     """
     if namespace is ... and actor is ...:
         raise ValidationError("give a namespace, an actor or both", field="namespace")
-    within = (
-        None if namespace is ... else validation.namespace_name(_require_single_name(namespace, "namespace"))
-    )
-    who = None if actor is ... else _require_single_name(actor, "actor")
-    contexts = await _list_contexts(storage, ContextQuery(namespace=within, deleted=True, limit=PAGE))
-    found = [
-        _link_of_entry(own, entry)
-        async for own, entry in _iter_own_entries(
-            storage, contexts, kinds=None if who is None else (Kind.MESSAGE,)
-        )
-        if who is None or entry.actor == who
-    ]
-    return await _Erasing(storage, found, reason, service, progress).run(verify=verify, rewrite=rewrite)
+    selected: str | None = None
+    if namespace is not ...:
+        selected = validation.namespace_name(_require_single_name(namespace, "namespace"))
+    speaker: str | None = None
+    selection: dict[str, Any] = {}
+    if actor is not ...:
+        speaker = _require_single_name(actor, "actor")
+        selection = {"kinds": (Kind.MESSAGE,)}
+    links: list[Link] = []
+    for context in await list_contexts(storage, ContextQuery(namespace=selected, deleted=True)):
+        async for entry in _iter_own_entries(storage, context, **selection):
+            if speaker is None or entry.actor == speaker:
+                links.append(_link_of_entry(context, entry))
+    return await _Erasing(storage, links, reason, service, progress).run(verify=verify, rewrite=rewrite)
 
 
 @trace_function
@@ -181,9 +177,10 @@ async def erase_tenant(
     """Erase all entries of the tenant of this handle; `confirm` must be its name."""
     if confirm != storage.tenant:
         raise ValidationError("must be the name of the tenant whose data goes", field="confirm")
-    contexts = await _list_contexts(storage, ContextQuery(deleted=True, limit=PAGE))
-    found = [_link_of_entry(own, entry) async for own, entry in _iter_own_entries(storage, contexts)]
-    return await _Erasing(storage, found, reason, None, progress).run(verify=verify, rewrite=rewrite)
+    links: list[Link] = []
+    for context in await list_contexts(storage, ContextQuery(deleted=True)):
+        links += [_link_of_entry(context, entry) async for entry in _iter_own_entries(storage, context)]
+    return await _Erasing(storage, links, reason, None, progress).run(verify=verify, rewrite=rewrite)
 
 
 def _require_single_name(value: object, field: str) -> str:
@@ -198,101 +195,115 @@ class _Erasing:
     def __init__(
         self,
         storage: StorageBackend,
-        asked: Sequence[Link],
+        requested: Sequence[Link],
         reason: str,
         service: CompactionPolicy | None,
         progress: Progress | None,
         privacy: Privacy | None = None,
     ) -> None:
         self._storage = storage
-        self._asked = asked
+        self._requested = requested
+        self._requested_ids = {link.id for link in requested}
         self._reason = validation.validate_name(reason, "reason")
         self._service = service or CompactionPolicy()
         self._progress = progress
         self._privacy = privacy
         self._contexts: dict[str, Context] = {}
         #: Ids of the entries that are blank by now.
-        self._gone = {link.id for link in asked if link.state is State.ERASED}
+        self._blank_ids = {link.id for link in requested if link.state is State.ERASED}
         self._texts: set[bytes] = set()
         #: Derived entries in the contexts known so far.
-        self._made: list[Link] = []
-        #: Facts that were stated by hand and cite no source.
-        self._stated: list[str] = []
+        self._derived: list[Link] = []
         #: Facts stated by hand that repeat an erased message; found before its text is erased.
         self._statements: list[Remaining] | None = None
         #: Messages as they were before they were blanked; only with `verify`.
-        self._blanked: list[Entry] = []
+        self._blanked_messages: list[Entry] = []
 
     async def run(self, *, verify: bool, rewrite: bool) -> Erasure:
-        """Erase the requested entries and those that cite them, until no new citations appear."""
-        files = proof.require_rewritable_store(self._storage) if rewrite else None
-        while True:
-            doomed = await self._doomed()
-            left = [link for link in doomed if link.id not in self._gone]
-            if not left:
-                break
-            await self._check_holds(left)
-            if self._statements is None:
-                self._statements = await self._find_statements(doomed)
-            if verify:
-                await self._remember(left)
-            await self._blank(left)
-        await self._compact_again(doomed)
-        await self._count_erased({link.owner for link in doomed if link.kind is Kind.MESSAGE})
-        contexts = tuple(dict.fromkeys(link.owner for link in doomed))
+        """Erase the requested entries and those that cite them; return what was erased and what remains."""
+        store = proof.require_rewritable_store(self._storage) if rewrite else None
+        links = await self._erase_links(verify=verify)
+        await self._request_compactions(links)
+        await self._count_erased({link.owner for link in links if link.kind is Kind.MESSAGE})
+        contexts = tuple(dict.fromkeys(link.owner for link in links))
         texts = sorted(self._texts)
-        anew = None if files is None else await files.rewrite(contexts, texts)
-        left = await self._residue(doomed, texts) if verify else []
-        remaining = await self._find_remaining(doomed)
-        asked = {link.id for link in self._asked}
-        derived = (Kind.FACT, Kind.SUMMARY)
+        rewriting = None if store is None else await store.rewrite(contexts, texts)
+        residue: list[str] = []
+        if verify:
+            residue += await self._find_residue(links, texts)
+        if rewriting is not None:
+            residue += rewriting.found
+        remaining = await self._find_remaining(links)
+        cascaded: list[str] = []
+        for link in links:
+            if link.id not in self._requested_ids and link.kind in (Kind.FACT, Kind.SUMMARY):
+                cascaded.append(link.id)
         return Erasure(
-            ids=tuple(link.id for link in doomed),
+            ids=tuple(link.id for link in links),
             remaining=remaining,
-            cascaded=tuple(link.id for link in doomed if link.id not in asked and link.kind in derived),
+            cascaded=tuple(cascaded),
             contexts=contexts,
-            residue=(*left, *(() if anew is None else anew.found)),
+            residue=tuple(residue),
             verified=verify and not remaining,
-            proof=proof.determine_proof_level(self._storage, anew, texts) if verify else None,
-            rewritten=() if anew is None else anew.rewritten,
-            unreached=proof.describe_unreached_data(self._storage, anew),
+            proof=proof.determine_proof_level(self._storage, rewriting, texts) if verify else None,
+            rewritten=() if rewriting is None else rewriting.rewritten,
+            unreached=proof.describe_unreached_data(self._storage, rewriting),
         )
 
-    async def _doomed(self) -> list[Link]:
+    async def _erase_links(self, *, verify: bool) -> list[Link]:
+        """Erase entries until no new citations appear; return all that are erased."""
+        while True:
+            links = await self._find_links()
+            pending = [link for link in links if link.id not in self._blank_ids]
+            if not pending:
+                return links
+            await self._check_holds(pending)
+            if self._statements is None:
+                self._statements = await self._find_statements(links)
+            if verify:
+                await self._remember_texts(pending)
+            await self._blank(pending)
+
+    async def _find_links(self) -> list[Link]:
         """Return the entries to erase in the current state of the logs, the requested ones first."""
-        await self._read_lineage(self._asked)
-        self._gone.update(link.id for link in self._made if link.state is State.ERASED)
-        return list((await self._close_over(self._asked)).links.values())
+        await self._read_lineage(self._requested)
+        self._blank_ids.update(link.id for link in self._derived if link.state is State.ERASED)
+        return list((await self._close_over(self._requested)).links.values())
 
     async def _read_lineage(self, links: Iterable[Link]) -> None:
         """Read the derived entries of all contexts that may hold derivatives of some entries."""
         roots = {(await self._context(link.owner)).root for link in links}
         self._contexts.update(await _list_tree_contexts(self._storage, roots))
-        self._made = [link async for link in _iter_derived_links(self._storage, self._contexts.values())]
-        self._stated = [link.id for link in self._made if link.kind is Kind.FACT and not link.sources]
+        self._derived = []
+        for context in self._contexts.values():
+            self._derived += [link async for link in _iter_derived_links(self._storage, context)]
 
     async def _close_over(self, links: Iterable[Link]) -> Reached:
         """Return some entries with their edits and everything derived from them."""
         reached = Reached(links)
-        copies = [one for one in self._contexts.values() if read_setting(one.settings, COPIED)]
+        copies = [context for context in self._contexts.values() if read_setting(context.settings, COPIED)]
         followed: set[str] = set()
         while True:
-            reached.spread(self._made)
+            reached.spread(self._derived)
             new = [link for link in reached.links.values() if link.id not in followed]
             if not new:
                 return reached
             for link in new:
                 followed.add(link.id)
-                for run in link.runs if link.kind is Kind.MESSAGE else ():
-                    await self._reach(reached, link, run, kinds=(Kind.MESSAGE,))
+                if link.kind is Kind.MESSAGE:
+                    for run in link.runs:
+                        await self._reach(reached, link, run, kinds=(Kind.MESSAGE,))
                 for copy in copies:
-                    original = self._contexts.get(copy.settings[COPIED]["context"])
-                    if (
-                        original is not None
-                        and link.version <= copy.settings[COPIED]["version"]
-                        and _owner_of_version(original, link.version) == link.owner
-                    ):
+                    if self._is_copied(link, copy):
                         await self._reach(reached, link, (copy.id, link.version, link.version))
+
+    def _is_copied(self, link: Link, copy: Context) -> bool:
+        """Return whether a copied session has a copy of an entry."""
+        origin = copy.settings[COPIED]
+        original = self._contexts.get(origin["context"])
+        if original is None or link.version > origin["version"]:
+            return False
+        return _owner_of_version(original, link.version) == link.owner
 
     async def _reach(
         self, reached: Reached, cause: Link, run: Run, *, kinds: Sequence[Kind] | None = None
@@ -302,144 +313,155 @@ class _Erasing:
         for entry in await self._storage.read(
             owner, after=first - 1, before=last + 1, kinds=kinds, deleted=True
         ):
-            reached.add(_link_of_entry(await self._context(owner), entry), cause.id)
+            reached.add(await self._link(entry), cause.id)
             if entry.state is State.ERASED:
-                self._gone.add(entry.id)
+                self._blank_ids.add(entry.id)
 
     async def _context(self, id: str) -> Context:
         if id not in self._contexts:
             self._contexts[id] = await self._storage.context(id)
         return self._contexts[id]
 
+    async def _link(self, entry: Entry) -> Link:
+        return _link_of_entry(await self._context(entry.context), entry)
+
     async def _check_holds(self, links: Sequence[Link]) -> None:
         """Raise `LegalHoldError` if a context that reads one of these is under legal hold."""
         oldest: dict[str, int] = {}
         for link in links:
             oldest[link.owner] = min(link.version, oldest.get(link.owner, link.version))
-        readers = [
-            context
-            for context in self._contexts.values()
-            if context.id in oldest
-            or any(oldest.get(owner, upto + 1) <= upto for owner, upto in context.lineage)
-        ]
-        held = await _find_legal_hold(self._storage, readers)
-        if held is not None:
+        readers: list[Context] = []
+        for context in self._contexts.values():
+            inherits = any(owner in oldest and oldest[owner] <= upto for owner, upto in context.lineage)
+            if inherits or context.id in oldest:
+                readers.append(context)
+        hold = await _find_legal_hold(self._storage, readers)
+        if hold is not None:
             raise LegalHoldError(
-                f"{held} is under legal hold: nothing was erased", options=("lift the hold first",)
+                f"{hold} is under legal hold: nothing was erased", options=("lift the hold first",)
             )
 
-    async def _remember(self, links: Sequence[Link]) -> None:
+    async def _remember_texts(self, links: Sequence[Link]) -> None:
         """Keep the texts to be erased, to search for them afterwards."""
-        for some in _split_batches(links):
-            for entry in await self._storage.get([link.id for link in some]):
-                if entry is not None:
-                    self._texts.update(text.encode() for text in proof.iter_erased_texts(entry))
-                    if entry.kind is Kind.MESSAGE:
-                        self._blanked.append(entry)
+        for entry in await self._get([link.id for link in links]):
+            self._texts.update(text.encode() for text in proof.iter_erased_texts(entry))
+            if entry.kind is Kind.MESSAGE:
+                self._blanked_messages.append(entry)
 
-    async def _find_statements(self, doomed: Sequence[Link]) -> list[Remaining]:
+    async def _find_statements(self, links: Sequence[Link]) -> list[Remaining]:
         """Return the facts stated by hand whose value occurs in a message to be erased."""
-        gone = {link.id for link in doomed}
-        facts = await self._live([id for id in self._stated if id not in gone])
-        values = [(one, fold_text(str(one.data.get("value", "")))) for one in facts]
-        messages = [link.id for link in doomed if link.kind is Kind.MESSAGE] if facts else []
+        erased_ids = {link.id for link in links}
+        fact_ids: list[str] = []
+        for link in self._derived:
+            if link.kind is Kind.FACT and not link.sources and link.id not in erased_ids:
+                fact_ids.append(link.id)
+        values: list[tuple[Entry, tuple[str, ...]]] = []
+        for fact in await self._get_live(fact_ids):
+            value = fold_text(str(fact.data.get("value", "")))
+            if value:
+                values.append((fact, value))
+        if not values:
+            return []
         found: list[Remaining] = []
-        for said in await self._live(messages):
-            words = fold_text(said.content)
-            found += [
-                _make_remaining(fact, "statement", said.id)
-                for fact, value in values
-                if value and mentions_value(words, value)
-            ]
+        for message in await self._get_live([link.id for link in links if link.kind is Kind.MESSAGE]):
+            text = fold_text(message.content)
+            for fact, value in values:
+                if mentions_value(text, value):
+                    found.append(_make_remaining(fact, "statement", message.id))
         return found
 
-    async def _find_remaining(self, doomed: Sequence[Link]) -> tuple[Remaining, ...]:
+    async def _find_remaining(self, links: Sequence[Link]) -> tuple[Remaining, ...]:
         """Return every remaining entry that repeats erased content."""
-        found = [
-            *await self._find_originals(doomed),
-            *await self._find_sources(doomed),
+        erased_ids = {link.id for link in links}
+        by_id: dict[str, Remaining] = {}
+        for remaining in (
+            *await self._find_originals(links),
+            *await self._find_sources(links),
             *(self._statements or ()),
             *await self._find_repeats(),
-        ]
-        gone = {link.id for link in doomed}
-        once = {one.id: one for one in reversed(found) if one.id not in gone}
-        return tuple(reversed(once.values()))
+        ):
+            if remaining.id not in erased_ids:
+                by_id.setdefault(remaining.id, remaining)
+        return tuple(by_id.values())
 
-    async def _find_originals(self, doomed: Sequence[Link]) -> list[Remaining]:
+    async def _find_originals(self, links: Sequence[Link]) -> list[Remaining]:
         """Return the originals of erased copies, and everything derived from these originals."""
-        erased_of = {link.id: link.id for link in doomed}
+        # The erased entry of each entry that is known to repeat it.
+        erased_of = {link.id: link.id for link in links}
         found: list[Remaining] = []
-        waiting = list(doomed)
-        while waiting:
-            originals = [one async for one in self._originals(waiting) if one[0].id not in erased_of]
+        pending = list(links)
+        while pending:
+            originals: dict[str, Link] = {}
+            copy_of: dict[str, str] = {}
+            async for original, copy in self._iter_originals(pending):
+                if original.id not in erased_of:
+                    originals[original.id] = original
+                    copy_of[original.id] = copy
             if not originals:
                 break
-            for original, copy in originals:
-                erased_of[original.id] = erased_of[copy]
-            await self._read_lineage([original for original, _ in originals])
-            reached = await self._close_over([original for original, _ in originals])
-            waiting = []
+            erased_of |= {id: erased_of[copy] for id, copy in copy_of.items()}
+            await self._read_lineage(originals.values())
+            reached = await self._close_over(originals.values())
+            pending = []
             for link in reached.links.values():
                 start = reached.start[link.id]
                 if link.id in erased_of and link.id != start:
                     continue
                 erased_of[link.id] = erased_of[start]
-                waiting.append(link)
+                pending.append(link)
                 if link.state is State.LIVE:
                     found.append(_make_remaining(link, "copy", erased_of[link.id]))
         return found
 
-    async def _originals(self, links: Sequence[Link]) -> AsyncIterator[tuple[Link, str]]:
+    async def _iter_originals(self, links: Sequence[Link]) -> AsyncIterator[tuple[Link, str]]:
         """Yield the direct originals of some entries, each with the id of its copy.
 
         A message or a fact from a merge or an adoption cites its original as a source. An entry of a copied session has
         its original at the same version.
         """
-        cited = {
-            source: link.id
-            for link in links
-            if link.kind in _CITES_ORIGINAL
-            for source in link.sources
-            if source.startswith(_CITES_ORIGINAL[link.kind])
-        }
-        for entry in await self._get(list(cited)):
-            yield _link_of_entry(await self._context(entry.context), entry), cited[entry.id]
+        copy_of: dict[str, str] = {}
         by_owner: dict[str, dict[int, str]] = {}
         for link in links:
             by_owner.setdefault(link.owner, {})[link.version] = link.id
+            prefix = _CITES_ORIGINAL.get(link.kind)
+            for source in link.sources:
+                if prefix is not None and source.startswith(prefix):
+                    copy_of[source] = link.id
+        for entry in await self._get(list(copy_of)):
+            yield await self._link(entry), copy_of[entry.id]
         for owner, versions in by_owner.items():
-            said = read_setting((await self._context(owner)).settings, COPIED)
-            if said is None:
+            origin = read_setting((await self._context(owner)).settings, COPIED)
+            if origin is None:
                 continue
-            try:
-                original = await self._storage.context(said["context"])
-            except SessionNotFoundError:  # the copy was imported from another store, without its original
+            original = await find_context(self._storage, origin["context"])
+            if original is None:  # the copy was imported from another store
                 continue
-            last = min(max(versions), said["version"])
-            async for entry in self._entries(original, after=min(versions) - 1, last=last):
-                if entry.version in versions:
-                    yield _link_of_entry(await self._context(entry.context), entry), versions[entry.version]
+            first, last = min(versions), min(max(versions), origin["version"])
+            async for page in read_pages(self._storage, original.id, after=first - 1, at=last, deleted=True):
+                for entry in page:
+                    if entry.version in versions:
+                        yield await self._link(entry), versions[entry.version]
 
-    async def _find_sources(self, doomed: Sequence[Link]) -> list[Remaining]:
+    async def _find_sources(self, links: Sequence[Link]) -> list[Remaining]:
         """Return the source messages of erased facts, with their edits and copies."""
-        gone = {link.id for link in doomed}
-        fact_of = {
-            id: link.id for link in doomed if link.kind is Kind.FACT for id in link.sources if id not in gone
-        }
-        messages = [
-            _link_of_entry(await self._context(one.context), one)
-            for one in await self._live(list(fact_of))
-            if one.kind is Kind.MESSAGE
-        ]
+        erased_ids = {link.id for link in links}
+        fact_of: dict[str, str] = {}
+        for link in links:
+            if link.kind is Kind.FACT:
+                fact_of.update((id, link.id) for id in link.sources if id not in erased_ids)
+        messages: list[Link] = []
+        for entry in await self._get_live(list(fact_of)):
+            if entry.kind is Kind.MESSAGE:
+                messages.append(await self._link(entry))
         if not messages:
             return []
         await self._read_lineage(messages)
         reached = await self._close_over(messages)
-        return [
-            _make_remaining(link, "source", fact_of[reached.start[link.id]])
-            for link in reached.links.values()
-            if link.kind is Kind.MESSAGE and link.state is State.LIVE
-        ]
+        found: list[Remaining] = []
+        for link in reached.links.values():
+            if link.kind is Kind.MESSAGE and link.state is State.LIVE:
+                found.append(_make_remaining(link, "source", fact_of[reached.start[link.id]]))
+        return found
 
     async def _find_repeats(self) -> list[Remaining]:
         """Return the tenant's messages with the same content and the same time or key as a blanked one.
@@ -448,66 +470,52 @@ class _Erasing:
         with `verify` can be compared.
         """
         known: dict[tuple[str, object], Entry] = {}
-        for entry in self._blanked:
+        for entry in self._blanked_messages:
             if len(entry.content.encode()) >= LEAST:
                 known[entry.content, entry.created_at] = entry
                 if entry.key is not None:
                     known[entry.content, entry.key] = entry
         found: list[Remaining] = []
-        for one in await self._live(await proof.find_repeats(self._storage, known.values())):
-            erased = known.get((one.content, one.created_at)) or known.get((one.content, one.key))
-            if erased is not None and erased.role is one.role:
-                found.append(_make_remaining(one, "copy", erased.id))
+        for entry in await self._get_live(await proof.find_repeats(self._storage, known.values())):
+            erased = known.get((entry.content, entry.created_at)) or known.get((entry.content, entry.key))
+            if erased is not None and erased.role is entry.role:
+                found.append(_make_remaining(entry, "copy", erased.id))
         return found
-
-    async def _entries(self, context: Context, *, after: int, last: int) -> AsyncIterator[Entry]:
-        """Yield the entries that a context reads after one version, up to and including another."""
-        while after < last:
-            page = await self._storage.read(
-                context.id, after=after, before=last + 1, limit=PAGE, deleted=True
-            )
-            if not page:
-                return
-            for entry in page:
-                yield entry
-            after = page[-1].version
 
     async def _get(self, ids: Sequence[str]) -> list[Entry]:
         """Return the existing entries among some ids."""
         found: list[Entry] = []
-        for some in _split_batches(ids):
-            found += [one for one in await self._storage.get(some) if one is not None]
+        for batch in _split_batches(ids):
+            found += [entry for entry in await self._storage.get(batch) if entry is not None]
         return found
 
-    async def _live(self, ids: Sequence[str]) -> list[Entry]:
+    async def _get_live(self, ids: Sequence[str]) -> list[Entry]:
         """Return the entries among some ids that still have content."""
-        return [one for one in await self._get(ids) if one.state is State.LIVE]
+        return [entry for entry in await self._get(ids) if entry.state is State.LIVE]
 
     async def _blank(self, links: Sequence[Link]) -> None:
         """Blank entries newest first, so citing entries go before or together with those they cite."""
-        asked = {link.id for link in self._asked}
-        owners = {link.owner for link in links if link.id in asked}
-        last = [link for link in links if link.id in asked or (len(owners) == 1 and link.owner in owners)]
-        after = {link.id for link in last}
+        requested_owners = {link.owner for link in links if link.id in self._requested_ids}
+        # The requested entries go last; all of their log go with them if they are in one log.
+        first_by_owner: dict[str, list[Link]] = {}
+        last_by_owner: dict[str, list[Link]] = {}
+        for link in sorted(links, key=lambda link: -link.version):
+            is_last = link.id in self._requested_ids or requested_owners == {link.owner}
+            by_owner = last_by_owner if is_last else first_by_owner
+            by_owner.setdefault(link.owner, []).append(link)
         done = 0
-        for group in ([link for link in links if link.id not in after], last):
-            by_owner: dict[str, list[Link]] = {}
-            for link in sorted(group, key=lambda link: -link.version):
-                by_owner.setdefault(link.owner, []).append(link)
-            for owner, some in by_owner.items():
-                for batch in _split_batches(some):
-                    versions = [link.version for link in batch]
-                    await self._storage.blank(
-                        owner, versions, to=State.ERASED, audit={"reason": self._reason}
-                    )
-                    self._gone.update(link.id for link in batch)
-                    done += len(batch)
-                    if self._progress is not None:
-                        self._progress(done, len(links))
+        for owner, owned in (*first_by_owner.items(), *last_by_owner.items()):
+            for batch in _split_batches(owned):
+                versions = [link.version for link in batch]
+                await self._storage.blank(owner, versions, to=State.ERASED, audit={"reason": self._reason})
+                self._blank_ids.update(link.id for link in batch)
+                done += len(batch)
+                if self._progress is not None:
+                    self._progress(done, len(links))
 
-    async def _compact_again(self, doomed: Sequence[Link]) -> None:
+    async def _request_compactions(self, links: Sequence[Link]) -> None:
         """Request a compaction for each context that lost a summary: the entries it replaced are active again."""
-        for owner in dict.fromkeys(link.owner for link in doomed if link.kind is Kind.SUMMARY):
+        for owner in dict.fromkeys(link.owner for link in links if link.kind is Kind.SUMMARY):
             context = await self._storage.context(owner)
             if context.deleted_at is not None:
                 continue
@@ -516,8 +524,8 @@ class _Erasing:
             )
             if not found.policy.enabled or found.policy.budget is None:
                 continue
-            said = {} if self._privacy is None else {PRIVACY: self._privacy.value}
-            job = JobDraft(kind=COMPACT, dedupe=f"{COMPACT}:{owner}", payload=said)
+            payload = {} if self._privacy is None else {PRIVACY: self._privacy.value}
+            job = JobDraft(kind=COMPACT, dedupe=f"{COMPACT}:{owner}", payload=payload)
             (result,) = await self._storage.append([Append(context=owner, drafts=(), jobs=(job,))])
             if isinstance(result, ACMSError) and not isinstance(result, SessionNotFoundError):
                 raise result
@@ -525,27 +533,17 @@ class _Erasing:
     async def _count_erased(self, owners: set[str]) -> None:
         """Update the erasure count of every context that reads entries of these owners."""
         for context in self._contexts.values():
-            if context.id in owners or any(owner in owners for owner, _ in context.lineage):
+            read_owners = {context.id, *(owner for owner, _ in context.lineage)}
+            if not owners.isdisjoint(read_owners):
                 await count_erased(self._storage, context.id)
 
-    async def _residue(self, doomed: Sequence[Link], texts: Sequence[bytes]) -> list[str]:
-        citing = [link for link in await self._doomed() if link.id not in self._gone]
-        found = await proof.find_residue(self._storage, doomed, self._contexts, texts)
-        return [*(f"{link.id} was made from it" for link in citing), *found]
+    async def _find_residue(self, links: Sequence[Link], texts: Sequence[bytes]) -> list[str]:
+        citing = [link for link in await self._find_links() if link.id not in self._blank_ids]
+        found = [f"{link.id} was made from it" for link in citing]
+        return found + await proof.find_residue(self._storage, links, self._contexts, texts)
 
 
 # ── reading a tree ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-async def _list_contexts(storage: StorageBackend, query: ContextQuery) -> list[Context]:
-    """Return every context of a query, oldest first."""
-    found: list[Context] = []
-    while True:
-        page = await storage.contexts(query)
-        found += page.items
-        if page.next_after is None:
-            return found[::-1]
-        query = replace(query, after=page.next_after)
 
 
 async def _list_tree_contexts(storage: StorageBackend, roots: Iterable[str]) -> dict[str, Context]:
@@ -554,69 +552,57 @@ async def _list_tree_contexts(storage: StorageBackend, roots: Iterable[str]) -> 
     Deleted contexts are included.
     """
     found: dict[str, Context] = {}
-    waiting, namespaces = set(roots), set[str]()
-    while waiting:
-        query = ContextQuery(root=waiting.pop(), deleted=True, limit=PAGE)
-        for context in await _list_contexts(storage, query):
+    pending, namespaces = set(roots), set[str]()
+    while pending:
+        for context in await list_contexts(storage, ContextQuery(root=pending.pop(), deleted=True)):
             found[context.id] = context
-            for copy in read_setting(context.settings, COPIES, ()):
-                if copy not in found:
-                    try:
-                        waiting.add((await storage.context(copy)).root)
-                    except SessionNotFoundError:  # the copy was planned but never created
-                        continue
+            for id in read_setting(context.settings, COPIES, ()):
+                copy = None if id in found else await find_context(storage, id)
+                if copy is not None:  # otherwise it was planned but never created
+                    pending.add(copy.root)
             if context.namespace not in namespaces:
                 namespaces.add(context.namespace)
-                known = await find_profile(storage, context.namespace)
-                if known is not None and known.id not in found:
-                    waiting.add(known.root)
+                profile = await find_profile(storage, context.namespace)
+                if profile is not None and profile.id not in found:
+                    pending.add(profile.root)
     return found
 
 
 async def _iter_own_entries(
-    storage: StorageBackend, contexts: Iterable[Context], **selection: Any
-) -> AsyncIterator[tuple[Context, Entry]]:
-    """Yield the entries that contexts own, including deleted ones."""
-    for context in contexts:
-        after = context.fork or 0
-        while True:
-            page = await storage.read(context.id, after=after, limit=PAGE, deleted=True, **selection)
-            for entry in page:
-                yield context, entry
-            if len(page) < PAGE:
-                break
-            after = page[-1].version
+    storage: StorageBackend, context: Context, **selection: Any
+) -> AsyncIterator[Entry]:
+    """Yield the entries that a context owns, also of a deleted one."""
+    async for page in read_pages(storage, context.id, after=context.fork or 0, deleted=True, **selection):
+        for entry in page:
+            yield entry
 
 
 async def _find_entries_by_key(
     storage: StorageBackend, reader: Context, keys: Iterable[str]
 ) -> dict[str, Entry]:
     """Return the first messages that a context reads under some keys, by plain key or by its hash."""
-    names = {name: key for key in keys for name in (hash_sensitive_key(key), key)}
+    key_of_name = {name: key for key in keys for name in (hash_sensitive_key(key), key)}
     found: dict[str, Entry] = {}
-    after = 0
-    while True:
-        page = await storage.read(reader.id, after=after, kinds=(Kind.MESSAGE,), limit=PAGE, deleted=True)
-        found.update({names[one.key]: one for one in page if one.key in names and not one.replaces})
-        if len(page) < PAGE:
-            return found
-        after = page[-1].version
+    async for page in read_pages(storage, reader.id, kinds=(Kind.MESSAGE,), deleted=True):
+        for entry in page:
+            if entry.key in key_of_name and not entry.replaces:
+                found[key_of_name[entry.key]] = entry
+    return found
 
 
-async def _iter_derived_links(storage: StorageBackend, contexts: Iterable[Context]) -> AsyncIterator[Link]:
-    """Yield the derived entries of some contexts: facts, summaries, edits, copies of a merge."""
-    for context in contexts:
-        async for _, entry in _iter_own_entries(storage, [context], kinds=(Kind.FACT, Kind.SUMMARY)):
+async def _iter_derived_links(storage: StorageBackend, context: Context) -> AsyncIterator[Link]:
+    """Yield the derived entries of a context: facts, summaries, edits, copies of a merge."""
+    async for entry in _iter_own_entries(storage, context, kinds=(Kind.FACT, Kind.SUMMARY)):
+        yield _link_of_entry(context, entry)
+    async for entry in _iter_own_entries(storage, context, kinds=(Kind.MESSAGE,), replacing=True):
+        yield _link_of_entry(context, entry)
+    async for record in _iter_own_entries(storage, context, kinds=(Kind.RETRACTION,)):
+        if not is_record(record):
+            continue
+        for entry in await storage.read(
+            context.id, after=record.batch - 1, at=record.version, kinds=(Kind.MESSAGE,), deleted=True
+        ):
             yield _link_of_entry(context, entry)
-        async for _, entry in _iter_own_entries(storage, [context], kinds=(Kind.MESSAGE,), replacing=True):
-            yield _link_of_entry(context, entry)
-        async for _, entry in _iter_own_entries(storage, [context], kinds=(Kind.RETRACTION,)):
-            if is_record(entry):
-                kinds, before = (Kind.MESSAGE,), entry.batch - 1
-                for copy in await storage.read(
-                    context.id, after=before, at=entry.version, kinds=kinds, deleted=True
-                ):
-                    yield _link_of_entry(context, copy)
 
 
 def _link_of_entry(context: Context, entry: Entry) -> Link:
@@ -626,18 +612,14 @@ def _link_of_entry(context: Context, entry: Entry) -> Link:
     return Link(entry.id, entry.context, entry.version, entry.kind, entry.state, tuple(runs), entry.sources)
 
 
-def _make_remaining(one: Link | Entry, kind: Literal["source", "statement", "copy"], of: str) -> Remaining:
-    owner = one.owner if isinstance(one, Link) else one.context
-    return Remaining(id=one.id, kind=kind, of=of, context=owner, version=one.version)
+def _make_remaining(entry: Link | Entry, kind: Literal["source", "statement", "copy"], of: str) -> Remaining:
+    owner = entry.owner if isinstance(entry, Link) else entry.context
+    return Remaining(id=entry.id, kind=kind, of=of, context=owner, version=entry.version)
 
 
 def _owner_of_version(context: Context, version: int) -> str:
     """Return the id of the context that owns the row of a version."""
     return split_segments(context.id, context.lineage, version, version)[0][0]
-
-
-async def _context_of(storage: StorageBackend, reader: Context, entry: Entry) -> Context:
-    return reader if entry.context == reader.id else await storage.context(entry.context)
 
 
 async def _find_legal_hold(storage: StorageBackend, contexts: Iterable[Context]) -> str | None:
@@ -654,8 +636,8 @@ async def _find_legal_hold(storage: StorageBackend, contexts: Iterable[Context])
 
 
 def _split_batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    for start in range(0, len(items), BATCH):
-        yield items[start : start + BATCH]
+    for start in range(0, len(items), PAGE):
+        yield items[start : start + PAGE]
 
 
 # ── expire and collect: jobs ────────────────────────────────────────────────────────────────────────────────────────
@@ -681,15 +663,15 @@ async def expire_messages(
         return Failed(error="the payload names no job that wrote a summary and no seconds")
     now = clock()
     after = lease.job.payload.get("after", 0)
-    found = await storage.read(context.id, kinds=(Kind.SUMMARY,), after=after, deleted=True)
-    summary = next((one for one in found if one.data.get("job") == writer), None)
-    if summary is None or summary.version not in (await _read_in_force(storage, context)).summaries:
+    summaries = await storage.read(context.id, kinds=(Kind.SUMMARY,), after=after, deleted=True)
+    summary = next((entry for entry in summaries if entry.data.get("job") == writer), None)
+    if summary is None or not (await _read_coverage(storage, context)).is_active(summary):
         return Done(reason="its summary is no longer in force")
-    tree = await _list_contexts(storage, ContextQuery(root=context.root, deleted=True, limit=PAGE))
+    tree = await list_contexts(storage, ContextQuery(root=context.root, deleted=True))
     readers = [one for one in tree if one.id == context.id or one.deleted_at is None]
-    held = await _find_legal_hold(storage, readers)
-    if held is not None:
-        return Retry(error=f"{held} is under legal hold", not_before=now + LOOK_AGAIN)
+    hold = await _find_legal_hold(storage, readers)
+    if hold is not None:
+        return Retry(error=f"{hold} is under legal hold", not_before=now + LOOK_AGAIN)
     return await _blank_expired_messages(storage, context, summary, readers, now, float(seconds))
 
 
@@ -701,60 +683,72 @@ async def _blank_expired_messages(
     now: datetime,
     seconds: float,
 ) -> Done | Retry:
-    standing = {one.id: await _read_in_force(storage, one) for one in readers}
+    coverage = [(reader, await _read_coverage(storage, reader)) for reader in readers]
     old: list[int] = []
-    later: list[float] = []
-    blocked = False
-    for first, last in summary.replaces:
-        after = first - 1
-        while after < last:
-            page = await storage.read(
-                context.id, after=after, before=last + 1, kinds=(Kind.MESSAGE,), limit=PAGE, deleted=True
-            )
-            if not page:
-                break
-            after = page[-1].version
-            for entry in page:
-                if entry.state is not State.LIVE:
-                    continue
-                left = seconds - (now - entry.created_at).total_seconds()
-                if left > 0:
-                    later.append(left)
-                elif all(
-                    standing[one.id].stand_for(entry.version)
-                    for one in readers
-                    if _owner_of_version(one, entry.version) == entry.context
-                ):
-                    old.append(entry.version)
-                else:
-                    blocked = True
-    for some in _split_batches(old):
+    # Seconds until the next message is old enough.
+    wait = timedelta(days=365).total_seconds()
+    too_new = blocked = False
+    async for message in _iter_replaced_messages(storage, context, summary):
+        left = seconds - (now - message.created_at).total_seconds()
+        if left > 0:
+            too_new = True
+            wait = min(wait, left)
+        elif _is_replaced_everywhere(message, coverage):
+            old.append(message.version)
+        else:
+            blocked = True
+    for versions in _split_batches(old):
         audit = {"reason": "retention", "seconds": seconds, "summary": summary.id}
-        await storage.blank(context.id, some, to=State.EXPIRED, audit=audit)
-    waits = [*later, *([LOOK_AGAIN.total_seconds()] if blocked else [])]
-    if not waits:
+        await storage.blank(context.id, versions, to=State.EXPIRED, audit=audit)
+    if not blocked and not too_new:
         return Done()
-    wait = min(min(waits), timedelta(days=365).total_seconds())
-    why = "a fork still reads some of it as it was said" if blocked else "some of it is not old enough"
-    return Retry(error=why, not_before=now + timedelta(seconds=wait))
+    reason = "some of it is not old enough"
+    if blocked:
+        reason = "a fork still reads some of it as it was said"
+        wait = min(wait, LOOK_AGAIN.total_seconds())
+    return Retry(error=reason, not_before=now + timedelta(seconds=wait))
 
 
-@dataclass(frozen=True, slots=True)
-class _InForce:
-    """The superseded versions of a context, and its active summaries."""
+async def _iter_replaced_messages(
+    storage: StorageBackend, context: Context, summary: Entry
+) -> AsyncIterator[Entry]:
+    """Yield the messages that a summary replaces and that still have content."""
+    for first, last in summary.replaces:
+        async for page in read_pages(
+            storage, context.id, after=first - 1, at=last, kinds=(Kind.MESSAGE,), deleted=True
+        ):
+            for message in page:
+                if message.state is State.LIVE:
+                    yield message
+
+
+class _Coverage(NamedTuple):
+    """The superseded versions of a context, and the versions of its active summaries."""
 
     cover: Cover
     summaries: frozenset[int]
 
-    def stand_for(self, version: int) -> bool:
+    def is_active(self, summary: Entry) -> bool:
+        return summary.version in self.summaries
+
+    def is_replaced(self, version: int) -> bool:
         """Return whether an active summary replaces a version."""
         return self.cover.by(version) in self.summaries
 
 
-async def _read_in_force(storage: StorageBackend, context: Context) -> _InForce:
+async def _read_coverage(storage: StorageBackend, context: Context) -> _Coverage:
     cover = Cover(await storage.read(context.id, replacing=True, deleted=True))
-    live = (one for one in cover.shown if one.kind is Kind.SUMMARY and one.state is State.LIVE)
-    return _InForce(cover, frozenset(one.version for one in live))
+    summaries = [entry for entry in cover.shown if entry.kind is Kind.SUMMARY and entry.state is State.LIVE]
+    return _Coverage(cover, frozenset(entry.version for entry in summaries))
+
+
+def _is_replaced_everywhere(message: Entry, coverage: Iterable[tuple[Context, _Coverage]]) -> bool:
+    """Return whether an active summary replaces a message in every context that reads it."""
+    for reader, covered in coverage:
+        reads_it = _owner_of_version(reader, message.version) == message.context
+        if reads_it and not covered.is_replaced(message.version):
+            return False
+    return True
 
 
 async def collect_deleted_entries(
@@ -772,26 +766,23 @@ async def collect_deleted_entries(
         return Done(reason="the session was brought back")
     if now < context.deleted_at + COLLECT_AFTER:
         return Retry(error="it can still be brought back", not_before=context.deleted_at + COLLECT_AFTER)
-    tree = await _list_contexts(storage, ContextQuery(root=context.root, deleted=True, limit=PAGE))
-    held = await _find_legal_hold(storage, tree)
-    if held is not None:
-        return Retry(error=f"{held} is under legal hold", not_before=now + LOOK_AGAIN)
-    for one in tree:
-        if one.deleted_at is None or now < one.deleted_at + COLLECT_AFTER:
+    tree = await list_contexts(storage, ContextQuery(root=context.root, deleted=True))
+    hold = await _find_legal_hold(storage, tree)
+    if hold is not None:
+        return Retry(error=f"{hold} is under legal hold", not_before=now + LOOK_AGAIN)
+    # The newest version of each context that a live context reads.
+    read_upto: dict[str, int] = {}
+    for reader in tree:
+        if reader.deleted_at is None:
+            for owner, upto in reader.lineage:
+                read_upto[owner] = max(upto, read_upto.get(owner, 0))
+    for deleted in tree:
+        if deleted.deleted_at is None or now < deleted.deleted_at + COLLECT_AFTER:
             continue
-        reads = [
-            upto
-            for other in tree
-            if other.deleted_at is None
-            for owner, upto in other.lineage
-            if owner == one.id
-        ]
-        kept = max(reads, default=0)
-        left = [
-            entry.version
-            async for _, entry in _iter_own_entries(storage, [one])
-            if entry.version > kept and entry.state is not State.ERASED
-        ]
-        for some in _split_batches(left):
-            await storage.blank(one.id, some, to=State.ERASED, audit={"reason": "collected"})
+        versions: list[int] = []
+        async for entry in _iter_own_entries(storage, deleted):
+            if entry.version > read_upto.get(deleted.id, 0) and entry.state is not State.ERASED:
+                versions.append(entry.version)
+        for batch in _split_batches(versions):
+            await storage.blank(deleted.id, batch, to=State.ERASED, audit={"reason": "collected"})
     return Done()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import replace
 from datetime import datetime
 from typing import Literal, Protocol, runtime_checkable
 
 from acms.branches import export
+from acms.branches.export import PAGE
 from acms.errors import ConfigurationError
 from acms.log import encoding
 from acms.log.provenance import Link
@@ -15,8 +17,6 @@ from acms.model import Context, Entry, JobQuery, Json, Media, Raw, Reasoning, St
 from acms.ports import Searchable, StorageBackend
 from acms.results import UNREACHED, Rewriting
 from acms.storage.wrapper import WrapperStorage
-
-PAGE = 500
 
 
 @runtime_checkable
@@ -42,38 +42,42 @@ class FindsRepeats(Protocol):
 
 async def find_repeats(storage: StorageBackend, entries: Iterable[Entry]) -> list[str]:
     """Return the ids of the tenant's messages with the time or the key of one of these; none without store support."""
-    found = _unwrap_storage(storage)
-    asked = list(entries)
-    if not asked or not isinstance(found, FindsRepeats):
+    store = _unwrap_storage(storage)
+    searched = list(entries)
+    if not searched or not isinstance(store, FindsRepeats):
         return []
-    times = {entry.created_at for entry in asked}
-    keys = {entry.key for entry in asked if entry.key is not None}
-    return await found.find_messages(sorted(times), sorted(keys))
+    times = {entry.created_at for entry in searched}
+    keys = {entry.key for entry in searched if entry.key is not None}
+    return await store.find_messages(sorted(times), sorted(keys))
 
 
 def require_rewritable_store(storage: StorageBackend) -> Rewritable:
     """Return the store behind its wrappers; `ConfigurationError` if its files cannot be rewritten."""
-    found = _unwrap_storage(storage)
-    if not isinstance(found, Rewritable):
+    store = _unwrap_storage(storage)
+    if not isinstance(store, Rewritable):
         raise ConfigurationError(
-            f"{type(found).__name__} has no files that can be written anew", options=("leave rewrite out",)
+            f"{type(store).__name__} has no files that can be written anew", options=("leave rewrite out",)
         )
-    return found
+    return store
 
 
 def describe_unreached_data(storage: StorageBackend, rewriting: Rewriting | None) -> tuple[str, ...]:
     """Return the places that an erasure in this store does not reach, and the remedies."""
-    found = _unwrap_storage(storage)
-    until = found.until_rewritten if isinstance(found, Rewritable) else ()
-    return (*(until if rewriting is None else rewriting.unreached), *UNREACHED)
+    store = _unwrap_storage(storage)
+    if rewriting is not None:
+        return (*rewriting.unreached, *UNREACHED)
+    return (*store.until_rewritten, *UNREACHED) if isinstance(store, Rewritable) else UNREACHED
 
 
 def determine_proof_level(
     storage: StorageBackend, rewriting: Rewriting | None, texts: Sized
 ) -> Literal["rows", "bytes"]:
     """Return how deep the search for these texts was: over "rows", or over all stored "bytes"."""
-    searched = getattr(_unwrap_storage(storage), "searches_bytes", False)
-    return "bytes" if texts and (searched or (rewriting is not None and rewriting.searched)) else "rows"
+    if rewriting is not None and rewriting.searched:
+        searched = True
+    else:
+        searched = getattr(_unwrap_storage(storage), "searches_bytes", False)
+    return "bytes" if texts and searched else "rows"
 
 
 def _unwrap_storage(storage: StorageBackend) -> StorageBackend:
@@ -98,37 +102,34 @@ async def find_residue(
                 found += await storage.residue(ids[start : start + PAGE], texts)
         storage = storage.inner
     for start in range(0, len(ids), PAGE):
-        some = ids[start : start + PAGE]
-        for id, entry in zip(some, await storage.get(some), strict=True):
+        batch = ids[start : start + PAGE]
+        for id, entry in zip(batch, await storage.get(batch), strict=True):
             if entry is None:
                 found.append(f"{id} is missing: its place should stay")
             elif entry.state is not State.ERASED or _has_content(entry):
                 found.append(f"{id} still has content")
     for owner in dict.fromkeys(link.owner for link in links):
         found += await _find_chain_problems(storage, await storage.context(owner))
-    found += await _find_job_references(storage, contexts, ids)
+    for context in contexts:
+        found += await _find_job_references(storage, context, ids)
     if isinstance(storage, Searchable):
         found += await storage.residue(ids, texts)
     return found
 
 
-async def _find_job_references(
-    storage: StorageBackend, contexts: Iterable[str], ids: Sequence[str]
-) -> list[str]:
+async def _find_job_references(storage: StorageBackend, context: str, ids: Sequence[str]) -> list[str]:
     """Return the jobs whose payload still names an erased entry."""
     found: list[str] = []
-    for context in contexts:
-        after: str | None = None
-        while True:
-            page = await storage.jobs(JobQuery(context=context, after=after, limit=PAGE))
-            for job in page.items:
-                payload = json.dumps(dict(job.payload)) if job.payload else ""
-                if payload and any(id in payload for id in ids):
-                    found.append(f"the payload of job {job.id} names it")
-            after = page.next_after
-            if after is None:
-                break
-    return found
+    query = JobQuery(context=context, limit=PAGE)
+    while True:
+        page = await storage.jobs(query)
+        for job in page.items:
+            payload = json.dumps(dict(job.payload))
+            if any(id in payload for id in ids):
+                found.append(f"the payload of job {job.id} names it")
+        if page.next_after is None:
+            return found
+        query = replace(query, after=page.next_after)
 
 
 def _has_content(entry: Entry) -> bool:
@@ -173,23 +174,10 @@ async def _find_chain_problems(storage: StorageBackend, context: Context) -> lis
     """Return the failures in the hash chain of a log; a deleted log can be read, but has no head to check."""
     if context.deleted_at is None:
         return [str(problem) for problem in await export.verify(storage, context)]
-    oldest = await storage.context(context.lineage[0][0]) if context.lineage else context
-    head, before = encoding.genesis_hash(oldest.parent or oldest.id), 0
+    chain, version = await export.genesis_of(storage, context), 0
     found: list[str] = []
-    rest: list[Entry] = []
-    more = True
-    while more:
-        after = rest[-1].version if rest else before
-        page = await storage.read(context.id, after=after, limit=PAGE, deleted=True)
-        entries = [*rest, *page]
-        # Verify whole appends: the last one may continue on the next page.
-        more = bool(page)
-        cut = len([entry for entry in entries if entry.batch != entries[-1].batch]) if more else len(entries)
-        whole, rest = entries[:cut], entries[cut:]
-        found += [
-            f"{context.id} v{n}: {what}"
-            for n, what in encoding.verify_chain(whole, head=head, version=before)
-        ]
-        if whole:
-            head, before = whole[-1].chain, whole[-1].version
+    async for append in export.read_appends(storage, context.id):
+        for wrong, what in encoding.verify_chain(append, head=chain, version=version):
+            found.append(f"{context.id} v{wrong}: {what}")
+        chain, version = append[-1].chain, append[-1].version
     return found

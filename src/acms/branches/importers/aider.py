@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 from acms.branches.importers.conversation import Conversation, make_turn
 from acms.branches.importers.source import Source
@@ -23,89 +22,86 @@ _TOKENS = re.compile(r"> Tokens: ([\d.,]+k?) sent(?:.*?, ([\d.,]+k?) received)?"
 _FENCE = re.compile(r"\s*(`{3,}|~{3,})")
 
 
-@dataclass(slots=True)
-class _Chat:
-    """One start of the program while its lines arrive."""
-
-    id: str = ""
-    started: str = ""
-    model: str | None = None
-    role: str = ""
-    lines: list[str] = field(default_factory=list[str])
-    answer: Turn | None = None
-    count: int = 0
-    fence: str = ""
-
-
 def read_aider(source: Source) -> Iterator[Conversation]:
     """Read each start of the program as a conversation, a message at a time."""
-    chat = _Chat()
+    chat = _Chat("", "")
     for line in source.lines():
         line = line.rstrip("\r\n")
         if line.startswith(BEGINS) and not chat.fence:
-            yield from _finish_chat(chat)
+            yield from chat.finish()
             started = line.removeprefix(BEGINS).strip()
-            chat = _Chat(id=f"{source.stem}-{re.sub(r'[^0-9]+', '-', started)}", started=started)
+            chat = _Chat(f"{source.stem}-{re.sub(r'[^0-9]+', '-', started)}", started)
         elif chat.id:
-            yield from _take_line(chat, line, source)
-    yield from _finish_chat(chat)
+            yield from chat.take_line(line, source)
+    yield from chat.finish()
 
 
-def _take_line(chat: _Chat, line: str, source: Source) -> Iterator[Conversation]:
-    if chat.fence:
-        chat.lines.append(line)
-        if line.strip() == chat.fence:
-            chat.fence = ""
-        return
-    if line.startswith("#### "):
-        role, text = "user", line.removeprefix("#### ").rstrip()
-    elif line == "####":
-        role, text = "user", ""
-    elif line.startswith("> "):
-        yield from _close_message(chat)
-        _read_notice(chat, line)
-        source.skip("lines that the program printed")
-        return
-    elif chat.role == "user" and not line.strip():
-        return
-    else:
-        role, text = "assistant", line
-    if role != chat.role:
-        if role == "assistant" and not text.strip():
+class _Chat:
+    """One start of the program while its lines arrive."""
+
+    def __init__(self, id: str, started: str) -> None:
+        self.id = id
+        self._started = started
+        self._model: str | None = None
+        self._role = ""
+        self._lines: list[str] = []
+        #: How the block of code begins that is open.
+        self.fence = ""
+        #: The newest message: the tokens of an answer come after it.
+        self._last: Turn | None = None
+        self._count = 0
+
+    def take_line(self, line: str, source: Source) -> Iterator[Conversation]:
+        """Add a line; yield the message that is complete with it."""
+        if self.fence:
+            self._lines.append(line)
+            if line.strip() == self.fence:
+                self.fence = ""
             return
-        yield from _close_message(chat)
-        chat.role = role
-    opens = _FENCE.match(text) if role == "assistant" else None
-    if opens:
-        chat.fence = opens[1]
-    chat.lines.append(text)
+        if line.startswith("> "):
+            yield from self._close_message()
+            self._read_notice(line)
+            source.skip("lines that the program printed")
+            return
+        role, text = "assistant", line
+        if line.startswith("#### ") or line == "####":
+            role, text = "user", line.removeprefix("####").removeprefix(" ").rstrip()
+        elif not line.strip() and self._role != "assistant":
+            return
+        if role != self._role:
+            yield from self._close_message()
+            self._role = role
+        fence = _FENCE.match(text) if role == "assistant" else None
+        if fence:
+            self.fence = fence[1]
+        self._lines.append(text)
 
+    def finish(self) -> Iterator[Conversation]:
+        """Yield the messages that are left."""
+        yield from self._close_message()
+        if self._last is not None:
+            yield Conversation(id=self.id, messages=[self._last])
 
-def _read_notice(chat: _Chat, line: str) -> None:
-    """Read the model and the token usage that the program prints."""
-    if model := _MODEL.match(line):
-        chat.model = model[1]
-    if chat.answer is not None and (tokens := _TOKENS.match(line)):
-        usage = {"sent": tokens[1], "received": tokens[2]}
-        chat.answer["metadata"] = {**chat.answer.get("metadata", {}), "usage": usage}
+    def _close_message(self) -> Iterator[Conversation]:
+        """Complete a message and yield the one before it."""
+        text = "\n".join(self._lines).strip("\n")
+        role = self._role
+        self._lines, self._role = [], ""
+        if not text.strip():
+            return
+        if self._last is not None:
+            yield Conversation(id=self.id, messages=[self._last])
+        details = {"model": self._model if role == "assistant" else None}
+        key = f"{self.id}:{self._count}"
+        self._last = make_turn(role, text, key=key, at=self._started, details=details)
+        self._count += 1
 
-
-def _close_message(chat: _Chat) -> Iterator[Conversation]:
-    """End a message. An answer waits for its token usage, which comes after it."""
-    text = "\n".join(chat.lines).strip("\n")
-    role = chat.role
-    chat.lines, chat.role = [], ""
-    if not text.strip():
-        return
-    if chat.answer is not None:
-        yield Conversation(id=chat.id, messages=[chat.answer])
-    details = {"model": chat.model if role == "assistant" else None}
-    key = f"{chat.id}:{chat.count}"
-    chat.answer = make_turn(role, text, key=key, at=chat.started, details=details)
-    chat.count += 1
-
-
-def _finish_chat(chat: _Chat) -> Iterator[Conversation]:
-    yield from _close_message(chat)
-    if chat.answer is not None:
-        yield Conversation(id=chat.id, messages=[chat.answer])
+    def _read_notice(self, line: str) -> None:
+        """Read the model and the token usage that the program prints."""
+        model = _MODEL.match(line)
+        if model:
+            self._model = model[1]
+        tokens = _TOKENS.match(line)
+        if tokens and self._last is not None:
+            usage = {"sent": tokens[1], "received": tokens[2]}
+            self._last["metadata"] = {**self._last.get("metadata", {}), "usage": usage}

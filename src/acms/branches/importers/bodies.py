@@ -11,20 +11,22 @@ from collections.abc import Iterator, Mapping
 
 from acms.branches.importers.conversation import (
     Conversation,
+    Record,
     as_mapping,
-    as_mapping_list,
+    first_value,
     has_content,
     join_call,
     make_turn,
+    parse_turns,
+    record_at,
+    records_at,
     text_of,
 )
 from acms.branches.importers.repeats import Repeats
 from acms.branches.importers.shapes import any_of, has_value, is_list, is_object, is_text
 from acms.branches.importers.source import Source
 from acms.branches.importers.trajectories import read_chat_message
-from acms.log import foreign
 from acms.log.foreign import Turn
-from acms.log.repair import refer_by_hash
 from acms.model import Json
 
 __all__ = ["ANTHROPIC", "CHAT_LOG", "GEMINI", "RESPONSES", "read_bodies"]
@@ -60,129 +62,110 @@ CHAT_LOG = (
     (any_of("object", "chat.completion"), is_list("choices")),
 )
 _TIMES = ("created_at", "timestamp", "created", "createTime", "time")
+_STANDARD_FIELDS = ("role", "content", "type", "name", "tool_calls", "tool_call_id")
+_PROVIDER_FIELDS = ("id", "created_at", "timestamp")
 
 
 def read_bodies(source: Source) -> Iterator[Conversation]:
     """Read the calls of a file in their order."""
-    id, told = source.stem, Repeats()
+    id, repeats = source.stem, Repeats()
     responses: dict[str, tuple[str, Repeats]] = {}
-    for number, (_, value) in enumerate(source.records()):
-        record = as_mapping(value)
+    for number, record in enumerate(source.records()):
         request, response = _request_of_record(record), _response_of_record(record)
-        previous = request.get("previous_response_id") or response.get("previous_response_id")
-        at = _time_of_record(request) or _time_of_record(record)
-        turns = _join_calls(
-            _translate_request(request, at) + _translate_response(response, _time_of_record(response) or at)
-        )
+        turns = _translate_record(record, request, response)
+        previous = str(request.get("previous_response_id") or response.get("previous_response_id"))
         if previous in responses:
-            id, told = responses[str(previous)]
-            fresh = told.take_new(turns)
-        else:
-            fresh = told.take_new(turns)
-            if number and len(fresh) == len(turns) and _is_whole_request(request):
-                id, told = f"{source.stem}-{number}", Repeats()
-                fresh = told.take_new(turns)
+            id, repeats = responses[previous]
+        new = repeats.take_new(turns)
+        may_begin = number > 0 and previous not in responses and _is_whole_request(request)
+        if may_begin and len(new) == len(turns):
+            id, repeats = f"{source.stem}-{number}", Repeats()
+            new = repeats.take_new(turns)
         if response.get("id"):
-            responses[str(response["id"])] = id, told
-        if fresh:
-            yield Conversation(id=id, messages=fresh)
+            responses[str(response["id"])] = id, repeats
+        if new:
+            yield Conversation(id=id, messages=new)
 
 
-def _is_whole_request(request: Mapping[str, Json]) -> bool:
+def _is_whole_request(request: Record) -> bool:
     """Return whether a record is a whole request, not one content or one answer of a conversation."""
     return any(name in request for name in ("input", "messages", "contents"))
 
 
-def _request_of_record(record: Mapping[str, Json]) -> Mapping[str, Json]:
+def _request_of_record(record: Record) -> Record:
     for name in ("request", "body", "params"):
         if isinstance(record.get(name), Mapping):
-            inner = as_mapping(record[name])
-            return as_mapping(inner.get("body")) or inner
+            request = as_mapping(record[name])
+            return record_at(request, "body") or request
     return record
 
 
-def _response_of_record(record: Mapping[str, Json]) -> Mapping[str, Json]:
-    inner = as_mapping(record.get("response"))
-    return as_mapping(inner.get("body")) or inner or record
+def _response_of_record(record: Record) -> Record:
+    response = record_at(record, "response")
+    return record_at(response, "body") or response or record
 
 
-def _translate_request(request: Mapping[str, Json], at: Json) -> list[Turn]:
-    """Translate the messages of a request, its instructions first."""
-    turns: list[Turn] = []
-    instruction = request.get("systemInstruction") or request.get("system_instruction")
-    for given in (
-        request.get("instructions"),
-        request.get("system"),
-        as_mapping(instruction).get("parts") or instruction,
-    ):
-        if given:
-            turns.append(make_turn("system", text_of(given), key="", at=at))
-    items = request.get("input")
-    if isinstance(items, str):
-        turns.append(make_turn("user", items, key="", at=at))
-    listed = (
-        as_mapping_list(items)
-        + as_mapping_list(request.get("data"))
-        + as_mapping_list(request.get("messages"))
-    )
-    listed += as_mapping_list(request.get("contents")) + as_mapping_list(request.get("history"))
-    if "role" in request and "parts" in request:
-        listed.append(request)
-    for message in listed:
-        turns += _translate_item(message, at)
-    return turns
-
-
-def _translate_response(response: Mapping[str, Json], at: Json) -> list[Turn]:
-    """Translate the answer of a provider, with its model and token usage."""
-    details = {
-        "model": response.get("model") or response.get("modelVersion"),
-        "usage": response.get("usage") or response.get("usageMetadata"),
-    }
-    turns: list[Turn] = []
-    for item in as_mapping_list(response.get("output")):
-        turns += _translate_item(item, at)
-    if choices := as_mapping_list(response.get("choices")):
-        turns += read_chat_message(as_mapping(choices[0].get("message")), key="", at=at)
-    if candidates := as_mapping_list(response.get("candidates")):
-        turns += _translate_item({"role": "model", **as_mapping(candidates[0].get("content"))}, at)
-    if response.get("type") == "message" and response.get("role") == "assistant":
-        turns += _translate_item({"role": "assistant", "content": response.get("content")}, at)
-    own = make_turn("assistant", key="", details=details).get("metadata")
-    if turns and own:
-        turns[-1]["metadata"] = own
-    return turns
-
-
-def _join_calls(turns: list[Turn]) -> list[Turn]:
-    """Join the items of one answer: in Responses every call is one of its own."""
+def _translate_record(record: Record, request: Record, response: Record) -> list[Turn]:
+    """Translate a call; in Responses every item of an answer is one of its own, so these are joined."""
+    at = first_value(request, _TIMES) or first_value(record, _TIMES)
+    turns = _translate_request(request, at)
+    turns += _translate_response(response, first_value(response, _TIMES) or at)
     joined: list[Turn] = []
     for turn in turns:
         whole = join_call(joined[-1], turn) if joined else None
         if whole is None:
             joined.append(turn)
-        else:
-            joined[-1] = {**whole, **{name: turn[name] for name in ("metadata",) if name in turn}}
+            continue
+        if "metadata" in turn:
+            whole["metadata"] = turn["metadata"]
+        joined[-1] = whole
     return joined
 
 
-def _time_of_record(record: Mapping[str, Json]) -> Json:
-    return next((record[name] for name in _TIMES if record.get(name) is not None), None)
+def _translate_request(request: Record, at: Json) -> list[Turn]:
+    """Translate the messages of a request, its instructions first."""
+    turns: list[Turn] = []
+    for name in ("instructions", "system", "systemInstruction", "system_instruction"):
+        instruction = request.get(name)
+        content = as_mapping(instruction).get("parts") or instruction
+        if content:
+            turns.append(make_turn("system", text_of(content), key="", at=at))
+    if isinstance(request.get("input"), str):
+        turns.append(make_turn("user", request["input"], key="", at=at))
+    messages: list[Record] = []
+    for name in ("input", "data", "messages", "contents", "history"):
+        messages += records_at(request, name)
+    if "role" in request and "parts" in request:
+        messages.append(request)
+    for message in messages:
+        turns += _translate_item(message, at)
+    return turns
 
 
-def _translate_item(message: Mapping[str, Json], at: Json) -> list[Turn]:
+def _translate_response(response: Record, at: Json) -> list[Turn]:
+    """Translate the answer of a provider, with its model and token usage."""
+    turns: list[Turn] = []
+    for item in records_at(response, "output"):
+        turns += _translate_item(item, at)
+    for choice in records_at(response, "choices")[:1]:
+        turns += read_chat_message(record_at(choice, "message"), key="", at=at)
+    for candidate in records_at(response, "candidates")[:1]:
+        turns += _translate_item({"role": "model", **record_at(candidate, "content")}, at)
+    if response.get("type") == "message" and response.get("role") == "assistant":
+        turns += _translate_item({"role": "assistant", "content": response.get("content")}, at)
+    model = response.get("model") or response.get("modelVersion")
+    usage = response.get("usage") or response.get("usageMetadata")
+    metadata = make_turn("assistant", key="", details={"model": model, "usage": usage}).get("metadata")
+    if turns and metadata:
+        turns[-1]["metadata"] = metadata
+    return turns
+
+
+def _translate_item(message: Record, at: Json) -> list[Turn]:
     """Translate a message or an item of a provider; ids and states of the provider are left out."""
-    named = {name: value for name, value in message.items() if name not in ("id", "created_at", "timestamp")}
-    if "role" in named and "parts" not in named:
-        named = {
-            name: value
-            for name, value in named.items()
-            if name in ("role", "content", "type", "name", "tool_calls", "tool_call_id")
-        }
-    base = make_turn("assistant", key="", at=_time_of_record(message) or at)
-    base.pop("role")
-    return [
-        {**base, **turn}
-        for turn in foreign.parse_provider_message(named, keep=refer_by_hash)
-        if has_content(turn)
-    ]
+    if "role" in message and "parts" not in message:
+        fields = {name: value for name, value in message.items() if name in _STANDARD_FIELDS}
+    else:
+        fields = {name: value for name, value in message.items() if name not in _PROVIDER_FIELDS}
+    base = make_turn("", key="", at=first_value(message, _TIMES) or at)
+    return [turn for turn in parse_turns(fields, base) if has_content(turn)]

@@ -5,11 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from acms.branches.importers.conversation import Conversation, as_mapping, as_mapping_list, make_turn
+from acms.branches.importers.conversation import (
+    Conversation,
+    Record,
+    as_mapping_list,
+    find_value,
+    has_content,
+    make_media,
+    make_turn,
+    record_at,
+    records_at,
+)
 from acms.branches.importers.shapes import any_of, has_value, is_list, is_text
 from acms.branches.importers.source import Source
 from acms.log.foreign import Turn
-from acms.model import Json, Media, Part
+from acms.model import Json, Part
 
 __all__ = ["DISCORD", "SLACK", "read_discord", "read_slack"]
 
@@ -24,7 +34,7 @@ DISCORD = (
     (has_value("ID"), is_text("Timestamp"), is_text("Contents")),
 )
 _MENTION = re.compile(r"<@(\w+)(?:\|[^>]*)?>")
-_ANNOUNCES = (
+_ANNOUNCEMENTS = (
     "channel_join",
     "channel_leave",
     "channel_topic",
@@ -35,80 +45,95 @@ _ANNOUNCES = (
 _SPOKEN = ("Default", "Reply", "ThreadStarterMessage", "ChatInputCommand", "ContextMenuCommand")
 
 
+# ── Slack ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
 def read_slack(source: Source) -> Iterator[Conversation]:
-    """Read one day of a channel; the folder of the file is the channel, `users.json` beside it has the names."""
+    """Read one day of a channel; the folder of the file is the channel, `users.json` next to it has the names."""
     channel = source.path.parent.name or source.stem
-    names = {str(user.get("id")): _slack_name(user) for user in as_mapping_list(source.users())}
-    for _, value in source.records():
-        message = as_mapping(value)
-        if message.get("subtype") in _ANNOUNCES:
+    names: dict[str, str] = {}
+    for user in as_mapping_list(source.users()):
+        name = user.get("real_name") or find_value(user, "profile.real_name") or user.get("name")
+        names[str(user.get("id"))] = str(name or user.get("id"))
+    for message in source.records():
+        if message.get("subtype") in _ANNOUNCEMENTS:
             source.skip("announcements of the channel")
             continue
-        turn = _slack_turn(message, names)
-        if turn["content"] or turn.get("parts"):
+        turn = _translate_slack(message, names)
+        if has_content(turn):
             yield Conversation(id=channel, messages=[turn])
 
 
-def _slack_name(user: Mapping[str, Json]) -> str:
-    profile = as_mapping(user.get("profile"))
-    found = user.get("real_name") or profile.get("real_name") or user.get("name")
-    return str(found or user.get("id"))
+def _translate_slack(message: Record, names: Mapping[str, str]) -> Turn:
+    def expand_mention(mention: re.Match[str]) -> str:
+        return f"@{names.get(mention[1], mention[1])}"
 
-
-def _slack_turn(message: Mapping[str, Json], names: Mapping[str, str]) -> Turn:
-    ts, user = str(message.get("ts")), str(message.get("user") or message.get("bot_id") or "")
-    profile = as_mapping(message.get("user_profile"))
-    name = names.get(user) or profile.get("real_name") or message.get("username") or user
-    text = _MENTION.sub(lambda found: f"@{names.get(found[1], found[1])}", str(message.get("text") or ""))
+    text = _MENTION.sub(expand_mention, str(message.get("text") or ""))
     parts: list[Part] = []
-    for file in as_mapping_list(message.get("files")):
+    for file in records_at(message, "files"):
         reference = file.get("url_private") or file.get("name") or file.get("id")
-        parts.append(Media(str(file.get("mimetype") or "application/octet-stream"), str(reference)))
-    role = "assistant" if message.get("bot_id") or message.get("subtype") == "bot_message" else "user"
-    thread = message.get("thread_ts") if message.get("thread_ts") != ts else None
-    return make_turn(role, text, key=ts, at=float(ts), parts=parts, actor=name, details={"thread": thread})
+        parts.append(make_media(file.get("mimetype"), reference))
+    role = "user"
+    if message.get("bot_id") or message.get("subtype") == "bot_message":
+        role = "assistant"
+    timestamp = str(message.get("ts"))
+    details: dict[str, Json] = {}
+    if message.get("thread_ts") != timestamp:
+        details["thread"] = message.get("thread_ts")
+    actor = _name_of_speaker(message, names)
+    return make_turn(
+        role, text, key=timestamp, at=float(timestamp), parts=parts, actor=actor, details=details
+    )
+
+
+def _name_of_speaker(message: Record, names: Mapping[str, str]) -> Json:
+    user = str(message.get("user") or message.get("bot_id") or "")
+    if user in names:
+        return names[user]
+    return find_value(message, "user_profile.real_name") or message.get("username") or user
+
+
+# ── Discord ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def read_discord(source: Source) -> Iterator[Conversation]:
     """Read a channel as DiscordChatExporter writes it, or as Discord's own data package does."""
-    own: list[Turn] = []
-    for _, value in source.records():
-        record = as_mapping(value)
+    packaged: list[Turn] = []
+    for record in source.records():
         if "Contents" in record:
-            turn = make_turn(
-                "user", str(record["Contents"]), key=str(record["ID"]), at=record.get("Timestamp")
-            )
-            own += [turn] if turn["content"] else []
+            at = record.get("Timestamp")
+            packaged.append(make_turn("user", str(record["Contents"]), key=str(record["ID"]), at=at))
+        else:
+            yield from _read_discord_channel(record, source)
+    packaged.sort(key=lambda turn: turn["created_at"])
+    for turn in packaged:
+        if turn["content"]:
+            yield Conversation(id=source.path.parent.name or source.stem, messages=[turn])
+
+
+def _read_discord_channel(record: Record, source: Source) -> Iterator[Conversation]:
+    channel = record_at(record, "channel")
+    id, title = str(channel.get("id") or source.stem), str(channel.get("name") or "")
+    for message in records_at(record, "messages"):
+        if str(message.get("type") or "Default") not in _SPOKEN:
+            source.skip("announcements of the channel")
             continue
-        channel = as_mapping(record.get("channel"))
-        id = str(channel.get("id") or source.stem)
-        for message in as_mapping_list(record.get("messages")):
-            if str(message.get("type") or "Default") not in _SPOKEN:
-                source.skip("announcements of the channel")
-                continue
-            turn = _discord_turn(message)
-            if turn["content"] or turn.get("parts"):
-                yield Conversation(id=id, title=str(channel.get("name") or ""), messages=[turn])
-    own.sort(key=lambda turn: turn["created_at"])
-    for turn in own:
-        yield Conversation(id=source.path.parent.name or source.stem, messages=[turn])
+        turn = _translate_discord(message)
+        if has_content(turn):
+            yield Conversation(id=id, title=title, messages=[turn])
 
 
-def _discord_turn(message: Mapping[str, Json]) -> Turn:
-    author = as_mapping(message.get("author"))
+def _translate_discord(message: Record) -> Turn:
+    author = record_at(message, "author")
     parts: list[Part] = []
-    for file in as_mapping_list(message.get("attachments")):
-        parts.append(Media("application/octet-stream", str(file.get("url") or file.get("fileName"))))
-    role = "assistant" if author.get("isBot") else "user"
-    reply = as_mapping(message.get("reference")).get("messageId")
-    name = author.get("nickname") or author.get("name")
-    text = str(message.get("content") or "")
+    for file in records_at(message, "attachments"):
+        parts.append(make_media(None, file.get("url") or file.get("fileName")))
     return make_turn(
-        role,
-        text,
+        "assistant" if author.get("isBot") else "user",
+        str(message.get("content") or ""),
         key=str(message["id"]),
         at=message.get("timestamp"),
         parts=parts,
-        actor=name,
-        details={"reply_to": reply},
+        actor=author.get("nickname") or author.get("name"),
+        details={"reply_to": find_value(message, "reference.messageId")},
     )

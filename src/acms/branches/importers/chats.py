@@ -8,19 +8,23 @@ from typing import Any
 from acms.branches.importers.conversation import (
     Conversation,
     Fork,
+    Record,
+    TurnBuilder,
     as_mapping,
     as_mapping_list,
     has_content,
-    make_result_parts,
+    make_media,
     make_tool_call,
     make_turn,
+    record_at,
+    records_at,
     split_branches,
     text_of,
 )
 from acms.branches.importers.shapes import has_value, is_list, is_object, is_text
 from acms.branches.importers.source import Source
 from acms.log.foreign import Turn
-from acms.model import Json, Media, Part, Reasoning
+from acms.model import Json, Part, Reasoning
 
 __all__ = ["LIBRECHAT", "OPEN_WEBUI", "fork_branches", "read_librechat", "read_open_webui"]
 
@@ -37,18 +41,23 @@ OPEN_WEBUI = (
 def fork_branches(
     id: str, title: str, parents: Mapping[str, Any], current: str | None, turns: Mapping[str, list[Turn]]
 ) -> Iterator[Conversation]:
-    """Yield the current branch of a tree of messages, and every other branch as a fork of one before it."""
-    owner: dict[str, str] = {}
-    last: dict[str, str | None] = {}
-    for leaves, nodes in split_branches(parents, current):
-        branch = f"{id}-{nodes[0]}" if owner else id
-        key = None if leaves is None else last[leaves]
-        fork = Fork(id if leaves is None else owner[leaves], key, nodes[0]) if owner else None
+    """Yield the current branch of a tree of messages, and every other branch as a fork of an earlier one."""
+    branch_of: dict[str, str] = {}
+    last_key: dict[str, str | None] = {}
+    for shared, nodes in split_branches(parents, current):
+        key = None if shared is None else last_key[shared]
+        branch, fork = id, None
+        if branch_of:
+            branch = f"{id}-{nodes[0]}"
+            origin = id if shared is None else branch_of[shared]
+            fork = Fork(origin, key, nodes[0])
         messages: list[Turn] = []
         for node in nodes:
-            messages += [turn for turn in turns.get(node, []) if has_content(turn)]
-            key = str(messages[-1]["key"]) if messages else key
-            owner[node], last[node] = branch, key
+            messages += filter(has_content, turns.get(node, ()))
+            if messages:
+                key = str(messages[-1]["key"])
+            branch_of[node] = branch
+            last_key[node] = key
         if messages or fork is None:
             yield Conversation(id=branch, title=title, messages=messages, fork=fork)
 
@@ -58,78 +67,61 @@ def fork_branches(
 
 def read_librechat(source: Source) -> Iterator[Conversation]:
     """Read a conversation: a list of messages that name their parents, or a tree of them."""
-    for _, value in source.records():
-        one = as_mapping(value)
-        listed = as_mapping_list(one.get("messages")) or list(
-            _flatten_messages(as_mapping_list(one.get("messagesTree")))
-        )
-        parents = {str(message["messageId"]): message.get("parentMessageId") for message in listed}
-        turns = {str(message["messageId"]): list(_librechat_turns(message)) for message in listed}
-        current = str(listed[-1]["messageId"]) if listed else None
-        yield from fork_branches(
-            str(one["conversationId"]), str(one.get("title") or ""), parents, current, turns
-        )
+    for record in source.records():
+        messages = records_at(record, "messages")
+        if not messages:
+            messages = list(_flatten_messages(records_at(record, "messagesTree")))
+        parents: dict[str, Json] = {}
+        turns: dict[str, list[Turn]] = {}
+        current: str | None = None
+        for message in messages:
+            current = str(message["messageId"])
+            parents[current] = message.get("parentMessageId")
+            turns[current] = _translate_librechat(message)
+        title = str(record.get("title") or "")
+        yield from fork_branches(str(record["conversationId"]), title, parents, current, turns)
 
 
-def _flatten_messages(messages: list[Mapping[str, Json]]) -> Iterator[Mapping[str, Json]]:
+def _flatten_messages(messages: list[Record]) -> Iterator[Record]:
     for message in messages:
         yield message
-        yield from _flatten_messages(as_mapping_list(message.get("children")))
+        yield from _flatten_messages(records_at(message, "children"))
 
 
-def _librechat_turns(message: Mapping[str, Json]) -> Iterator[Turn]:
+def _translate_librechat(message: Record) -> list[Turn]:
     """Translate a message: text and thoughts, and each call with its output."""
     key, at = str(message["messageId"]), message.get("createdAt")
+    blocks = records_at(message, "content")
     if message.get("isCreatedByUser"):
-        files = [Media(str(f.get("type") or "application/octet-stream"), str(f.get("filename") or f.get("file_id")))
-                 for f in as_mapping_list(message.get("files"))]  # fmt: skip
-        yield make_turn(
-            "user", text_of(message.get("text")) or _join_texts(message), key=key, at=at, parts=files
-        )
-        return
-    details = {"model": message.get("model"), "usage": _read_token_count(message)}
-    texts: list[str] = []
-    parts: list[Part] = []
-    found: list[Turn] = []
-
-    def end(calls: list[Part]) -> None:
-        if texts or parts or calls:
-            number = f"{key}:{len(found)}" if found else key
-            found.append(
-                make_turn(
-                    "assistant", "\n".join(texts), key=number, at=at, parts=[*parts, *calls], details=details
-                )
-            )
-        texts.clear()
-        parts.clear()
-
-    for block in as_mapping_list(message.get("content")):
-        kind, inner = block.get("type"), block.get(str(block.get("type")))
-        if kind in ("text", "error"):
-            texts.append(text_of(as_mapping(inner).get("value", inner) if isinstance(inner, dict) else inner))
-        elif kind == "think" and inner:
-            parts.append(Reasoning(text_of(inner)))
-        elif kind == "tool_call":
-            made = as_mapping(inner)
-            id = made.get("id") or f"{key}:{len(found)}"
-            end([make_tool_call(id, made.get("name"), made.get("args"))])
-            answer = make_result_parts(id, made.get("output"))
-            found.append(make_turn("tool", key=f"{key}:{len(found)}", at=at, parts=answer))
+        files: list[Part] = []
+        for file in records_at(message, "files"):
+            files.append(make_media(file.get("type"), file.get("filename") or file.get("file_id")))
+        texts = [text_of(block["text"]) for block in blocks if block.get("text")]
+        text = text_of(message.get("text")) or "\n".join(texts)
+        return [make_turn("user", text, key=key, at=at, parts=files)]
+    tokens = message.get("tokenCount")
+    usage = {"tokens": tokens} if isinstance(tokens, int) else None
+    builder = TurnBuilder("assistant", key, at, {"model": message.get("model"), "usage": usage})
+    for block in blocks:
+        _add_librechat_block(builder, block, key)
     if not message.get("content") and message.get("text"):
-        texts.append(text_of(message["text"]))
-    end([])
-    yield from found
+        builder.texts.append(text_of(message["text"]))
+    builder.finish()
+    return builder.turns
 
 
-def _join_texts(message: Mapping[str, Json]) -> str:
-    return "\n".join(
-        text_of(block.get("text")) for block in as_mapping_list(message.get("content")) if block.get("text")
-    )
-
-
-def _read_token_count(message: Mapping[str, Json]) -> Json:
-    count = message.get("tokenCount")
-    return {"tokens": count} if isinstance(count, int) else None
+def _add_librechat_block(builder: TurnBuilder, block: Record, key: str) -> None:
+    kind = block.get("type")
+    content = block.get(str(kind))
+    fields = as_mapping(content)
+    if kind in ("text", "error"):
+        builder.texts.append(text_of(fields.get("value", content)))
+    elif kind == "think" and content:
+        builder.parts.append(Reasoning(text_of(content)))
+    elif kind == "tool_call":
+        id = fields.get("id") or f"{key}:{len(builder.turns)}"
+        builder.parts.append(make_tool_call(id, fields.get("name"), fields.get("args")))
+        builder.add_result(id, fields.get("output"))
 
 
 # ── Open WebUI ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -137,37 +129,32 @@ def _read_token_count(message: Mapping[str, Json]) -> Json:
 
 def read_open_webui(source: Source) -> Iterator[Conversation]:
     """Read the chats of an export: messages by id, each with its parent."""
-    for _, value in source.records():
-        one = as_mapping(value)
-        chat = as_mapping(one.get("chat"))
-        history = as_mapping(chat.get("history"))
-        listed = as_mapping_list(list(as_mapping(history.get("messages")).values())) or as_mapping_list(
-            chat.get("messages")
-        )
-        ids = [str(message.get("id", number)) for number, message in enumerate(listed)]
-        parents = {id: message.get("parentId") for id, message in zip(ids, listed, strict=True)}
-        if not history:
-            parents = dict(zip(ids, [None, *ids], strict=False))
-        turns = {id: _webui_turns(id, message) for id, message in zip(ids, listed, strict=True)}
-        title = str(one.get("title") or chat.get("title") or "")
-        current = str(history.get("currentId") or (ids[-1] if ids else ""))
-        yield from fork_branches(str(one.get("id") or source.stem), title, parents, current, turns)
+    for record in source.records():
+        chat = record_at(record, "chat")
+        history = record_at(chat, "history")
+        by_id = record_at(history, "messages")
+        messages = as_mapping_list(list(by_id.values())) or records_at(chat, "messages")
+        parents: dict[str, Json] = {}
+        turns: dict[str, list[Turn]] = {}
+        last = ""
+        for number, message in enumerate(messages):
+            id = str(message.get("id", number))
+            parents[id] = message.get("parentId") if history else last or None
+            turns[id] = _translate_open_webui(id, message)
+            last = id
+        title = str(record.get("title") or chat.get("title") or "")
+        current = str(history.get("currentId") or last)
+        yield from fork_branches(str(record.get("id") or source.stem), title, parents, current, turns)
 
 
-def _webui_turns(id: str, message: Mapping[str, Json]) -> list[Turn]:
+def _translate_open_webui(id: str, message: Record) -> list[Turn]:
     role, text = str(message.get("role")), text_of(message.get("content"))
-    files = [Media(f"{file.get('type') or 'application'}/*", str(file.get("name") or file.get("url") or file.get("id")))
-             for file in as_mapping_list(message.get("files"))]  # fmt: skip
+    files: list[Part] = []
+    for file in records_at(message, "files"):
+        kind = file.get("type") or "application"
+        files.append(make_media(f"{kind}/*", file.get("name") or file.get("url") or file.get("id")))
     if not text.strip() and not files:
         return []
     model = message.get("model") if role == "assistant" else None
-    return [
-        make_turn(
-            role,
-            text,
-            key=id,
-            at=message.get("timestamp"),
-            parts=files,
-            details={"model": model, "usage": message.get("usage")},
-        )
-    ]
+    details = {"model": model, "usage": message.get("usage")}
+    return [make_turn(role, text, key=id, at=message.get("timestamp"), parts=files, details=details)]

@@ -1,28 +1,29 @@
 """Exports of Claude: `conversations.json`, a list of conversations with their messages in order.
 
 Each message has blocks of text, thinking and calls of tools with their results; older exports have a text only. Where
-messages name their parents, branches other than the one that ends last become forks. Calls and results may have no
-ids: then a result answers the first call that waits. Text that was taken from an attached file is part of the message;
-a file without is a reference.
+messages name their parents, branches other than the one that ends last become forks. A conversation without an id gets
+one derived from its beginning. A result that names no call answers the first call that has no result yet. Text that
+was taken from an attached file is part of the message; a file without text is a reference.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from acms.branches.importers.chats import fork_branches
 from acms.branches.importers.conversation import (
     Conversation,
-    as_mapping,
-    as_mapping_list,
-    make_result_parts,
+    DerivedIds,
+    Record,
+    TurnBuilder,
+    make_media,
     make_tool_call,
-    make_turn,
+    records_at,
 )
 from acms.branches.importers.shapes import is_list
 from acms.branches.importers.source import Source
 from acms.log.foreign import Turn
-from acms.model import Json, Media, Part, Reasoning
+from acms.model import Json, Reasoning
 
 __all__ = ["SHAPES", "read_claude"]
 
@@ -31,72 +32,64 @@ SHAPES = ((is_list("chat_messages"),),)
 
 def read_claude(source: Source) -> Iterator[Conversation]:
     """Read the conversations of an export."""
-    for _, value in source.records():
-        one = as_mapping(value)
-        listed = as_mapping_list(one.get("chat_messages"))
-        ids = [str(message.get("uuid")) for message in listed]
-        parents = {id: message.get("parent_message_uuid") for id, message in zip(ids, listed, strict=True)}
+    derived = DerivedIds()
+    for record in source.records():
+        messages = records_at(record, "chat_messages")
+        parents: dict[str, Json] = {}
+        turns: dict[str, list[Turn]] = {}
+        for number, message in enumerate(messages):
+            key = str(message.get("uuid") or number)
+            parents[key] = message.get("parent_message_uuid")
+            turns[key] = _translate_message(message, key)
+        keys = list(parents)
         if not any(parent in parents for parent in parents.values()):
-            parents = dict(zip(ids, [None, *ids], strict=False))
-        leaf = one.get("current_leaf_message_uuid")
-        current = str(leaf) if leaf in parents else ids[-1] if ids else None
-        turns = {id: list(_translate_message(message)) for id, message in zip(ids, listed, strict=True)}
-        yield from fork_branches(str(one.get("uuid")), str(one.get("name") or ""), parents, current, turns)
+            parents = dict(zip(keys, [None, *keys], strict=False))
+        current = str(record.get("current_leaf_message_uuid"))
+        if current not in parents:
+            current = keys[-1] if keys else None
+        id = record.get("uuid") or derived.derive(record.get("created_at"), *messages[:1])
+        yield from fork_branches(str(id), str(record.get("name") or ""), parents, current, turns)
 
 
-def _translate_message(message: Mapping[str, Json]) -> Iterator[Turn]:
-    """Yield what a message says and calls, and each result of a tool, in order."""
-    key, sender = str(message.get("uuid")), message.get("sender")
-    at = message.get("created_at")
-    blocks = as_mapping_list(message.get("content")) or [{"type": "text", "text": message.get("text") or ""}]
-    texts: list[str] = []
-    parts: list[Part] = []
-    found: list[Turn] = []
-    waiting: list[str] = []
-
-    def numbered() -> str:
-        return f"{key}:{len(found)}" if found else key
-
-    def end() -> None:
-        text = "\n".join(one for one in texts if one.strip())
-        if text or parts:
-            role = "user" if sender == "human" else "assistant"
-            found.append(make_turn(role, text, key=numbered(), at=at, parts=parts))
-        texts.clear()
-        parts.clear()
-
+def _translate_message(message: Record, key: str) -> list[Turn]:
+    """Translate the text and the calls of a message, and each result of a tool, in order."""
+    role = "user" if message.get("sender") == "human" else "assistant"
+    builder = TurnBuilder(role, key, message.get("created_at"))
+    blocks = records_at(message, "content") or [{"type": "text", "text": message.get("text")}]
+    pending: list[str] = []
     for number, block in enumerate(blocks):
         match block.get("type"):
             case "text":
-                texts.append(str(block.get("text") or ""))
+                _add_text(builder, block.get("text"))
             case "thinking":
-                parts.append(Reasoning(str(block.get("thinking") or "")))
+                builder.parts.append(Reasoning(str(block.get("thinking") or "")))
             case "tool_use":
-                waiting.append(str(block.get("id") or f"{key}:{number}"))
-                parts.append(make_tool_call(waiting[-1], block.get("name"), block.get("input")))
-            case "tool_result" if waiting or block.get("tool_use_id"):
-                end()
-                named = str(block.get("tool_use_id") or waiting[0])
-                if named in waiting:
-                    waiting.remove(named)
-                answer = make_result_parts(
-                    named, block.get("content"), is_error=block.get("is_error") is True
-                )
-                found.append(make_turn("tool", key=numbered(), at=at, parts=answer))
+                id = str(block.get("id") or f"{key}:{number}")
+                pending.append(id)
+                builder.parts.append(make_tool_call(id, block.get("name"), block.get("input")))
+            case "tool_result" if pending or block.get("tool_use_id"):
+                id = str(block.get("tool_use_id") or pending[0])
+                if id in pending:
+                    pending.remove(id)
+                builder.add_result(id, block.get("content"), is_error=block.get("is_error") is True)
             case _:
                 pass  # a mark of the page, such as the use of a budget
-    files = list(_read_files(message))
-    texts += (one for one in files if isinstance(one, str))
-    parts += (one for one in files if isinstance(one, Media))
-    end()
-    yield from found
+    for file in (*records_at(message, "attachments"), *records_at(message, "files")):
+        _add_file(builder, file)
+    builder.finish()
+    return builder.turns
 
 
-def _read_files(message: Mapping[str, Json]) -> Iterator[str | Media]:
-    """Yield what came with a message: the text that was taken from a file, a reference to one without."""
-    for file in (*as_mapping_list(message.get("attachments")), *as_mapping_list(message.get("files"))):
-        name = str(file.get("file_name") or file.get("file_uuid") or "")
-        if file.get("extracted_content"):
-            yield f"[{name}]\n{file['extracted_content']}"
-        elif name:
-            yield Media(str(file.get("file_type") or "application/octet-stream"), name)
+def _add_text(builder: TurnBuilder, text: Json) -> None:
+    text = str(text or "")
+    if text.strip():
+        builder.texts.append(text)
+
+
+def _add_file(builder: TurnBuilder, file: Record) -> None:
+    """Add the text that was taken from a file, or a reference to a file without one."""
+    name = str(file.get("file_name") or file.get("file_uuid") or "")
+    if file.get("extracted_content"):
+        builder.texts.append(f"[{name}]\n{file['extracted_content']}")
+    elif name:
+        builder.parts.append(make_media(file.get("file_type"), name))

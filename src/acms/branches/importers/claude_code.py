@@ -9,24 +9,24 @@ messages, and the summary that a compaction wrote of messages that the file has.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from hashlib import blake2b
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
 
 from acms.branches.importers.conversation import (
     Conversation,
     Fork,
-    as_mapping,
+    Record,
+    digest_text,
+    find_value,
     has_content,
     make_turn,
+    parse_turns,
+    record_at,
     split_branches,
 )
 from acms.branches.importers.shapes import any_of, has_value, is_object
 from acms.branches.importers.source import Source
-from acms.log import foreign
-from acms.log.foreign import Turn
-from acms.log.repair import refer_by_hash
 from acms.model import EMPTY, Json
 
 __all__ = ["SHAPES", "read_claude_code"]
@@ -41,9 +41,9 @@ _SYNTHETIC = "<synthetic>"
 
 
 class _Branch(NamedTuple):
-    """A branch of a conversation: the turns from a prompt on that the user abandoned."""
+    """A part of a conversation that the user abandoned."""
 
-    #: The first turn of it, and the last one that it shares.
+    #: Its first turn, and the last turn that it shares.
     first: int
     shared: int
 
@@ -64,14 +64,14 @@ class _Tree:
         self.branches: dict[int, _Branch] = {}
         self._last = 0
 
-    def add(self, line: Mapping[str, Json]) -> None:
+    def add(self, line: Record) -> None:
         """Add the next line. One without a known parent goes on where the line before it ended."""
-        digest = _digest_uuid(line["uuid"])
+        digest = digest_text(str(line["uuid"]))
         if digest in self.turn_of:  # lines of a session that was resumed are in the file again
             return
         turn = self._last
         for name in ("logicalParentUuid", "parentUuid"):
-            turn = self.turn_of.get(_digest_uuid(line.get(name)), turn)
+            turn = self.turn_of.get(digest_text(str(line.get(name))), turn)
         if _is_prompt(line):
             self.parents.append(turn)
             turn = len(self.parents) - 1
@@ -79,56 +79,128 @@ class _Tree:
 
     def find_branches(self) -> None:
         """Find the turns that the newest prompt does not follow from."""
-        parents = {
-            str(turn): None if parent is None else str(parent) for turn, parent in enumerate(self.parents)
-        }
+        parents = {str(turn): str(parent) for turn, parent in enumerate(self.parents)}
         _, *abandoned = split_branches(parents, str(len(self.parents) - 1))
         for path in abandoned:
-            branch = _Branch(int(path.nodes[0]), int(path.leaves or 0))
-            self.branches |= dict.fromkeys(map(int, path.nodes), branch)
+            branch = _Branch(int(path.nodes[0]), int(path.shared or 0))
+            for turn in path.nodes:
+                self.branches[int(turn)] = branch
 
 
-@dataclass(slots=True)
+class _Answer(NamedTuple):
+    """An answer of the model, whose blocks arrive on several lines."""
+
+    id: Json
+    #: The first line of it.
+    line: Record
+    blocks: list[Json]
+    usage: Json
+
+
 class _Chain:
-    """One conversation while its lines arrive: the answer that may go on, and what came after its last block."""
+    """One conversation while its lines arrive."""
 
-    id: str
-    tree: _Tree | None = None
-    #: What the lines that arrive belong to: the conversation, or a branch of it.
-    part: Conversation | None = None
-    turn: int = 0
-    answer: dict[str, Any] | None = None
-    waiting: list[Mapping[str, Json]] = field(default_factory=list[Mapping[str, Json]])
-    #: The branches that were begun, by their first turn.
-    begun: dict[int, Conversation] = field(default_factory=dict[int, Conversation])
-    #: The key of the last message of each turn.
-    ends: dict[int, str] = field(default_factory=dict[int, str])
+    def __init__(self, id: str, tree: _Tree | None) -> None:
+        self._id = id
+        self._tree = tree
+        #: The conversation or the branch of it that the lines belong to.
+        self._part = Conversation(id=id)
+        self._turn = 0
+        #: The answer that may go on, and the lines that came after its last block.
+        self._answer: _Answer | None = None
+        self._pending: list[Record] = []
+        #: The branches so far, by their first turn.
+        self._branches: dict[int, Conversation] = {}
+        #: The key of the last message of each turn.
+        self._last_keys: dict[int, str] = {}
+
+    def take_line(self, line: Record) -> Iterator[Conversation]:
+        """Add a line; yield the messages that are complete with it."""
+        if self._tree is not None:
+            turn = self._tree.turn_of[digest_text(str(line.get("uuid")))]
+            if turn != self._turn:
+                yield from self.flush()
+                self._enter_turn(turn, line, self._tree)
+        message = record_at(line, "message")
+        answer = self._answer
+        if line["type"] == "assistant":
+            if answer is not None and message.get("id") and message["id"] == answer.id:
+                answer.blocks.extend(_blocks_of_message(message))
+                self._answer = answer._replace(usage=message.get("usage") or answer.usage)
+                return
+            yield from self.flush()
+            blocks = _blocks_of_message(message)
+            self._answer = _Answer(message.get("id"), line, blocks, message.get("usage"))
+        elif answer is not None and _has_only_results(message):
+            self._pending.append(line)
+        else:
+            yield from self.flush()
+            yield from self._emit_line(line, message.get("content"))
+
+    def flush(self) -> Iterator[Conversation]:
+        """Yield the answer that was open and the messages after it."""
+        answer, pending = self._answer, self._pending
+        self._answer, self._pending = None, []
+        if answer is not None:
+            model = find_value(answer.line, "message.model")
+            yield from self._emit_line(answer.line, answer.blocks, {"model": model, "usage": answer.usage})
+        for line in pending:
+            yield from self._emit_line(line, find_value(line, "message.content"))
+
+    def _emit_line(self, line: Record, content: Json, details: Record = EMPTY) -> Iterator[Conversation]:
+        """Yield the messages of a line; those of a branch are taken back from the main conversation."""
+        role = str(line["type"])
+        base = make_turn(role, key=str(line.get("uuid")), at=line.get("timestamp"), details=details)
+        for turn in parse_turns({"role": role, "content": content}, base):
+            yield replace(self._part, messages=[turn])
+            if self._tree is None or not has_content(turn):
+                continue
+            self._last_keys[self._turn] = turn["key"]
+            if self._part.fork is not None:
+                yield Conversation(id=self._id, taken_back=[turn["key"]])
+
+    def _enter_turn(self, turn: int, line: Record, tree: _Tree) -> None:
+        self._turn = turn
+        branch = tree.branches.get(turn)
+        if branch is None:
+            self._part = Conversation(id=self._id)
+            return
+        if branch.first not in self._branches:
+            first = str(line.get("uuid"))
+            origin = tree.branches.get(branch.shared)
+            origin_id = self._id if origin is None else self._branches[origin.first].id
+            fork = Fork(origin_id, self._last_key(branch.shared, tree), first)
+            self._branches[branch.first] = Conversation(id=f"{self._id}-{first}", fork=fork)
+        self._part = self._branches[branch.first]
+
+    def _last_key(self, turn: int | None, tree: _Tree) -> str | None:
+        """Return the key of the last message up to a turn, or None if there is no message."""
+        while turn is not None and turn not in self._last_keys:
+            turn = tree.parents[turn]
+        return None if turn is None else self._last_keys[turn]
 
 
 def read_claude_code(source: Source) -> Iterator[Conversation]:
     """Read the main conversation, its branches and the side chains, a message at a time."""
     trees = _find_trees(source)
     chains: dict[str, _Chain] = {}
-    for _, value in source.records():
-        line = as_mapping(value)
+    for line in source.records():
         reason = _reason_to_skip(line)
         if reason:
             source.skip(reason)
             continue
         id = _conversation_of(line, source.stem)
-        chain = chains.setdefault(id, _Chain(id, trees.get(id)))
-        yield from _enter_turn(chain, line)
-        for turn in _take_line(chain, line):
-            yield from _emit_turn(chain, turn)
+        if id not in chains:
+            chains[id] = _Chain(id, trees.get(id))
+        yield from chains[id].take_line(line)
     for chain in chains.values():
-        yield from _close_turn(chain)
+        yield from chain.flush()
 
 
 def _find_trees(source: Source) -> dict[str, _Tree]:
     """Return the turns of those conversations that have branches."""
     trees: dict[str, _Tree] = {}
-    for _, value in source.records():
-        line = as_mapping(value)
+    for line in source.records():
         if line.get("uuid") and not line.get("isSidechain"):
             trees.setdefault(_conversation_of(line, source.stem), _Tree()).add(line)
     for tree in trees.values():
@@ -136,142 +208,42 @@ def _find_trees(source: Source) -> dict[str, _Tree]:
     return {id: tree for id, tree in trees.items() if tree.branches}
 
 
-def _digest_uuid(uuid: Json) -> bytes:
-    return blake2b(str(uuid).encode("utf-8", "surrogatepass"), digest_size=16).digest()
-
-
-def _is_prompt(line: Mapping[str, Json]) -> bool:
+def _is_prompt(line: Record) -> bool:
     """Return whether a line is what the user wrote, and not the results of calls."""
     if line.get("type") != "user" or _reason_to_skip(line):
         return False
-    return not _is_only_results(as_mapping(line.get("message")))
+    return not _has_only_results(record_at(line, "message"))
 
 
-def _enter_turn(chain: _Chain, line: Mapping[str, Json]) -> Iterator[Conversation]:
-    """Go to the turn of a line; the answer of the turn before it is complete."""
-    tree = chain.tree
-    if tree is None:
-        chain.part = chain.part or Conversation(id=chain.id)
-        return
-    turn = tree.turn_of[_digest_uuid(line.get("uuid"))]
-    if turn == chain.turn and chain.part is not None:
-        return
-    yield from _close_turn(chain)
-    chain.turn = turn
-    branch = tree.branches.get(turn)
-    if branch is None:
-        chain.part = Conversation(id=chain.id)
-        return
-    if branch.first not in chain.begun:
-        first = str(line.get("uuid"))
-        owner = tree.branches.get(branch.shared)
-        leaves = chain.id if owner is None else chain.begun[owner.first].id
-        fork = Fork(leaves, _last_key(chain, tree, branch.shared), first)
-        chain.begun[branch.first] = Conversation(id=f"{chain.id}-{first}", fork=fork)
-    chain.part = chain.begun[branch.first]
-
-
-def _last_key(chain: _Chain, tree: _Tree, turn: int | None) -> str | None:
-    """Return the key of the last message up to a turn, or None where nothing was said."""
-    while turn is not None and turn not in chain.ends:
-        turn = tree.parents[turn]
-    return None if turn is None else chain.ends[turn]
-
-
-def _close_turn(chain: _Chain) -> Iterator[Conversation]:
-    for turn in _flush_turns(chain):
-        yield from _emit_turn(chain, turn)
-
-
-def _emit_turn(chain: _Chain, turn: Turn) -> Iterator[Conversation]:
-    """Yield a message as a piece of its conversation; one of a branch is taken back from the main conversation."""
-    assert chain.part is not None
-    yield replace(chain.part, messages=[turn])
-    if chain.tree is None or not has_content(turn):
-        return
-    chain.ends[chain.turn] = str(turn["key"])
-    if chain.part.fork is not None:
-        yield Conversation(id=chain.id, taken_back=[str(turn["key"])])
-
-
-def _reason_to_skip(line: Mapping[str, Json]) -> str | None:
+def _reason_to_skip(line: Record) -> str | None:
     kind = line.get("type")
-    message = as_mapping(line.get("message"))
     if kind not in _SPEAKERS:
         return f"lines of the type {kind}"
     if line.get("isMeta"):
         return "meta lines"
     if line.get("isCompactSummary"):
         return "summaries of a compaction"
-    if message.get("model") == _SYNTHETIC:
+    if find_value(line, "message.model") == _SYNTHETIC:
         return "messages of the program itself"
     return None
 
 
-def _conversation_of(line: Mapping[str, Json], stem: str) -> str:
+def _conversation_of(line: Record, stem: str) -> str:
     session = str(line.get("sessionId") or stem)
     if not line.get("isSidechain"):
         return session
     return f"{session}-agent-{line.get('agentId') or 'sidechain'}"
 
 
-def _take_line(chain: _Chain, line: Mapping[str, Json]) -> Iterator[Turn]:
-    """Add a line to a conversation; yield the messages that it completes."""
-    message = as_mapping(line.get("message"))
-    if line["type"] == "assistant":
-        open_id = None if chain.answer is None else chain.answer["id"]
-        if open_id is not None and message.get("id") == open_id:
-            assert chain.answer is not None
-            chain.answer["content"] += _blocks_of_message(message)
-            chain.answer["usage"] = message.get("usage") or chain.answer["usage"]
-            return
-        yield from _flush_turns(chain)
-        chain.answer = {
-            "line": line,
-            "id": message.get("id"),
-            "content": _blocks_of_message(message),
-            "model": message.get("model"),
-            "usage": message.get("usage"),
-        }
-        return
-    if chain.answer is not None and _is_only_results(message):
-        chain.waiting.append(line)
-        return
-    yield from _flush_turns(chain)
-    yield from _translate_line(line, message.get("content"))
-
-
-def _flush_turns(chain: _Chain) -> Iterator[Turn]:
-    answer = chain.answer
-    if answer is not None:
-        yield from _translate_line(
-            answer["line"], answer["content"], {name: answer[name] for name in ("model", "usage")}
-        )
-    for line in chain.waiting:
-        yield from _translate_line(line, as_mapping(line.get("message")).get("content"))
-    chain.answer = None
-    chain.waiting = []
-
-
-def _blocks_of_message(message: Mapping[str, Json]) -> list[Json]:
+def _blocks_of_message(message: Record) -> list[Json]:
     content = message.get("content")
     if isinstance(content, list):
         return list(content)
-    return [{"type": "text", "text": content}] if isinstance(content, str) and content else []
+    if isinstance(content, str) and content:
+        return [{"type": "text", "text": content}]
+    return []
 
 
-def _is_only_results(message: Mapping[str, Json]) -> bool:
+def _has_only_results(message: Record) -> bool:
     blocks = _blocks_of_message(message)
-    return bool(blocks) and all(as_mapping(one).get("type") == "tool_result" for one in blocks)
-
-
-def _translate_line(
-    line: Mapping[str, Json], content: Json, details: Mapping[str, Json] = EMPTY
-) -> Iterator[Turn]:
-    """Translate one message of Anthropic."""
-    message = {"role": line["type"], "content": content}
-    base = make_turn(str(line["type"]), key=str(line.get("uuid")), at=line.get("timestamp"), details=details)
-    for number, turn in enumerate(foreign.parse_provider_message(message, keep=refer_by_hash)):
-        merged = {**base, **turn}
-        merged["key"] = f"{base['key']}:{number}" if number else base["key"]
-        yield merged
+    return bool(blocks) and all(find_value(block, "type") == "tool_result" for block in blocks)

@@ -8,24 +8,24 @@ the items without an envelope.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from acms.branches.importers.conversation import (
     Conversation,
-    as_mapping,
-    as_mapping_list,
+    Record,
+    find_value,
     join_call,
     make_result_parts,
     make_tool_call,
     make_turn,
+    parse_turns,
+    record_at,
+    records_at,
     text_of,
 )
 from acms.branches.importers.shapes import any_of, has_value, is_object
 from acms.branches.importers.source import Source
-from acms.log import foreign
 from acms.log.foreign import Turn
-from acms.log.repair import refer_by_hash
 from acms.model import Json, Part, Reasoning
 
 __all__ = ["SHAPES", "read_codex"]
@@ -51,100 +51,110 @@ _CONTEXT = (
 
 def read_codex(source: Source) -> Iterator[Conversation]:
     """Read the conversation of a rollout, a message at a time."""
-    id = source.stem
-    model: Json = None
-    thoughts: list[Part] = []
-    pending: Turn | None = None
-    for number, (_, value) in enumerate(source.records()):
-        line = as_mapping(value)
+    rollout = _Rollout(source.stem)
+    for number, line in enumerate(source.records()):
         kind, payload = _unwrap_line(line)
         if kind == "session_meta":
-            id = str(payload.get("id") or id)
+            rollout.id = str(payload.get("id") or rollout.id)
         elif kind == "turn_context":
-            model = payload.get("model") or model
-        elif kind == "event_msg" and payload.get("type") == "token_count" and pending is not None:
-            usage = as_mapping(payload.get("info")).get("last_token_usage")
-            if usage:
-                pending["metadata"] = {**pending.get("metadata", {}), "usage": usage}
+            rollout.model = payload.get("model") or rollout.model
+        elif kind == "event_msg" and payload.get("type") == "token_count" and rollout.pending is not None:
+            rollout.add_usage(find_value(payload, "info.last_token_usage"))
         elif kind != "response_item":
             source.skip(f"lines of the type {kind}")
         elif payload.get("type") == "reasoning":
-            thoughts += _read_reasoning(payload)
+            rollout.thoughts += _read_reasoning(payload)
         else:
-            turn = _translate_item(payload, f"{id}:{number}", line.get("timestamp"), model, thoughts)
+            turn = rollout.translate_item(payload, number, line.get("timestamp"))
             if turn is None:
                 source.skip(_reason_to_skip(payload))
-                continue
-            thoughts = []
-            merged = None if pending is None else join_call(pending, turn)
-            if merged is None and pending is not None:
-                yield Conversation(id=id, messages=[pending])
-            pending = merged or turn
-    if pending is not None:
-        yield Conversation(id=id, messages=[pending])
+            else:
+                yield from rollout.add_turn(turn)
+    if rollout.pending is not None:
+        yield Conversation(id=rollout.id, messages=[rollout.pending])
 
 
-def _unwrap_line(line: Mapping[str, Json]) -> tuple[str, Mapping[str, Json]]:
+class _Rollout:
+    """The state of a rollout while its lines arrive."""
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        self.model: Json = None
+        #: Reasoning that belongs to the next message of the assistant.
+        self.thoughts: list[Part] = []
+        #: The last message, which calls and token usage may still be added to.
+        self.pending: Turn | None = None
+
+    def add_usage(self, usage: Json) -> None:
+        if usage and self.pending is not None:
+            self.pending["metadata"] = {**self.pending.get("metadata", {}), "usage": usage}
+
+    def add_turn(self, turn: Turn) -> Iterator[Conversation]:
+        """Add a message or join it to the last one; yield that when it is complete."""
+        self.thoughts = []
+        joined = None if self.pending is None else join_call(self.pending, turn)
+        if joined is None and self.pending is not None:
+            yield Conversation(id=self.id, messages=[self.pending])
+        self.pending = joined or turn
+
+    def translate_item(self, item: Record, number: int, at: Json) -> Turn | None:
+        """Translate an item, or return None for one that is no part of the conversation."""
+        key = f"{self.id}:{number}"
+        id = item.get("call_id") or item.get("id")
+        match item.get("type"):
+            case "message":
+                return self._translate_message(item, key, at)
+            case "function_call":
+                call = make_tool_call(id, item.get("name"), item.get("arguments"))
+            case "custom_tool_call":
+                call = make_tool_call(id, item.get("name"), {"input": item.get("input")})
+            case "local_shell_call":
+                call = make_tool_call(id, "local_shell", item.get("action"))
+            case "function_call_output" | "custom_tool_call_output" | "local_shell_call_output":
+                output = item.get("output")
+                if isinstance(output, dict):  # the envelope of older versions
+                    output = output.get("content", output)
+                return make_turn("tool", key=key, at=at, parts=make_result_parts(id, output))
+            case _:
+                return None
+        parts = [*self.thoughts, call]
+        return make_turn("assistant", key=key, at=at, parts=parts, details={"model": self.model})
+
+    def _translate_message(self, item: Record, key: str, at: Json) -> Turn | None:
+        role = str(item.get("role"))
+        is_answer = role == "assistant"
+        texts = [block.get("text") for block in records_at(item, "content")]
+        if not is_answer and text_of([text for text in texts if text]).lstrip().startswith(_CONTEXT):
+            return None
+        base = make_turn(role, key=key, at=at, details={"model": self.model if is_answer else None})
+        (turn,) = parse_turns({"role": role, "content": item.get("content")}, base)
+        if not (turn.get("content") or turn.get("parts")):
+            return None
+        if is_answer and self.thoughts:
+            turn["parts"] = [*self.thoughts, *turn.get("parts", ())]
+        return turn
+
+
+def _unwrap_line(line: Record) -> tuple[str, Record]:
     """Return the type and the payload of a line; lines of older rollouts have no envelope."""
     kind = line.get("type")
     if kind in _ITEMS:
         return "response_item", line
-    if kind is None:
-        return ("session_meta", line) if line.get("id") else ("state", line)
-    return str(kind), as_mapping(line.get("payload"))
+    if kind is not None:
+        return str(kind), record_at(line, "payload")
+    if line.get("id"):
+        return "session_meta", line
+    return "state", line
 
 
-def _reason_to_skip(item: Mapping[str, Json]) -> str:
+def _reason_to_skip(item: Record) -> str:
     if item.get("type") == "message":
         return "messages of the program itself"
     return f"items of the type {item.get('type')}"
 
 
-def _read_reasoning(item: Mapping[str, Json]) -> Iterator[Part]:
-    for one in (*as_mapping_list(item.get("summary")), *as_mapping_list(item.get("content"))):
-        if isinstance(one.get("text"), str) and one["text"]:
-            yield Reasoning(one["text"])
-
-
-def _translate_item(
-    item: Mapping[str, Json], key: str, at: Json, model: Json, thoughts: list[Part]
-) -> Turn | None:
-    """Translate an item, or return None for one that says nothing."""
-    kind, id = item.get("type"), item.get("call_id") or item.get("id")
-    base: dict[str, Any] = {"key": key, "at": at}
-    match kind:
-        case "message":
-            return _translate_message(item, base, model, thoughts)
-        case "function_call":
-            calls = make_tool_call(id, item.get("name"), item.get("arguments"))
-        case "custom_tool_call":
-            calls = make_tool_call(id, item.get("name"), {"input": item.get("input")})
-        case "local_shell_call":
-            calls = make_tool_call(id, "local_shell", item.get("action"))
-        case "function_call_output" | "custom_tool_call_output" | "local_shell_call_output":
-            return make_turn("tool", parts=make_result_parts(id, _unwrap_output(item.get("output"))), **base)
-        case _:
-            return None
-    return make_turn("assistant", parts=[*thoughts, calls], **base, details={"model": model})
-
-
-def _translate_message(
-    item: Mapping[str, Json], base: dict[str, Any], model: Json, thoughts: list[Part]
-) -> Turn | None:
-    role = str(item.get("role"))
-    text = text_of([one.get("text") for one in as_mapping_list(item.get("content")) if one.get("text")])
-    if role != "assistant" and text.lstrip().startswith(_CONTEXT):
-        return None
-    given = {"role": role, "content": item.get("content")}
-    (turn,) = foreign.parse_provider_message(given, keep=refer_by_hash)
-    if not (turn.get("content") or turn.get("parts")):
-        return None
-    own = make_turn(role, **base, details={"model": model if role == "assistant" else None})
-    if role == "assistant" and thoughts:
-        turn["parts"] = [*thoughts, *turn.get("parts", ())]
-    return {**own, **turn}
-
-
-def _unwrap_output(output: Json) -> Json:
-    """Return the text of a tool's output, without the envelope that older versions put around it."""
-    return output.get("content", output) if isinstance(output, dict) else output
+def _read_reasoning(item: Record) -> Iterator[Part]:
+    for block in (*records_at(item, "summary"), *records_at(item, "content")):
+        text = block.get("text")
+        if isinstance(text, str) and text:
+            yield Reasoning(text)

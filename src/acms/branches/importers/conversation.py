@@ -4,38 +4,50 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from hashlib import sha256
-from typing import Any, NamedTuple, cast
+from hashlib import blake2b, sha256
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from acms.errors import ValidationError
-from acms.log import validation
+from acms.log import foreign, validation
 from acms.log.foreign import Turn
-from acms.model import EMPTY, Json, Part, Reasoning, ToolCall, ToolResult
+from acms.log.repair import refer_by_hash
+from acms.model import EMPTY, Json, Media, Part, Reasoning, ToolCall, ToolResult
 
 __all__ = [
     "Conversation",
+    "DerivedIds",
     "Fork",
+    "Record",
+    "TurnBuilder",
     "as_mapping",
     "as_mapping_list",
+    "digest_text",
+    "find_value",
+    "first_value",
     "has_content",
     "join_call",
+    "make_media",
     "make_result_parts",
     "make_tool_call",
     "make_turn",
     "parse_timestamp",
+    "parse_turns",
+    "record_at",
+    "records_at",
     "serialize_json",
     "split_branches",
     "text_of",
 ]
 
 _WORD = re.compile(r"[^\W_]+")
-_LONGEST = 48
-_MILLISECONDS = (
-    100_000_000_000  # a number above this counts milliseconds: as seconds it would be the year 5138
-)
+
+
+Record: TypeAlias = Mapping[str, Json]
+"""A JSON object of a file."""
 
 
 class Fork(NamedTuple):
@@ -72,21 +84,72 @@ class Conversation:
     @property
     def name(self) -> str:
         """A name for the session: words of the title and the beginning of the id, or the id alone."""
-        words = "-".join(_WORD.findall(self.title.lower()))[:_LONGEST].strip("-")
+        words = "-".join(_WORD.findall(self.title.lower()))[:48].strip("-")  # leaves a name a line can show
         return f"{words}-{self.ending}" if words else self.id
 
 
 # ── JSON of other programs ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def as_mapping(value: Any) -> Mapping[str, Json]:
+def as_mapping(value: Any) -> Record:
     """Return a JSON object, an empty one for anything else: exports leave fields out, or write null."""
-    return cast("Mapping[str, Json]", value) if isinstance(value, Mapping) else {}
+    return cast("Record", value) if isinstance(value, Mapping) else {}
 
 
-def as_mapping_list(value: Any) -> list[Mapping[str, Json]]:
+def as_mapping_list(value: Any) -> list[Record]:
     """Return the objects of a JSON list, none for anything else."""
-    return [as_mapping(one) for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
+    if not isinstance(value, list):
+        return []
+    return [as_mapping(item) for item in value if isinstance(item, Mapping)]
+
+
+def find_value(value: Json, path: str) -> Json:
+    """Return the value at a path such as `messages.0.role`, or None if there is none."""
+    for step in path.split("."):
+        if isinstance(value, dict):
+            value = value.get(step)
+        elif isinstance(value, list) and step.isdecimal() and int(step) < len(value):
+            value = value[int(step)]
+        else:
+            return None
+    return value
+
+
+def record_at(value: Json, path: str) -> Record:
+    """Return the object at a path, an empty one if there is none: exports leave fields out, or write null."""
+    return as_mapping(find_value(value, path))
+
+
+def records_at(value: Json, path: str) -> list[Record]:
+    """Return the objects of the list at a path, none if there is no list."""
+    return as_mapping_list(find_value(value, path))
+
+
+def first_value(record: Record, names: Iterable[str]) -> Json:
+    """Return the value of the first of some fields that is not null, or None."""
+    for name in names:
+        value = record.get(name)
+        if value is not None:
+            return value
+    return None
+
+
+def digest_text(text: str) -> bytes:
+    """Return a short digest that takes less memory than a text."""
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+class DerivedIds:
+    """Ids for those conversations of a file that have none: digests of how they begin."""
+
+    def __init__(self) -> None:
+        self._counts = Counter[bytes]()
+
+    def derive(self, *beginning: Json) -> str:
+        """Return an id that stays the same while the conversation grows, and is not that of an earlier call."""
+        digest = digest_text(json.dumps(beginning, sort_keys=True))
+        self._counts[digest] += 1
+        return digest_text(f"{digest.hex()} {self._counts[digest]}").hex()
 
 
 def serialize_json(value: Json) -> str:
@@ -117,8 +180,10 @@ def text_of(content: Json) -> str:
 def parse_timestamp(value: Json) -> datetime:
     """Parse a time: ISO 8601 (UTC when it names no zone) or seconds or milliseconds since 1970."""
     if isinstance(value, int | float) and not isinstance(value, bool):
+        # As seconds, a number of this size would be the year 5138.
+        seconds = value / 1000 if abs(value) > 100_000_000_000 else value
         try:
-            return datetime.fromtimestamp(value / 1000 if abs(value) > _MILLISECONDS else value, UTC)
+            return datetime.fromtimestamp(seconds, UTC)
         except (OverflowError, OSError, ValueError) as error:
             raise ValidationError(f"{value!r} is not a time", field="created_at") from error
     if not isinstance(value, str):
@@ -127,7 +192,9 @@ def parse_timestamp(value: Json) -> datetime:
         parsed = datetime.fromisoformat(value)
     except ValueError:
         return validation.parse_moment(value)
-    return validation.parse_moment(parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC))
+    if parsed.tzinfo is None:
+        parsed = parsed.replace(tzinfo=UTC)
+    return validation.parse_moment(parsed)
 
 
 # ── messages ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -141,7 +208,7 @@ def make_turn(
     at: Json = None,
     parts: Sequence[Part] = (),
     actor: Json = None,
-    details: Mapping[str, Json] = EMPTY,
+    details: Record = EMPTY,
 ) -> Turn:
     """Make a message for `ingest`; those of its `details` that are not empty become its metadata."""
     turn: Turn = {"role": role, "content": text, "key": _shorten_key(key)}
@@ -163,17 +230,67 @@ def _shorten_key(key: str) -> str:
     return sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
+def parse_turns(message: Mapping[str, Any], base: Turn) -> list[Turn]:
+    """Translate a provider's message and add the fields of `base`; keys after the first one are numbered."""
+    turns: list[Turn] = []
+    for number, parsed in enumerate(foreign.parse_provider_message(message, keep=refer_by_hash)):
+        key = f"{base['key']}:{number}" if number else base["key"]
+        turns.append({**base, **parsed, "key": key})
+    return turns
+
+
 def make_tool_call(id: Json, name: Json, arguments: Json) -> ToolCall:
     """Make a call of a tool; arguments that are no text are serialized."""
-    written = (
-        arguments if isinstance(arguments, str) else serialize_json({} if arguments is None else arguments)
-    )
-    return ToolCall(str(id), str(name), written)
+    if arguments is None:
+        arguments = {}
+    if not isinstance(arguments, str):
+        arguments = serialize_json(arguments)
+    return ToolCall(str(id), str(name), arguments)
 
 
 def make_result_parts(id: Json, output: Json, *, is_error: bool = False) -> list[Part]:
     """Make the parts of a tool's answer."""
     return [ToolResult(str(id), text_of(output), is_error)]
+
+
+def make_media(kind: Json, reference: Json) -> Media:
+    """Make a reference to a file, whose media type may be missing."""
+    return Media(str(kind or "application/octet-stream"), str(reference))
+
+
+class TurnBuilder:
+    """Builds the turns of one message of a program, in which calls and results of tools may alternate with text."""
+
+    def __init__(self, role: str, key: str, at: Json, details: Record = EMPTY) -> None:
+        self._role = role
+        self._key = key
+        self._at = at
+        self._details = details
+        self.texts: list[str] = []
+        self.parts: list[Part] = []
+        self.turns: list[Turn] = []
+
+    @property
+    def key(self) -> str:
+        """The key of the next turn."""
+        return f"{self._key}:{len(self.turns)}" if self.turns else self._key
+
+    def finish(self) -> None:
+        """Make a turn of the texts and parts so far."""
+        text = "\n".join(self.texts)
+        if text or self.parts:
+            turn = make_turn(
+                self._role, text, key=self.key, at=self._at, parts=self.parts, details=self._details
+            )
+            self.turns.append(turn)
+        self.texts.clear()
+        self.parts.clear()
+
+    def add_result(self, id: Json, output: Json, *, is_error: bool = False) -> None:
+        """Finish the turn so far and add a tool's answer."""
+        self.finish()
+        answer = make_result_parts(id, output, is_error=is_error)
+        self.turns.append(make_turn("tool", key=self.key, at=self._at, parts=answer))
 
 
 def has_content(turn: Turn) -> bool:
@@ -184,13 +301,16 @@ def has_content(turn: Turn) -> bool:
     return bool(content or turn.get("parts") or turn.get("tool_calls") or turn.get("tool_call_id"))
 
 
-def join_call(before: Turn, turn: Turn) -> Turn | None:
-    """Return a call together with the answer or call right before it; None when they are not one message."""
+def join_call(previous: Turn, turn: Turn) -> Turn | None:
+    """Return a call joined to the answer or call right before it, or None if they are not one message."""
     parts = turn.get("parts") or ()
-    only_calls = parts and all(isinstance(part, ToolCall | Reasoning) for part in parts)
-    if before["role"] != "assistant" or turn["role"] != "assistant" or turn.get("content") or not only_calls:
+    if not parts or turn.get("content"):
         return None
-    return {**before, "parts": [*before.get("parts", ()), *parts]}
+    if previous["role"] != "assistant" or turn["role"] != "assistant":
+        return None
+    if not all(isinstance(part, ToolCall | Reasoning) for part in parts):
+        return None
+    return {**previous, "parts": [*previous.get("parts", ()), *parts]}
 
 
 # ── branches ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -199,25 +319,26 @@ def join_call(before: Turn, turn: Turn) -> Turn | None:
 class Path(NamedTuple):
     """The messages of one branch of a tree of messages."""
 
-    #: The last message that it shares with a branch before, or None.
-    leaves: str | None
+    #: The last message that it shares with an earlier branch, or None.
+    shared: str | None
     nodes: list[str]
 
 
 def split_branches(parents: Mapping[str, Any], current: str | None) -> Iterator[Path]:
-    """Yield the branch that ends at `current`, and then every other where it leaves one of those before.
+    """Yield the branch that ends at `current`, then every other one from the message where it leaves an earlier one.
 
     `parents` has the parent of each message, in the order of the file.
     """
-    inner = {parent for parent in parents.values() if parent in parents}
-    leaves = [id for id in parents if id not in inner]
-    seen: set[str] = set()
+    with_children = set(parents.values())
+    leaves = [id for id in parents if id not in with_children]
+    visited: set[str] = set()
     for leaf in [current, *leaves]:
         nodes: list[str] = []
-        at: Any = leaf
-        while at in parents and at not in seen:
-            seen.add(at)
-            nodes.append(at)
-            at = parents[at]
+        node: Any = leaf
+        while node in parents and node not in visited:
+            visited.add(node)
+            nodes.append(node)
+            node = parents[node]
         if nodes:
-            yield Path(at if at in parents else None, nodes[::-1])
+            nodes.reverse()
+            yield Path(node if node in parents else None, nodes)

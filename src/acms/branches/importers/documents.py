@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 from codecs import BOM_UTF8, getincrementaldecoder
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import BinaryIO, NamedTuple
 
 from acms.branches import limits
 from acms.errors import TooLargeError, ValidationError
 from acms.model import Json
 
-__all__ = ["EXPECTED", "Piece", "Span", "parse_record", "split_document"]
+__all__ = ["EXPECTED", "Piece", "Span", "join_lines", "parse_record", "split_document"]
 
 EXPECTED = (
     '[{"role": "user", "content": "…"}, …]',
@@ -23,10 +23,10 @@ EXPECTED = (
     'JSONL: one {"role": …, "content": …} or one {"messages": […]} a line',
 )
 _READ_AHEAD = 262_144
-"""Bytes that are read at once, at least. An element that is larger doubles it until it fits."""
+"""Bytes that are read at once, at least: large enough that reads are few. A larger element doubles it until it fits."""
 _BLANKS = " \t\n\r"
-_BEHIND_VALUES = frozenset(",:]}" + _BLANKS)
-"""A number that another character follows goes on behind the text."""
+_AFTER_VALUES = frozenset(",:]}" + _BLANKS)
+"""A number that another character follows goes on after the text."""
 
 
 class Span(NamedTuple):
@@ -111,7 +111,7 @@ class _Cursor:
         self._name = name
         self._decoder = getincrementaldecoder("utf-8")()
         self._text = ""
-        self._at = 0
+        self._index = 0
         #: Bytes before the position, and lines before the text.
         self._offset = 0
         self._lines = 0
@@ -124,41 +124,41 @@ class _Cursor:
     def peek(self) -> str:
         """Return the next character that is not blank, or an empty text at the end of the file."""
         while True:
-            while self._at < len(self._text):
-                if self._text[self._at] not in _BLANKS:
-                    return self._text[self._at]
+            while self._index < len(self._text):
+                if self._text[self._index] not in _BLANKS:
+                    return self._text[self._index]
                 self.skip()
             if self._ended:
                 return ""
             self._read_ahead()
 
     def skip(self) -> str:
-        """Go behind the next character, which is one of JSON's own, and return it."""
-        self._at += 1
+        """Return the next character, which is one of JSON's own, and go on after it."""
+        self._index += 1
         self._offset += 1
-        return self._text[self._at - 1]
+        return self._text[self._index - 1]
 
     def take_value(self, number: int) -> tuple[Json, Span]:
-        """Return the next value and its place, which has a number."""
+        """Return the next value and its span, which gets this number."""
         self.peek()
         while True:
             try:
-                value, end = limits.decode_json(self._text, self._at, self._name)
+                value, end = limits.decode_json(self._text, self._index, self._name)
             except json.JSONDecodeError as error:
                 if self._ended:
                     raise self.error(error.msg, error.pos) from error
             except ValueError as error:
-                where = f"{self._name}:{self._line(self._at)}"
+                where = f"{self._name}:{self._line(self._index)}"
                 raise ValidationError(
                     "is not JSON that can be read", field=where, options=EXPECTED
                 ) from error
             else:
-                if self._ended or self._text[end : end + 1] in _BEHIND_VALUES:
+                if self._ended or self._text[end : end + 1] in _AFTER_VALUES:
                     break
             self._read_more_of_value()
-        size = len(self._text[self._at : end].encode())
+        size = len(self._text[self._index : end].encode())
         span = Span(self._offset, size, number)
-        self._at = end
+        self._index = end
         self._offset += size
         return value, span
 
@@ -166,25 +166,25 @@ class _Cursor:
         """Return an empty span at the current position."""
         return Span(self._offset, 0, 0)
 
-    def error(self, message: str, at: int | None = None) -> ValidationError:
+    def error(self, message: str, index: int | None = None) -> ValidationError:
         """Return the error of a document that is not JSON at an index of the text, else at the position."""
-        line = self._line(self._at if at is None else at)
+        line = self._line(self._index if index is None else index)
         return ValidationError(f"is not JSON: {message}", field=f"{self._name}:{line}", options=EXPECTED)
 
-    def _line(self, at: int) -> int:
-        return self._lines + self._text.count("\n", 0, at) + 1
+    def _line(self, index: int) -> int:
+        return self._lines + self._text.count("\n", 0, index) + 1
 
     def _read_more_of_value(self) -> None:
-        if len(self._text) - self._at > limits.IMPORT_BYTES:
+        if len(self._text) - self._index > limits.IMPORT_BYTES:
             raise TooLargeError(f"has more than {limits.IMPORT_BYTES:,} bytes", field=self._name)
         self._read_ahead()
         if sum(map(self._text.count, "[{,")) > limits.VALUES:
             raise TooLargeError(f"has more than {limits.VALUES:,} values", field=self._name)
 
     def _read_ahead(self) -> None:
-        """Drop the text before the position, and read as much again as there is behind it."""
-        self._lines += self._text.count("\n", 0, self._at)
-        rest = self._text[self._at :]
+        """Drop the text before the position, and read at least as much again as there is after it."""
+        self._lines += self._text.count("\n", 0, self._index)
+        rest = self._text[self._index :]
         data = self._file.read(max(_READ_AHEAD, len(rest)))
         self._ended = not data
         try:
@@ -194,7 +194,19 @@ class _Cursor:
             for _ in limits.read_lines_within(self._file, self._name):
                 pass  # the line at fault is an error with its place
             raise ValidationError("is not UTF-8 text", field=self._name) from error
-        self._at = 0
+        self._index = 0
+
+
+def join_lines(lines: Iterable[str], name: str) -> str:
+    """Return lines as one text; `TooLargeError` when it is more than an import may hold."""
+    pieces: list[str] = []
+    size = 0
+    for line in lines:
+        size += len(line)
+        if size > limits.IMPORT_BYTES:
+            raise TooLargeError(f"has more than {limits.IMPORT_BYTES:,} bytes", field=name)
+        pieces.append(line)
+    return "".join(pieces)
 
 
 def parse_record(text: str, name: str, number: int) -> Json:

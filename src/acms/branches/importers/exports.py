@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from io import SEEK_END, BytesIO
 from pathlib import Path
 from typing import BinaryIO
@@ -22,16 +23,13 @@ from acms.model import Json
 
 __all__ = ["FORMATS", "Conversation", "Export", "Import", "open_import", "read_export"]
 
-_BEGINS = 512
-"""Bytes at the start of a file that are used to detect its format."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Export:
     """What a file holds."""
 
     format: str
-    #: Those that say something. One of the format "chat" has an empty id: the file does not name it.
+    #: Those with content. One of the format "chat" has an empty id: the file does not name it.
     conversations: Sequence[Conversation]
     #: Number of records that were read and not imported, by reason.
     skipped: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -67,8 +65,9 @@ class Import:
         try:
             for piece in self._read(self.skipped):
                 messages = [turn for turn in piece.messages if has_content(turn)]
-                if len(messages) < len(piece.messages):
-                    self.skipped["messages that say nothing"] += len(piece.messages) - len(messages)
+                empty = len(piece.messages) - len(messages)
+                if empty:
+                    self.skipped["messages that say nothing"] += empty
                 if not messages and not piece.taken_back:
                     continue
                 records += len(messages)
@@ -116,36 +115,36 @@ def open_import(
     if format is not None and format not in FORMATS:
         raise ValidationError(f"{format!r} is not one of {', '.join(FORMATS)}", field="format")
 
-    def opened() -> BinaryIO:
+    def opener() -> BinaryIO:
         return path.open("rb") if data is None else BytesIO(data)
 
+    members: list[Member] = []
     try:
-        with opened() as file:
-            begins = file.read(_BEGINS)
+        with opener() as file:
+            begins = file.read(512)  # the mark of a tar archive is at byte 257
+            size = file.seek(0, SEEK_END)
             file.seek(0)
             if begins.startswith(langgraph.MAGIC) or format == LANGGRAPH:
-                if most is not None and file.seek(0, SEEK_END) > most:
+                if most is not None and size > most:
                     raise TooLargeError(f"has more than {most:,} bytes", field=path.name)
-                threads = langgraph.read_checkpoints
-                return Import(path.name, LANGGRAPH, True, lambda _: threads(path), trust)
+                return Import(path.name, LANGGRAPH, True, lambda _: langgraph.read_checkpoints(path), trust)
             refuse_packed(begins, path.name)
-            members = (
-                read_archive(file, path.name, most or limits.IMPORT_BYTES) if begins.startswith(ZIP) else None
-            )
+            if begins.startswith(ZIP):
+                members = read_archive(file, path.name, most or limits.IMPORT_BYTES)
     except OSError as error:
         raise ValidationError(f"cannot be read: {error.strerror}", field=str(path)) from error
-    if members is None:
+    sources = _make_sources(members, path.name)
+    if not members:
         relative = path.relative_to(within).as_posix() if within else path.name
-        users = _member_list_of(path)
-        parts = [Source(opened, path.name, path=relative, users=users)]
-    else:
-        parts = _make_sources(members, path.name)
+        sources = [Source(opener, path.name, path=relative, users=partial(_read_member_list, path))]
     if most is not None:
-        for part in parts:
-            part.check_size(most)
-    found = _with_formats(parts, format)
-    first = found[0][0]
-    return Import(path.name, first.name, first.whole, lambda skipped: _read_all(found, skipped), trust)
+        for source in sources:
+            source.check_size(most)
+    if format is None:
+        found, sources = _detect_format(sources)
+    else:
+        found = get_format(format)
+    return Import(path.name, found.name, found.whole, partial(_read_all, found, sources), trust)
 
 
 def read_export(
@@ -153,61 +152,60 @@ def read_export(
 ) -> Export:
     """Read a file of any format as a whole, as `open_import` opens it: each conversation in one piece."""
     opened = open_import(path, format=format, data=data, trust=trust)
-    held: dict[str, Conversation] = {}
+    conversations: dict[str, Conversation] = {}
     for piece in opened.pieces():
-        before = held.get(piece.id)
-        if before is not None:
-            messages = [*before.messages, *piece.messages]
-            piece = replace(piece, messages=messages, taken_back=[*before.taken_back, *piece.taken_back])
-        held[piece.id] = piece
-    return Export(format=opened.format, conversations=list(held.values()), skipped=dict(opened.skipped))
+        previous = conversations.get(piece.id)
+        if previous is not None:
+            messages = [*previous.messages, *piece.messages]
+            piece = replace(piece, messages=messages, taken_back=[*previous.taken_back, *piece.taken_back])
+        conversations[piece.id] = piece
+    return Export(
+        format=opened.format, conversations=list(conversations.values()), skipped=dict(opened.skipped)
+    )
 
 
-def _member_list_of(path: Path) -> Callable[[], Json]:
-    """Return the reader of the member list of an unpacked Slack export: `users.json` above the channel's folder."""
-
-    def read() -> Json:
-        file = path.parent.parent / "users.json"
-        return Source(lambda: file.open("rb"), file.name).document if file.is_file() else None
-
-    return read
+def _read_member_list(path: Path) -> Json:
+    """Return the member list of an unpacked Slack export: `users.json` above the channel's folder."""
+    file = path.parent.parent / "users.json"
+    if not file.is_file():
+        return None
+    return Source(lambda: file.open("rb"), file.name).document
 
 
 def _make_sources(members: Sequence[Member], name: str) -> list[Source]:
     by_path = {member.path: member.data for member in members}
 
-    def users() -> Json:
+    def read_users() -> Json:
         data = by_path.get("users.json") or by_path.get("org_users.json")
-        return None if data is None else Source(lambda: BytesIO(data), "users.json").document
+        return None if data is None else Source(partial(BytesIO, data), "users.json").document
 
-    found: list[Source] = []
+    sources: list[Source] = []
     for member in members:
-        found.append(
-            Source(_make_opener(member.data), f"{name}/{member.path}", path=member.path, users=users)
-        )
-    return found
+        opener = partial(BytesIO, member.data)
+        sources.append(Source(opener, f"{name}/{member.path}", path=member.path, users=read_users))
+    return sources
 
 
-def _make_opener(data: bytes) -> Callable[[], BinaryIO]:
-    return lambda: BytesIO(data)
-
-
-def _with_formats(sources: Sequence[Source], format: str | None) -> list[tuple[Format, Source]]:
-    """Return sources with their formats; of several, those of no known format are left out."""
-    if format is not None:
-        return [(get_format(format), source) for source in sources]
-    found: list[tuple[Format, Source]] = []
+def _detect_format(sources: Sequence[Source]) -> tuple[Format, list[Source]]:
+    """Return the format of the first source that has a known one, and all sources of this format."""
+    format: Format | None = None
+    readable: list[Source] = []
     for source in sources:
         try:
-            found.append((find_format(source), source))
+            found = find_format(source)
         except ACMSError:
-            if source is sources[-1] and not found:
+            if format is None and source is sources[-1]:
                 raise
-    return [one for one in found if one[0] is found[0][0]]
+            continue
+        format = format or found
+        if found is format:
+            readable.append(source)
+    assert format is not None
+    return format, readable
 
 
-def _read_all(found: Sequence[tuple[Format, Source]], skipped: Counter[str]) -> Iterator[Conversation]:
-    for format, source in found:
+def _read_all(format: Format, sources: Sequence[Source], skipped: Counter[str]) -> Iterator[Conversation]:
+    for source in sources:
         source.skipped = skipped
         try:
             yield from format.read(source)

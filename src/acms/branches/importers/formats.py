@@ -32,7 +32,7 @@ __all__ = ["CHAT", "FORMATS", "LANGGRAPH", "Format", "find_format", "get_format"
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """What a program writes."""
+    """A format that a program writes."""
 
     name: str
     #: It is recognised by any of them.
@@ -80,15 +80,15 @@ _ALL = (
     Format("langchain", langchain.MESSAGES, langchain.read_messages),
     CHAT,
 )
-"""The more telling ones first: the first whose fields a file has is its format."""
+"""The more specific ones first: the first whose fields a file has is its format."""
 LANGGRAPH = "langgraph"
 """Checkpoints in a SQLite file, which is no text."""
-FORMATS = (*sorted(one.name for one in _ALL), LANGGRAPH)
+FORMATS = (*sorted(format.name for format in _ALL), LANGGRAPH)
 
 
 def get_format(name: str) -> Format:
     """Return a format by its name."""
-    return next(one for one in _ALL if one.name == name)
+    return next(format for format in _ALL if format.name == name)
 
 
 def find_format(source: Source) -> Format:
@@ -100,33 +100,42 @@ def find_format(source: Source) -> Format:
         raise ValidationError("is empty", field=source.name, options=EXPECTED)
     if source.opening.startswith(aider.BEGINS):
         return get_format("aider")
+    # The smallest difference of a sample from each shape of each format.
     misfits: dict[tuple[str, Shape], Misfit] = {}
-    fitting: set[str] = set()
+    matching: set[str] = set()
     for sample in source.samples():
-        for one in _ALL:
-            for shape in one.shapes:
+        for format in _ALL:
+            for shape in format.shapes:
                 misfit = find_misfit(shape, sample)
-                known = misfits.get((one.name, shape))
                 if misfit is None:
-                    fitting.add(one.name)
-                elif known is None or misfit.fitting > known.fitting:
-                    misfits[one.name, shape] = misfit
-    for one in _ALL:
-        if one.name in fitting:
-            return one
+                    matching.add(format.name)
+                else:
+                    known = misfits.get((format.name, shape), misfit)
+                    misfits[format.name, shape] = max(known, misfit, key=_count_fitting)
+    for format in _ALL:
+        if format.name in matching:
+            return format
     raise _unknown_format_error(source, misfits)
+
+
+def _count_fitting(misfit: Misfit) -> int:
+    return misfit.fitting
 
 
 def _unknown_format_error(source: Source, misfits: Mapping[tuple[str, Shape], Misfit]) -> ValidationError:
     """Return the error for a file that fits no format; it names the format that the file comes nearest to."""
-    nearest = max(misfits, key=lambda one: misfits[one].fitting / misfits[one].total, default=None)
-    if nearest is None or not misfits[nearest].fitting:
+    nearest, nearest_share = "", 0.0
+    problem = ""
+    for (name, _), misfit in misfits.items():
+        share = misfit.fitting / misfit.total
+        if share > nearest_share:
+            nearest, nearest_share, problem = name, share, misfit.message
+    if not nearest:
         return ValidationError(
             "has none of the fields of a known format", field=source.name, options=EXPECTED
         )
-    name, _ = nearest
     return ValidationError(
-        f"is of no known format. The nearest is {name}, but {misfits[nearest].message}",
+        f"is of no known format. The nearest is {nearest}, but {problem}",
         field=source.name,
-        options=(f"correct the field and import it again as {name}", *EXPECTED),
+        options=(f"correct the field and import it again as {nearest}", *EXPECTED),
     )

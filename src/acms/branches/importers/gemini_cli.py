@@ -2,24 +2,26 @@
 
 A message of the type gemini has its thoughts, its calls with their results, its model and its tokens. Lines of the
 newer format rewrite messages (the same id again), take them back (`$rewindTo`), or replace all of them
-(`$set.messages`). A first pass keeps the place in the file of each message that stands, a second one reads them.
+(`$set.messages`). A first pass keeps the location in the file of each active message, a second one reads them.
 `logs.json` has only what the user typed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from hashlib import blake2b
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
 from acms.branches.importers.conversation import (
     Conversation,
+    Record,
     as_mapping,
-    as_mapping_list,
+    digest_text,
     make_result_parts,
     make_tool_call,
     make_turn,
+    record_at,
+    records_at,
     text_of,
 )
 from acms.branches.importers.documents import Span
@@ -37,7 +39,7 @@ SHAPES = (
 )
 
 
-class _Place(NamedTuple):
+class _Location(NamedTuple):
     """Where a message is in the file."""
 
     span: Span
@@ -48,46 +50,51 @@ class _Place(NamedTuple):
 class _Session:
     """What a first pass finds in a session file: no message, only where the messages are."""
 
-    def __init__(self) -> None:
-        self.id: str | None = None
+    def __init__(self, id: str) -> None:
+        self.id = id
         #: By the digest of the id, in the order of the conversation.
-        self.standing: dict[bytes, _Place] = {}
-        self.taken_back: dict[bytes, _Place] = {}
+        self.active: dict[bytes, _Location] = {}
+        self.taken_back: dict[bytes, _Location] = {}
 
-    def add(self, id: str, place: _Place) -> None:
-        """Add a message, or a rewritten one in the place of the one before."""
-        digest = _digest_id(id)
-        self.standing[digest] = place
+    def add(self, message: Record, location: _Location) -> None:
+        """Add a message; a message with a known id replaces the earlier one."""
+        digest = digest_text(_id_of_message(message, location))
+        self.active[digest] = location
         self.taken_back.pop(digest, None)
 
     def rewind(self, first: str) -> None:
         """Take back a message and all after it, as the program does; all of them when it is not known."""
-        digests = list(self.standing)
-        start = digests.index(_digest_id(first)) if _digest_id(first) in self.standing else 0
+        digests = list(self.active)
+        first_digest = digest_text(first)
+        start = digests.index(first_digest) if first_digest in self.active else 0
         for digest in digests[start:]:
-            self.taken_back[digest] = self.standing.pop(digest)
+            self.taken_back[digest] = self.active.pop(digest)
 
-    def replace_all(self, messages: Sequence[Mapping[str, Json]], span: Span) -> None:
-        """Put the messages of a list in the place of all so far."""
-        self.taken_back |= self.standing
-        self.standing = {}
+    def replace_all(self, messages: Sequence[Record], span: Span) -> None:
+        """Replace all messages so far by those of a list."""
+        self.taken_back |= self.active
+        self.active = {}
         for number, message in enumerate(messages):
-            self.add(str(message.get("id")), _Place(span, number))
+            self.add(message, _Location(span, number))
 
 
 def read_gemini_cli(source: Source) -> Iterator[Conversation]:
-    """Read the conversation of a session file, or those of a log of prompts, a message at a time."""
-    session = _Session()
+    """Read the conversation of a session file, or those of a log of prompts, a message at a time.
+
+    A conversation without an id is named after the file, a message without one after its position.
+    """
+    session = _Session(source.stem)
     yield from _find_messages(source, session)
-    if session.id is None:
-        return
     if session.taken_back:
         source.skip("messages that were taken back", len(session.taken_back))
-        for message in _load_messages(source, session.taken_back.values()):
-            keys = [str(turn["key"]) for turn in _translate_message(message, None)]
-            yield Conversation(id=session.id, taken_back=keys)
-    for message in _load_messages(source, session.standing.values()):
-        yield Conversation(id=session.id, messages=list(_translate_message(message, source)))
+    for message, id in _load_messages(source, session.taken_back.values()):
+        keys = [str(turn["key"]) for turn in _translate_message(message, id)]
+        yield Conversation(id=session.id, taken_back=keys)
+    for message, id in _load_messages(source, session.active.values()):
+        turns = _translate_message(message, id)
+        if not turns:
+            source.skip(f"messages of the type {message.get('type')}")
+        yield Conversation(id=session.id, messages=turns)
 
 
 def _find_messages(source: Source, session: _Session) -> Iterator[Conversation]:
@@ -95,81 +102,82 @@ def _find_messages(source: Source, session: _Session) -> Iterator[Conversation]:
     for piece in source.split():
         record = as_mapping(piece.value)
         if "messageId" in record:
-            yield _translate_prompt(record)
+            yield _translate_prompt(record, source.stem)
         elif piece.member == "messages" and piece.listed:
-            session.add(str(record.get("id")), _Place(piece.span))
+            session.add(record, _Location(piece.span))
         elif piece.member == "sessionId":
-            session.id = str(piece.value)
+            session.id = str(piece.value or session.id)
         elif piece.member is None:
             _take_line(session, record, piece.span)
 
 
-def _translate_prompt(record: Mapping[str, Json]) -> Conversation:
-    id, number = str(record["sessionId"]), str(record["messageId"])
+def _translate_prompt(record: Record, stem: str) -> Conversation:
+    id = str(record.get("sessionId") or stem)
     text, at = str(record.get("message")), record.get("timestamp")
-    return Conversation(id=id, messages=[make_turn("user", text, key=f"{id}:{number}", at=at)])
+    return Conversation(id=id, messages=[make_turn("user", text, key=f"{id}:{record['messageId']}", at=at)])
 
 
-def _take_line(session: _Session, record: Mapping[str, Json], span: Span) -> None:
+def _take_line(session: _Session, record: Record, span: Span) -> None:
     if "$rewindTo" in record:
         session.rewind(str(record["$rewindTo"]))
         return
     if "id" in record:
-        session.add(str(record["id"]), _Place(span))
+        session.add(record, _Location(span))
         return
     settings = as_mapping(record.get("$set", record))
-    if "sessionId" in settings:
-        session.id = str(settings["sessionId"])
-    if listed := as_mapping_list(settings.get("messages")):
-        session.replace_all(listed, span)
+    session.id = str(settings.get("sessionId") or session.id)
+    messages = records_at(settings, "messages")
+    if messages:
+        session.replace_all(messages, span)
 
 
-def _load_messages(source: Source, places: Iterable[_Place]) -> Iterator[Mapping[str, Json]]:
-    """Read messages again; a line that holds a list of them is read once."""
-    for span, group in groupby(places, key=lambda place: place.span):
+def _load_messages(source: Source, locations: Iterable[_Location]) -> Iterator[tuple[Record, str]]:
+    """Read messages again, each with its id; a line that holds a list of them is read once."""
+    for span, group in groupby(locations, key=lambda location: location.span):
         (value,) = source.load([span])
         record = as_mapping(value)
         settings = as_mapping(record.get("$set", record))
-        for place in group:
-            yield record if place.number is None else as_mapping_list(settings.get("messages"))[place.number]
+        for location in group:
+            message = record
+            if location.number is not None:
+                message = records_at(settings, "messages")[location.number]
+            yield message, _id_of_message(message, location)
 
 
-def _digest_id(id: str) -> bytes:
-    return blake2b(id.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+def _id_of_message(message: Record, location: _Location) -> str:
+    number = location.span.number if location.number is None else location.number
+    return str(message.get("id") or number)
 
 
-def _translate_message(message: Mapping[str, Json], source: Source | None) -> Iterator[Turn]:
-    """Translate a message; one of another type than those of the conversation is counted in the source."""
-    kind, key, at = message.get("type"), str(message.get("id")), message.get("timestamp")
-    text = text_of(message.get("content"))
-    if kind == "user":
-        yield make_turn("user", text, key=key, at=at)
-        return
-    if kind != "gemini":
-        if source is not None:
-            source.skip(f"messages of the type {kind}")
-        return
-    calls = as_mapping_list(message.get("toolCalls"))
+def _translate_message(message: Record, key: str) -> list[Turn]:
+    """Translate a message; return nothing for one that is no part of the conversation."""
+    at, text = message.get("timestamp"), text_of(message.get("content"))
+    if message.get("type") == "user":
+        return [make_turn("user", text, key=key, at=at)]
+    if message.get("type") != "gemini":
+        return []
     parts: list[Part] = []
-    for thought in as_mapping_list(message.get("thoughts")):
-        said = ": ".join(str(thought[name]) for name in ("subject", "description") if thought.get(name))
-        parts.append(Reasoning(said))
-    parts += [make_tool_call(one.get("id"), one.get("name"), one.get("args")) for one in calls]
+    for thought in records_at(message, "thoughts"):
+        lines = [str(thought[name]) for name in ("subject", "description") if thought.get(name)]
+        parts.append(Reasoning(": ".join(lines)))
+    results: list[Turn] = []
+    for number, call in enumerate(records_at(message, "toolCalls"), 1):
+        result_key = f"{key}:{number}"
+        id = call.get("id") or result_key
+        parts.append(make_tool_call(id, call.get("name"), call.get("args")))
+        is_error = call.get("status") in ("error", "cancelled")
+        answer = make_result_parts(id, _read_output(call), is_error=is_error)
+        results.append(make_turn("tool", key=result_key, at=call.get("timestamp") or at, parts=answer))
     details = {"model": message.get("model"), "usage": message.get("tokens")}
-    yield make_turn("assistant", text, key=key, at=at, parts=parts, details=details)
-    for number, one in enumerate(calls, 1):
-        failed = one.get("status") in ("error", "cancelled")
-        answer = make_result_parts(one.get("id"), _read_output(one), is_error=failed)
-        yield make_turn("tool", key=f"{key}:{number}", at=one.get("timestamp") or at, parts=answer)
+    return [make_turn("assistant", text, key=key, at=at, parts=parts, details=details), *results]
 
 
-def _read_output(call: Mapping[str, Json]) -> Json:
+def _read_output(call: Record) -> Json:
     """Return what a tool answered: its function responses, or what the user saw of it."""
-    found = call.get("result")
-    parts = found if isinstance(found, list) else [found]
+    result = call.get("result")
     texts: list[str] = []
-    for part in parts:
-        response = as_mapping(as_mapping(as_mapping(part).get("functionResponse")).get("response"))
+    for part in result if isinstance(result, list) else [result]:
+        response = record_at(part, "functionResponse.response")
         if response:
             texts.append(text_of(response.get("output", response.get("error", dict(response)))))
         elif part:

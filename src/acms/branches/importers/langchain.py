@@ -7,17 +7,22 @@ there are none. Each run repeats the earlier messages, which are read once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from hashlib import blake2b
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from acms.branches.importers.conversation import (
     Conversation,
+    Record,
     as_mapping,
     as_mapping_list,
+    digest_text,
+    find_value,
     make_result_parts,
     make_tool_call,
     make_turn,
+    parse_turns,
+    record_at,
+    records_at,
     text_of,
 )
 from acms.branches.importers.documents import Span
@@ -25,10 +30,8 @@ from acms.branches.importers.repeats import Repeats
 from acms.branches.importers.shapes import Field, Shape, any_of, has_value, is_list, is_object, is_text
 from acms.branches.importers.source import Source
 from acms.branches.importers.trajectories import read_chat_message
-from acms.log import foreign
 from acms.log.foreign import Turn
-from acms.log.repair import refer_by_hash
-from acms.model import EMPTY, Json
+from acms.model import EMPTY, Json, Part
 
 __all__ = ["LANGSMITH", "MESSAGES", "STATE", "read_messages", "read_runs", "read_states"]
 
@@ -61,9 +64,8 @@ LANGSMITH = ((is_text("run_type"), is_object("inputs"), has_value("id")),)
 def read_messages(source: Source) -> Iterator[Conversation]:
     """Read a list of messages, or one message a line."""
     index = 0
-    for _, value in source.records():
-        record = as_mapping(value)
-        listed = as_mapping_list(record.get("messages")) if "messages" in record else [record]
+    for record in source.records():
+        listed = records_at(record, "messages") if "messages" in record else [record]
         for message in listed:
             yield Conversation(id=source.stem, messages=_translate_message(message, f"{index}"))
             index += 1
@@ -72,79 +74,80 @@ def read_messages(source: Source) -> Iterator[Conversation]:
 def read_states(source: Source) -> Iterator[Conversation]:
     """Read the newest state of each thread."""
     newest: dict[str, tuple[str, list[Turn]]] = {}
-    for _, value in source.records():
-        state = as_mapping(value)
-        values = as_mapping(state.get("values") or state.get("channel_values"))
-        config = as_mapping(as_mapping(state.get("config")).get("configurable"))
-        thread = str(
-            config.get("thread_id") or as_mapping(state.get("metadata")).get("thread_id") or source.stem
-        )
+    for state in source.records():
+        thread = find_value(state, "config.configurable.thread_id") or find_value(state, "metadata.thread_id")
+        id = str(thread or source.stem)
         time = str(state.get("created_at") or state.get("ts") or "")
-        if thread in newest and newest[thread][0] >= time:
+        if id in newest and newest[id][0] >= time:
             source.skip("older states of a thread")
             continue
-        messages = as_mapping_list(values.get("messages"))
-        newest[thread] = (
-            time,
-            [turn for n, one in enumerate(messages) for turn in _translate_message(one, f"{n}")],
-        )
-    for thread, (_, turns) in newest.items():
-        yield Conversation(id=thread, messages=turns)
+        values = as_mapping(state.get("values") or state.get("channel_values"))
+        turns: list[Turn] = []
+        for index, message in enumerate(records_at(values, "messages")):
+            turns += _translate_message(message, f"{index}")
+        newest[id] = time, turns
+    for id, (_, turns) in newest.items():
+        yield Conversation(id=id, messages=turns)
 
 
 # ── messages ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _read_fields(message: Mapping[str, Json]) -> tuple[str, Mapping[str, Json]]:
+def _read_fields(message: Record) -> tuple[str, Record]:
     """Return the kind and the fields of a message in any of its forms."""
     if isinstance(message.get("data"), Mapping):
         return str(message.get("type")), as_mapping(message["data"])
     if message.get("lc") == 1:
         path = message.get("id")
-        return str(path[-1]) if isinstance(path, list) and path else "", as_mapping(message.get("kwargs"))
+        kind = str(path[-1]) if isinstance(path, list) and path else ""
+        return kind, record_at(message, "kwargs")
     return str(message.get("type")), message
 
 
-def _translate_message(message: Mapping[str, Json], place: str, *, at: Json = None) -> list[Turn]:
-    """Translate a message; the key is its id, or its place where it has none."""
+def _translate_message(message: Record, position: str, *, at: Json = None) -> list[Turn]:
+    """Translate a message; the key is its id, or its position if it has none."""
     if "role" in message and "type" not in message:
-        return read_chat_message(message, key=place, at=at)
+        return read_chat_message(message, key=position, at=at)
     kind, fields = _read_fields(message)
-    more = as_mapping(fields.get("additional_kwargs"))
     role = _ROLES.get(kind) or str(fields.get("role") or kind)
-    key = str(fields.get("id") or place)
+    key = str(fields.get("id") or position)
+    content = fields.get("content")
     if role == "tool":
-        failed = fields.get("status") == "error"
         id = fields.get("tool_call_id") or f"call_{fields.get('name')}"
-        return [
-            make_turn(
-                "tool", key=key, at=at, parts=make_result_parts(id, fields.get("content"), is_error=failed)
-            )
-        ]
-    calls = [
-        make_tool_call(one.get("id"), one.get("name"), one.get("args"))
-        for one in as_mapping_list(fields.get("tool_calls"))
-    ]
-    for one in [] if calls else as_mapping_list(more.get("tool_calls")):
-        function = as_mapping(one.get("function"))
-        calls.append(make_tool_call(one.get("id"), function.get("name"), function.get("arguments")))
-    content: Any = fields.get("content")
-    if isinstance(content, list):
-        content = [one for one in content if not calls or as_mapping(one).get("type") not in _CALLS]
-    response = as_mapping(fields.get("response_metadata"))
-    details = {
-        "model": response.get("model_name") or response.get("model"),
-        "usage": fields.get("usage_metadata") or response.get("token_usage"),
-    }
+        answer = make_result_parts(id, content, is_error=fields.get("status") == "error")
+        return [make_turn("tool", key=key, at=at, parts=answer)]
+    calls = _read_calls(fields)
+    if calls and isinstance(content, list):
+        content = [part for part in content if find_value(part, "type") not in _CALLS]
     actor = fields.get("name") if role == "user" else None
-    base = make_turn(role, key=key, at=at, actor=actor, details=details if role == "assistant" else EMPTY)
-    found = foreign.parse_provider_message({"role": role, "content": content or ""}, keep=refer_by_hash)
-    turns = [
-        {**base, **turn, "key": f"{base['key']}:{n}" if n else base["key"]} for n, turn in enumerate(found)
-    ]
+    details = _read_details(fields) if role == "assistant" else EMPTY
+    base = make_turn(role, key=key, at=at, actor=actor, details=details)
+    turns = parse_turns({"role": role, "content": content or ""}, base)
     if calls:
         turns[-1]["parts"] = [*turns[-1].get("parts", ()), *calls]
     return turns
+
+
+def _read_details(fields: Record) -> Record:
+    """Return the model and the token usage of an answer."""
+    response = record_at(fields, "response_metadata")
+    return {
+        "model": response.get("model_name") or response.get("model"),
+        "usage": fields.get("usage_metadata") or response.get("token_usage"),
+    }
+
+
+def _read_calls(fields: Record) -> list[Part]:
+    """Return the calls in LangChain's form, or if there are none those in OpenAI's form."""
+    calls: list[Part] = []
+    for call in records_at(fields, "tool_calls"):
+        calls.append(make_tool_call(call.get("id"), call.get("name"), call.get("args")))
+    if calls:
+        return calls
+    for call in records_at(fields, "additional_kwargs.tool_calls"):
+        function = record_at(call, "function")
+        calls.append(make_tool_call(call.get("id"), function.get("name"), function.get("arguments")))
+    return calls
 
 
 # ── LangSmith ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -152,8 +155,6 @@ def _translate_message(message: Mapping[str, Json], place: str, *, at: Json = No
 _THREADS = ("thread_id", "session_id", "conversation_id")
 _MODEL = "llm"
 """The type of a run that calls a model."""
-_SORTED = 96
-"""Characters of a start and of an order that runs are sorted by: a time has 32, a time with an id 59."""
 
 
 class _Run(NamedTuple):
@@ -176,8 +177,9 @@ def read_runs(source: Source) -> Iterator[Conversation]:
     repeats: dict[str, Repeats] = {}
     for run, value in zip(runs, source.load(run.span for run in runs), strict=True):
         id = ids[run.trace]
-        told = repeats.setdefault(id, Repeats())
-        turns = told.take_new(_translate_inputs(as_mapping(value)) + _translate_outputs(as_mapping(value)))
+        record = as_mapping(value)
+        messages = _translate_inputs(record) + _translate_outputs(record)
+        turns = repeats.setdefault(id, Repeats()).take_new(messages)
         if turns:
             yield Conversation(id=id, messages=turns)
 
@@ -187,66 +189,68 @@ def _find_runs(source: Source) -> tuple[list[_Run], Mapping[bytes, str]]:
     runs: list[_Run] = []
     ids: dict[bytes, str] = {}
     for span, value in source.located():
-        run = as_mapping(value)
-        kind = str(run.get("run_type"))
-        trace = str(run.get("trace_id") or run.get("id"))
-        digest = blake2b(trace.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-        if thread := _thread_of_run(run):
-            ids[digest] = str(thread)
+        record = as_mapping(value)
+        kind = str(record.get("run_type"))
+        trace = str(record.get("trace_id") or record.get("id"))
+        digest = digest_text(trace)
+        metadata = record_at(record, "extra.metadata")
+        threads = [str(metadata[name]) for name in _THREADS if metadata.get(name)]
+        if threads:
+            ids[digest] = threads[0]
         ids.setdefault(digest, trace)
-        if kind != _MODEL and run.get("parent_run_id"):
+        if kind != _MODEL and record.get("parent_run_id"):
             source.skip(f"runs of the type {kind}")
             continue
-        start = str(run.get("start_time"))
-        # The last part of the order is the run's own: its start and its id.
-        order = str(run.get("dotted_order") or run.get("id")).rpartition(".")[2]
-        runs.append(_Run(start[:_SORTED], order[:_SORTED], span, digest, kind))
+        # The last part of the order is the run's own: its start and its id. A file may write anything here: a time with
+        # an id has 59 characters, more is not kept.
+        order = str(record.get("dotted_order") or record.get("id")).rpartition(".")[2]
+        runs.append(_Run(str(record.get("start_time"))[:96], order[:96], span, digest, kind))
     runs.sort()
-    with_models = {run.trace for run in runs if run.kind == _MODEL}
-    wanted: list[_Run] = []
+    traces_with_models = {run.trace for run in runs if run.kind == _MODEL}
+    selected: list[_Run] = []
     for run in runs:
-        if run.kind == _MODEL or run.trace not in with_models:
-            wanted.append(run)
+        if run.kind == _MODEL or run.trace not in traces_with_models:
+            selected.append(run)
         else:
             source.skip(f"runs of the type {run.kind}")
-    return wanted, ids
+    return selected, ids
 
 
-def _thread_of_run(run: Mapping[str, Json]) -> Json:
-    metadata = as_mapping(as_mapping(run.get("extra")).get("metadata"))
-    return next((metadata[name] for name in _THREADS if metadata.get(name)), None)
-
-
-def _translate_inputs(run: Mapping[str, Json]) -> list[Turn]:
-    inputs = as_mapping(run.get("inputs"))
+def _translate_inputs(run: Record) -> list[Turn]:
+    inputs, at = record_at(run, "inputs"), run.get("start_time")
     messages = inputs.get("messages")
     while isinstance(messages, list) and messages and isinstance(messages[0], list):
         messages = messages[0]
     if messages is None:
         text = inputs.get("input") or inputs.get("question") or inputs.get("prompt")
-        return [make_turn("user", text_of(text), key="", at=run.get("start_time"))] if text else []
-    return [
-        turn
-        for one in as_mapping_list(messages)
-        for turn in _translate_message(one, "", at=run.get("start_time"))
-    ]
+        return [make_turn("user", text_of(text), key="", at=at)] if text else []
+    return _translate_messages(as_mapping_list(messages), at)
 
 
-def _translate_outputs(run: Mapping[str, Json]) -> list[Turn]:
+def _translate_messages(messages: Iterable[Record], at: Json) -> list[Turn]:
+    turns: list[Turn] = []
+    for message in messages:
+        turns += _translate_message(message, "", at=at)
+    return turns
+
+
+def _translate_outputs(run: Record) -> list[Turn]:
     """Translate the answer of a run, in the form of LangChain, of OpenAI or of the traced function."""
-    outputs, at = as_mapping(run.get("outputs")), run.get("end_time")
-    generations = outputs.get("generations")
-    while isinstance(generations, list) and generations:
-        generations = generations[0]
-    if message := as_mapping(as_mapping(generations).get("message")):
-        return _translate_message(message, "", at=at)
-    if choices := as_mapping_list(outputs.get("choices")):
-        answer = as_mapping(choices[0].get("message"))
+    outputs, at = record_at(run, "outputs"), run.get("end_time")
+    generation = outputs.get("generations")
+    while isinstance(generation, list) and generation:
+        generation = generation[0]
+    generated = record_at(generation, "message")
+    if generated:
+        return _translate_message(generated, "", at=at)
+    if records_at(outputs, "choices"):
+        answer = record_at(run, "outputs.choices.0.message")
         details = {"model": outputs.get("model"), "usage": outputs.get("usage")}
         return read_chat_message(answer, key="", at=at, details=details)
-    if messages := as_mapping_list(outputs.get("messages")):
-        known = len(as_mapping_list(as_mapping(run.get("inputs")).get("messages")))
-        return [turn for one in messages[known:] for turn in _translate_message(one, "", at=at)]
+    messages = records_at(outputs, "messages")
+    if messages:
+        known = len(records_at(run, "inputs.messages"))
+        return _translate_messages(messages[known:], at)
     if outputs.get("role"):
         return read_chat_message(outputs, key="", at=at)
     text = outputs.get("output") or outputs.get("answer")

@@ -2,7 +2,7 @@
 
 Each thread is a session: the messages of its newest checkpoint, under the channel that LangGraph itself calls
 `messages`. They are read by LangGraph's own serializer, which is asked to build nothing but its known types: a file may
-come from anywhere. Checkpoints of subgraphs are their own affair and are not read.
+come from anywhere. Checkpoints of subgraphs are not read.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from acms.branches import limits
-from acms.branches.importers.conversation import Conversation
+from acms.branches.importers.conversation import Conversation, find_value
 from acms.errors import ConfigurationError, TooLargeError, ValidationError
 from acms.log.foreign import Turn
+from acms.model import Json
 
 __all__ = ["MAGIC", "read_checkpoints"]
 
 MAGIC = b"SQLite format 3\x00"
-"""How such a file begins."""
+"""The first bytes of a SQLite file."""
 CHANNEL = "messages"
 _ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool", "developer": "developer"}
+_CALLS = ("tool_use", "tool_call", "function_call")
 _TABLE = "SELECT type FROM sqlite_master WHERE name = 'checkpoints'"
 _SIZE = "SELECT total(length(checkpoint)) FROM checkpoints"
 _NEWEST = """
@@ -39,7 +41,7 @@ def read_checkpoints(path: Path) -> Iterator[Conversation]:
     load = _get_deserializer()
     try:
         with closing(_open_database(path.resolve())) as connection:
-            if connection.execute(_TABLE).fetchone() != ("table",):  # a view could compute for ever
+            if connection.execute(_TABLE).fetchone() != ("table",):  # a view may compute without end
                 raise sqlite3.DatabaseError("it has no table named checkpoints")
             if connection.execute(_SIZE).fetchone()[0] > limits.IMPORT_BYTES:
                 raise TooLargeError(
@@ -53,11 +55,9 @@ def read_checkpoints(path: Path) -> Iterator[Conversation]:
         ) from error
     for thread, kind, checkpoint in rows:
         try:
-            values = load((kind, checkpoint))["channel_values"]
-            held = values.get(CHANNEL) or []
-            turns = [
-                _translate_message(message) for message in held if getattr(message, "type", None) in _ROLES
-            ]
+            messages = load((kind, checkpoint))["channel_values"].get(CHANNEL) or []
+            known = [message for message in messages if getattr(message, "type", None) in _ROLES]
+            turns = [_translate_message(message) for message in known]
         except Exception as error:  # whatever a foreign serializer raises about foreign bytes
             raise ValidationError(
                 f"cannot be read: {error}", field=f"{path.name}: thread {thread}"
@@ -66,9 +66,11 @@ def read_checkpoints(path: Path) -> Iterator[Conversation]:
 
 
 def _open_database(path: Path) -> sqlite3.Connection:
-    """Open a file for reading. SQLite would leave files beside one in WAL mode that no program has open."""
-    in_use = path.with_name(f"{path.name}-wal").exists()
-    return sqlite3.connect(f"{path.as_uri()}?mode=ro{'' if in_use else '&immutable=1'}", uri=True)
+    """Open a file for reading; `immutable` keeps SQLite from creating files next to one in WAL mode."""
+    uri = f"{path.as_uri()}?mode=ro"
+    if not path.with_name(f"{path.name}-wal").exists():
+        uri += "&immutable=1"
+    return sqlite3.connect(uri, uri=True)
 
 
 def _get_deserializer() -> Callable[[tuple[str, bytes]], Any]:
@@ -84,23 +86,18 @@ def _get_deserializer() -> Callable[[tuple[str, bytes]], Any]:
 
 def _translate_message(message: Any) -> Turn:
     """Read a message of LangChain; its id is its key."""
-    calls = [
-        {"id": one["id"], "name": one["name"], "arguments": one["args"]} for one in _tool_calls_of(message)
-    ]
+    calls: list[Json] = []
+    for call in getattr(message, "tool_calls", None) or ():
+        calls.append({"id": call["id"], "name": call["name"], "arguments": call["args"]})
     content = message.content
-    if calls and isinstance(content, list):  # the calls again, in the form of a vendor
-        content = [one for one in content if not isinstance(one, dict) or one.get("type") not in _CALLS]
-    turn: Turn = {"role": _ROLES[message.type], "content": content, "key": message.id}
-    more = {
+    if calls and isinstance(content, list):  # it repeats the calls in the form of a vendor
+        content = [part for part in content if find_value(part, "type") not in _CALLS]
+    turn: Turn = {
+        "role": _ROLES[message.type],
+        "content": content,
+        "key": message.id,
         "name": getattr(message, "name", None),
         "tool_calls": calls,
         "tool_call_id": getattr(message, "tool_call_id", None),
     }
-    return {name: value for name, value in {**turn, **more}.items() if value not in (None, [])}
-
-
-_CALLS = ("tool_use", "tool_call", "function_call")
-
-
-def _tool_calls_of(message: Any) -> list[dict[str, Any]]:
-    return list(getattr(message, "tool_calls", None) or ())
+    return {name: value for name, value in turn.items() if value not in (None, [])}

@@ -7,15 +7,18 @@ State changes of the agent and its recall events are skipped.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from typing import Any
 
 from acms.branches.importers.conversation import (
     Conversation,
-    as_mapping,
-    as_mapping_list,
+    Record,
+    find_value,
     make_result_parts,
     make_tool_call,
     make_turn,
+    record_at,
+    records_at,
     text_of,
 )
 from acms.branches.importers.shapes import any_of, has_value, is_list, is_object, is_text
@@ -44,124 +47,116 @@ _SILENT = frozenset(
 
 def read_openhands(source: Source) -> Iterator[Conversation]:
     """Read the conversation of a trajectory, or of each run of an evaluation."""
-    events: list[Turn] = []
-    for number, (_, value) in enumerate(source.records()):
-        record = as_mapping(value)
-        if isinstance(record.get("history"), list):
-            run = f"{source.stem}-{record.get('instance_id', number)}"
-            yield Conversation(id=run, messages=_translate_events(as_mapping_list(record["history"]), source))
-        else:
-            events += [turn for turn in [_translate_event(record, f"{number}", source)] if turn is not None]
-    if events:
-        yield Conversation(id=source.stem, messages=_merge_calls(events))
+    trajectory = _Trajectory(source)
+    for number, record in enumerate(source.records()):
+        if not isinstance(record.get("history"), list):
+            trajectory.add(record, number)
+            continue
+        run = _Trajectory(source)
+        for index, event in enumerate(records_at(record, "history")):
+            run.add(event, index)
+        yield Conversation(id=f"{source.stem}-{record.get('instance_id', number)}", messages=run.turns)
+    if trajectory.turns:
+        yield Conversation(id=source.stem, messages=trajectory.turns)
 
 
-def _translate_events(events: list[Mapping[str, Json]], source: Source) -> list[Turn]:
-    turns = [_translate_event(event, f"{number}", source) for number, event in enumerate(events)]
-    return _merge_calls([turn for turn in turns if turn is not None])
+class _Trajectory:
+    """The messages of one run while its events arrive."""
 
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self.turns: list[Turn] = []
+        #: The message of each answer of the model, by the id of the answer.
+        self._answers: dict[Json, Turn] = {}
 
-def _merge_calls(turns: list[Turn]) -> list[Turn]:
-    """Join the calls that one answer of the model made, and put their results behind them."""
-    merged: list[Turn] = []
-    by_answer: dict[str, Turn] = {}
-    for turn in turns:
-        answer = turn.pop("answer", None)
-        first = by_answer.get(answer) if answer else None
-        if first is None:
-            merged.append(turn)
-            if answer:
-                by_answer[answer] = turn
-        else:
-            first["parts"] = [*first["parts"], *turn["parts"]]
-    return merged
-
-
-def _translate_event(event: Mapping[str, Json], place: str, source: Source) -> Turn | None:
-    """Translate an event, or return None for one that is no part of the conversation."""
-    key, at = str(event.get("id", place)), event.get("timestamp")
-    kind = str(event.get("kind") or event.get("action") or event.get("observation"))
-    if kind in _SILENT:
-        source.skip(f"events of the type {kind}")
-        return None
-    turn = _sdk_turn(event, key, at) if "kind" in event else _classic_turn(event, key, at)
-    if turn is None:
-        source.skip(f"events of the type {kind}")
-    return turn
+    def add(self, event: Record, position: int) -> None:
+        """Add an event; the calls of one answer become one message."""
+        kind = str(event.get("kind") or event.get("action") or event.get("observation"))
+        base: dict[str, Any] = {"key": str(event.get("id", position)), "at": event.get("timestamp")}
+        turn = None
+        if kind not in _SILENT:
+            turn = _translate_sdk(event, base) if "kind" in event else _translate_classic(event, base)
+        if turn is None:
+            self._source.skip(f"events of the type {kind}")
+            return
+        answer_id = None
+        if turn["role"] == "assistant" and turn.get("parts"):
+            answer_id = event.get("llm_response_id")
+            answer_id = answer_id or find_value(event, "tool_call_metadata.model_response.id")
+        if answer_id in self._answers:
+            answer = self._answers[answer_id]
+            answer["parts"] = [*answer["parts"], *turn["parts"]]
+            return
+        if answer_id:
+            self._answers[answer_id] = turn
+        self.turns.append(turn)
 
 
 # ── OpenHands up to 1.0 ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _classic_turn(event: Mapping[str, Json], key: str, at: Json) -> Turn | None:
-    args, metadata = as_mapping(event.get("args")), as_mapping(event.get("tool_call_metadata"))
+def _translate_classic(event: Record, base: dict[str, Any]) -> Turn | None:
+    args, metadata = record_at(event, "args"), record_at(event, "tool_call_metadata")
+    action = event.get("action")
     if "observation" in event:
         id = metadata.get("tool_call_id") or f"event-{event.get('cause')}"
-        failed = event["observation"] == "error"
-        return make_turn(
-            "tool", key=key, at=at, parts=make_result_parts(id, event.get("content"), is_error=failed)
-        )
-    if event.get("action") == "system":
-        return make_turn("system", text_of(args.get("content")), key=key, at=at)
+        is_error = event["observation"] == "error"
+        return make_turn("tool", parts=make_result_parts(id, event.get("content"), is_error=is_error), **base)
+    if action == "system":
+        return make_turn("system", text_of(args.get("content")), **base)
     if event.get("source") == "user":
-        return make_turn("user", text_of(args.get("content") or event.get("message")), key=key, at=at)
-    response = as_mapping(metadata.get("model_response"))
+        return make_turn("user", text_of(args.get("content") or event.get("message")), **base)
+    response = record_at(metadata, "model_response")
     details = {"model": response.get("model"), "usage": response.get("usage")}
-    if event.get("action") in ("message", "finish") and not metadata:
+    if action in ("message", "finish") and not metadata:
         text = text_of(args.get("content") or args.get("final_thought") or args.get("thought"))
-        return make_turn("assistant", text, key=key, at=at, details=details)
+        return make_turn("assistant", text, details=details, **base)
     id = metadata.get("tool_call_id") or f"event-{event.get('id')}"
-    name = metadata.get("function_name") or event.get("action")
-    made = make_tool_call(id, name, _find_arguments(response, id) or _own_arguments(args))
-    turn = make_turn("assistant", text_of(args.get("thought")), key=key, at=at, parts=[made], details=details)
-    return {**turn, "answer": response.get("id")}
+    name = metadata.get("function_name") or action
+    call = make_tool_call(id, name, _arguments_of_call(response, id) or _arguments_of_event(args))
+    return make_turn("assistant", text_of(args.get("thought")), parts=[call], details=details, **base)
 
 
-def _find_arguments(response: Mapping[str, Json], id: Json) -> Json:
+def _arguments_of_call(response: Record, id: Json) -> Json:
     """Return the arguments of a call as the model wrote them."""
-    for choice in as_mapping_list(response.get("choices")):
-        for one in as_mapping_list(as_mapping(choice.get("message")).get("tool_calls")):
-            if one.get("id") == id:
-                return as_mapping(one.get("function")).get("arguments")
+    for choice in records_at(response, "choices"):
+        for call in records_at(choice, "message.tool_calls"):
+            if call.get("id") == id:
+                return find_value(call, "function.arguments")
     return None
 
 
-def _own_arguments(args: Mapping[str, Json]) -> Json:
+def _arguments_of_event(args: Record) -> Json:
     return {name: value for name, value in args.items() if name != "thought" and value not in (None, "")}
 
 
 # ── the software agent SDK ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _sdk_turn(event: Mapping[str, Json], key: str, at: Json) -> Turn | None:
+def _translate_sdk(event: Record, base: dict[str, Any]) -> Turn | None:
+    call_id = event.get("tool_call_id")
     match event.get("kind"):
         case "SystemPromptEvent":
-            return make_turn(
-                "system", text_of([dict(as_mapping(event.get("system_prompt")))]), key=key, at=at
-            )
+            return make_turn("system", text_of([record_at(event, "system_prompt")]), **base)
         case "MessageEvent":
-            message = as_mapping(event.get("llm_message"))
+            message = record_at(event, "llm_message")
             role = str(message.get("role") or "user")
-            return make_turn(role, text_of(message.get("content")), key=key, at=at)
+            return make_turn(role, text_of(message.get("content")), **base)
         case "ActionEvent":
-            made = as_mapping(event.get("tool_call"))
-            arguments = made.get("arguments") or as_mapping(made.get("function")).get("arguments")
-            parts = [
-                make_tool_call(
-                    event.get("tool_call_id"), event.get("tool_name"), arguments or event.get("action")
-                )
-            ]
-            turn = make_turn("assistant", text_of(event.get("thought")), key=key, at=at, parts=parts)
-            return {**turn, "answer": event.get("llm_response_id")}
-        case "ObservationEvent":
-            seen = as_mapping(event.get("observation"))
-            output = seen.get("content") or seen.get("output") or dict(seen)
-            answer = make_result_parts(
-                event.get("tool_call_id"), output, is_error=seen.get("is_error") is True
+            arguments = (
+                find_value(event, "tool_call.arguments")
+                or find_value(event, "tool_call.function.arguments")
+                or event.get("action")
             )
-            return make_turn("tool", key=key, at=at, parts=answer)
+            call = make_tool_call(call_id, event.get("tool_name"), arguments)
+            return make_turn("assistant", text_of(event.get("thought")), parts=[call], **base)
+        case "ObservationEvent":
+            observation = record_at(event, "observation")
+            output = observation.get("content") or observation.get("output") or observation
+            is_error = observation.get("is_error") is True
+            return make_turn("tool", parts=make_result_parts(call_id, output, is_error=is_error), **base)
         case "AgentErrorEvent":
-            answer = make_result_parts(event.get("tool_call_id"), event.get("error"), is_error=True)
-            return make_turn("tool", key=key, at=at, parts=answer)
+            answer = make_result_parts(call_id, event.get("error"), is_error=True)
+            return make_turn("tool", parts=answer, **base)
         case _:
             return None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
+from acms.branches.importers.conversation import find_value
 from acms.model import Json
 
 __all__ = [
@@ -31,7 +32,7 @@ class Field(NamedTuple):
 
 
 Shape: TypeAlias = tuple[Field, ...]
-"""Fields that a record has together, the most telling one first."""
+"""Fields that a record has together, the most specific one first."""
 
 
 def has_value(path: str) -> Field:
@@ -79,19 +80,8 @@ class Misfit(NamedTuple):
 def find_misfit(shape: Shape, sample: Json) -> Misfit | None:
     """Return what keeps a value from having a shape, or None if it has it."""
     for fitting, field in enumerate(shape):
-        value = _look_up(sample, field.path.split("."))
+        value = find_value(sample, field.path)
         if not field.fits(value):
             problem = "is missing" if value is None else f"is not {field.wanted}"
             return Misfit(fitting, len(shape), f'"{field.path}" {problem}')
     return None
-
-
-def _look_up(value: Json, path: Sequence[str]) -> Json:
-    for step in path:
-        if isinstance(value, dict):
-            value = value.get(step)
-        elif isinstance(value, list) and step.isdecimal() and int(step) < len(value):
-            value = value[int(step)]
-        else:
-            return None
-    return value

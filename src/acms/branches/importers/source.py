@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import PurePosixPath
 from typing import BinaryIO
 
 from acms.branches import limits
-from acms.branches.importers.documents import Piece, Span, parse_record, split_document
+from acms.branches.importers.conversation import Record, as_mapping
+from acms.branches.importers.documents import Piece, Span, join_lines, parse_record, split_document
 from acms.errors import TooLargeError, ValidationError
 from acms.model import Json
 
@@ -18,10 +19,8 @@ __all__ = ["LINES", "Source", "is_object"]
 
 LINES = (".jsonl", ".ndjson")
 """How the names of files end that have one JSON value a line."""
-_OPENING = 65_536
+_BLOCK = 65_536
 """Bytes that are read at once to see how a file begins."""
-_SAMPLE = 64
-"""Records that are looked at to find the format. Programs write a few lines of settings before the first message."""
 
 
 class Source:
@@ -29,13 +28,13 @@ class Source:
 
     def __init__(
         self,
-        opened: Callable[[], BinaryIO],
+        opener: Callable[[], BinaryIO],
         name: str,
         *,
         path: str = "",
         users: Callable[[], Json] = lambda: None,
     ) -> None:
-        self._opened = opened
+        self._open = opener
         #: What errors call it.
         self.name = name
         #: Where it is in the folder or archive that is imported, with forward slashes.
@@ -44,7 +43,7 @@ class Source:
         self.skipped = Counter[str]()
         #: The record that was read last, for errors.
         self.place = name
-        #: The list of members that a Slack export keeps beside its channels.
+        #: Returns the list of members of a Slack export.
         self.users = users
 
     @property
@@ -58,15 +57,16 @@ class Source:
 
     def lines(self) -> Iterator[str]:
         """Yield the lines from the first one on."""
-        with self._opened() as file:
+        with self._open() as file:
             yield from limits.read_lines_within(file, self.name)
 
     @cached_property
     def opening(self) -> str:
         """The first characters that are not blank; empty for a file without any."""
-        with self._opened() as file:
-            while data := file.read(_OPENING):
-                if text := data.decode("utf-8-sig", "replace").lstrip():
+        with self._open() as file:
+            for data in iter(partial(file.read, _BLOCK), b""):
+                text = data.decode("utf-8-sig", "replace").lstrip()
+                if text:
                     return text
         return ""
 
@@ -81,27 +81,28 @@ class Source:
 
     def _has_second_line(self) -> bool:
         """Return whether another line than the first is not blank; a line is not held, as it may be a document."""
-        filled, ended = False, False
-        with self._opened() as file:
-            while data := file.readline(_OPENING):
+        in_first_line, after_first_line = False, False
+        with self._open() as file:
+            for data in iter(partial(file.readline, _BLOCK), b""):
                 if not data.isspace():
-                    if ended:
+                    if after_first_line:
                         return True
-                    filled = True
-                ended = ended or (filled and data.endswith(b"\n"))
+                    in_first_line = True
+                if in_first_line and data.endswith(b"\n"):
+                    after_first_line = True
         return False
 
     def check_size(self, most: int) -> None:
         """Raise `TooLargeError` for a file of more bytes that has not one record a line."""
-        with self._opened() as file:
+        with self._open() as file:
             size = file.seek(0, 2)
         if size > most and not self.has_records:
             raise TooLargeError(f"has more than {most:,} bytes, and not one record a line", field=self.name)
 
-    def records(self) -> Iterator[tuple[str, Json]]:
-        """Yield (place, value) of each line; of a document its elements, or itself when it is no list."""
+    def records(self) -> Iterator[Record]:
+        """Yield the object of each line; of a document its elements, or itself when it is no list."""
         for _, value in self.located():
-            yield self.place, value
+            yield as_mapping(value)
 
     def located(self) -> Iterator[tuple[Span, Json]]:
         """Yield each record with its place in the file, from which `load` reads it again."""
@@ -120,14 +121,14 @@ class Source:
             for span, value in self._located_lines():
                 yield Piece(None, value, span)
             return
-        with self._opened() as file:
+        with self._open() as file:
             for piece in split_document(file, self.name):
                 self.place = self._place_of(piece.member, piece.span) if piece.listed else self.name
                 yield piece
 
     def load(self, spans: Iterable[Span], member: str | None = None) -> Iterator[Json]:
         """Read records again, one at a time, in the order of their places."""
-        with self._opened() as file:
+        with self._open() as file:
             for span in spans:
                 self.place = self._place_of(member, span)
                 file.seek(span.offset)
@@ -139,11 +140,13 @@ class Source:
             return f"{self.name}:{span.number}"
         if span.size < 0:
             return self.name
-        return f"{self.name}{'' if member is None else f': {member}'}[{span.number}]"
+        if member is None:
+            return f"{self.name}[{span.number}]"
+        return f"{self.name}: {member}[{span.number}]"
 
     def _located_lines(self) -> Iterator[tuple[Span, Json]]:
         start = 0
-        with self._opened() as file:
+        with self._open() as file:
             for number, line in enumerate(limits.read_lines_within(file, self.name), 1):
                 span = Span(start, file.tell() - start, number)
                 start += span.size
@@ -165,24 +168,22 @@ class Source:
         """The whole as one JSON value; the values of a file with one a line as a list."""
         if self.has_records:
             return [value for _, value in self._located_lines()]
-        pieces: list[str] = []
-        size = 0
-        for line in self.lines():
-            size += len(line)
-            if size > limits.IMPORT_BYTES:
-                raise TooLargeError(f"has more than {limits.IMPORT_BYTES:,} bytes", field=self.name)
-            pieces.append(line)
-        return parse_record("".join(pieces), self.name, 1)
+        return parse_record(join_lines(self.lines(), self.name), self.name, 1)
 
     def samples(self) -> Iterator[Json]:
         """Yield the values by which a format is known: the first records, or the outline of a document."""
-        if self.has_records or self.opening.startswith("["):
-            for _, value in islice(self.located(), _SAMPLE):
-                yield value
-                while isinstance(value, list) and value:
-                    value = value[0]
-                    yield value
+        if not self.has_records and not self.opening.startswith("["):
+            yield from self._outline()
             return
+        # Programs write a few lines of settings before the first message.
+        for _, value in islice(self.located(), 64):
+            yield value
+            while isinstance(value, list) and value:
+                value = value[0]
+                yield value
+
+    def _outline(self) -> Iterator[Json]:
+        """Yield the document with one element of each list, or as it is when it is no object."""
         outline: dict[str, Json] = {}
         for piece in self.split():
             if piece.member is None:

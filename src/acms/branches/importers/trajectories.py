@@ -5,16 +5,23 @@ Their messages are those of Chat Completions with fields of their own, which are
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from acms.branches.importers.conversation import Conversation, as_mapping, as_mapping_list, make_turn, text_of
+from acms.branches.importers.conversation import (
+    Conversation,
+    Record,
+    as_mapping,
+    find_value,
+    make_turn,
+    parse_turns,
+    records_at,
+    text_of,
+)
 from acms.branches.importers.shapes import has_value, is_list, is_object, is_text
 from acms.branches.importers.source import Source
 from acms.errors import ValidationError
-from acms.log import foreign
 from acms.log.foreign import Turn
-from acms.log.repair import refer_by_hash
 from acms.model import EMPTY, Json, Origin
 
 __all__ = ["SWE_AGENT", "TAU_BENCH", "read_chat_message", "read_swe_agent", "read_tau_bench"]
@@ -32,21 +39,15 @@ TAU_BENCH = (
 _FIELDS = ("role", "content", "name", "tool_calls", "tool_call_id", "refusal", "function_call")
 
 
-def read_chat_message(
-    message: Mapping[str, Json], *, key: str, at: Json = None, details: Mapping[str, Json] = EMPTY
-) -> list[Turn]:
+def read_chat_message(message: Record, *, key: str, at: Json = None, details: Record = EMPTY) -> list[Turn]:
     """Translate a message of Chat Completions; fields that it has besides are left out."""
-    given: dict[str, Any] = {name: message[name] for name in _FIELDS if message.get(name) is not None}
-    given.setdefault("content", "")
-    if given.get("role") == "tool":
-        given.pop("name", None)
-    base = make_turn(str(given["role"]), key=key, at=at, details=details)
-    turns: list[Turn] = []
-    for number, turn in enumerate(foreign.parse_provider_message(given, keep=refer_by_hash)):
-        merged = {**base, **turn}
-        merged["key"] = f"{base['key']}:{number}" if number else base["key"]
-        turns.append(merged)
-    return turns
+    fields: dict[str, Any] = {"content": ""}
+    for name in _FIELDS:
+        if message.get(name) is not None:
+            fields[name] = message[name]
+    if fields["role"] == "tool":
+        fields.pop("name", None)
+    return parse_turns(fields, make_turn(str(fields["role"]), key=key, at=at, details=details))
 
 
 # ── SWE-agent ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -54,55 +55,43 @@ def read_chat_message(
 
 def read_swe_agent(source: Source) -> Iterator[Conversation]:
     """Read each run of a file."""
-    for number, (_, value) in enumerate(source.records()):
-        run = as_mapping(value)
-        id = f"{source.stem}-{number}" if number else source.stem
-        info = as_mapping(run.get("info"))
-        listed = (
-            as_mapping_list(run.get("history"))
-            or as_mapping_list(run.get("messages"))
-            or _translate_steps(run)
+    for number, run in enumerate(source.records()):
+        messages = records_at(run, "history") or records_at(run, "messages")
+        model = (
+            find_value(run, "info.config.model.model_name")
+            or find_value(run, "info.model_name")
+            or run.get("model")
         )
-        model = _model_of(run, info)
         turns: list[Turn] = []
-        for index, message in enumerate(listed):
+        for index, message in enumerate(messages or _messages_of_steps(run)):
             if message.get("is_demo"):
                 source.skip("demonstrations")
-                continue
-            turns += _swe_agent_turns(message, f"{index}", model)
-        yield Conversation(id=id, messages=turns)
+            else:
+                turns += _translate_swe_agent(message, f"{index}", model)
+        yield Conversation(id=f"{source.stem}-{number}" if number else source.stem, messages=turns)
 
 
-def _model_of(run: Mapping[str, Json], info: Mapping[str, Json]) -> Json:
-    config = as_mapping(info.get("config"))
-    return as_mapping(config.get("model")).get("model_name") or info.get("model_name") or run.get("model")
-
-
-def _translate_steps(run: Mapping[str, Json]) -> list[Mapping[str, Json]]:
+def _messages_of_steps(run: Record) -> list[Record]:
     """Return the steps of a file without a history as messages."""
-    found: list[Mapping[str, Json]] = []
-    for step in as_mapping_list(run.get("trajectory")):
-        found.append({"role": "assistant", "content": step.get("response")})
-        found.append({"role": "user", "content": step.get("observation"), "message_type": "observation"})
-    return found
+    messages: list[Record] = []
+    for step in records_at(run, "trajectory"):
+        messages.append({"role": "assistant", "content": step.get("response")})
+        messages.append({"role": "user", "content": step.get("observation"), "message_type": "observation"})
+    return messages
 
 
-def _swe_agent_turns(message: Mapping[str, Json], key: str, model: Json) -> list[Turn]:
+def _translate_swe_agent(message: Record, key: str, model: Json) -> list[Turn]:
+    role = message.get("role")
     calls = message.get("tool_call_ids")
-    if message.get("role") == "tool" and isinstance(calls, list) and calls:
+    if role == "tool" and isinstance(calls, list) and calls:
         message = {**message, "tool_call_id": calls[0]}
-    assistant = message.get("role") == "assistant"
-    turns = read_chat_message(
-        message, key=key, at=_time_of_message(message), details={"model": model if assistant else None}
-    )
-    if message.get("message_type") == "observation" and message.get("role") == "user":
+    at = message.get("timestamp") or find_value(message, "extra.timestamp")
+    details = {"model": model if role == "assistant" else None}
+    turns = read_chat_message(message, key=key, at=at, details=details)
+    if role == "user" and message.get("message_type") == "observation":
         for turn in turns:
             turn["origin"] = Origin.TOOL.value
     return turns
-
-
-def _time_of_message(message: Mapping[str, Json]) -> Json:
-    return message.get("timestamp") or as_mapping(message.get("extra")).get("timestamp")
 
 
 # ── tau-bench ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -110,39 +99,38 @@ def _time_of_message(message: Mapping[str, Json]) -> Json:
 
 def read_tau_bench(source: Source) -> Iterator[Conversation]:
     """Read each simulation of a file."""
-    for run in _flatten_runs([value for _, value in source.records()]):
-        trial = run.get("trial")
-        id = f"{source.stem}-{run.get('task_id')}" + ("" if trial is None else f"-{trial}")
+    for run in _flatten_runs(value for _, value in source.located()):
+        id = f"{source.stem}-{run.get('task_id')}"
+        if run.get("trial") is not None:
+            id = f"{id}-{run['trial']}"
+        messages = records_at(run, "traj") or records_at(run, "messages")
         turns: list[Turn] = []
-        for number, message in enumerate(
-            as_mapping_list(run.get("traj")) or as_mapping_list(run.get("messages"))
-        ):
-            turns += _tau_turns(message, f"{number}", source)
+        for number, message in enumerate(messages):
+            turns += _translate_tau(message, f"{number}", source)
         yield Conversation(id=id, messages=turns)
 
 
-def _flatten_runs(values: list[Json]) -> Iterator[Mapping[str, Json]]:
+def _flatten_runs(values: Iterable[Json]) -> Iterator[Record]:
     for value in values:
         if isinstance(value, list):
             yield from _flatten_runs(value)
         elif "simulations" in as_mapping(value):
-            yield from as_mapping_list(as_mapping(value)["simulations"])
+            yield from records_at(value, "simulations")
         else:
             yield as_mapping(value)
 
 
-def _tau_turns(message: Mapping[str, Json], key: str, source: Source) -> list[Turn]:
+def _translate_tau(message: Record, key: str, source: Source) -> list[Turn]:
     """Translate a message; what the simulated user does with tools of its own is not part of the conversation."""
     role = message.get("role")
     if message.get("requestor") == "user" or (role == "user" and message.get("tool_calls")):
         source.skip("tool use of the simulated user")
         return []
     if role == "tool" and isinstance(message.get("tool_messages"), list):
-        found = [
-            _tau_turns(one, f"{key}:{n}", source)
-            for n, one in enumerate(as_mapping_list(message["tool_messages"]))
-        ]
-        return [turn for turns in found for turn in turns]
+        turns: list[Turn] = []
+        for number, answer in enumerate(records_at(message, "tool_messages")):
+            turns += _translate_tau(answer, f"{key}:{number}", source)
+        return turns
     if role == "tool" and "tool_call_id" not in message:
         if not message.get("id"):
             raise ValidationError("is an answer that names no call", field=f"{source.name}: {key}")

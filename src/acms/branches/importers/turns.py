@@ -1,8 +1,8 @@
-"""The border of an import: every message is validated before the first one is stored, and none instructs by itself."""
+"""Admit imported messages: each is validated before the first one is stored, and none can instruct a model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from acms.branches import limits
 from acms.errors import TooLargeError, ValidationError
@@ -12,14 +12,14 @@ from acms.log.repair import refer_by_hash
 from acms.log.trust import LEADING
 from acms.model import Origin, Privacy, Role
 
-__all__ = ["admit_conversation", "admit_turn", "count_records"]
+__all__ = ["admit_conversation", "admit_turn"]
 
 
 def admit_turn(turn: Turn, *, trust: bool) -> Turn:
     """Return a message that `ingest` accepts; raise `ValidationError` for any other.
 
     A file may come from anywhere. Unless the caller trusts it, its system and developer messages become external text:
-    they are shown as text of a user, not as instructions.
+    they are rendered as text of a user, not as instructions.
     """
     role = validation.parse_choice(turn["role"], Role, "role")
     content = turn.get("content") or ""
@@ -28,18 +28,16 @@ def admit_turn(turn: Turn, *, trust: bool) -> Turn:
     validation.optional_name(turn.get("actor_id"), "actor_id")
     validation.optional_name(turn.get("key"), "key")
     validation.parse_choice(turn.get("privacy") or Privacy.ALLOW, Privacy, "privacy")
-    admitted = {
-        **turn,
-        "metadata": validation.validate_metadata(turn.get("metadata") or {}),
-        "markers": validation.validate_markers(turn.get("markers") or None),
-    }
+    admitted = dict(turn)
+    admitted["metadata"] = validation.validate_metadata(turn.get("metadata") or {})
+    admitted["markers"] = validation.validate_markers(turn.get("markers") or None)
     if turn.get("created_at") is not None:
         admitted["created_at"] = validation.parse_moment(turn["created_at"])
     admitted = {name: value for name, value in admitted.items() if value not in (None, {}, ())}
-    return admitted if trust else distrust_turn(admitted)
+    return admitted if trust else _distrust_turn(admitted)
 
 
-def distrust_turn(turn: Turn) -> Turn:
+def _distrust_turn(turn: Turn) -> Turn:
     """Return a message whose origin does not let it instruct."""
     if turn["role"] in LEADING and turn.get("origin") in (None, Origin.SYSTEM):
         return {**turn, "origin": Origin.EXTERNAL.value}
@@ -49,25 +47,16 @@ def distrust_turn(turn: Turn) -> Turn:
 def admit_conversation(turns: Iterable[Turn], *, trust: bool) -> list[Turn]:
     """Return the messages of one conversation as `sync` takes them; `ValidationError` names the one at fault."""
     admitted: list[Turn] = []
-    keys: dict[str, int] = {}
+    index_of_key: dict[str, int] = {}
     for index, turn in enumerate(turns):
-        try:
+        field = f"messages[{index}]"
+        with limits.locate_errors(field):
             for message in foreign.parse_provider_message(turn, keep=refer_by_hash):
                 admit_turn(message, trust=trust)
-        except ValidationError as error:
-            raise ValidationError(str(error), field=f"messages[{index}]", options=error.options) from error
-        admitted.append(turn if trust else distrust_turn(turn))
-        first = keys.setdefault(str(turn.get("key", index)), index)
+        first = index_of_key.setdefault(str(turn.get("key", index)), index)
         if first != index:
-            raise ValidationError(f"has the key of messages[{first}]", field=f"messages[{index}]")
+            raise ValidationError(f"has the key of messages[{first}]", field=field)
+        admitted.append(turn if trust else _distrust_turn(turn))
         if len(admitted) > validation.LIST:
             raise TooLargeError(f"has more than {validation.LIST:,} messages", field="messages")
     return admitted
-
-
-def count_records(turns: Iterator[Turn], name: str) -> Iterator[Turn]:
-    """Yield messages up to the limit of an import."""
-    for number, turn in enumerate(turns, 1):
-        if number > limits.RECORDS:
-            raise TooLargeError(f"has more than {limits.RECORDS:,} messages", field=name)
-        yield turn
