@@ -66,7 +66,6 @@ STILL = {
     "beside": "recall.pipeline.Beside",
     "card": "recall.reindex._cards",
     "offer": "recall.candidates.Offer",
-    "said": "facts.consolidate.Said",
     "stale": "log.in_force.Stale",
     "succession": "log.facts.Succession",
     "unit": "log.in_force.Unit log.in_force.Units",
