@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from operator import is_not
 from typing import Literal
 
 from acms.contract.kv_policy import Held, find_quoting_keys, policy
@@ -71,7 +72,7 @@ def admit_candidates(candidates: Iterable[Candidate], terms: Terms) -> Admitted:
     """Choose the fragments of a reply. The order of the candidates does not matter."""
     modes = {mode: strictest_mode(terms.mode, mode) for mode in Privacy}
     pool, withheld = _without_blocked(candidates, modes, terms.unread)
-    redactors = {mode: _Redactor(mode, frozenset(terms.gaze)) for mode in Privacy}
+    redactors = {mode: _Redactor(modes[mode], frozenset(terms.gaze)) for mode in Privacy}
     redacted_ids: set[str] = set()
     rounds = 0
     while True:
@@ -94,28 +95,16 @@ def admit_candidates(candidates: Iterable[Candidate], terms: Terms) -> Admitted:
         if rounds > ROUNDS:
             pending = {candidate.id for candidate in pool} - redacted_ids
         redacted_ids |= pending
-        changed = False
-        remaining: list[Candidate] = []
-        for candidate in pool:
-            redacted: Candidate | None = candidate
-            if candidate.id in pending:
-                redacted = redactors[modes[candidate.privacy]].redact(candidate)
-            changed = changed or redacted is not candidate
-            if redacted is not None:
-                remaining.append(redacted)
+        remaining = _redact_pending(pool, pending, redactors)
         withheld += len(pool) - len(remaining)
+        has_changed = len(remaining) < len(pool) or any(map(is_not, remaining, pool))
         pool = remaining
-        if not changed:
+        if not has_changed:
             break
     shown = {fragment.id for fragment in selection.fragments}
     by_id = {candidate.id: candidate for candidate in pool if candidate.id in shown}
     release_in_chunks(pool)
-    blocked = [
-        fragment for fragment in selection.fragments if modes[by_id[fragment.id].privacy] is Privacy.BLOCK
-    ]
-    redacted_fragments = [
-        fragment for fragment in selection.fragments if "[REDACTED: " in (fragment.text or "")
-    ]
+    shown_modes = [modes[by_id[fragment.id].privacy] for fragment in selection.fragments]
     advice = policy(
         selected=selection.fragments,
         tokens_max=terms.tokens_max,
@@ -128,10 +117,24 @@ def admit_candidates(candidates: Iterable[Candidate], terms: Terms) -> Admitted:
         selection=selection,
         advice=advice,
         candidates=by_id,
-        blocked=len(blocked),
-        redacted=len(redacted_fragments),
+        blocked=shown_modes.count(Privacy.BLOCK),
+        redacted=sum("[REDACTED: " in (fragment.text or "") for fragment in selection.fragments),
         withheld=withheld,
     )
+
+
+def _redact_pending(
+    pool: Iterable[Candidate], pending: Collection[str], redactors: Mapping[Privacy, _Redactor]
+) -> list[Candidate]:
+    """Return candidates of which the pending ones are redacted, without those whose id is sensitive."""
+    remaining: list[Candidate] = []
+    for candidate in pool:
+        redacted: Candidate | None = candidate
+        if candidate.id in pending:
+            redacted = redactors[candidate.privacy].redact(candidate)
+        if redacted is not None:
+            remaining.append(redacted)
+    return remaining
 
 
 def _without_blocked(

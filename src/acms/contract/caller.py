@@ -18,7 +18,7 @@ from uuid import uuid4
 
 from acms.contract.caller_cache import Applied, Kept, KVCache
 from acms.contract.entities import gaze_of_request
-from acms.contract.intent_defaults import BUDGETS, HURRY, Intent, Urgency, classify_intent
+from acms.contract.intent_defaults import BUDGETS, Complexity, Intent, Urgency, classify_intent
 from acms.contract.schema import Action, Code, ErrorEnvelope, Notice, RenderReply, RenderRequest, RiskLevel
 from acms.contract.wire import one_of, parse_text
 from acms.errors import ValidationError
@@ -168,7 +168,7 @@ class CEO:
     ) -> RenderRequest:
         tokens_max, time_ms = BUDGETS[intent.complexity]
         if intent.urgency is Urgency.HIGH:
-            time_ms = min(time_ms, HURRY)
+            time_ms = min(time_ms, BUDGETS[Complexity.SIMPLE][1])
         return RenderRequest(
             id=self._ids(),
             request_id=self._ids()

@@ -31,8 +31,6 @@ _RUN_CHARACTERS = (
 )
 _RUN = re.compile(f"[{_RUN_CHARACTERS}]+")
 _RUN_OR_REST = re.compile(f"[{_RUN_CHARACTERS}]+|[^{_RUN_CHARACTERS}]+")
-_SHORT_RUN = 4
-"""Characters of a run that is taken for one word; a longer one is cut into pairs."""
 #: Verbs that state the task, not the topic, at the start of an intent.
 _ASKING = frozenset(
     """add build compare create debug describe design explain explore find fix give help how implement investigate list
@@ -87,14 +85,19 @@ def _entities_of_piece(piece: str) -> Iterator[tuple[str, bool]]:
     if small.isascii() and small.isalpha() and not _is_mixed_case(piece):
         if _is_meaningful(small):
             yield small, piece != small
-        return
-    if _NUMBER.fullmatch(piece):
+    elif _NUMBER.fullmatch(piece):
         yield small, True
-        return
+    else:
+        yield from _entities_of_identifier(piece)
+
+
+def _entities_of_identifier(piece: str) -> Iterator[tuple[str, bool]]:
+    """Yield the entities in an identifier of several parts, or in a script without spaces."""
+    small = piece.lower()
+    has_run = _RUN.search(small) is not None
     parts: list[str] = []
     for word in _WORD.findall(piece):
         parts += _split_word(word)
-    has_run = _RUN.search(small) is not None
     is_entity = len(parts) > 1 or _is_meaningful(small)
     if is_entity and not has_run and len(small) <= LONGEST:
         yield small, True
@@ -118,7 +121,7 @@ def _split_word(word: str) -> Iterator[str]:
             yield from (piece.lower() for piece in pieces if piece)
         return
     for part in _RUN_OR_REST.findall(word):
-        if not _RUN.match(part) or len(part) <= _SHORT_RUN:
+        if not _RUN.match(part) or len(part) <= 4:  # a short run is one word
             yield part.lower()
         else:
             yield from (part[at : at + 2] for at in range(len(part) - 1))

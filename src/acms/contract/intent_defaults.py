@@ -81,8 +81,6 @@ BUDGETS: Mapping[Complexity, tuple[int, int]] = {
     Complexity.COMPLEX: (8000, 2000),
 }
 """Tokens and milliseconds by complexity."""
-HURRY = 500
-"""Milliseconds that an urgent request may take, at most."""
 
 _DOMAINS = {
     Domain.CODE: "function, class, bug, error, debug, implement, refactor",

@@ -148,34 +148,29 @@ def policy(
     texts = [fragment.text for fragment in selected if fragment.text is not None]
     allowed = set(safe_keys) - find_quoting_keys(safe_keys, texts)
     pins = _choose_pins(selected, _normalize_names(gaze), tokens_max, allowed)
-    compress: list[Held] = []
-    rest: list[Held] = []
-    for key, unit in units.items():
-        if key in pins:
-            continue
-        is_worth_compressing = unit.cost >= LARGE and MEDIUM <= unit.benefit < GOOD
-        if not is_worth_compressing:
-            rest.append(unit)
-        elif key in allowed:
-            compress.append(unit)
-    rest.sort(key=eviction_sort_key)
+    unpinned = [unit for key, unit in units.items() if key not in pins and key in allowed]
+    compress = [unit for unit in unpinned if _is_compressible(unit)]
+    compress.sort(key=lambda unit: (-unit.cost, unit.key))
+    evictable = [unit for unit in unpinned if not _is_compressible(unit)]
+    evictable.sort(key=eviction_sort_key)
     shown = {fragment.id for fragment in selected}
     pinned = [units[key] for key in pins]
-    evict = {unit.key for unit in rest if _is_evictable(unit, shown, pinned)} & allowed
-    excess = len(units) - len(evict) - capacity
-    for unit in rest:
-        if excess > 0 and unit.key in allowed and unit.key not in evict:
-            evict.add(unit.key)
-            excess -= 1
-    compress.sort(key=lambda unit: (-unit.cost, unit.key))
+    evict = {unit.key for unit in evictable if _is_obsolete(unit, shown, pinned)}
+    excess = max(0, len(units) - len(evict) - capacity)
+    others = [unit.key for unit in evictable if unit.key not in evict]
+    evict.update(others[:excess])
     return KVPolicy(
         pin=tuple(pins),
         compress=tuple(unit.key for unit in compress),
-        evict=tuple(unit.key for unit in rest if unit.key in evict),
+        evict=tuple(unit.key for unit in evictable if unit.key in evict),
     )
 
 
-def _is_evictable(unit: Held, shown: Collection[str], pinned: Iterable[Held]) -> bool:
+def _is_compressible(unit: Held) -> bool:
+    return unit.cost >= LARGE and MEDIUM <= unit.benefit < GOOD
+
+
+def _is_obsolete(unit: Held, shown: Collection[str], pinned: Iterable[Held]) -> bool:
     """Return whether a key is stale, or not in the reply and redundant with a pinned one."""
     if _score_for_eviction(unit) >= STALE:
         return True

@@ -8,9 +8,6 @@ from typing import Any, TypeAlias
 
 from acms.contract.schema import Candidate, Lod, Variant
 
-SHARE_POWER = 0.7
-"""The worth of a shorter rendition is its share of the longest one's tokens, raised to this power."""
-
 Counts: TypeAlias = Callable[[Iterable[str]], Iterable[int]]
 """Counts the tokens of many texts, in their order."""
 
@@ -131,7 +128,8 @@ def _build_item(candidate: Candidate, counted: Iterator[int], upwards: bool) -> 
         lods.append(_LODS[rank])
         costs.append(rendition[0])
         texts.append(rendition[1])
-    shares = [1.0, *[(spent / costs[0]) ** SHARE_POWER for spent in costs[1:]]]
+    # The worth of a shorter rendition falls more slowly than its tokens.
+    shares = [1.0, *[(spent / costs[0]) ** 0.7 for spent in costs[1:]]]
     return Item(
         candidate,
         tuple(reversed(lods)),

@@ -54,14 +54,10 @@ PROFILES: tuple[Profile, ...] = ("published", "quality")
 
 AGAIN = 0.5
 """Weight of an entity that is already covered, relative to a new one."""
-FLOOR = 0.2
-"""An item that covers no requested entity needs at least this times the square of the best relevance."""
 POWER = 3
 """When sets are compared, an item's worth is its benefit raised to this power: the best are needed far more often."""
 FRAME = 20
 """Tokens added to the cost of every fragment when worth per token is compared."""
-SORTED_AT_ONCE = 2_000
-"""Items whose sort takes about a millisecond."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,8 +149,9 @@ def select_fragments(
 def _sort_items(items: list[Item]) -> None:
     """Sort items by rank, in chunks first: a sort blocks all other threads."""
     key = attrgetter("key")
-    for start in range(0, len(items), SORTED_AT_ONCE):
-        items[start : start + SORTED_AT_ONCE] = sorted(items[start : start + SORTED_AT_ONCE], key=key)
+    run = 2_000  # items: about a millisecond
+    for start in range(0, len(items), run):
+        items[start : start + run] = sorted(items[start : start + run], key=key)
     items.sort(key=key)  # sorted runs are only merged
 
 
@@ -325,7 +322,7 @@ def _split_tiers(items: Sequence[Item], size: int) -> tuple[list[list[Item]], li
     """
     claims = [item.claimed or 0.0 for item in items if item.candidate.purpose is not Purpose.FILL]
     best = max(claims, default=0.0)
-    floor = FLOOR * best * best
+    floor = 0.2 * best * best  # least relevance of an item that covers no requested entity
     relevant: list[Item] = []
     others: list[Item] = []
     fill: list[Item] = []

@@ -22,10 +22,6 @@ from acms.log.validity import Period, ends_older_period, stated_at
 from acms.model import Draft, Entry, Json, Kind, MarkerType, Origin, Privacy, Span
 from acms.text.tokenizer import find_sentence_spans
 
-MAX_PREMISE_SOURCES = 3
-"""Sources of a fact whose sentences are searched for premises: a longer list cites everything that was read."""
-MAX_NAMES = 12
-"""Names that are stored with a fact: more would make most later facts its premises."""
 ROUNDS = 8
 """Parts an answer that contradicts itself is divided into: each costs an append."""
 
@@ -638,7 +634,7 @@ def _build_fact_data(change: _Change) -> dict[str, Json]:
 
 def _collect_names(change: _Change) -> list[Json]:
     """Return the names in the sentences that state a fact but not in the fact itself: they point to its premises."""
-    if len(change.sources) > MAX_PREMISE_SOURCES:
+    if len(change.sources) > 3:  # a longer list cites everything that was read
         return []
     statement = change.proposal.content
     value = fold_text(change.proposal.value)
@@ -648,7 +644,7 @@ def _collect_names(change: _Change) -> list[Json]:
         for number, (start, end) in enumerate(find_sentence_spans(entry.content)):
             if number in stating:
                 names.update(dict.fromkeys(sentence_names(entry.content[start:end], statement)))
-    return list(names)[:MAX_NAMES]
+    return list(names)[:12]  # with more, most later facts would be its premises
 
 
 def _strictest_privacy(sources: Iterable[Entry]) -> Privacy:

@@ -54,10 +54,6 @@ from acms.text.markers import own_words
 from acms.text.summary_form import RECIPE
 from acms.write.retirement import Rewrite, follow_private, propagate_to_profile
 
-BUSY_SECONDS = 0.25
-"""Time after an append of this process for which the event loop is left to more of them."""
-SHARE = 9
-"""While it is busy, a reflection rests for this multiple of the time it worked: it takes a tenth of the loop."""
 LONGEST_REST = 0.1
 """Seconds: a longer rest would delay the job without helping writers."""
 
@@ -73,7 +69,9 @@ class Pace:
     def busy(self) -> bool:
         """Whether messages are arriving in this process, and no caller waits for the work."""
         here = self.here
-        return here is not None and not here.waiting and monotonic() - here.appended < BUSY_SECONDS
+        if here is None or here.waiting:
+            return False
+        return monotonic() - here.appended < 0.25  # seconds: messages arrive in bursts
 
     def enter(self, context: str) -> None:
         """Record that a log will be read again before the work ends: no worker needs to be woken for it."""
@@ -92,7 +90,8 @@ class Pace:
     async def rest(self) -> None:
         """End a slice and start the next one."""
         worked = monotonic() - self._began
-        await asyncio.sleep(min(LONGEST_REST, SHARE * worked) if self.busy else 0)
+        # While it is busy, a reflection takes a tenth of the loop.
+        await asyncio.sleep(min(LONGEST_REST, 9 * worked) if self.busy else 0)
         self._began = monotonic()
 
     async def pause(self) -> None:
@@ -107,8 +106,6 @@ SLICE = 12
 """Messages that a reflector without a model reads in one call: it runs on the event loop, where others wait."""
 LONG = 100_000
 """Characters above which an extract is made in a thread: they take some 50 ms."""
-MAX_OVERTAKEN = 8
-"""Batches in a row that may be overtaken without progress, before the job fails."""
 
 
 # ── the worker ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -210,7 +207,7 @@ async def _run_reflection(work: _Work) -> None:
                 stuck = 0
             except _Overtaken as error:
                 stuck += 1
-                if stuck > MAX_OVERTAKEN and await _read_progress(storage, context) == before:
+                if stuck > 8 and await _read_progress(storage, context) == before:
                     raise ConflictError("what is read changes faster than it can be reflected on") from error
             await work.pace.rest()
             continue

@@ -106,8 +106,6 @@ _HEAD = load_pattern("head")
 _OF_IT = re.compile(r"""[\s"'`*]*(?!(?i:hash|encr|min|max|old|last))(?:[\w'-]{1,12}[ _-]?){0,2}""")
 _TITLE = load_pattern("title")
 _SIDES = " \t\"'`*\r"
-_ROWS = 200
-"""Rows of a table that are read: each costs work, and a text may have thousands of headers."""
 _HEAD_REACH = 300
 """Characters of a header on either side of a name."""
 _ROW_LENGTH = 1200
@@ -132,7 +130,7 @@ def find_column_values(text: str, start: int, end: int, kind: str, work: Work) -
     column, columns = before.count(separator), header.count(separator) + 1
     title = text[start:end].lower()
     found: list[Found] = []
-    for _ in range(_ROWS):
+    for _ in range(200):  # rows: a text may have thousands of headers
         work.spend(300)
         begin = stop + 1
         stop = text.find("\n", begin, begin + _ROW_LENGTH - 1)

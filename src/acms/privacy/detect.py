@@ -29,12 +29,10 @@ PERSONAL = frozenset(("email", "phone"))
 _MARK = re.compile(rf"\[REDACTED: (?:{'|'.join(KINDS)})\]")
 #: Enough digits for a personal number, with possible separators.
 _DIGITS = re.compile(r"[0-9](?:[^0-9]{0,4}+[0-9]){5}")
-_ROUNDS = 4
+ROUNDS = 4
 """Searches of a text whose surroundings change with each removal: real texts need two."""
 _LEAST = 6
 """Characters of the shortest text in which a rule can match."""
-_LEAST_ALNUM = 9
-"""The same for letters and digits alone, without six digits close together: `rootpw` and a value."""
 
 
 class Sensitive(NamedTuple):
@@ -78,7 +76,8 @@ def find_sensitive_spans(text: str, mode: Privacy = Privacy.REDACT) -> list[Sens
     that would need more than four rounds are removed whole; a text that exceeds the work limit for its length is
     sensitive as a whole.
     """
-    is_word = len(text) < _LEAST_ALNUM and text.isalnum() and text.isascii()
+    # The shortest word in which a rule matches is `rootpw` with a value.
+    is_word = len(text) < 9 and text.isalnum() and text.isascii()
     if is_word and not _DIGITS.search(text):
         return []  # most names are a word, and a reply looks at hundreds
     try:
@@ -92,13 +91,13 @@ def _search_until_clean(text: str, mode: Privacy, work: Work) -> list[Sensitive]
     pieces = [(0, len(text))]
     if "[REDACTED: " in text:
         pieces = _split_around(0, len(text), [match.span() for match in _MARK.finditer(text)])
-    for round in range(_ROUNDS):
+    for round in range(ROUNDS):
         remaining: list[tuple[int, int]] = []
         for start, end in pieces:
             spans = _merge_overlaps(_run_detectors(text[start:end], mode, work), start)
             if not spans:
                 continue
-            if round == _ROUNDS - 1:
+            if round == ROUNDS - 1:
                 spans = [Sensitive(start, end, spans[0].kind, clear=True)]
             found += spans
             remaining += _split_around(start, end, [(span.start, span.end) for span in spans])

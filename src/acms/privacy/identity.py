@@ -98,8 +98,6 @@ _AFTER = re.compile(r"[\w/]|[.-]\w")
 _NOT_ONE = re.compile(
     r"(?i)(?:part|order|ref\w*|sku|ticket|invoice|tracking|serial|case|item|model|lot|bestell\w*)[ .:#a-z]{0,8}$"
 )
-_REACH = 64
-"""Characters before a number within which its name stands: a label and a few words."""
 _APART = re.compile(r"[ .+-]")
 
 
@@ -112,7 +110,7 @@ def find_national_ids(text: str, low: str, work: Work) -> Iterator[Found]:
         for match in compile_pattern(row["shape"]).finditer(text):
             work.spend(100)
             start = match.start()
-            before = low[max(0, start - _REACH) : start]
+            before = low[max(0, start - 64) : start]  # a label and a few words
             if before[-1:].isalnum() or before[-1:] in ("_", ".", "+", "/", "-"):
                 continue
             if names and not any(name in before for name in names):

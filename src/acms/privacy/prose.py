@@ -31,8 +31,6 @@ from acms.privacy.rules import get_word_set, load_pattern, one_of
 CLOSE = re.compile(r"""(?:[\\"`\])*]|'(?!s[ \t])){0,6}+""")
 _REACH = 110
 """Characters of a line after a name within which a sentence gives its value."""
-_MOST = 7
-"""Words that may stand between a name and its value."""
 _OPEN, _SHUT = "\"'`“„«「『(*", "\"'`”“»」』)*"
 _WORD = re.compile(r"\S+")
 _QUOTED = re.compile(r"""["'`>]|<(?!\d)""")
@@ -91,8 +89,7 @@ class _Scan:
     def find_value(self, begin: int) -> Found | None:
         """Return the first value tied closely enough for its looks; `begin` is the end of quotes around the name."""
         for position, piece in enumerate(_WORD.finditer(self.text, self.name.end, self.stop)):
-            most = _MOST + 2 if self.tie else _MOST
-            if position > most:
+            if position > (9 if self.tie else 7):  # words between the name and the value
                 return None
             self.position = position
             if piece.start() == self.name.end:
@@ -273,8 +270,6 @@ def _is_function_word(word: str) -> bool:
     return word in get_word_set("function") or word in get_word_set("about")
 
 
-_MOST_PHRASE_WORDS = 24
-"""Words of the longest BIP 39 mnemonic: a longer run is prose."""
 _PLAIN_WORD = re.compile(r"[a-zß-öø-ÿœ]{2,14}+(?![A-Z0-9_'’-])")
 _NUMBER = re.compile(r" \d{1,6}(?!\w)")
 #: Participles and adverbs: they describe a passphrase and are seldom part of one.
@@ -288,7 +283,7 @@ def find_phrase(text: str, start: int) -> int:
     """
     words: list[str] = []
     at, end = start, 0
-    while len(words) < _MOST_PHRASE_WORDS:
+    while len(words) < 24:  # as many as the longest BIP 39 mnemonic has: a longer run is prose
         word = _PLAIN_WORD.match(text, at)
         if word is None or _is_function_word(word[0]):
             break

@@ -37,6 +37,7 @@ from acms.model import (
     ToolResult,
 )
 from acms.privacy.detect import (
+    ROUNDS,
     Redacted,
     Sensitive,
     find_sensitive_spans,
@@ -53,9 +54,6 @@ WITHHELD = "[withheld]"
 """Replaces a text that must not leave."""
 FACT_TEXTS = ("subject", "attribute", "value", "names")
 """Fields of a fact that are text."""
-_DEEP = 3
-"""Depth to which JSON within strings of JSON is read: arguments of a tool call in a message of a vendor."""
-_ROUNDS = 4
 #: A string or a bare value of JSON.
 _TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"|[^\s"{}\[\],:]++')
 #: Fields of a vendor's item that are ids and proofs, not text: the vendor refuses changed ones.
@@ -326,7 +324,8 @@ def text_or_json(
 
     `opaque` names fields whose values are left unchanged.
     """
-    if depth < _DEEP and text.lstrip()[:1] in ("{", "[") and _is_json(text):
+    # JSON in a tool call in a message of a vendor is three levels deep.
+    if depth < 3 and text.lstrip()[:1] in ("{", "[") and _is_json(text):
         return _redact_document(text, mode, opaque, depth)
     return _redact_plain_text(text, mode)
 
@@ -356,7 +355,7 @@ def _redact_document(
             replacements.append((start, end, quote_json(redacted)))
             kinds += string_kinds
     text = replace_spans(text, replacements)
-    for _ in range(_ROUNDS):
+    for _ in range(ROUNDS):
         spans = _find_spans_outside(text, mode, opaque)
         if not spans:
             break
