@@ -170,10 +170,10 @@ def _find_known_names(words: list[str], known: Collection[str]) -> dict[int, tup
         offsets.setdefault(word, []).append(at)
     found: dict[int, tuple[str, int]] = {}
     taken: set[int] = set()
-    for parts in sorted(by_words, key=lambda parts: (-len(parts), parts)):
-        for at in offsets.get(parts[0], ()):
-            span = range(at, at + len(parts))
-            if tuple(words[at : at + len(parts)]) == parts and taken.isdisjoint(span):
+    for key in sorted(by_words, key=lambda key: (-len(key), key)):
+        for at in offsets.get(key[0], ()):
+            span = range(at, at + len(key))
+            if tuple(words[at : at + len(key)]) == key and taken.isdisjoint(span):
                 taken.update(span)
-                found[at] = by_words[parts], len(parts)
+                found[at] = by_words[key], len(key)
     return found
