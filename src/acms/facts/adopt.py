@@ -65,7 +65,7 @@ def _is_adoptable(entry: Entry, runs: Sequence[tuple[str, int, int]], fork: int)
 
 
 def filter_grounded(
-    found: Iterable[Entry], known: Mapping[str, Entry | None], runs: Sequence[tuple[str, int, int]]
+    entries: Iterable[Entry], known: Mapping[str, Entry | None], runs: Sequence[tuple[str, int, int]]
 ) -> list[Entry]:
     """Keep the entries that derive from inherited entries alone, directly or through facts that do.
 
@@ -88,7 +88,7 @@ def filter_grounded(
             if unsupported.intersection(entry.sources):
                 unsupported.add(entry.id)
     grounded: list[Entry] = []
-    for entry in found:
+    for entry in entries:
         supported = entry.sources and unsupported.isdisjoint(entry.sources)
         if is_mark(entry) or supported:
             grounded.append(entry)
@@ -96,15 +96,15 @@ def filter_grounded(
 
 
 def filter_active(
-    found: Sequence[Entry], facts: Sequence[Entry], replacing: Sequence[Entry], fork: int
+    entries: Sequence[Entry], facts: Sequence[Entry], replacing: Sequence[Entry], fork: int
 ) -> list[Entry]:
     """Keep the entries that would be active if the log held only the entries known to the fork.
 
-    `found` derives from inherited entries, `facts` are all late ones, `replacing` all entries that replace others.
+    `entries` derive from inherited entries, `facts` are all late ones, `replacing` all entries that replace others.
     Later additions and removals for a reason that the fork does not have are ignored. A fact also replaces the entries
     that its predecessors replaced.
     """
-    ids = {entry.id for entry in found}
+    ids = {entry.id for entry in entries}
     effective: list[Entry] = []
     for entry in replacing:
         known_to_fork = entry.version <= fork or entry.id in ids
@@ -114,7 +114,7 @@ def filter_active(
     cover = Cover(effective)
     succession = Succession(facts, cover)
     active: list[Entry] = []
-    for entry in found:
+    for entry in entries:
         if cover.by(entry.version) is not None:
             continue
         if entry.kind is Kind.FACT:
@@ -137,7 +137,7 @@ def _inherit_replacements(fact: Entry, predecessors: Sequence[Entry]) -> Entry:
 
 
 def draft_adoptions(
-    found: Iterable[Entry], own: Sequence[Entry], cover: Cover, fork: int, open_: int
+    entries: Iterable[Entry], own: Sequence[Entry], cover: Cover, fork: int, open_: int
 ) -> list[Draft]:
     """Return facts, and marks of episodes before `open_`, as the fork appends them, citing the originals.
 
@@ -149,7 +149,7 @@ def draft_adoptions(
     filled = {address_of(fact) for fact in active_facts}
     marked = {entry.episode for entry in own if is_mark(entry)}
     drafts: list[Draft] = []
-    for entry in found:
+    for entry in entries:
         if entry.id in cited:
             continue
         replaces = clip_spans(entry.replaces, fork)

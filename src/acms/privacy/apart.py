@@ -8,7 +8,7 @@ from binascii import a2b_base64
 from collections.abc import Iterator
 from functools import cache
 
-from acms.privacy.found import Found, Work
+from acms.privacy.detector_types import Detection, Work
 from acms.privacy.looks import (
     DIGIT,
     EXPRESSION,
@@ -38,13 +38,13 @@ def _is_pair(value: str) -> bool:
         return False
 
 
-def find_header_credential(text: str, end: int, kind: str, word: str) -> Found | None:
+def find_header_credential(text: str, end: int, kind: str, word: str) -> Detection | None:
     """Return the credential of a header whose name ends here."""
     if kind == "cookie":
         cookie = _COOKIE.match(text, end)
         if not cookie or is_placeholder_value(cookie[1]):
             return None
-        return Found(cookie.start(1), cookie.end(1), "token")
+        return Detection(cookie.start(1), cookie.end(1), "token")
     match = _AUTH.match(text, end)
     if not match or text[match.start("value") - 1] not in " \t:=\"'`,0+":
         return None
@@ -58,19 +58,19 @@ def find_header_credential(text: str, end: int, kind: str, word: str) -> Found |
         return None
     stop = rest_of(text, start + len(value))
     if scheme == "basic" and _is_pair(value):
-        return Found(start, stop, "password")
+        return Detection(start, stop, "password")
     least = 12 if scheme else 16
     if len(value) < least or not DIGIT.search(value) or not LETTER.search(value):
         return None
     if value.isupper() and "-" in value:
         return None
-    return Found(start, stop, "password" if scheme == "basic" else "bearer_token")
+    return Detection(start, stop, "password" if scheme == "basic" else "bearer_token")
 
 
 _WORDS = load_pattern("words")
 
 
-def find_mnemonic(text: str, end: int) -> Found | None:
+def find_mnemonic(text: str, end: int) -> Detection | None:
     """Return a BIP 39 mnemonic of twelve words or more."""
     match = _WORDS.match(text, end)
     if not match:
@@ -78,7 +78,7 @@ def find_mnemonic(text: str, end: int) -> Found | None:
     function_words = get_word_set("function")
     if sum(word in function_words for word in match[1].lower().split()) > 2:
         return None
-    return Found(match.start(1), match.end(1), "secret")
+    return Detection(match.start(1), match.end(1), "secret")
 
 
 # ── blocks ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -112,7 +112,7 @@ _ROW_LENGTH = 1200
 """Characters of a row."""
 
 
-def find_column_values(text: str, start: int, end: int, kind: str, work: Work) -> list[Found]:
+def find_column_values(text: str, start: int, end: int, kind: str, work: Work) -> list[Detection]:
     """Return the values below a name that is a column header, in CSV or in a Markdown table."""
     begin = text.rfind("\n", max(0, start - _HEAD_REACH), start) + 1
     stop = text.find("\n", end, end + _HEAD_REACH)
@@ -129,7 +129,7 @@ def find_column_values(text: str, start: int, end: int, kind: str, work: Work) -
         return []
     column, columns = before.count(separator), header.count(separator) + 1
     title = text[start:end].lower()
-    found: list[Found] = []
+    found: list[Detection] = []
     for _ in range(200):  # rows: a text may have thousands of headers
         work.spend(300)
         begin = stop + 1
@@ -146,7 +146,7 @@ def find_column_values(text: str, start: int, end: int, kind: str, work: Work) -
             break  # another table
         if _is_column_secret(value, kind):
             at = begin + sum(map(len, cells[:column])) + column + cell.find(value)
-            found.append(Found(at, at + len(value), kind))
+            found.append(Detection(at, at + len(value), kind))
     return found
 
 
@@ -171,7 +171,7 @@ def _index_commands() -> list[tuple[re.Pattern[str], list[tuple[str, int]]]]:
     return [(compile_pattern(sign), literals) for sign, literals in found.items()]
 
 
-def find_command_secrets(text: str, low: str, work: Work) -> Iterator[Found]:
+def find_command_secrets(text: str, low: str, work: Work) -> Iterator[Detection]:
     """Find the passwords and keys that commands, calls and addresses contain, by rows of data."""
     rows = load_table_rows("commands")
     for sign, literals in _index_commands():
@@ -186,7 +186,7 @@ def find_command_secrets(text: str, low: str, work: Work) -> Iterator[Found]:
                 value = match[1].rstrip(".,;?)")
                 before = low[max(0, match.start() - 100) : match.start()]
                 if required.search(before) and _LOOKS[row["look"]](value):
-                    yield Found(match.start(1), match.start(1) + len(value), kind)
+                    yield Detection(match.start(1), match.start(1) + len(value), kind)
 
 
 def _is_actual_value(value: str) -> bool:

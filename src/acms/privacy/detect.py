@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from acms.model import Privacy
 from acms.privacy import apart, identity, personal, tokens
-from acms.privacy.found import Exhausted, Found, Work
+from acms.privacy.detector_types import Detection, Exhausted, Work
 from acms.privacy.named import find_named_secrets, lower_keeping_offsets
 
 RULES = "2026-11-29"
@@ -143,7 +143,7 @@ def safe_key(key: str) -> bool:
     return not find_sensitive_spans(key)
 
 
-def _run_detectors(text: str, mode: Privacy, work: Work) -> list[Found]:
+def _run_detectors(text: str, mode: Privacy, work: Work) -> list[Detection]:
     low = lower_keeping_offsets(text)
     found = [*tokens.find_tokens(text, work), *find_named_secrets(text, low, work)]
     found += apart.find_command_secrets(text, low, work)
@@ -165,9 +165,9 @@ def _run_detectors(text: str, mode: Privacy, work: Work) -> list[Found]:
     return found
 
 
-def _find_personal_data(text: str, has_digits: bool, work: Work) -> list[Found]:
+def _find_personal_data(text: str, has_digits: bool, work: Work) -> list[Detection]:
     """Find the kinds that are removed only under `redact`."""
-    found: list[Found] = []
+    found: list[Detection] = []
     if "@" in text or "at" in text:
         found += personal.find_emails(text, work)
     if has_digits:
@@ -175,11 +175,11 @@ def _find_personal_data(text: str, has_digits: bool, work: Work) -> list[Found]:
     return found
 
 
-def _merge_overlaps(found: Sequence[Found], offset: int) -> list[Sensitive]:
+def _merge_overlaps(detections: Sequence[Detection], offset: int) -> list[Sensitive]:
     """Return spans in order, with overlapping ones merged into one of their most specific kind."""
     merged: list[Sensitive] = []
-    for one in sorted(found):
-        start, end, kind = one.start + offset, one.end + offset, one.kind
+    for detection in sorted(detections):
+        start, end, kind = detection.start + offset, detection.end + offset, detection.kind
         if end <= start:
             continue
         if merged and start < merged[-1].end:

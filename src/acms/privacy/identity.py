@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from acms.privacy.found import Found, Work
+from acms.privacy.detector_types import Detection, Work
 from acms.privacy.rules import compile_pattern, get_word_set, load_table_rows, one_of
 
 
@@ -47,8 +47,8 @@ _ODD = dict(zip("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ", _LETTERS[:10] + _LETTERS
 
 
 def _check_codice_fiscale(code: str) -> bool:
-    even = sum(int(one) if one.isdigit() else ord(one) - 65 for one in code[1:15:2])
-    return (sum(_ODD[one] for one in code[:15:2]) + even) % 26 == ord(code[15]) - 65
+    even = sum(int(char) if char.isdigit() else ord(char) - 65 for char in code[1:15:2])
+    return (sum(_ODD[char] for char in code[:15:2]) + even) % 26 == ord(code[15]) - 65
 
 
 def _check_dni(code: str) -> bool:
@@ -89,10 +89,10 @@ _WEIGHTS = (7, 9, 10, 5, 8, 4, 2, 1, 6, 3)
 _CHECKS: dict[str, Callable[[str], bool]] = {
     "any": bool, "ssn": _check_ssn, "nir": _check_nir, "dni": _check_dni, "fiscale": _check_codice_fiscale,
     "cpf": _check_cpf, "steuer": _check_iso_11_10, "rijk": _check_rijksregister, "luhn": check_luhn,
-    "verhoeff": _check_verhoeff, "personnummer": lambda one: check_luhn(one[-10:]),
-    "bsn": lambda one: not _weighted_sum(one, (9, 8, 7, 6, 5, 4, 3, 2, -1)) % 11,
-    "pesel": lambda one: not _weighted_sum(one, (1, 3, 7, 9, 1, 3, 7, 9, 1, 3, 1)) % 10,
-    "resident": lambda one: "10X98765432"[_weighted_sum(one, _WEIGHTS + _WEIGHTS[:7]) % 11] == one[-1],
+    "verhoeff": _check_verhoeff, "personnummer": lambda digits: check_luhn(digits[-10:]),
+    "bsn": lambda digits: not _weighted_sum(digits, (9, 8, 7, 6, 5, 4, 3, 2, -1)) % 11,
+    "pesel": lambda digits: not _weighted_sum(digits, (1, 3, 7, 9, 1, 3, 7, 9, 1, 3, 1)) % 10,
+    "resident": lambda digits: "10X98765432"[_weighted_sum(digits, _WEIGHTS + _WEIGHTS[:7]) % 11] == digits[-1],
 }  # fmt: skip
 _AFTER = re.compile(r"[\w/]|[.-]\w")
 _NOT_ONE = re.compile(
@@ -101,7 +101,7 @@ _NOT_ONE = re.compile(
 _APART = re.compile(r"[ .+-]")
 
 
-def find_national_ids(text: str, low: str, work: Work) -> Iterator[Found]:
+def find_national_ids(text: str, low: str, work: Work) -> Iterator[Detection]:
     """Find national identity numbers."""
     for row in load_table_rows("numbers"):
         names = row["names"]
@@ -118,7 +118,7 @@ def find_national_ids(text: str, low: str, work: Work) -> Iterator[Found]:
             if _AFTER.match(text, match.end()) or _NOT_ONE.search(before):
                 continue
             if _CHECKS[row["check"]](_APART.sub("", match[0])):
-                yield Found(start, match.end(), "national_id")
+                yield Detection(start, match.end(), "national_id")
 
 
 _PASSPORT = re.compile(one_of(list(get_word_set("passport"))))
@@ -128,7 +128,7 @@ _VALUE = re.compile(
 )
 
 
-def find_passports(text: str, low: str, work: Work) -> Iterator[Found]:
+def find_passports(text: str, low: str, work: Work) -> Iterator[Detection]:
     """Find passport numbers by their shape, at most 40 characters after the word on the same line."""
     for name in _PASSPORT.finditer(low):
         work.spend(100)
@@ -136,4 +136,4 @@ def find_passports(text: str, low: str, work: Work) -> Iterator[Found]:
         line = low.find("\n", name.end(), stop)
         value = _VALUE.search(text, name.end(), line if line >= 0 else stop)
         if value and not _NOT_ONE.search(low, max(0, value.start() - 24), value.start()):
-            yield Found(value.start(), value.end(), "passport")
+            yield Detection(value.start(), value.end(), "passport")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from acms.privacy import apart, prose
-from acms.privacy.found import Found, Name, Work
+from acms.privacy.detector_types import Detection, Name, Work
 from acms.privacy.looks import (  # fmt: skip
     COUNTED,
     COUNTER,
@@ -243,9 +243,9 @@ _SET = load_pattern("set before")
 _LOGIN = load_pattern("login before")
 
 
-def find_named_secrets(text: str, low: str, work: Work) -> list[Found]:
+def find_named_secrets(text: str, low: str, work: Work) -> list[Detection]:
     """Find passwords, keys, tokens and secrets that are named in prose, code, configuration, headers and commands."""
-    found: list[Found] = []
+    found: list[Detection] = []
     searched = 0
     for name in find_secret_names(text, low, work):
         if name.start < searched:
@@ -260,7 +260,7 @@ def find_named_secrets(text: str, low: str, work: Work) -> list[Found]:
     return found
 
 
-def _find_secret(text: str, low: str, name: Name, work: Work) -> Found | None:
+def _find_secret(text: str, low: str, name: Name, work: Work) -> Detection | None:
     """Return the value of a name: assigned by a sign, in a sentence after or before it, or in an answer."""
     if name.kind in ("header", "cookie"):
         return apart.find_header_credential(text, name.end, name.kind, name.word)
@@ -278,7 +278,7 @@ def _find_secret(text: str, low: str, name: Name, work: Work) -> Found | None:
     return prose.find_phrased_secret(text, low, name, work)
 
 
-def _phrase_or_code(text: str, name: Name, at: int) -> Found | None:
+def _phrase_or_code(text: str, name: Name, at: int) -> Detection | None:
     """Return the passphrase or the code that a sign assigns to a name."""
     if name.kind != "password":
         return None
@@ -288,7 +288,7 @@ def _phrase_or_code(text: str, name: Name, at: int) -> Found | None:
         end = 0
     if "code" in name.form:
         end = end or prose.find_code(text, start, name)
-    return Found(start, end, "password") if end else None
+    return Detection(start, end, "password") if end else None
 
 
 def _find_assignment(text: str, low: str, name: Name) -> _Assignment | None:
@@ -327,7 +327,7 @@ def _check_sign(text: str, sign: re.Match[str], former: str) -> _Assignment | No
     return _NO_ASSIGNMENT if is_comparison else _Assignment(end, op)
 
 
-def _match_value(text: str, name: Name, assignment: _Assignment) -> Found | None:
+def _match_value(text: str, name: Name, assignment: _Assignment) -> Detection | None:
     match = _VALUE.match(text, assignment.at)
     if not match:
         return None
@@ -349,7 +349,7 @@ def _match_value(text: str, name: Name, assignment: _Assignment) -> Found | None
     if not _is_plausible_value(_Value(text, start, name, sign, quoted, stated, value)):
         return None
     kind = "bearer_token" if match["scheme"] else name.kind
-    return Found(start, rest_of(text, end) if goes_on else end, kind)
+    return Detection(start, rest_of(text, end) if goes_on else end, kind)
 
 
 _NAMES = re.compile(r"(?:[A-Z]?[a-z]{3,}+[._-]?)++")

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from itertools import chain
 
-from acms.privacy.found import Found, Work
+from acms.privacy.detector_types import Detection, Work
 from acms.privacy.identity import check_luhn
 from acms.privacy.looks import names_itself
 from acms.privacy.rules import get_word_set, load_pattern, load_word_lists
@@ -62,7 +62,7 @@ def _is_dummy_email(name: str, domain: str) -> bool:
     return _BOX.fullmatch(name) is not None or (name.lower() == "user" and "exam" not in site["site"].lower())
 
 
-def find_emails(text: str, work: Work) -> Iterator[Found]:
+def find_emails(text: str, work: Work) -> Iterator[Detection]:
     """Find email addresses."""
     previous = 0
     for domain in _DOMAIN.finditer(text):
@@ -76,11 +76,11 @@ def find_emails(text: str, work: Work) -> Iterator[Found]:
             continue
         start = at - len(name)
         if not _is_machine_address(text, start, name, domain):
-            yield Found(start, previous, "email")
+            yield Detection(start, previous, "email")
     if "dot" in text:
         for match in _SPELT.finditer(text):
             if "dot" in match[0]:
-                yield Found(match.start(), match.end(), "email")
+                yield Detection(match.start(), match.end(), "email")
 
 
 def _read_local_part(before: str) -> str:
@@ -100,7 +100,7 @@ _USER = load_pattern("user")
 _HOST = re.compile(r"@[A-Za-z0-9][\w.-]{0,120}+(?::\d{2,5}|/)|@(?:tcp|udp|unix)\(")
 
 
-def find_host_logins(text: str, work: Work) -> Iterator[Found]:
+def find_host_logins(text: str, work: Work) -> Iterator[Detection]:
     """Find `user:password@host:port` without a scheme."""
     after = 0
     for host in _HOST.finditer(text):
@@ -108,7 +108,7 @@ def find_host_logins(text: str, work: Work) -> Iterator[Found]:
         user = _USER.search(text, max(after, host.start() - 98), host.start())
         if user and user[1].lower() not in get_word_set("mail headers") and not names_itself(user[2]):
             after = host.end()
-            yield Found(user.start(), after, "connection_string")
+            yield Detection(user.start(), after, "connection_string")
 
 
 # ── telephone numbers ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -134,7 +134,7 @@ _COUNTED = re.compile(r"00\d{0,3}[ .\-/]+0")
 _CODES = load_pattern("phone codes")
 
 
-def find_phone_numbers(text: str, work: Work) -> Iterator[Found]:
+def find_phone_numbers(text: str, work: Work) -> Iterator[Detection]:
     """Find telephone numbers: international ones, national ones in groups, and any that the text calls one."""
     for match in _DIGITS.finditer(text):
         work.spend(100)
@@ -149,7 +149,7 @@ def find_phone_numbers(text: str, work: Work) -> Iterator[Found]:
         if number[:2] in ("+ ", "+.") or _is_part_of_word(text, start, stop):
             continue
         if _is_phone(text, start, stop, number):
-            yield Found(start, start + len(number), "phone")
+            yield Detection(start, start + len(number), "phone")
 
 
 def _is_part_of_word(text: str, start: int, stop: int) -> bool:
@@ -216,7 +216,7 @@ _IBAN = re.compile(r"[A-Z]{2}[0-9]{2}(?:[ \u00a0-]?[A-Z0-9]){11,30}+")
 _SMALL = re.compile(r"[a-z]{2}[0-9]{2}(?:[ \u00a0-]?[a-z0-9]){11,30}+")
 
 
-def find_ibans(text: str, work: Work) -> Iterator[Found]:
+def find_ibans(text: str, work: Work) -> Iterator[Detection]:
     """Find international bank account numbers with valid length and checksum."""
     for match in chain(_IBAN.finditer(text), _SMALL.finditer(text) if "iban" in text.lower() else ()):
         work.spend(50)
@@ -233,7 +233,7 @@ def find_ibans(text: str, work: Work) -> Iterator[Found]:
         account = "".join(raw[offset] for offset in offsets)
         number = "".join(str(int(char, 36)) for char in account[4:] + account[:4])
         if int(number) % 97 == 1:
-            yield Found(start, end, "iban")
+            yield Detection(start, end, "iban")
 
 
 # ── payment cards ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -247,7 +247,7 @@ _PAID = load_pattern("card paid")
 _ISSUERS = load_pattern("card issuers")
 
 
-def find_card_numbers(text: str, work: Work) -> Iterator[Found]:
+def find_card_numbers(text: str, work: Work) -> Iterator[Detection]:
     """Find numbers of payment cards: a known issuer, the usual grouping, a valid Luhn checksum."""
     for match in _CARD.finditer(text):
         work.spend(50)
@@ -261,7 +261,7 @@ def find_card_numbers(text: str, work: Work) -> Iterator[Found]:
         if not check_luhn(digits) or not _ISSUERS.fullmatch(digits) or len(set(digits)) < 2:
             continue
         if gap is not None or _is_payment_number(text, start, digits):
-            yield Found(start, match.end(), "credit_card")
+            yield Detection(start, match.end(), "credit_card")
 
 
 def _is_payment_number(text: str, start: int, digits: str) -> bool:

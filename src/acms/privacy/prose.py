@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from acms.privacy.found import Found, Name, Work
+from acms.privacy.detector_types import Detection, Name, Work
 from acms.privacy.looks import (
     COUNTED,
     COUNTER,
@@ -41,7 +41,7 @@ _STOPS = (".", "?", "!", ";")
 _POSTPOSED = re.compile(r"""["'”」』]?(?:(?P<enter>[とを]入力|と打)|[にへ])""")
 
 
-def find_phrased_secret(text: str, low: str, name: Name, work: Work) -> Found | None:
+def find_phrased_secret(text: str, low: str, name: Name, work: Work) -> Detection | None:
     """Return the value that a sentence gives for a name."""
     work.spend(300)
     return _find_after(text, low, name) or _find_before(text, low, name) or _find_answer(text, low, name)
@@ -59,7 +59,7 @@ _TIED = ("stated", "named", "changed")
 _INTRODUCING = (*_TIED, "enter")
 
 
-def _find_after(text: str, low: str, name: Name) -> Found | None:
+def _find_after(text: str, low: str, name: Name) -> Detection | None:
     """Return the value that a sentence gives after a name: the more random it looks, the further away it may be."""
     line = low.find("\n", name.end, name.end + _REACH)
     stop = line if line >= 0 else name.end + _REACH
@@ -86,7 +86,7 @@ class _Scan:
         #: The kind of tie between the name and the value, or "". A name may end with a tie.
         self.tie = "stated" if name.word.rpartition(" ")[2] in get_word_set("links") else ""
 
-    def find_value(self, begin: int) -> Found | None:
+    def find_value(self, begin: int) -> Detection | None:
         """Return the first value tied closely enough for its looks; `begin` is the end of quotes around the name."""
         for position, piece in enumerate(_WORD.finditer(self.text, self.name.end, self.stop)):
             if position > (9 if self.tie else 7):  # words between the name and the value
@@ -107,7 +107,7 @@ class _Scan:
                 return None
             end = self._find_end()
             if end:
-                return Found(self.start, end, self.name.kind)
+                return Detection(self.start, end, self.name.kind)
             if self._ends_sentence():
                 return None
             self._pass_word()
@@ -355,7 +355,7 @@ _ENTERED = re.compile(
 )
 
 
-def _find_before(text: str, low: str, name: Name) -> Found | None:
+def _find_before(text: str, low: str, name: Name) -> Detection | None:
     """Return a value that precedes its name: "use … as the password"."""
     if name.kind != "password":
         return None
@@ -364,7 +364,7 @@ def _find_before(text: str, low: str, name: Name) -> Found | None:
     if not match:
         return None
     value, at = match["value"].rstrip(","), start + match.start("value")
-    found = Found(at, at + len(value), "password")
+    found = Detection(at, at + len(value), "password")
     is_digits = len(value) > 3 and _CODE.fullmatch(value) and not _YEAR.fullmatch(value)
     if "code" in name.form and is_digits:
         return found
@@ -398,7 +398,7 @@ _ANSWER = load_pattern("answer")
 _ASKED = load_pattern("asked")
 
 
-def _find_answer(text: str, low: str, name: Name) -> Found | None:
+def _find_answer(text: str, low: str, name: Name) -> Detection | None:
     """Return the value in the answer to a question for a secret: "the password?", and the value on the next line."""
     before = low[max(0, name.start - 60) : name.start].rpartition("\n")[2]
     match = _ANSWER.match(text, name.end, name.end + 300)
@@ -414,7 +414,7 @@ def _find_answer(text: str, low: str, name: Name) -> Found | None:
         return None
     if not _is_stated_value(text, value, start, name, "loose"):
         return None
-    return Found(start, start + len(value), name.kind)
+    return Detection(start, start + len(value), name.kind)
 
 
 # ── in a request to sign in ─────────────────────────────────────────────────────────────────────────────────────────
@@ -424,7 +424,7 @@ _WITH = load_pattern("sign in with")
 _WITHIN_SCRIPT = re.compile(r"(?<![!-~])[!-~]{6,64}+")
 
 
-def find_sign_in(text: str, verb: Name) -> Found | None:
+def find_sign_in(text: str, verb: Name) -> Detection | None:
     """Return the password in a request to sign in that does not call it one: "log in as admin with …"."""
     for start, written, is_pair in _list_sign_in_values(text, verb):
         value = trim_bare_value(written).rstrip(_SHUT)
@@ -433,7 +433,7 @@ def find_sign_in(text: str, verb: Name) -> Found | None:
         digits = sum(map(str.isdigit, value))
         is_varied = value[:1].islower() and (is_pair or digits > 3)
         if is_varied or rate_randomness(value) == 3:
-            return Found(start, start + len(value), "password")
+            return Detection(start, start + len(value), "password")
     return None
 
 

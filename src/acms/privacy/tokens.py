@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
-from acms.privacy.found import Found, Work
+from acms.privacy.detector_types import Detection, Work
 from acms.privacy.looks import looks_random, names_itself, shannon_entropy, skip_match
 from acms.privacy.rules import compile_pattern, load_pattern, load_table_rows, one_of
 
@@ -29,7 +29,7 @@ _KEY_LENGTH = 20_000
 """Characters of a key: RSA keys of 16,384 bits have 13,000."""
 
 
-def private_keys(text: str, work: Work) -> Iterator[Found]:
+def private_keys(text: str, work: Work) -> Iterator[Detection]:
     """Find keys in PEM, PGP and PuTTY form; a truncated key extends as far as its lines look like a key."""
     begins = [(match.start(), match.end(), False) for match in _BEGIN.finditer(text)]
     ends = [(match.start(), match.end(), True) for match in _END.finditer(text)]
@@ -50,7 +50,7 @@ def private_keys(text: str, work: Work) -> Iterator[Found]:
             cut = _CUT.match(text, material_end)
             searched = cut.end(1) if cut else material_end
         if _has_key_material(text, material, material_end):  # else only spoken of
-            yield Found(start, searched, "private_key")
+            yield Detection(start, searched, "private_key")
 
 
 def _find_key_start(text: str, earliest: int, end: int) -> int:
@@ -83,7 +83,7 @@ _CREDENTIALS = re.compile(r"""://([^\s/?#:@"'`<>]{0,128}+):([^\s/"'`<>]{1,256})@
 VARIABLE = load_pattern("variable")
 
 
-def find_credential_urls(text: str, work: Work) -> Iterator[Found]:
+def find_credential_urls(text: str, work: Work) -> Iterator[Detection]:
     """Find `scheme://user:password@host…`, whole."""
     at = text.find("://")
     while at >= 0:
@@ -93,7 +93,7 @@ def find_credential_urls(text: str, work: Work) -> Iterator[Found]:
         scheme = _SCHEME.search(text, max(0, at - 32), at) if match else None
         if match and scheme and not VARIABLE.fullmatch(match[2]) and not names_itself(match[2]):
             end = match.start() + len(match[0].rstrip(".:!?"))
-            yield Found(scheme.start(), end, "connection_string")
+            yield Detection(scheme.start(), end, "connection_string")
             after = match.end()
         at = text.find("://", after)
 
@@ -155,7 +155,7 @@ def _load_formats() -> _Formats:
     return _Formats(heads, shapes, inside)
 
 
-def find_tokens(text: str, work: Work) -> Iterator[Found]:
+def find_tokens(text: str, work: Work) -> Iterator[Detection]:
     """Find tokens that are identified by their prefix or by a literal inside them."""
     for run in _RUN.finditer(text):
         work.spend(run.end() - run.start())
@@ -163,10 +163,10 @@ def find_tokens(text: str, work: Work) -> Iterator[Found]:
     for sign, inside, kind in _load_formats().inside:
         if sign in text:
             for match in inside.finditer(text):
-                yield Found(match.start(match.lastindex or 0), match.end(), kind)
+                yield Detection(match.start(match.lastindex or 0), match.end(), kind)
 
 
-def _find_tokens_in_run(text: str, start: int, stop: int) -> Iterator[Found]:
+def _find_tokens_in_run(text: str, start: int, stop: int) -> Iterator[Detection]:
     formats = _load_formats()
     at = start
     while head := formats.heads.search(text, at, stop):
@@ -178,12 +178,12 @@ def _find_tokens_in_run(text: str, start: int, stop: int) -> Iterator[Found]:
         token_start = match.start()
         if "." in head[0] and text.endswith("https://", start, token_start):
             token_start -= len("https://")
-        yield Found(token_start, at, "api_key")
+        yield Detection(token_start, at, "api_key")
     if text.find("_", start, stop) >= 0:
         for match in _PREFIXED.finditer(text, start, stop):
             is_mixed = not match[2].islower() and not match[2].isupper()
             if is_mixed and looks_random(match[2]) and not _PUBLIC.match(match[1]):
-                yield Found(match.start(), match.end(), "api_key")
+                yield Detection(match.start(), match.end(), "api_key")
 
 
 def _match_token(text: str, head: re.Match[str], shapes: list[tuple[str, float]]) -> re.Match[str] | None:
