@@ -41,7 +41,7 @@ PAST = 64
 """Newest episodes whose summaries are considered."""
 
 
-class Found(NamedTuple):
+class Collected(NamedTuple):
     """The candidates of a session."""
 
     candidates: tuple[Candidate, ...]
@@ -105,7 +105,7 @@ class Memory:
         self._recalling = asyncio.Lock()
         self._recalled: Recalled | None = None
 
-    async def project(self) -> Found:
+    async def project(self) -> Collected:
         """Return the candidates of this log and its profile for the query."""
         recalled = await self._recall()
         storage = self._session.storage
@@ -131,7 +131,7 @@ class Memory:
         size = _estimate_characters(whole) + _estimate_characters(further.values())
         return await off_loop(lambda: _collect_candidates(build()), size)
 
-    async def experience(self) -> Found:
+    async def experience(self) -> Collected:
         """Return the summaries of past episodes, and the candidates of other sessions of the namespace."""
         own = await self._recall()
         marks: list[Entry] = []
@@ -341,13 +341,13 @@ def _estimate_characters(rows: Iterable[Entry]) -> int:
     return sum(2 * len(row.content) for row in rows)
 
 
-def _collect_candidates(candidates: Iterable[Candidate]) -> Found:
+def _collect_candidates(candidates: Iterable[Candidate]) -> Collected:
     """Collect candidates as they are built, leaving the interpreter to others in between."""
     collected: list[Candidate] = []
     for candidate in candidates:
         collected.append(candidate)
         pause_if_busy()
-    return Found(tuple(collected), sum(map(size, collected)))
+    return Collected(tuple(collected), sum(map(size, collected)))
 
 
 def _label_in(content: str, row: Entry) -> str:
