@@ -146,23 +146,20 @@ def draft_adoptions(
     """
     cited = {id for entry in own for id in entry.sources}
     active_facts = [entry for entry in own if entry.kind is Kind.FACT and cover.by(entry.version) is None]
-    filled = {address_of(fact) for fact in active_facts}
+    filled = set(filter(has_address, map(address_of, active_facts)))
     marked = {entry.episode for entry in own if is_mark(entry)}
     drafts: list[Draft] = []
     for entry in entries:
-        if entry.id in cited:
-            continue
         replaces = clip_spans(entry.replaces, fork)
         if entry.kind is Kind.SUMMARY:
-            decided = entry.episode in marked or entry.episode >= open_
+            is_decided = entry.episode in marked or entry.episode >= open_
+        elif entry.kind is Kind.RETRACTION:
+            is_decided = not replaces or _is_replaced_after(replaces, cover, fork)
         else:
-            decided = _is_replaced_after(replaces, cover, fork)
-        if entry.kind is Kind.RETRACTION and not replaces:
-            decided = True
-        if entry.kind is Kind.FACT and entry.data.get("cardinality") == "one":
-            address = address_of(entry)
-            decided = decided or (has_address(address) and address in filled)
-        if decided:
+            is_exclusive = entry.data.get("cardinality") == "one"
+            is_filled = is_exclusive and address_of(entry) in filled
+            is_decided = is_filled or _is_replaced_after(replaces, cover, fork)
+        if entry.id in cited or is_decided:
             continue
         draft = Draft(**{name: getattr(entry, name) for name in _FIELDS})
         sources = (*entry.sources, entry.id)

@@ -273,7 +273,7 @@ def _is_function_word(word: str) -> bool:
 _PLAIN_WORD = re.compile(r"[a-zß-öø-ÿœ]{2,14}+(?![A-Z0-9_'’-])")
 _NUMBER = re.compile(r" \d{1,6}(?!\w)")
 #: Participles and adverbs: they describe a passphrase and are seldom part of one.
-_SAID_OF = re.compile(r".*(?:ed|ing|ly|ad[ao]s?|id[ao]s?|mente|ée?s?|iert|ment)")
+_DESCRIPTIVE = re.compile(r".*(?:ed|ing|ly|ad[ao]s?|id[ao]s?|mente|ée?s?|iert|ment)")
 
 
 def find_phrase(text: str, start: int) -> int:
@@ -296,7 +296,7 @@ def find_phrase(text: str, start: int) -> int:
         return 0
     number = _NUMBER.match(text, end)
     least = 3 if number else 4
-    doubtful = [word for word in words if is_stop_word(word) or _SAID_OF.fullmatch(word)]
+    doubtful = [word for word in words if is_stop_word(word) or _DESCRIPTIVE.fullmatch(word)]
     if len(words) < least or len(doubtful) > 1:
         return 0
     return number.end() if number else end
