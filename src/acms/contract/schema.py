@@ -508,11 +508,11 @@ OBJECT = 200
 """Characters added to the size of each candidate for everything except its texts."""
 
 
-def size(candidate: Candidate) -> int:
+def size(one: Candidate) -> int:
     """Return the approximate size of a candidate, in characters."""
-    return OBJECT + letters(candidate)
+    return OBJECT + letters(one)
 
 
-def letters(candidate: Candidate) -> int:
+def letters(one: Candidate) -> int:
     """Return the number of characters in all renditions of a candidate."""
-    return len(candidate.text or "") + sum(len(variant.text) for variant in candidate.variants)
+    return len(one.text or "") + sum(len(variant.text) for variant in one.variants)

@@ -72,11 +72,10 @@ class Fields:
 
     def value(self, name: str, default: object = ...) -> object:
         """Return a field as it is, or the default; without a default the field is required."""
-        if name in self._body:
-            return self._body[name]
-        if default is ...:
+        value = self._body.get(name, default)
+        if value is ...:
             raise ValidationError("is required", field=self._path + name)
-        return default
+        return value
 
     def text(self, name: str, default: object = ..., *, least: int = 0, most: int = CHARS) -> str:
         """Return a string field."""
