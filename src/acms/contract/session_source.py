@@ -171,13 +171,7 @@ class Memory:
         )
         search = Search(namespace=session.namespace, terms=tuple(self._query.split()), limit=PAST)
         scores = {hit.id: hit.score for hit in await session.storage.search(search)}
-        rows = await self._read_entries([*(item.id for item in recalled), *scores])
-        excluded = await self._excluded_versions(own, {row.context for row in rows.values()})
-        known = {item.id for item in (*own.answers, *own.rest)}
-        foreign: dict[str, Entry] = {}
-        for id, row in rows.items():
-            if id not in known and row.version > excluded.get(row.context, 0):
-                foreign[id] = row
+        foreign = await self._read_foreign_entries([*(item.id for item in recalled), *scores], own)
         items: list[tuple[ContextItem, Entry]] = []
         for item in recalled:
             row = foreign.get(item.id)
@@ -187,6 +181,17 @@ class Memory:
         contexts = {row.context for row, _ in marks}
         labels = await asyncio.gather(*map(self._labels_of, contexts))
         return _Elsewhere(items, marks, dict(zip(contexts, labels, strict=True)))
+
+    async def _read_foreign_entries(self, ids: Sequence[str], own: Recalled) -> dict[str, Entry]:
+        """Return the entries by id that are experience: of other sessions, and not recalled from this one."""
+        rows = await self._read_entries(ids)
+        excluded = await self._excluded_versions(own, {row.context for row in rows.values()})
+        known = {item.id for item in (*own.answers, *own.rest)}
+        foreign: dict[str, Entry] = {}
+        for id, row in rows.items():
+            if id not in known and row.version > excluded.get(row.context, 0):
+                foreign[id] = row
+        return foreign
 
     async def _excluded_versions(self, own: Recalled, contexts: Collection[str]) -> dict[str, float]:
         """Return up to which version each log is no experience: this one, its ancestors, the profile, private ones."""

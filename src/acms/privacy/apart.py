@@ -38,13 +38,16 @@ def _is_pair(value: str) -> bool:
         return False
 
 
-def find_header_credential(text: str, end: int, kind: str, word: str) -> Detection | None:
+def find_cookie(text: str, end: int) -> Detection | None:
+    """Return the value of a cookie whose header ends here."""
+    match = _COOKIE.match(text, end)
+    if not match or is_placeholder_value(match[1]):
+        return None
+    return Detection(match.start(1), match.end(1), "token")
+
+
+def find_header_credential(text: str, end: int, word: str) -> Detection | None:
     """Return the credential of a header whose name ends here."""
-    if kind == "cookie":
-        cookie = _COOKIE.match(text, end)
-        if not cookie or is_placeholder_value(cookie[1]):
-            return None
-        return Detection(cookie.start(1), cookie.end(1), "token")
     match = _AUTH.match(text, end)
     if not match or text[match.start("value") - 1] not in " \t:=\"'`,0+":
         return None
@@ -59,12 +62,15 @@ def find_header_credential(text: str, end: int, kind: str, word: str) -> Detecti
     stop = rest_of(text, start + len(value))
     if scheme == "basic" and _is_pair(value):
         return Detection(start, stop, "password")
-    least = 12 if scheme else 16
-    if len(value) < least or not DIGIT.search(value) or not LETTER.search(value):
-        return None
-    if value.isupper() and "-" in value:
+    if len(value) < (12 if scheme else 16) or not _is_mixed_credential(value):
         return None
     return Detection(start, stop, "password" if scheme == "basic" else "bearer_token")
+
+
+def _is_mixed_credential(value: str) -> bool:
+    """Return whether a value has letters and digits, and is no constant such as SHA-256."""
+    is_constant = value.isupper() and "-" in value
+    return not is_constant and DIGIT.search(value) is not None and LETTER.search(value) is not None
 
 
 _WORDS = load_pattern("words")

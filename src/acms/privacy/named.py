@@ -262,8 +262,10 @@ def find_named_secrets(text: str, low: str, work: Work) -> list[Detection]:
 
 def _find_secret(text: str, low: str, name: Name, work: Work) -> Detection | None:
     """Return the value of a name: assigned by a sign, in a sentence after or before it, or in an answer."""
-    if name.kind in ("header", "cookie"):
-        return apart.find_header_credential(text, name.end, name.kind, name.word)
+    if name.kind == "header":
+        return apart.find_header_credential(text, name.end, name.word)
+    if name.kind == "cookie":
+        return apart.find_cookie(text, name.end)
     if name.kind == "phrase":
         return apart.find_mnemonic(text, name.end)
     if name.kind == "sign in":

@@ -171,7 +171,7 @@ def _is_phone(text: str, start: int, stop: int, number: str) -> bool:
         return _CODES.match(digits) is not None
     is_plain_start = text[start - 1 : start] not in _BEFORE
     numbered = _SHORT.search(text, max(0, start - 24), start) is not None
-    called = text.endswith("wa.me/", 0, start) or _CALLED.search(text, max(0, start - 36), start) is not None
+    called = _is_called_phone(text, start)
     if _is_international(digits) and not _COUNTED.match(number):
         is_grouped = len(number) > size and "." not in number
         return called or (is_grouped and is_plain_start and not numbered)
@@ -182,6 +182,13 @@ def _is_phone(text: str, start: int, stop: int, number: str) -> bool:
     if 9 <= size <= 12 and is_plain_start and _NATIONAL.fullmatch(number):
         return _is_national_phone(text, start, stop, number)
     return called and size <= 13
+
+
+def _is_called_phone(text: str, start: int) -> bool:
+    """Return whether the text right before digits calls them a telephone number."""
+    if text.endswith("wa.me/", 0, start):
+        return True
+    return _CALLED.search(text, max(0, start - 36), start) is not None
 
 
 def _is_international(digits: str) -> bool:
