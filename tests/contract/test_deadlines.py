@@ -238,7 +238,7 @@ async def test_what_there_was_no_time_to_choose_from_comes_back_with_return_mini
 async def test_what_was_found_outlives_a_choice_that_ends_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
     async def late(work: Callable[[], Any], size: int) -> Any:
         done = work()
-        if "_chosen" in work.__qualname__:
+        if "_choose" in work.__qualname__:
             await asyncio.sleep(60)
         return done
 

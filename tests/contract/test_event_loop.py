@@ -50,7 +50,7 @@ class Read(dict[str, Any]):
     total = 0
 
     def get(self, key: str, default: Any = None) -> Any:
-        if key == "text":
+        if key == "id":
             Read.total += 1
         return super().get(key, default)
 

@@ -1,4 +1,4 @@
-"""Windows: a name gives away a text by twenty characters in a row, wherever they stand."""
+"""Names that quote a text: twenty characters in a row reveal it, wherever they stand."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.contract.admission import WINDOW, Windows
+from acms.contract.kv_policy import WINDOW, find_quoting_keys
 
 TEXT = "The orders are moved by night, and nobody at all is told about it in time."
 
@@ -18,10 +18,10 @@ def slow(texts: list[str], name: str) -> bool:
 
 
 def test_every_stretch_of_a_text_gives_it_away_and_a_shorter_one_does_not() -> None:
-    texts = Windows([TEXT])
     for at in range(len(TEXT) - WINDOW + 1):
-        assert texts.give_away(f"id:{TEXT[at : at + WINDOW]}#1")
-        assert not texts.give_away(f"id:{TEXT[at : at + WINDOW - 1]}~{'#' * WINDOW}")
+        whole = f"id:{TEXT[at : at + WINDOW]}#1"
+        shorter = f"id:{TEXT[at : at + WINDOW - 1]}~{'#' * WINDOW}"
+        assert find_quoting_keys([whole, shorter], [TEXT]) == {whole}
 
 
 @given(st.lists(st.text("ab ", max_size=60), max_size=4), st.text("ab ", max_size=50), st.randoms())
@@ -32,15 +32,16 @@ def test_it_says_what_a_search_for_every_stretch_says(
         text = rng.choice(texts)
         start = rng.randint(0, len(text))
         name = name[:10] + text[start : start + rng.randint(15, 25)] + name[10:]
-    assert Windows(texts).give_away(name) == slow(texts, name)
+    assert bool(find_quoting_keys([name], texts)) == slow(texts, name)
 
 
-def test_a_text_made_to_be_slow_gives_itself_away() -> None:
+def test_a_text_made_to_be_slow_is_searched_like_any_other() -> None:
     rng = random.Random(1)
     text = "".join("a" * 10 + chr(rng.randrange(0x100, 0x2000)) for _ in range(20_000))
-    assert Windows([text]).give_away("a" * 10 + "c" * 10)
+    quoting, other = text[5000:5025], "a" * 10 + "c" * 10
+    assert find_quoting_keys([quoting, other], [text]) == {quoting}
 
 
 def test_without_texts_there_is_nothing_to_give_away() -> None:
-    assert not Windows([])
-    assert not Windows(["", "short"]).give_away(TEXT)
+    assert not find_quoting_keys([TEXT], [])
+    assert not find_quoting_keys([TEXT], ["", "short"])

@@ -92,11 +92,7 @@ def test_check_07_the_golden_rows_come_out(
     entities: str, age: float, cites: int, cost: int, recency: float, benefit: float, score: float
 ) -> None:
     one = offer("x", entities, age, cites, cost)
-    assert one.timestamp is not None
-    fresh = formula.recency_of_timestamp(one.timestamp, NOW)
-    cited = formula.score_citations(one, RiskLevel.MEDIUM)
-    assert fresh == pytest.approx(recency, abs=1e-9)
-    assert formula.compute_benefit(len(entities) / 4, fresh, cited) == pytest.approx(benefit, abs=1e-9)
+    assert formula.recency_of_age(3600 * age) == pytest.approx(recency, abs=1e-9)
     chosen = choose([one], profile="published")
     assert chosen.benefits["x"] == pytest.approx(benefit, abs=1e-9)
     assert chosen.scores["x"] == pytest.approx(score, abs=1.1e-9)
@@ -170,9 +166,7 @@ def random_set(rng: random.Random) -> tuple[list[Candidate], dict[str, object]]:
         "gaze": tuple(rng.sample("abcdefgh", rng.randint(0, 8))),
         "tokens_max": rng.choice((0, 1, rng.randint(0, 8000))),
         "risk": rng.choice(tuple(RiskLevel)),
-        "prefer": rng.choice((None, *Lod)),
         "order": rng.choice(("selection", "lod")),
-        "lod_mix": rng.choice((None, None, {Lod.MACRO: 0.3, Lod.MICRO: 0.5, Lod.ATOMIC: 0.2})),
     }
     return found, asked
 
@@ -273,10 +267,6 @@ def test_check_16_what_does_not_fit_comes_as_its_title(profile: Profile) -> None
     for tokens, lod, used in ((899, Lod.MICRO, 200), (199, Lod.MACRO, 3), (900, Lod.ATOMIC, 900)):
         chosen = choose([one], tokens=tokens, profile=profile)
         assert [(found.lod, found.cost_tokens) for found in chosen.fragments] == [(lod, used)]
-    assert choose([one], tokens=900, prefer=Lod.MICRO, profile=profile).fragments[0].lod is Lod.MICRO
-    assert (
-        choose([offer("x", lod=Lod.ATOMIC)], prefer=Lod.MACRO, profile=profile).fragments[0].lod is Lod.ATOMIC
-    )
 
 
 def test_check_17_ten_thousand_candidates_are_chosen_from() -> None:
@@ -396,10 +386,7 @@ def test_what_only_fills_comes_last_the_newest_first_then_the_best() -> None:
     assert {rejected.rule for rejected in choose(offers, tokens=300).left} == {"budget"}
 
 
-@pytest.mark.parametrize("mix", [None, {Lod.MACRO: 0.5, Lod.ATOMIC: 0.5}], ids=["plain", "mixed"])
-def test_fill_takes_nothing_from_others_and_leaves_no_room_for_what_would_fit(
-    mix: dict[Lod, float] | None,
-) -> None:
+def test_fill_takes_nothing_from_others_and_leaves_no_room_for_what_would_fit() -> None:
     rng = random.Random(7)
     for _ in range(300):
         offers = [
@@ -415,15 +402,15 @@ def test_fill_takes_nothing_from_others_and_leaves_no_room_for_what_would_fit(
             for n in range(rng.randint(0, 20))
         ]
         tokens = rng.randint(0, 5000)
-        chosen = choose(offers, tokens=tokens, lod_mix=mix)
+        chosen = choose(offers, tokens=tokens)
         assert chosen.used_tokens == sum(one.cost_tokens for one in chosen.fragments) <= tokens
         others = [one for one in offers if one.purpose is not Purpose.FILL]
-        alone = choose(others, tokens=tokens, lod_mix=mix).fragments
+        alone = choose(others, tokens=tokens).fragments
         assert chosen.fragments[: len(alone)] == alone
         left = [one for one in chosen.left if one.rule == "budget"]
         assert all(one.cost > tokens - chosen.used_tokens for one in left)
         rng.shuffle(offers)
-        assert wire(choose(offers, tokens=tokens, lod_mix=mix)) == wire(chosen)
+        assert wire(choose(offers, tokens=tokens)) == wire(chosen)
 
 
 def test_one_large_answer_is_kept_against_many_small_ones_that_say_little() -> None:
@@ -481,17 +468,6 @@ def test_a_rendition_that_says_less_than_a_cheaper_one_is_never_taken() -> None:
     assert choose([one], tokens=49).fragments == ()
 
 
-def test_a_mix_of_levels_shifts_equals_only() -> None:
-    offers = [
-        offer(f"{lod.value}{n}", "a", 0, 0, 100, lod=lod) for lod in (Lod.MACRO, Lod.ATOMIC) for n in range(4)
-    ]
-    chosen = choose(offers, gaze="a", tokens=400, lod_mix={Lod.MACRO: 0.5, Lod.ATOMIC: 0.5})
-    assert sorted(one.lod.value for one in chosen.fragments) == ["atomic", "atomic", "macro", "macro"]
-    better = [*offers[:4], *(replace(one, entities=()) for one in offers[4:])]
-    chosen = choose(better, gaze="a", tokens=400, lod_mix={Lod.ATOMIC: 1.0})
-    assert {one.lod for one in chosen.fragments} == {Lod.MACRO}
-
-
 def test_lazy_choice_by_score_is_the_choice_of_a_full_search() -> None:
     """What is taken again and again as the best of a heap is what looking at all of them would take."""
     for seed in range(200):
@@ -507,9 +483,9 @@ def test_lazy_choice_by_score_is_the_choice_of_a_full_search() -> None:
 
             def gain(one: Candidate, covered: set[str] = covered) -> float:
                 asked = set(one.entities)
-                static = 0.3 * formula.recency_of_timestamp(
-                    one.timestamp, NOW
-                ) + 0.1 * formula.score_citations(one, RiskLevel.MEDIUM)
+                assert one.timestamp is not None
+                recency = formula.recency_of_age((NOW - one.timestamp).total_seconds())
+                static = 0.3 * recency + 0.1 * formula.score_citations(one, RiskLevel.MEDIUM)
                 return (0.6 * (len(asked) - len(asked & covered) / 2) + static * len(asked)) / 6 / 1.1
 
             assert gain(rest.pop(fragment.id)) >= max(map(gain, rest.values()), default=0.0) - 2e-9

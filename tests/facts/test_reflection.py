@@ -829,9 +829,9 @@ def test_a_fact_that_cites_no_list_is_no_proposal() -> None:
 
 
 def test_of_an_endless_answer_the_first_proposals_are_read() -> None:
-    answer = Reflection(proposals=(Proposal(content="a"),) * (reflect.MOST + 3), unreadable=7)  # type: ignore[arg-type]
+    answer = Reflection(proposals=(Proposal(content="a"),) * (reflect.MAX_PROPOSALS + 3), unreadable=7)  # type: ignore[arg-type]
     found = reflect.parse_answer(answer, {})
-    assert len(found.proposals) == reflect.MOST
+    assert len(found.proposals) == reflect.MAX_PROPOSALS
     assert found.unreadable == ("3 proposals beyond the first 1000",)
 
 

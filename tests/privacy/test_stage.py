@@ -58,7 +58,7 @@ from acms.model import (
 from acms.observability.tracing import record_content
 from acms.ports import ReflectionRequest, SummaryRequest
 from acms.privacy import redact_entry
-from acms.privacy.stage import Kept
+from acms.privacy.stage import RedactionCache
 from acms.prompt import Prompt
 from acms.prompt.manifest import Manifest
 from acms.prompt.replay import replay
@@ -735,15 +735,15 @@ async def test_what_was_redacted_is_remembered_until_it_is_erased() -> None:
 
 
 def test_what_is_remembered_is_bounded_by_bytes() -> None:
-    kept = Kept(max_bytes=3000)
+    cache = RedactionCache(max_bytes=3000)
     for number in range(20):
-        kept.keep((f"m{number}", Privacy.REDACT, "c"), None)
-        assert kept.bytes <= 3000
-    assert kept.find(("m0", Privacy.REDACT, "c")) is None
-    assert kept.find(("m19", Privacy.REDACT, "c")) == (None,)
-    assert 0 < len(kept) < 20
-    kept.forget(f"m{number}" for number in range(20))
-    assert (len(kept), kept.bytes) == (0, 0)
+        cache.add((f"m{number}", Privacy.REDACT, "c"), None)
+        assert cache.bytes <= 3000
+    assert cache.find(("m0", Privacy.REDACT, "c")) is None
+    assert cache.find(("m19", Privacy.REDACT, "c")) == (None,)
+    assert 0 < len(cache) < 20
+    cache.forget(f"m{number}" for number in range(20))
+    assert (len(cache), cache.bytes) == (0, 0)
 
 
 async def test_a_ledger_says_what_was_taken_out_and_shows_none_of_it() -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from acms.privacy import apart, detect, identity, looks, named, personal, rules, tokens
 from acms.privacy.detect import find_sensitive_spans
-from acms.privacy.found import Exhausted, Work
+from acms.privacy.detector_types import Exhausted, Work
 
 MODULES = (apart, detect, identity, looks, named, personal, tokens)
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from acms.facts import consolidate
-from acms.facts.consolidate import Consolidated, Rules
+from acms.facts.consolidate import Consolidated, Consolidation, Rules
 from acms.knowledge import Fact, Outcome, Proposal
 from acms.log import facts
 from acms.log.in_force import Cover, find_demotions
@@ -37,28 +36,12 @@ def work(
     rules: Rules,
     key: str = "reflect:1",
 ) -> Consolidated:
-    """Consolidate, answering from a log as a runner does."""
-    deciding = consolidate.consolidate_proposals(
+    """Consolidate, with the messages of a log as a runner reads them."""
+    consolidation = Consolidation(
         proposals, known, read, rules, now=NOON, count=lambda text: len(text.split()), key=key
     )
-    answer: dict[str, list[Entry]] | None = None
-    while True:
-        try:
-            asked = deciding.send(answer) if answer is not None else next(deciding)  # type: ignore[arg-type]
-        except StopIteration as ended:
-            found: Consolidated = ended.value
-            return found
-        answer = {id: around(log, id) for id in asked.ids}
-
-
-def around(log: Sequence[Entry], id: str) -> list[Entry]:
-    """A message and up to two before and after it, of the same episode."""
-    said = [entry for entry in log if entry.kind is Kind.MESSAGE]
-    places = [n for n, entry in enumerate(said) if entry.id == id]
-    if not places:
-        return []
-    near = said[max(0, places[0] - 2) : places[0] + 3]
-    return [entry for entry in near if entry.episode == said[places[0]].episode]
+    cited = set(consolidation.cited_ids)
+    return consolidation.build_drafts([entry for entry in log if entry.id in cited])
 
 
 class FactLog(Log):

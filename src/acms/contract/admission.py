@@ -7,12 +7,13 @@ redacted; if that changes a text, the choice is repeated.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from operator import is_not
 from typing import Literal
 
-from acms.contract.kv_policy import Held, policy
+from acms.contract.kv_policy import Held, find_quoting_keys, policy
 from acms.contract.renditions import Counts, release_in_chunks
 from acms.contract.schema import Candidate, KVPolicy, RiskLevel, Variant
 from acms.contract.selection import Profile, Selection, select_fragments
@@ -20,9 +21,7 @@ from acms.model import Privacy
 from acms.privacy.detect import Redacted, redact_text, safe_key, strictest_mode
 from acms.results import Ledger, Verdict
 
-MARK = "[REDACTED: "
-"""How the mark of a redaction begins."""
-PIECE = 8
+REVEALING = 8
 """Consecutive characters of a secret that reveal it."""
 ROUNDS = 3
 """Rounds in which only the chosen items are redacted; after that, all remaining items are."""
@@ -71,11 +70,10 @@ class Admitted:
 
 def admit_candidates(candidates: Iterable[Candidate], terms: Terms) -> Admitted:
     """Choose the fragments of a reply. The order of the candidates does not matter."""
-    under = {mode: strictest_mode(terms.mode, mode) for mode in Privacy}
-    pool, withheld = _without_blocked(candidates, under, terms.unread)
-    clean: set[str] = set()
-    asked = frozenset(terms.gaze)
-    tells = {mode: _Sensitive(mode) for mode in Privacy}
+    modes = {mode: strictest_mode(terms.mode, mode) for mode in Privacy}
+    pool, withheld = _without_blocked(candidates, modes, terms.unread)
+    redactors = {mode: _Redactor(modes[mode], frozenset(terms.gaze)) for mode in Privacy}
+    redacted_ids: set[str] = set()
     rounds = 0
     while True:
         selection = select_fragments(
@@ -90,65 +88,88 @@ def admit_candidates(candidates: Iterable[Candidate], terms: Terms) -> Admitted:
             order=terms.order,
             external_share=terms.external_share,
         )
-        fresh = {one.id for one in selection.fragments if one.id not in clean}
-        if not fresh:
+        pending = {fragment.id for fragment in selection.fragments} - redacted_ids
+        if not pending:
             break
         rounds += 1
         if rounds > ROUNDS:
-            fresh = {one.id for one in pool} - clean
-        modes = [under[one.privacy] for one in pool]
-        cleaned = [
-            _redact_candidate(one, mode, asked, tells[mode]) if one.id in fresh else one
-            for one, mode in zip(pool, modes, strict=True)
-        ]
-        changed = any(found is not one for found, one in zip(cleaned, pool, strict=True))
-        clean |= fresh
-        pool = [one for one in cleaned if one is not None]
-        withheld += len(cleaned) - len(pool)
-        if not changed:
+            pending = {candidate.id for candidate in pool} - redacted_ids
+        redacted_ids |= pending
+        remaining = _redact_pending(pool, pending, redactors)
+        withheld += len(pool) - len(remaining)
+        has_changed = len(remaining) < len(pool) or any(map(is_not, remaining, pool))
+        pool = remaining
+        if not has_changed:
             break
-    shown = {one.id for one in selection.fragments}
-    by_id = {one.id: one for one in pool if one.id in shown}
+    shown = {fragment.id for fragment in selection.fragments}
+    by_id = {candidate.id: candidate for candidate in pool if candidate.id in shown}
     release_in_chunks(pool)
+    shown_modes = [modes[by_id[fragment.id].privacy] for fragment in selection.fragments]
+    advice = policy(
+        selected=selection.fragments,
+        tokens_max=terms.tokens_max,
+        gaze=terms.gaze,
+        benefits=selection.benefits,
+        cache=terms.cache,
+        capacity=terms.capacity,
+    )
     return Admitted(
         selection=selection,
-        advice=policy(
-            selected=selection.fragments,
-            tokens_max=terms.tokens_max,
-            gaze=terms.gaze,
-            benefits=selection.benefits,
-            cache=terms.cache,
-            capacity=terms.capacity,
-        ),
+        advice=advice,
         candidates=by_id,
-        blocked=sum(1 for one in selection.fragments if under[by_id[one.id].privacy] is Privacy.BLOCK),
-        redacted=sum(1 for one in selection.fragments if one.text is not None and MARK in one.text),
+        blocked=shown_modes.count(Privacy.BLOCK),
+        redacted=sum("[REDACTED: " in (fragment.text or "") for fragment in selection.fragments),
         withheld=withheld,
     )
 
 
+def _redact_pending(
+    pool: Iterable[Candidate], pending: Collection[str], redactors: Mapping[Privacy, _Redactor]
+) -> list[Candidate]:
+    """Return candidates of which the pending ones are redacted, without those whose id is sensitive."""
+    remaining: list[Candidate] = []
+    for candidate in pool:
+        redacted: Candidate | None = candidate
+        if candidate.id in pending:
+            redacted = redactors[candidate.privacy].redact(candidate)
+        if redacted is not None:
+            remaining.append(redacted)
+    return remaining
+
+
 def _without_blocked(
-    candidates: Iterable[Candidate], under: Mapping[Privacy, Privacy], unread: Iterable[str]
+    candidates: Iterable[Candidate], modes: Mapping[Privacy, Privacy], unread: Iterable[str]
 ) -> tuple[list[Candidate], int]:
     """Return the candidates, the blocked ones without their texts, and how many blocked ones are withheld."""
     pool: list[Candidate] = []
-    hidden: list[Candidate] = []
-    for one in candidates:
-        (hidden if under[one.privacy] is Privacy.BLOCK else pool).append(one)
-    texts = Windows((*(text for one in hidden for text in _candidate_texts(one)), *unread))
-    shown = [found for one in hidden if (found := _strip_blocked(one, texts)) is not None]
-    return pool + shown, len(hidden) - len(shown)
+    blocked: list[Candidate] = []
+    for candidate in candidates:
+        group = blocked if modes[candidate.privacy] is Privacy.BLOCK else pool
+        group.append(candidate)
+    names: set[str] = set()
+    texts = list(unread)
+    for candidate in blocked:
+        names.update((candidate.id, *candidate.entities))
+        texts += [candidate.text or "", *(variant.text for variant in candidate.variants)]
+    revealing = find_quoting_keys(names, texts)
+    withheld = 0
+    for candidate in blocked:
+        if candidate.id in revealing or _is_sensitive_id(candidate.id, Privacy.REDACT):
+            withheld += 1
+        else:
+            pool.append(_strip_blocked(candidate, revealing))
+    return pool, withheld
 
 
 def best_candidates(candidates: Iterable[Candidate], most: int) -> tuple[list[Candidate], tuple[str, ...]]:
     """Return the best of some candidates by their providers' judgement, then the freshest; and the ids of the rest."""
     ordered = sorted(candidates, key=_best_first)
-    return ordered[:most], tuple(one.id for one in ordered[most:])
+    return ordered[:most], tuple(candidate.id for candidate in ordered[most:])
 
 
-def _best_first(one: Candidate) -> tuple[float, float, str, str]:
-    stamp = 0.0 if one.timestamp is None else one.timestamp.timestamp()
-    return -(one.relevance or 0.0), -stamp, one.id, repr(one)
+def _best_first(candidate: Candidate) -> tuple[float, float, str, str]:
+    stamp = 0.0 if candidate.timestamp is None else candidate.timestamp.timestamp()
+    return -(candidate.relevance or 0.0), -stamp, candidate.id, repr(candidate)
 
 
 def build_ledger(admitted: Admitted, beyond: Sequence[str] = ()) -> Ledger:
@@ -160,22 +181,18 @@ def build_ledger(admitted: Admitted, beyond: Sequence[str] = ()) -> Ledger:
     weighed, withheld = admitted.selection.weighed, admitted.withheld
 
     def write() -> dict[str, Verdict]:
-        found = [
-            _omission_verdict(id, "top_k", "experience_top_k asked for fewer units of experience")
-            for id in beyond
-        ]
-        found += weighed.verdicts()
+        reason = "experience_top_k asked for fewer units of experience"
+        verdicts = [_omission_verdict(id, "top_k", reason) for id in beyond]
+        verdicts += weighed.verdicts()
         reason = "its id or its names would tell what may not be shown"
-        found += [
-            _omission_verdict(f"withheld:{number}", "hidden", reason) for number in range(1, withheld + 1)
-        ]
-        safe = [
-            replace(one, id=redact_text(one.id, Privacy.REDACT).text)
-            if _is_sensitive_id(one.id, Privacy.REDACT)
-            else one
-            for one in found
-        ]
-        return {one.id: one for one in safe}
+        for number in range(1, withheld + 1):
+            verdicts.append(_omission_verdict(f"withheld:{number}", "hidden", reason))
+        by_id: dict[str, Verdict] = {}
+        for verdict in verdicts:
+            if _is_sensitive_id(verdict.id, Privacy.REDACT):
+                verdict = replace(verdict, id=redact_text(verdict.id, Privacy.REDACT).text)
+            by_id[verdict.id] = verdict
+        return by_id
 
     shown = len(admitted.selection.fragments)
     return Ledger(write, omitted=weighed.single + withheld + len(beyond) - shown)
@@ -185,32 +202,23 @@ def _omission_verdict(id: str, rule: str, reason: str) -> Verdict:
     return Verdict(id=id, version=0, included=False, rule=rule, reason=reason)
 
 
-def _candidate_texts(one: Candidate) -> Iterator[str]:
-    """Yield all renditions of a candidate."""
-    if one.text:
-        yield one.text
-    for variant in one.variants:
-        yield variant.text
-
-
-def _strip_blocked(one: Candidate, texts: Windows) -> Candidate | None:
-    """Return a blocked item without its texts, or None if its id alone would reveal a blocked text or a secret."""
-    if texts.give_away(one.id) or _is_sensitive_id(one.id, Privacy.REDACT):
-        return None
+def _strip_blocked(candidate: Candidate, revealing: Collection[str]) -> Candidate:
+    """Return a blocked item without its texts and without names that would reveal one."""
+    entities = [name for name in candidate.entities if name not in revealing and safe_key(name)]
     return replace(
-        one,
+        candidate,
         text=None,
         variants=(),
         cost_tokens=0,
         citations=(),
-        entities=tuple(name for name in one.entities if safe_key(name) and not texts.give_away(name)),
+        entities=tuple(entities),
         privacy=Privacy.BLOCK,
     )
 
 
 def _is_sensitive_id(id: str, mode: Privacy) -> bool:
     """Return whether an id holds something sensitive; "phone" is ignored, because long numbers in ids look like one."""
-    return any(one.kind != "phone" for one in redact_text(id, mode).spans)
+    return any(span.kind != "phone" for span in redact_text(id, mode).spans)
 
 
 def redact_excerpt(part: str, whole: str, mode: Privacy) -> str | None:
@@ -218,125 +226,71 @@ def redact_excerpt(part: str, whole: str, mode: Privacy) -> str | None:
 
     The rules do not find half a key, but half a key must not be shown either.
     """
-    shown = redact_text(part, mode).text
+    excerpt = redact_text(part, mode).text
     for span in redact_text(whole, mode).spans:
         secret = whole[span.start : span.end]
-        if any(secret[at : at + PIECE] in shown for at in range(max(1, len(secret) - PIECE + 1))):
-            return None
-    return shown
+        for start in range(max(1, len(secret) - REVEALING + 1)):
+            if secret[start : start + REVEALING] in excerpt:
+                return None
+    return excerpt
 
 
-class _Sensitive(dict[str, bool]):
-    """A cache of whether names hold something sensitive: many items share the same names."""
+class _Redactor:
+    """Redacts the candidates of a reply in one mode."""
 
-    def __init__(self, mode: Privacy) -> None:
-        super().__init__()
+    def __init__(self, mode: Privacy, asked: frozenset[str]) -> None:
         self._mode = mode
+        self._asked = asked
+        #: Whether names hold something sensitive: many items share the same names.
+        self._sensitive_names: dict[str, bool] = {}
 
-    def __missing__(self, name: str) -> bool:
-        found = self[name] = bool(redact_text(name, self._mode).spans)
-        return found
-
-
-def _redact_candidate(
-    one: Candidate, mode: Privacy, asked: frozenset[str], sensitive: Mapping[str, bool]
-) -> Candidate | None:
-    """Return a redacted item, the item itself if nothing in it is sensitive, or None if its id is sensitive."""
-    if _is_sensitive_id(one.id, mode):
-        return None
-    citations = tuple(name for name in one.citations if not _is_sensitive_id(name, mode))
-    text = None if one.text is None else redact_text(one.text, mode)
-    variants: list[Variant] = []
-    secret = _redacted_texts(one.text, text)
-    for variant in one.variants:
-        read = redact_text(variant.text, mode)
-        secret += _redacted_texts(variant.text, read)
-        shown = (
-            redact_excerpt(variant.text, one.text, mode)
-            if text is not None and one.text and text.spans
-            else read.text
+    def redact(self, candidate: Candidate) -> Candidate | None:
+        """Return a redacted item, the item itself if nothing in it is sensitive, or None if its id is sensitive."""
+        mode = self._mode
+        if _is_sensitive_id(candidate.id, mode):
+            return None
+        whole = candidate.text
+        text = Redacted("", ()) if whole is None else redact_text(whole, mode)
+        secrets = _removed_texts(whole or "", text)
+        variants: list[Variant] = []
+        for variant in candidate.variants:
+            redacted = redact_text(variant.text, mode)
+            secrets += _removed_texts(variant.text, redacted)
+            written = redact_excerpt(variant.text, whole, mode) if whole and text.spans else redacted.text
+            if written == variant.text:
+                variants.append(variant)
+            elif written is not None:
+                variants.append(replace(variant, text=written, cost_tokens=0))
+        texts = [variant.text.lower() for variant in variants]
+        if whole is not None:
+            texts.append(text.text.lower())
+        entities = tuple(name for name in candidate.entities if self._may_show(name, secrets, texts))
+        citations = tuple(name for name in candidate.citations if not _is_sensitive_id(name, mode))
+        if not secrets and (entities, citations) == (candidate.entities, candidate.citations):
+            return candidate
+        return replace(
+            candidate,
+            text=None if whole is None else text.text,
+            # The claimed cost was that of another text.
+            cost_tokens=0 if text.spans else candidate.cost_tokens,
+            variants=tuple(variants),
+            entities=entities,
+            citations=citations,
         )
-        if shown is not None:
-            variants.append(variant if shown == variant.text else replace(variant, text=shown, cost_tokens=0))
-    left = [] if text is None else [text.text.lower()]
-    left += [variant.text.lower() for variant in variants]
-    entities = tuple(
-        name
-        for name in one.entities
-        if not sensitive[name]
-        and (name.lower() in asked or not _is_redacted_entity(name.lower(), secret, left))
-    )
-    if not secret and entities == one.entities and citations == one.citations:
-        return one
-    return replace(
-        one,
-        text=None if text is None else text.text,
-        # The claimed cost was that of another text.
-        cost_tokens=0 if text is not None and text.spans else one.cost_tokens,
-        variants=tuple(variants),
-        entities=entities,
-        citations=citations,
-    )
 
-
-def _redacted_texts(before: str | None, after: Redacted | None) -> list[str]:
-    if before is None or after is None:
-        return []
-    return [before[span.start : span.end].lower() for span in after.spans]
-
-
-def _is_redacted_entity(name: str, secret: Sequence[str], left: Sequence[str]) -> bool:
-    """Return whether an entity occurs in the removed text and nowhere else."""
-    return any(name in one for one in secret) and not any(name in one for one in left)
-
-
-WINDOW = 20
-"""Consecutive characters that reveal a text."""
-GRAM = 10
-STRIDE = WINDOW - GRAM + 1
-MOST = 64
-"""Occurrences of one gram that are compared; a gram with more counts as revealing its text."""
-
-
-class Windows:
-    """Texts that must not be revealed, indexed by grams."""
-
-    def __init__(self, texts: Iterable[str]) -> None:
-        #: By gram, its contexts: up to `GRAM` characters on either side.
-        self._around: dict[str, set[tuple[str, str]]] = {}
-        for text in texts:
-            for at in range(0, len(text) - GRAM + 1, STRIDE):
-                found = self._around.setdefault(text[at : at + GRAM], set())
-                if len(found) <= MOST:
-                    found.add((text[max(0, at - GRAM) : at], text[at + GRAM : at + 2 * GRAM]))
-
-    def __bool__(self) -> bool:
-        """Return whether there is any text."""
-        return bool(self._around)
-
-    def give_away(self, name: str) -> bool:
-        """Return whether a name holds `WINDOW` consecutive characters of a text."""
-        if len(name) < WINDOW or not self._around:
+    def _may_show(self, name: str, secrets: Sequence[str], texts: Sequence[str]) -> bool:
+        """Return whether an entity is not sensitive, and was asked for or is not in the removed text alone."""
+        is_sensitive = self._sensitive_names.get(name)
+        if is_sensitive is None:
+            is_sensitive = bool(redact_text(name, self._mode).spans)
+            self._sensitive_names[name] = is_sensitive
+        if is_sensitive:
             return False
-        for at in range(len(name) - GRAM + 1):
-            around = self._around.get(name[at : at + GRAM])
-            if around is None:
-                continue
-            before, after = name[max(0, at - GRAM) : at], name[at + GRAM : at + 2 * GRAM]
-            if len(around) > MOST or any(
-                _common_prefix_length(reversed(left), reversed(before)) + _common_prefix_length(right, after)
-                >= WINDOW - GRAM
-                for left, right in around
-            ):
-                return True
-        return False
+        name = name.lower()
+        if name in self._asked or not any(name in secret for secret in secrets):
+            return True
+        return any(name in text for text in texts)
 
 
-def _common_prefix_length(one: Iterable[str], other: Iterable[str]) -> int:
-    """Return how many characters two texts have in common at their start."""
-    count = 0
-    for left, right in zip(one, other, strict=False):
-        if left != right:
-            break
-        count += 1
-    return count
+def _removed_texts(before: str, after: Redacted) -> list[str]:
+    return [before[span.start : span.end].lower() for span in after.spans]

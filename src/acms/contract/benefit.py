@@ -6,35 +6,28 @@ score   = benefit / (1 + tokens / 1000)
 
 from __future__ import annotations
 
-from datetime import datetime
 from math import exp
 
 from acms.contract.schema import Candidate, RiskLevel
 
 OVERLAP, RECENCY, CITATION = 0.6, 0.3, 0.1
 """Weights of the published benefit."""
-FADES = 168.0
-"""Hours in which recency falls to 1/e."""
-_FADES = -3600 * FADES
 DIGITS = 9
 """Decimals that count when two scores are compared."""
 JUDGED = 0.8
 """Share of a provider's relevance in how well an item answers; the rest is the overlap."""
 
 
-def recency_of_timestamp(timestamp: datetime | None, now: datetime) -> float:
-    """Return the recency of a timestamp, in [0, 1]: 0 if it is unknown, 1 if it lies in the future."""
-    return 0.0 if timestamp is None else recency_of_age((now - timestamp).total_seconds())
-
-
 def recency_of_age(seconds: float) -> float:
-    """Return the recency of an age in seconds."""
-    return exp(seconds / _FADES) if seconds > 0 else 1.0
+    """Return the recency of an age in seconds, in [0, 1]: 1/e after 168 hours, 1 in the future."""
+    return exp(-seconds / (168 * 3600)) if seconds > 0 else 1.0
 
 
 def score_citations(candidate: Candidate, risk: RiskLevel) -> float:
     """Return the citation score: 1 with at least one citation, otherwise 0.5, or 0 if the risk is high."""
-    return 1.0 if candidate.citations else 0.0 if risk is RiskLevel.HIGH else 0.5
+    if candidate.citations:
+        return 1.0
+    return 0.0 if risk is RiskLevel.HIGH else 0.5
 
 
 def clamp_relevance(candidate: Candidate) -> float | None:
@@ -43,11 +36,6 @@ def clamp_relevance(candidate: Candidate) -> float | None:
     if relevance is None or 0.0 < relevance < 1.0:
         return relevance
     return min(1.0, max(0.0, relevance))
-
-
-def compute_benefit(overlap: float, recency: float, citation: float) -> float:
-    """Return the published benefit."""
-    return OVERLAP * overlap + RECENCY * recency + CITATION * citation
 
 
 def compute_score(benefit: float, tokens: int) -> float:

@@ -10,7 +10,7 @@ the same text, ids and clock make the same request, and the same replies the sam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Protocol
@@ -18,7 +18,7 @@ from uuid import uuid4
 
 from acms.contract.caller_cache import Applied, Kept, KVCache
 from acms.contract.entities import gaze_of_request
-from acms.contract.intent_defaults import BUDGETS, HURRY, Intent, Urgency, classify_intent
+from acms.contract.intent_defaults import BUDGETS, Complexity, Intent, Urgency, classify_intent
 from acms.contract.schema import Action, Code, ErrorEnvelope, Notice, RenderReply, RenderRequest, RiskLevel
 from acms.contract.wire import one_of, parse_text
 from acms.errors import ValidationError
@@ -115,7 +115,7 @@ class CEO:
         request_id: str | None = None,
     ) -> RenderRequest:
         """Return the request for a user's text; arguments override the values derived from the text."""
-        return self._request(_intent_of_text(said), privacy, risk, request_id)
+        return self._build_request(_intent_of_text(said), privacy, risk, request_id)
 
     async def ask(
         self,
@@ -132,34 +132,35 @@ class CEO:
         policies conflict often, that reply carries `PARTIAL_DATA`.
         """
         intent = _intent_of_text(said)
-        request = sent = self._request(intent, privacy, risk, request_id)
+        request = sent = self._build_request(intent, privacy, risk, request_id)
         start = self._clock()
-        notices = self.cache.notices() if self.cache is not None else ()
+        cache = self.cache
+        notices = () if cache is None else cache.notices()
         action: Action | None = None
         tried: list[Tried] = []
         replies: list[RenderReply] = []
         while True:
-            reply = await self._acs.render(sent, action=action, attempt=len(tried) + 1, cache=self.cache)
-            code = None if reply.error is None else reply.error.code
-            tried.append(Tried(id=sent.id, attempt=len(tried) + 1, action=action, code=code))
-            replies.append(_add_expansion_warning(reply) if action is Action.EXPLICIT_L1_EXPANSION else reply)
-            if reply.error is None or len(tried) >= reply.error.max_attempts:
+            attempt = len(tried) + 1
+            reply = await self._acs.render(sent, action=action, attempt=attempt, cache=cache)
+            error = reply.error
+            code = None if error is None else error.code
+            tried.append(Tried(id=sent.id, attempt=attempt, action=action, code=code))
+            if action is Action.EXPLICIT_L1_EXPANSION:
+                reply = _add_expansion_warning(reply)
+            replies.append(reply)
+            if error is None or attempt >= error.max_attempts:
                 break
-            left = request.time_ms - (self._clock() - start) * 1000
-            action = pick(reply.error, request, left=left, done=[one.action for one in tried if one.action])
+            left_ms = request.time_ms - (self._clock() - start) * 1000
+            done = [previous.action for previous in tried if previous.action is not None]
+            action = pick(error, request, left=left_ms, done=done)
             if action is None:
                 break
-            sent = replace(request, id=self._ids(), time_ms=max(ATTEMPT_MS, left))
-        final = replies[-1]
-        if final.error is not None:
-            final = max(reversed(replies), key=lambda one: len(one.fragments or ()))
-        final = _add_warnings(final, notices)
-        applied = None
-        if self.cache is not None:
-            applied = self.cache.receive(final, gaze=gaze_of_request(request))
+            sent = replace(request, id=self._ids(), time_ms=max(ATTEMPT_MS, left_ms))
+        final = _add_warnings(_choose_reply(replies), notices)
+        applied = None if cache is None else cache.receive(final, gaze=gaze_of_request(request))
         return Outcome(intent=intent, request=request, reply=final, tried=tuple(tried), applied=applied)
 
-    def _request(
+    def _build_request(
         self,
         intent: Intent,
         privacy: Privacy | str | None,
@@ -168,12 +169,13 @@ class CEO:
     ) -> RenderRequest:
         tokens_max, time_ms = BUDGETS[intent.complexity]
         if intent.urgency is Urgency.HIGH:
-            time_ms = min(time_ms, HURRY)
+            time_ms = min(time_ms, BUDGETS[Complexity.SIMPLE][1])
+        message_id = self._ids()
+        if request_id is None:
+            request_id = self._ids()
         return RenderRequest(
-            id=self._ids(),
-            request_id=self._ids()
-            if request_id is None
-            else parse_text(request_id, "request_id", least=1, most=512),
+            id=message_id,
+            request_id=parse_text(request_id, "request_id", least=1, most=512),
             intent=intent.goal,
             tokens_max=tokens_max,
             time_ms=time_ms,
@@ -192,34 +194,37 @@ def pick(
     are not repeated.
     """
     offered = {option.action for option in error.options}
-    for action in PREFERENCE:
-        if action not in offered or action in done:
-            continue
-        if action in _RETRIES and not (error.retriable and left >= ATTEMPT_MS):
-            continue
-        if action is Action.EXPLICIT_L1_EXPANSION and (
-            request.risk is RiskLevel.HIGH or request.privacy is Privacy.BLOCK
-        ):
-            continue
-        return action
-    return None
+    excluded = set(done)
+    if not error.retriable or left < ATTEMPT_MS:
+        excluded.update(_RETRIES)
+    if request.risk is RiskLevel.HIGH or request.privacy is Privacy.BLOCK:
+        excluded.add(Action.EXPLICIT_L1_EXPANSION)
+    allowed = [action for action in PREFERENCE if action in offered and action not in excluded]
+    return allowed[0] if allowed else None
 
 
-def _intent_of_text(said: str) -> Intent:
-    if not parse_text(said, "text", least=1, most=100_000).strip():
+def _choose_reply(replies: Sequence[RenderReply]) -> RenderReply:
+    """Return the last reply; after a failure the newest one with the most context."""
+    if replies[-1].error is None:
+        return replies[-1]
+    return max(reversed(replies), key=lambda reply: len(reply.fragments or ()))
+
+
+def _intent_of_text(text: str) -> Intent:
+    if not parse_text(text, "text", least=1, most=100_000).strip():
         raise ValidationError("must not be blank", field="text")
-    return classify_intent(said)
+    return classify_intent(text)
 
 
 def _add_expansion_warning(reply: RenderReply) -> RenderReply:
     """Return a reply with a warning that general knowledge was used: users must know."""
-    if not reply.fragments or any(one.code == Code.L1_EXPANSION for one in reply.warnings):
+    if not reply.fragments or any(warning.code == Code.L1_EXPANSION for warning in reply.warnings):
         return reply
-    said = "the project had no answer in time; general knowledge was used instead"
-    return _add_warnings(reply, (Notice(code=Code.L1_EXPANSION.value, message=said),))
+    message = "the project had no answer in time; general knowledge was used instead"
+    return _add_warnings(reply, (Notice(code=Code.L1_EXPANSION.value, message=message),))
 
 
 def _add_warnings(reply: RenderReply, notices: tuple[Notice, ...]) -> RenderReply:
     """Return a reply with more warnings, each once."""
-    missing = tuple(one for one in notices if one not in reply.warnings)
+    missing = tuple(notice for notice in notices if notice not in reply.warnings)
     return replace(reply, warnings=(*reply.warnings, *missing)) if missing else reply

@@ -11,17 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from acms import nouns
+from acms.contract.benefit import CITATION, OVERLAP, RECENCY
 from acms.contract.kv_policy import CAPACITY, LARGE, Held, eviction_sort_key, resolve_conflicts
 from acms.contract.schema import Code, Fragment, KVPolicy, Lod, Notice, RenderReply, Variant
-from acms.contract.wire import (
-    one_of,
-    parse_integer,
-    parse_number,
-    parse_object,
-    parse_strings,
-    parse_text,
-    require_field,
-)
+from acms.contract.wire import Fields, parse_integer, parse_number, parse_text
 from acms.errors import ValidationError
 from acms.model import Json
 from acms.ports import TokenCounter
@@ -29,9 +22,8 @@ from acms.recall.planner import cut_middle
 
 FREQUENT, RECENT = 3, 8
 """Conflicts are frequent if at least `FREQUENT` of the last `RECENT` policies had one."""
-UNJUDGED, OVERLAP = 0.35, 0.6
-"""Benefit of a fragment without a stated one: the published benefit of a fresh text without a citation, and the
-addition for full coverage."""
+UNJUDGED = RECENCY + CITATION / 2
+"""Benefit of a fragment without a stated one: the published benefit of a fresh text without a citation."""
 
 _STATE = ("version", "capacity", "turn", "conflicts", "units")
 _UNIT = ("key", "lod", "text", "entities", "cost", "benefit", "used", "pinned", "compressed", "variants")
@@ -142,11 +134,13 @@ class KVCache:
 
     def notices(self) -> tuple[Notice, ...]:
         """Return the warnings for the next reply: `PARTIAL_DATA` while conflicts are frequent."""
-        often = sum(self._conflicts.values())
-        if often < FREQUENT:
+        conflicts = sum(self._conflicts.values())
+        if conflicts < FREQUENT:
             return ()
-        said = f"{often} of the last {len(self._conflicts)} cache policies named a key in more than one list"
-        return (Notice(code=Code.PARTIAL_DATA.value, message=said),)
+        message = (
+            f"{conflicts} of the last {len(self._conflicts)} cache policies named a key in more than one list"
+        )
+        return (Notice(code=Code.PARTIAL_DATA.value, message=message),)
 
     # ── changing ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -201,10 +195,20 @@ class KVCache:
         Excess fragments are evicted last, so a key that the policy pins is not evicted before.
         """
         units, turn = dict(self._units), self._turn + 1
-        asked = frozenset(one.strip().lower() for one in gaze)
-        for one in reply.fragments or ():
-            benefit = (benefits or {}).get(one.id, _estimate_benefit(one, asked))
-            self._hold(units, turn, one.id, one.text, one.lod, one.entities, one.cost_tokens, benefit, ())
+        asked = frozenset(name.strip().lower() for name in gaze)
+        for fragment in reply.fragments or ():
+            benefit = (benefits or {}).get(fragment.id, _estimate_benefit(fragment, asked))
+            self._hold(
+                units,
+                turn,
+                fragment.id,
+                fragment.text,
+                fragment.lod,
+                fragment.entities,
+                fragment.cost_tokens,
+                benefit,
+                (),
+            )
         if reply.kv_policy is None:
             applied, conflicts = Applied(evicted=_evict_excess(units, turn, self._capacity)), self._conflicts
         else:
@@ -217,86 +221,78 @@ class KVCache:
         units: dict[str, Kept],
         turn: int,
         key: str,
-        said: str | None,
+        text: str | None,
         lod: Lod,
         entities: Iterable[str],
         cost: int | None,
         benefit: float,
         variants: Iterable[Variant],
     ) -> None:
-        before = units.pop(parse_text(key, "key", least=1, most=4096), None)  # the newest is last
+        previous = units.pop(parse_text(key, "key", least=1, most=4096), None)  # the newest is last
+        if cost is None:
+            cost = 0 if text is None else self._counter.count(text)
         units[key] = Kept(
             key=key,
             lod=lod,
-            text=said,
+            text=text,
             entities=tuple(entities),
-            cost=(0 if said is None else self._counter.count(said))
-            if cost is None
-            else parse_integer(cost, "cost"),
+            cost=parse_integer(cost, "cost"),
             benefit=float(parse_number(benefit, "benefit", least=0, most=1)),
             used=turn,
-            pinned=before is not None and before.pinned,
-            variants=() if said is None else tuple(variants),
+            pinned=previous is not None and previous.pinned,
+            variants=() if text is None else tuple(variants),
         )
 
     def _apply(self, units: dict[str, Kept], turn: int, policy: KVPolicy) -> tuple[Applied, dict[int, bool]]:
-        clear, conflicts = resolve_conflicts(policy)
-        named = (clear.pin, clear.compress, clear.evict)
-        ignored = tuple(key for keys in named for key in keys if key not in units)
-        pin, compress, evict = ([key for key in keys if key in units] for keys in named)
-        for key in evict:
+        resolved, conflicts = resolve_conflicts(policy)
+        ignored = [key for key in (*resolved.pin, *resolved.compress, *resolved.evict) if key not in units]
+        pinned = tuple(key for key in resolved.pin if key in units)
+        compressed = tuple(key for key in resolved.compress if key in units)
+        evicted = tuple(key for key in resolved.evict if key in units)
+        for key in evicted:
             del units[key]
-        for key in compress:
-            units[key] = self._shrunk(units[key])
-        pins = frozenset(pin)
-        for key, one in units.items():
-            if one.pinned != (key in pins):
-                units[key] = replace(one, pinned=not one.pinned)
-        pressed = _evict_excess(units, turn, self._capacity)
-        recent = {**self._conflicts, turn: bool(conflicts) or self._conflicts.get(turn, False)}
+        for key in compressed:
+            units[key] = self._compress(units[key])
+        for key, unit in units.items():
+            if unit.pinned != (key in pinned):
+                units[key] = replace(unit, pinned=not unit.pinned)
+        excess = _evict_excess(units, turn, self._capacity)
+        history = dict(self._conflicts)
+        history[turn] = bool(conflicts) or history.get(turn, False)
         applied = Applied(
-            pinned=tuple(pin),
-            compressed=tuple(key for key in compress if key in units),
-            evicted=(*evict, *pressed),
+            pinned=pinned,
+            compressed=tuple(key for key in compressed if key in units),
+            evicted=evicted + excess,
             conflicts=conflicts,
-            ignored=ignored,
+            ignored=tuple(ignored),
         )
-        return applied, dict(list(recent.items())[-RECENT:])
+        return applied, dict(list(history.items())[-RECENT:])
 
-    def _shrunk(self, one: Kept) -> Kept:
+    def _compress(self, unit: Kept) -> Kept:
         """Return a fragment with a shorter text under the same key, or unchanged if there is no shorter text."""
-        if one.compressed or not one.text:
-            return one
-        shortest = min(one.variants, key=lambda each: (each.cost_tokens, each.lod.rank), default=None)
-        counted = max(1, self._counter.count(one.text))
+        if unit.compressed or not unit.text:
+            return unit
+        counted = max(1, self._counter.count(unit.text))
         # The engine may count tokens differently: the cost shrinks in proportion to the text.
-        scale = counted / one.cost if one.cost else 1.0
-        room = int(min((one.cost or counted) // 2, LARGE - 1) * scale)
-        if self._shorten is not None:
-            written = self._shorten(one.text, room)
-            if written and self._counter.count(written) < counted:
-                return self._less(one, written, scale)
-        if shortest is not None and shortest.cost_tokens < one.cost:
-            return replace(
-                one,
-                text=shortest.text,
-                lod=shortest.lod,
-                cost=shortest.cost_tokens,
-                compressed=True,
-                variants=(),
-            )
-        written = cut_middle(one.text, room, self._counter)
-        return self._less(one, written, scale) if written and len(written) < len(one.text) else one
+        scale = counted / unit.cost if unit.cost else 1.0
+        budget = int(min((unit.cost or counted) // 2, LARGE - 1) * scale)
+        text = "" if self._shorten is None else self._shorten(unit.text, budget)
+        if text and self._counter.count(text) < counted:
+            return self._with_shorter_text(unit, text, scale)
+        if unit.variants:
+            shortest = min(unit.variants, key=lambda variant: (variant.cost_tokens, variant.lod.rank))
+            if shortest.cost_tokens < unit.cost:
+                shorter = replace(unit, text=shortest.text, lod=shortest.lod, cost=shortest.cost_tokens)
+                return replace(shorter, compressed=True, variants=())
+        text = cut_middle(unit.text, budget, self._counter)
+        if not text or len(text) >= len(unit.text):
+            return unit
+        return self._with_shorter_text(unit, text, scale)
 
-    def _less(self, one: Kept, written: str, scale: float) -> Kept:
-        return replace(
-            one,
-            text=written,
-            lod=Lod.MICRO if one.lod is Lod.ATOMIC else one.lod,
-            cost=min(one.cost, math.ceil(self._counter.count(written) / scale)),
-            compressed=True,
-            variants=(),
-        )
+    def _with_shorter_text(self, unit: Kept, text: str, scale: float) -> Kept:
+        lod = Lod.MICRO if unit.lod is Lod.ATOMIC else unit.lod
+        cost = min(unit.cost, math.ceil(self._counter.count(text) / scale))
+        return replace(unit, text=text, lod=lod, cost=cost, compressed=True, variants=())
 
     # ── keeping ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -319,80 +315,57 @@ class KVCache:
         shorten: Callable[[str, int], str] | None = None,
     ) -> KVCache:
         """Read a cache that `to_wire` wrote; `ValidationError` names the field."""
-        body = parse_object(data, "", _STATE, False)
-        if body.get("version") != 1:
+        body = Fields(data, "", _STATE)
+        if body.value("version", None) != 1:
             raise ValidationError("must be 1: another release wrote this state", field="version")
-        cache = cls(
-            capacity=parse_integer(require_field(body, "capacity"), "capacity", least=1),
-            counter=counter,
-            shorten=shorten,
-        )
-        cache._turn = parse_integer(require_field(body, "turn"), "turn")
-        cache._conflicts = dict(_parse_conflicts(require_field(body, "conflicts")))
-        for one in _iter_items(require_field(body, "units"), "units"):
-            kept = _parse_fragment(*one)
+        cache = cls(capacity=body.integer("capacity", least=1), counter=counter, shorten=shorten)
+        cache._turn = body.integer("turn")
+        for item, path in body.objects("conflicts"):
+            if not isinstance(item, Sequence) or isinstance(item, str | bytes) or len(item) != 2:
+                raise ValidationError("must be a turn, and whether it had conflicts", field=path)
+            cache._conflicts[parse_integer(item[0], path)] = item[1] is True
+        for item, path in body.objects("units"):
+            kept = _parse_fragment(item, path)
             cache._units[kept.key] = kept
         return cache
 
 
-def _estimate_benefit(one: Fragment, asked: frozenset[str]) -> float:
-    own = {name.strip().lower() for name in one.entities}
-    return UNJUDGED + (OVERLAP * len(own & asked) / len(asked) if asked else 0.0)
+def _estimate_benefit(fragment: Fragment, asked: frozenset[str]) -> float:
+    if not asked:
+        return UNJUDGED
+    own = {name.strip().lower() for name in fragment.entities}
+    return UNJUDGED + OVERLAP * len(own & asked) / len(asked)
 
 
 def _evict_excess(units: dict[str, Kept], turn: int, capacity: int) -> tuple[str, ...]:
     """Evict the unpinned fragments above capacity, highest evict score first; return their keys."""
-    excess = len(units) - capacity
-    if excess <= 0:
-        return ()
-    free = sorted((one.held(turn) for one in units.values() if not one.pinned), key=eviction_sort_key)[
-        :excess
-    ]
-    for unit in free:
-        del units[unit.key]
-    return tuple(unit.key for unit in free)
+    excess = max(0, len(units) - capacity)
+    unpinned = [unit.held(turn) for unit in units.values() if not unit.pinned]
+    unpinned.sort(key=eviction_sort_key)
+    keys = tuple(held.key for held in unpinned[:excess])
+    for key in keys:
+        del units[key]
+    return keys
 
 
-def _parse_fragment(data: object, field: str) -> Kept:
-    body = parse_object(data, field, _UNIT, False)
-    within = f"{field}."
-    said = require_field(body, "text", within)
+def _parse_fragment(data: object, path: str) -> Kept:
+    body = Fields(data, path, _UNIT)
+    text = body.value("text")
     variants: list[Variant] = []
-    for each, name in _iter_items(require_field(body, "variants", within), f"{within}variants"):
-        one = parse_object(each, name, ("lod", "text", "cost_tokens"), False)
-        variants.append(
-            Variant(
-                lod=one_of(Lod, require_field(one, "lod", f"{name}."), f"{name}.lod"),
-                text=parse_text(require_field(one, "text", f"{name}."), f"{name}.text"),
-                cost_tokens=parse_integer(
-                    require_field(one, "cost_tokens", f"{name}."), f"{name}.cost_tokens"
-                ),
-            )
-        )
+    for item, item_path in body.objects("variants"):
+        variant = Fields(item, item_path, ("lod", "text", "cost_tokens"))
+        lod = variant.choice(Lod, "lod")
+        cost = variant.integer("cost_tokens")
+        variants.append(Variant(lod=lod, text=variant.text("text"), cost_tokens=cost))
     return Kept(
-        key=parse_text(require_field(body, "key", within), f"{within}key", least=1, most=4096),
-        lod=one_of(Lod, require_field(body, "lod", within), f"{within}lod"),
-        text=None if said is None else parse_text(said, f"{within}text"),
-        entities=parse_strings(require_field(body, "entities", within), f"{within}entities"),
-        cost=parse_integer(require_field(body, "cost", within), f"{within}cost"),
-        benefit=float(
-            parse_number(require_field(body, "benefit", within), f"{within}benefit", least=0, most=1)
-        ),
-        used=parse_integer(require_field(body, "used", within), f"{within}used"),
-        pinned=require_field(body, "pinned", within) is True,
-        compressed=require_field(body, "compressed", within) is True,
+        key=body.text("key", least=1, most=4096),
+        lod=body.choice(Lod, "lod"),
+        text=None if text is None else body.text("text"),
+        entities=body.strings("entities"),
+        cost=body.integer("cost"),
+        benefit=float(body.number("benefit", least=0, most=1)),
+        used=body.integer("used"),
+        pinned=body.value("pinned") is True,
+        compressed=body.value("compressed") is True,
         variants=tuple(variants),
     )
-
-
-def _parse_conflicts(value: object) -> Iterator[tuple[int, bool]]:
-    for one, field in _iter_items(value, "conflicts"):
-        if not isinstance(one, Sequence) or isinstance(one, str | bytes) or len(one) != 2:
-            raise ValidationError("must be a turn, and whether it had conflicts", field=field)
-        yield parse_integer(one[0], field), one[1] is True
-
-
-def _iter_items(value: object, field: str) -> Iterator[tuple[object, str]]:
-    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
-        raise ValidationError("must be a list", field=field)
-    return ((one, f"{field}[{index}]") for index, one in enumerate(value))

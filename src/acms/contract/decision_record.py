@@ -66,13 +66,13 @@ class Weighed:
     benefits: array[float] = field(default_factory=_empty_array)
     #: The number of requested entities it covers, its recency, its citation score, its claimed relevance or NaN.
     own: array[float] = field(default_factory=_empty_array)
-    fresh: array[float] = field(default_factory=_empty_array)
-    cited: array[float] = field(default_factory=_empty_array)
-    judged: array[float] = field(default_factory=_empty_array)
+    recency: array[float] = field(default_factory=_empty_array)
+    citation: array[float] = field(default_factory=_empty_array)
+    claimed: array[float] = field(default_factory=_empty_array)
     #: Number of requested entities.
     asked: int = 0
     #: Tokens of the budget that are unused.
-    room: int = 0
+    remaining: int = 0
     quality: bool = True
 
     def too_large(self) -> bool:
@@ -99,41 +99,37 @@ class Weighed:
         """The rejected candidates, best score first, then the duplicates."""
         rows = sorted(
             range(self.single), key=lambda row: -self.scores[row]
-        )  # stable: ties keep the better rank first
+        )  # stable: ties keep the better rank
         rows += range(self.single, len(self.ids))
-        return tuple(
-            Rejected(
-                self.ids[row],
-                RULES[self.rules[row]],
-                _REASONS[self.rules[row]],
-                self.scores[row],
-                self.costs[row],
-            )
-            for row in rows
-            if self.rules[row] != SHOWN
-        )
+        rejected: list[Rejected] = []
+        for row in rows:
+            rule = self.rules[row]
+            if rule != SHOWN:
+                score, cost = self.scores[row], self.costs[row]
+                rejected.append(Rejected(self.ids[row], RULES[rule], _REASONS[rule], score, cost))
+        return tuple(rejected)
 
     def parts(self, row: int) -> dict[str, float]:
         """Return the contribution of each signal to a candidate's benefit; the score divides their sum by its size."""
         share = self.own[row] / self.asked if self.asked else 0.0
-        judged = self.judged[row]
-        if not self.quality or isnan(judged):
+        claimed = self.claimed[row]
+        if not self.quality or isnan(claimed):
             scale = share if self.quality and share else 1.0
             return {
                 "overlap": OVERLAP * share,
-                "recency": RECENCY * self.fresh[row] * scale,
-                "citation": CITATION * self.cited[row] * scale,
+                "recency": RECENCY * self.recency[row] * scale,
+                "citation": CITATION * self.citation[row] * scale,
             }
-        most = JUDGED if self.asked else 1.0
+        judged = JUDGED if self.asked else 1.0
         return {
-            "relevance": judged * (1 - CITATION) * most,
-            "overlap": (1 - CITATION) * (1 - most) * share,
-            "citation": judged * CITATION * self.cited[row],
+            "relevance": claimed * (1 - CITATION) * judged,
+            "overlap": (1 - CITATION) * (1 - judged) * share,
+            "citation": claimed * CITATION * self.citation[row],
         }
 
     def verdicts(self) -> Iterator[Verdict]:
         """Yield a verdict on each id."""
-        again = Counter(self.ids[self.single :])
+        duplicates = Counter(self.ids[self.single :])
         for row in range(self.single):
             id, rule = self.ids[row], self.rules[row]
             parts = self.parts(row)
@@ -146,14 +142,14 @@ class Weighed:
                 score=self.scores[row],
                 parts=parts,
                 tokens=self.costs[row],
-                reason=self._reason(row, again[id]),
+                reason=self._reason(row, duplicates[id]),
             )
 
-    def _reason(self, row: int, again: int) -> str:
+    def _reason(self, row: int, duplicates: int) -> str:
         rule = self.rules[row]
-        said = f"from {_LAYERS[self.layers[row]]}, {_REASONS[rule]}"
+        reason = f"from {_LAYERS[self.layers[row]]}, {_REASONS[rule]}"
         if rule == SHOWN:
-            said += f", as {_LODS[self.lods[row]]}"
+            reason += f", as {_LODS[self.lods[row]]}"
         elif rule == BUDGET:
-            said += f": needs {self.costs[row]} tokens at least, {self.room} are left"
-        return said + (f"; {again} more came under its id" if again else "")
+            reason += f": needs {self.costs[row]} tokens at least, {self.remaining} are left"
+        return f"{reason}; {duplicates} more came under its id" if duplicates else reason

@@ -28,7 +28,7 @@ from acms.contract import reply as replying
 from acms.contract.admission import Admitted, Terms, admit_candidates, build_ledger
 from acms.contract.entities import extract_entities, gaze_of_request
 from acms.contract.kv_policy import Held, Holds, parse_cache_keys
-from acms.contract.providers import Answer, Call, Desk, KnowledgeSource, ask_providers, build_providers
+from acms.contract.providers import Answer, Call, KnowledgeSource, Provider, ask_providers, build_providers
 from acms.contract.recovery import Outcome, Situation
 from acms.contract.renditions import release_in_chunks
 from acms.contract.schema import (
@@ -59,13 +59,19 @@ from acms.view import View
 
 __all__ = ["ACS"]
 
-ATTEMPTS = 64
-"""Most requests whose answers are kept for the next attempt."""
-KEPT = 16_000_000
-"""Most characters of candidates that are kept for the next attempt."""
-LEAVE = 0.015
-"""Seconds before its deadline at which a reply stops choosing: the choosing thread still holds the interpreter, and
-on a busy machine each turn of the event loop waits for it and for a processor."""
+MAX_ATTEMPTS = 64
+"""Requests whose answers are kept for the next attempt: more than wait for one at a time."""
+MAX_CHARACTERS = 16_000_000
+"""Characters of candidates that are kept for the next attempt."""
+LEAD_SECONDS = 0.015
+"""Time before its deadline at which a reply stops choosing: the choosing thread still holds the interpreter, and on a
+busy machine each turn of the event loop waits for it and for a processor."""
+_LAYERS_BY_ACTION: Mapping[Action | None, Sequence[Layer]] = {
+    Action.RETURN_L4_ONLY: (Layer.L4,),
+    Action.EXPLICIT_L1_EXPANSION: (Layer.L1, Layer.L4),
+    Action.SKIP_EXPERIENCE_PATH: (Layer.L2,),
+}
+"""Layers that are queried first; the project and experience by default."""
 
 
 @dataclass(slots=True)
@@ -76,11 +82,14 @@ class _Attempt:
     mode: Privacy
     #: By index of the source.
     answers: dict[int, Answer] = field(default_factory=dict)
-    #: Characters of their texts.
-    size: int = 0
+
+    @property
+    def size(self) -> int:
+        """Characters of their texts."""
+        return sum(answer.size for answer in self.answers.values())
 
 
-class _Asking(NamedTuple):
+class _Rendering(NamedTuple):
     """A request under way."""
 
     request: RenderRequest
@@ -92,44 +101,47 @@ class _Asking(NamedTuple):
     #: When it began, and when answers are due, in seconds of the event loop's clock.
     began: float
     until: float
-    kept: _Attempt | None
-    desk: Desk
+    #: The answers of an earlier attempt at the same request.
+    earlier: _Attempt | None
+    #: Under which answers are read, one slice of one answer at a time.
+    reading: asyncio.Lock
     #: The entries of the caller's cache, and its capacity in keys.
     cache: tuple[Held, ...]
     capacity: int | None
 
-    def tell(self, name: str, *, level: int = logging.DEBUG, **fields: object) -> None:
+    def log(self, name: str, *, level: int = logging.DEBUG, **fields: object) -> None:
         """Log an event of this request: ids, counts and milliseconds since it began, never a text."""
         ms = round(1000 * (asyncio.get_running_loop().time() - self.began), 3)
         log_event(level, name, request_id=self.id, attempt=self.attempt, ms=ms, **fields)
+
+    def left_ms(self) -> float:
+        """Return the milliseconds until answers are due."""
+        return (self.until - asyncio.get_running_loop().time()) * 1000
 
 
 class _Pile:
     """Answers for the choice; the engine releases them after it."""
 
-    def __init__(self, answers: dict[int, Answer], *, spare: bool) -> None:
-        self._answers = [answers]
-        self._spare = spare
+    def __init__(self, answers: dict[int, Answer], *, reusable: bool) -> None:
+        self._answers = answers
+        self._reusable = reusable
         #: About how many characters there are to read.
         self.size = sum(answer.size for answer in answers.values())
 
     def __iter__(self) -> Iterator[Answer]:
         """Yield the answers in the order of their sources."""
-        for answers in self._answers:
-            yield from (answer for _, answer in sorted(answers.items()))
+        return iter([answer for _, answer in sorted(self._answers.items())])
 
     def take(self) -> dict[int, Answer]:
         """Remove and return the answers by index of the source."""
-        try:
-            return self._answers.pop()
-        except IndexError:
-            return {}
+        answers, self._answers = self._answers, {}
+        return answers
 
-    async def let_go(self) -> None:
-        """Release the candidates in chunks, in a thread if they are many; a pile that is not `spare` keeps them."""
-        if self._spare:
-            pile = [one for answer in self.take().values() for one in answer.candidates]
-            await off_loop(partial(release_in_chunks, pile), self.size)
+    async def release(self) -> None:
+        """Release the candidates in chunks, in a thread if they are many, unless the next attempt may use them."""
+        if not self._reusable:
+            candidates = [candidate for answer in self.take().values() for candidate in answer.candidates]
+            await off_loop(partial(release_in_chunks, candidates), self.size)
 
 
 @trace_class
@@ -164,20 +176,15 @@ class ACS:
         if isinstance(sources, str | bytes) or not isinstance(sources, Sequence):
             raise ConfigurationError("sources must be a list of sessions and sources")
         self._providers = build_providers(sources)
-        self._layers = frozenset(one.layer for one in self._providers)
         self._profile: Profile = profile
         self._order: Literal["selection", "lod"] = order
         self._privacy = validation.parse_choice(privacy, Privacy, "privacy")
         self._top_k = validation.validate_integer(top_k, "top_k", least=1, most=recovery.MAX_TOP_K)
         self._max_attempts = validation.validate_integer(max_attempts, "max_attempts", least=1, most=10)
-        sessions = [one.source for one in self._providers if one.own]
-        counter: TokenCounter = (
-            token_counter
-            if token_counter is not None
-            else sessions[0].counter
-            if sessions
-            else default_counter()
-        )
+        sessions = self._sessions()
+        counter = token_counter
+        if counter is None:
+            counter = sessions[0].counter if sessions else default_counter()
         self._count = counter.count
         self._counts = build_batch_counter(counter)
         self._clock = clock
@@ -186,7 +193,7 @@ class ACS:
         if sessions:
             _load_memory()
         self._count("load")
-        self._kept: OrderedDict[str, _Attempt] = OrderedDict()
+        self._attempts: OrderedDict[str, _Attempt] = OrderedDict()
 
     async def render(
         self,
@@ -205,191 +212,182 @@ class ACS:
         not raised.
         """
         began = asyncio.get_running_loop().time()
-        asked = RenderRequest.of(request, lenient=lenient)
+        parsed = RenderRequest.of(request, lenient=lenient)
         attempt = validation.validate_integer(attempt, "attempt", least=1, most=self._max_attempts)
-        chosen = None if action is None else Action.of(action)
-        mode = strictest_mode(asked.privacy, self._privacy)
+        chosen_action = None if action is None else Action.of(action)
+        mode = strictest_mode(parsed.privacy, self._privacy)
         held = parse_cache_keys(cache)
-        capacity = cache.capacity if isinstance(cache, Holds) else None
-        kept = self._kept.get(asked.request_id)
-        if kept is not None and (kept.intent, kept.mode) != (asked.intent, mode):
-            kept = None  # another question, or another exposure
-        left = (asked.time_ms - recovery.reserve_ms(asked.time_ms)) / 1000
-        now = _Asking(
-            request=asked,
+        earlier = self._attempts.get(parsed.request_id)
+        if earlier is not None and (earlier.intent, earlier.mode) != (parsed.intent, mode):
+            earlier = None  # another question, or another exposure
+        seconds = (parsed.time_ms - recovery.reserve_ms(parsed.time_ms)) / 1000
+        rendering = _Rendering(
+            request=parsed,
             mode=mode,
-            action=chosen,
+            action=chosen_action,
             attempt=attempt,
-            id=redact_text(asked.request_id, Privacy.REDACT).text,
+            id=redact_text(parsed.request_id, Privacy.REDACT).text,
             began=began,
-            until=began + max(0.0, left),
-            kept=kept,
-            desk=Desk(),
+            until=began + max(0.0, seconds),
+            earlier=earlier,
+            reading=asyncio.Lock(),
             cache=held,
-            capacity=capacity,
+            capacity=cache.capacity if isinstance(cache, Holds) else None,
         )
-        with correlation(now.id) if correlation_id.get() is None else nullcontext():
-            return await self._logged_reply(now)
+        with correlation(rendering.id) if correlation_id.get() is None else nullcontext():
+            return await self._logged_reply(rendering)
 
-    async def _logged_reply(self, now: _Asking) -> RenderReply:
+    async def _logged_reply(self, rendering: _Rendering) -> RenderReply:
         """Answer a request, and log its arrival and its outcome."""
-        request = now.request
-        now.tell(
+        request = rendering.request
+        rendering.log(
             "render.received",
-            action=now.action,
-            privacy=now.mode.value,
+            action=rendering.action,
+            privacy=rendering.mode.value,
             risk=request.risk.value,
             tokens_max=request.tokens_max,
             time_ms=request.time_ms,
         )
         try:
             log = await self._render_log()
-            reply = await self._render(now)
+            reply = await self._render(rendering)
             if log is not None and reply.fragments is not None:
-                log.add("acs", partial(_build_manifest, reply, request.tokens_max), request=now.id)
+                log.add("acs", partial(_build_manifest, reply, request.tokens_max), request=rendering.id)
         except Exception as error:
-            now.tell("render.broke", level=logging.ERROR, error=safe_error(error))
-            reply = self._failed(now, Code.INTERNAL, "the engine failed", [], 0)
-        now.tell(
+            rendering.log("render.broke", level=logging.ERROR, error=safe_error(error))
+            reply = self._build_error(rendering, Code.INTERNAL, "the engine failed", [], 0)
+        rendering.log(
             "render.replied" if reply.error is None else "render.failed",
             level=logging.INFO,
             fragments=len(reply.fragments or ()),
             used_tokens=0 if reply.metrics is None else reply.metrics.used_tokens,
             code=None if reply.error is None else reply.error.code.value,
-            warnings=[one.code for one in reply.warnings],
+            warnings=[warning.code for warning in reply.warnings],
         )
         return reply
 
-    @property
-    def _external_share(self) -> float:
-        """Share of a reply that external text of sessions may take while other relevant text is left out."""
-        shares = [one.source.external_share for one in self._providers if isinstance(one.source, View)]
-        return min(shares, default=1.0)
+    def _sessions(self) -> list[View]:
+        """Return the sessions among the sources."""
+        return [provider.source for provider in self._providers if isinstance(provider.source, View)]
 
     async def _render_log(self) -> RenderLog | None:
         """Return the render log of the first session that has one, or None."""
-        logs = [one.source.render_log for one in self._providers if isinstance(one.source, View)]
-        found = next((log for log in logs if log is not None), None)
-        return None if found is None else await found.begin()
+        for session in self._sessions():
+            if session.render_log is not None:
+                return await session.render_log.begin()
+        return None
 
     # ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _render(self, now: _Asking) -> RenderReply:
-        request, minimal = now.request, now.action is Action.RETURN_MINIMAL
-        if request.tokens_max == 0 and now.mode is not Privacy.BLOCK and not minimal:
-            failed = self._failed(now, Code.BUDGET_TOO_SMALL, "tokens_max is 0: nothing fits", [], 0)
-            return replace(failed, fragments=(), metrics=Metrics(used_tokens=0, planner_ms=0.0))
-        answers = {} if minimal else await self._gather(now)
-        everything = {**self._reused(now, answers), **answers}
+    async def _render(self, rendering: _Rendering) -> RenderReply:
+        request, is_minimal = rendering.request, rendering.action is Action.RETURN_MINIMAL
+        if request.tokens_max == 0 and rendering.mode is not Privacy.BLOCK and not is_minimal:
+            error = self._build_error(
+                rendering, Code.BUDGET_TOO_SMALL, "tokens_max is 0: nothing fits", [], 0
+            )
+            return replace(error, fragments=(), metrics=Metrics(used_tokens=0, planner_ms=0.0))
+        answers = {} if is_minimal else await self._gather(rendering)
+        everything = {**self._reused_answers(rendering, answers), **answers}
         outcomes = [replying.outcome_of_answer(answer) for _, answer in sorted(answers.items())]
         collected = replying.count_candidates(everything, request.experience_top_k)
-        if not collected and not minimal:
+        has_failures = any(answer.code is not None for answer in everything.values())
+        is_reusable = has_failures or not collected
+        if not is_reusable:
+            self._attempts.pop(request.request_id, None)
+        elif not is_minimal:
+            self._remember(rendering, everything)
+        if not collected and not is_minimal:
             code = recovery.select_error_code(outcomes, request.risk, obtained=False)
             if code is not None:
-                self._remember(now, everything)
-                return self._failed(now, code, recovery.describe_outcomes(outcomes), outcomes, 0)
+                message = recovery.describe_outcomes(outcomes)
+                return self._build_error(rendering, code, message, outcomes, 0)
         warnings = replying.notices_for_answers(everything)
-        if not collected or any(answer.code is not None for answer in everything.values()):
-            if not minimal:
-                self._remember(now, everything)
-            pile = _Pile(everything, spare=False)
-        else:
-            self._kept.pop(request.request_id, None)
-            pile = _Pile(everything, spare=not minimal)
+        pile = _Pile(everything, reusable=is_reusable or is_minimal)
         del answers, everything  # the pile holds the last reference and releases it in chunks
         began = self._timer()
-        chosen = await self._chosen(now, pile)
+        chosen = await self._choose(rendering, pile)
         if chosen is None:
-            self._remember(now, pile.take())
+            self._remember(rendering, pile.take())
             message = "there was no time left to choose from what was found"
-            return self._failed(now, Code.DEADLINE_EXCEEDED, message, outcomes, 0)
-        admitted, reasons = chosen
+            return self._build_error(rendering, Code.DEADLINE_EXCEEDED, message, outcomes, 0)
+        admitted, ledger = chosen
         planner_ms = round(1000 * (self._timer() - began), 3)
-        _tell_choice(now, admitted, collected, planner_ms)
-        too_large = admitted.selection.weighed.too_large()
-        if not minimal:
-            failed = self._refused(now, admitted, outcomes, collected, too_large=too_large)
-            if failed is not None:
-                return replace(failed, ledger=reasons)
-        advice = admitted.advice
-        now.tell("kv.emitted", pin=len(advice.pin), compress=len(advice.compress), evict=len(advice.evict))
+        _log_choice(rendering, admitted, collected, planner_ms)
+        if not is_minimal:
+            error = self._reject_choice(rendering, admitted, outcomes, collected)
+            if error is not None:
+                return replace(error, ledger=ledger)
+        advice, selection = admitted.advice, admitted.selection
+        rendering.log(
+            "kv.emitted", pin=len(advice.pin), compress=len(advice.compress), evict=len(advice.evict)
+        )
+        metrics = Metrics(
+            used_tokens=selection.used_tokens, planner_ms=planner_ms, coverage_entities=selection.coverage
+        )
         return RenderReply(
             request_id=request.request_id,
-            fragments=admitted.selection.fragments,
+            fragments=selection.fragments,
             kv_policy=advice,
-            metrics=Metrics(
-                used_tokens=admitted.selection.used_tokens,
-                planner_ms=planner_ms,
-                coverage_entities=admitted.selection.coverage,
-            ),
-            warnings=(*warnings, *replying.notices_for_selection(admitted, too_large=too_large)),
+            metrics=metrics,
+            warnings=(*warnings, *replying.notices_for_selection(admitted)),
             experience=replying.build_experience(admitted),
-            ledger=reasons,
+            ledger=ledger,
         )
 
-    def _refused(
-        self,
-        now: _Asking,
-        admitted: Admitted,
-        outcomes: Sequence[Outcome],
-        collected: int,
-        *,
-        too_large: bool,
+    def _reject_choice(
+        self, rendering: _Rendering, admitted: Admitted, outcomes: Sequence[Outcome], collected: int
     ) -> RenderReply | None:
         """Return the error reply if the choice does not satisfy the request, or None if it does."""
-        obtained = bool(admitted.selection.fragments) or too_large
-        code = recovery.select_error_code(outcomes, now.request.risk, obtained=obtained)
+        obtained = bool(admitted.selection.fragments) or admitted.selection.weighed.too_large()
+        code = recovery.select_error_code(outcomes, rendering.request.risk, obtained=obtained)
         if code is not None:
-            return self._failed(now, code, recovery.describe_outcomes(outcomes), outcomes, collected)
+            message = recovery.describe_outcomes(outcomes)
+            return self._build_error(rendering, code, message, outcomes, collected)
         if admitted.withheld and not obtained:
             message = "what was found would show what must not be shown"
-            return self._failed(now, Code.PRIVACY_VIOLATION, message, outcomes, 0)
+            return self._build_error(rendering, Code.PRIVACY_VIOLATION, message, outcomes, 0)
         return None
 
-    async def _gather(self, now: _Asking) -> dict[int, Answer]:
+    async def _gather(self, rendering: _Rendering) -> dict[int, Answer]:
         """Query the sources, then retry some in a second wave; return the answers by index of the source."""
-        loop = asyncio.get_running_loop()
-        request = now.request
+        request, mode = rendering.request, rendering.mode
 
-        def read() -> tuple[RenderRequest, dict[int, Memory]]:
-            others = redact_text(request.intent, _privacy_of_query(now.mode)).text
-            memories = {
-                id(one.source): Memory(one.source, request, now.mode) for one in self._providers if one.own
-            }
-            stated = replace(request, intent=others)
-            return replace(stated, entities=gaze_of_request(stated)), memories
+        def prepare() -> tuple[RenderRequest, dict[int, Memory]]:
+            redacted = redact_text(request.intent, _privacy_of_query(mode)).text
+            foreign = replace(request, intent=redacted)
+            own = [provider.source for provider in self._providers if provider.own]
+            memories = {id(session): Memory(session, request, mode) for session in own}
+            return replace(foreign, entities=gaze_of_request(foreign)), memories
 
-        foreign, memories = await off_loop(read, 4 * len(request.intent))
+        foreign, memories = await off_loop(prepare, 4 * len(request.intent))
         calls: dict[int, Call] = {}
         answers: dict[int, Answer] = {}
-        for place in self._wave(now):
-            call = self._call(now, place, foreign, (now.until - loop.time()) * 1000)
+        for index in self._first_wave(rendering):
+            call = self._build_call(rendering, index, foreign)
             if call.slice_ms > 0:
-                calls[place] = call
+                calls[index] = call
             else:
-                answers[place] = Answer(call=call, code=Code.DEADLINE_EXCEEDED)
-        now.tell(
+                answers[index] = Answer(call=call, code=Code.DEADLINE_EXCEEDED)
+        rendering.log(
             "plan.built",
             providers=len(calls),
             not_asked=len(answers),
-            until_ms=round((now.until - now.began) * 1000),
+            until_ms=round((rendering.until - rendering.began) * 1000),
         )
-        answers |= await self._asked(now, calls, memories)
-        second: dict[int, Call] = {}
-        left = (now.until - loop.time()) * 1000
-        for place in self._again(now, answers):
-            old = answers.get(place)
-            call = self._call(now, place, foreign, left, expansion=old is None, again=old)
+        answers |= await self._ask(rendering, calls, memories)
+        retries: dict[int, Call] = {}
+        for index in self._second_wave(rendering, answers):
+            call = self._build_call(rendering, index, foreign, second=True, previous=answers.get(index))
             if call.slice_ms > 0:
-                second[place] = call
-        answers |= await self._asked(now, second, memories)
+                retries[index] = call
+        answers |= await self._ask(rendering, retries, memories)
         return answers
 
-    async def _asked(
-        self, now: _Asking, calls: Mapping[int, Call], memories: Mapping[int, Memory]
+    async def _ask(
+        self, rendering: _Rendering, calls: Mapping[int, Call], memories: Mapping[int, Memory]
     ) -> dict[int, Answer]:
         for call in calls.values():
-            now.tell(
+            rendering.log(
                 "provider.called",
                 provider=call.provider.name,
                 layer=call.provider.layer.value,
@@ -398,135 +396,147 @@ class ACS:
                 expansion=call.request.expansion,
             )
         if any(call.request.expansion for call in calls.values()):
-            now.tell("expansion.used", asked_for=now.action is Action.EXPLICIT_L1_EXPANSION)
-        found = await ask_providers(list(calls.values()), memories, now.desk, until=now.until)
-        for one in found:
-            for name, level, fields in replying.log_records_for_answer(one):
-                now.tell(name, level=level, **fields)
-        return dict(zip(calls, found, strict=True))
+            rendering.log("expansion.used", asked_for=rendering.action is Action.EXPLICIT_L1_EXPANSION)
+        answers = await ask_providers(
+            list(calls.values()), memories, rendering.reading, until=rendering.until
+        )
+        for answer in answers:
+            for name, level, fields in replying.log_records_for_answer(answer):
+                rendering.log(name, level=level, **fields)
+        return dict(zip(calls, answers, strict=True))
 
-    def _wave(self, now: _Asking) -> list[int]:
+    def _first_wave(self, rendering: _Rendering) -> list[int]:
         """Return the indexes of the sources to query first."""
-        action = now.action
-        wanted: frozenset[Layer]
-        if action is Action.RETURN_L4_ONLY:
-            wanted = frozenset((Layer.L4,))
-        elif action is Action.EXPLICIT_L1_EXPANSION:
-            wanted = frozenset((Layer.L1, Layer.L4))
-        elif action is Action.SKIP_EXPERIENCE_PATH:
-            wanted = frozenset((Layer.L2,))
-        else:
-            wanted = frozenset((Layer.L2, Layer.L4))
-        if now.request.experience_top_k == 0:
-            wanted -= {Layer.L4}
-        places = [place for place, one in enumerate(self._providers) if one.layer in wanted]
-        if now.kept is None or action in (None, Action.RETURN_L4_ONLY, Action.SKIP_EXPERIENCE_PATH):
-            return places
-        there = now.kept.answers
+        action = rendering.action
+        layers = set(_LAYERS_BY_ACTION.get(action, (Layer.L2, Layer.L4)))
+        if rendering.request.experience_top_k == 0:
+            layers.discard(Layer.L4)
+        indexes = [index for index, provider in enumerate(self._providers) if provider.layer in layers]
+        if rendering.earlier is None or action in (
+            None,
+            Action.RETURN_L4_ONLY,
+            Action.SKIP_EXPERIENCE_PATH,
+        ):
+            return indexes
+        earlier = rendering.earlier.answers
+        answered = {index for index, answer in earlier.items() if answer.code is None}
+        unanswered = [index for index in indexes if index not in answered]
         if action is Action.EXPLICIT_L1_EXPANSION:
-            answered = {place for place, one in there.items() if one.code is None}
-            return [
-                place for place in places if self._providers[place].layer is Layer.L1 or place not in answered
-            ]
-        failed = [place for place in places if place not in there or there[place].code is not None]
-        return failed or places
+            return [index for index in indexes if index in unanswered or self._layer(index) is Layer.L1]
+        return unanswered or indexes
 
-    def _again(self, now: _Asking, answers: Mapping[int, Answer]) -> list[int]:
+    def _layer(self, index: int) -> Layer:
+        return self._providers[index].layer
+
+    def _second_wave(self, rendering: _Rendering, answers: Mapping[int, Answer]) -> list[int]:
         """Return the indexes of the sources for a second wave: transient failures, and L1 where it may help.
 
         Without an explicit action L1 is queried only at low risk, not under `block`, and only if the project is empty.
         """
-        places = [place for place, answer in answers.items() if answer.passing]
-        project = [one for one in answers.values() if one.call.provider.layer is Layer.L2]
-        empty = bool(project) and all(one.code is None and not one.candidates for one in project)
-        if (
-            empty
-            and now.action is None
-            and now.request.risk is RiskLevel.LOW
-            and now.mode is not Privacy.BLOCK
-        ):
-            places += [place for place, one in enumerate(self._providers) if one.layer is Layer.L1]
-        return places
+        indexes = [index for index, answer in answers.items() if answer.transient]
+        may_expand = rendering.request.risk is RiskLevel.LOW and rendering.mode is not Privacy.BLOCK
+        if rendering.action is not None or not may_expand:
+            return indexes
+        project = [answer for index, answer in answers.items() if self._layer(index) is Layer.L2]
+        is_empty = all(answer.code is None and not answer.candidates for answer in project)
+        if project and is_empty:
+            indexes += [index for index in range(len(self._providers)) if self._layer(index) is Layer.L1]
+        return indexes
 
-    def _call(
+    def _build_call(
         self,
-        now: _Asking,
-        place: int,
+        rendering: _Rendering,
+        index: int,
         foreign: RenderRequest,
-        left_ms: float,
         *,
-        expansion: bool = False,
-        again: Answer | None = None,
+        second: bool = False,
+        previous: Answer | None = None,
     ) -> Call:
-        """Return the request to one source and its time limit."""
-        provider, request = self._providers[place], now.request
+        """Return the request to one source and its time limit; `previous` is its failed answer of the first wave."""
+        provider, request, action = self._providers[index], rendering.request, rendering.action
+        is_reduced = action is Action.RETRY_WITH_REDUCED_SCOPE
         top_k = self._top_k
         if provider.layer is Layer.L4 and request.experience_top_k is not None:
             top_k = min(recovery.MAX_TOP_K, max(1, request.experience_top_k))
-        own = provider.own
-        time_ms = request.time_ms
-        slice_ms = recovery.slice_ms(provider.deadline_ms, provider.layer, time_ms, left_ms, own=own)
-        if again is not None or now.action is Action.RETRY_WITH_REDUCED_SCOPE:
-            earlier = again if again is not None else now.kept and now.kept.answers.get(place)
-            if earlier:
-                top_k = earlier.call.request.top_k
-            top_k = recovery.reduce_top_k(top_k)
-        if again is None and now.action is Action.RETRY_WITH_REDUCED_SCOPE:
-            full = (time_ms - recovery.reserve_ms(time_ms)) if not own else left_ms
-            old = recovery.slice_ms(provider.deadline_ms, provider.layer, time_ms, full, own=own)
-            slice_ms = recovery.retry_slice_ms(old, left_ms, own=own)
-        number = now.attempt if again is None else f"{now.attempt}.2"
-        reissued = now.attempt > 1 or again is not None
+        if previous is not None or is_reduced:
+            earlier = previous
+            if earlier is None and rendering.earlier is not None:
+                earlier = rendering.earlier.answers.get(index)
+            top_k = recovery.reduce_top_k(top_k if earlier is None else earlier.call.request.top_k)
+        suffix = ""
+        if previous is not None:
+            suffix = f"#{rendering.attempt}.2"
+        elif rendering.attempt > 1:
+            suffix = f"#{rendering.attempt}"
+        slice_ms = self._slice_ms(rendering, provider, is_reduced=is_reduced and previous is None)
+        is_l1 = provider.layer is Layer.L1
+        expansion = is_l1 and action is Action.EXPLICIT_L1_EXPANSION
         return Call(
             provider=provider,
             slice_ms=slice_ms,
             request=ProviderRequest(
-                request_id=f"{request.request_id}#{number}" if reissued else request.request_id,
+                request_id=request.request_id + suffix,
                 query=foreign.intent,
                 entities=foreign.entities or (),
                 top_k=top_k,
                 deadline_ms=max(1, int(slice_ms)),
-                expansion=expansion
-                or (provider.layer is Layer.L1 and now.action is Action.EXPLICIT_L1_EXPANSION),
-                privacy=now.mode,
+                expansion=expansion or (second and previous is None),
+                privacy=rendering.mode,
             ),
         )
 
+    def _slice_ms(self, rendering: _Rendering, provider: Provider, *, is_reduced: bool) -> float:
+        """Return the time limit of a call in milliseconds, or 0 if the provider must not be queried."""
+        left_ms, time_ms = rendering.left_ms(), rendering.request.time_ms
+        if provider.own:
+            return max(0.0, left_ms)
+        if not is_reduced:
+            return recovery.slice_ms(provider.deadline_ms, provider.layer, time_ms, left_ms)
+        full_ms = time_ms - recovery.reserve_ms(time_ms)
+        previous_ms = recovery.slice_ms(provider.deadline_ms, provider.layer, time_ms, full_ms)
+        return recovery.retry_slice_ms(previous_ms, left_ms)
+
     # ── answers of earlier attempts ─────────────────────────────────────────────────────────────────────────────────
 
-    def _reused(self, now: _Asking, answers: Mapping[int, Answer]) -> dict[int, Answer]:
+    def _reused_answers(self, rendering: _Rendering, answers: Mapping[int, Answer]) -> dict[int, Answer]:
         """Return the answers of an earlier attempt that this one does not request again."""
-        if now.kept is None or now.action in (None, Action.SKIP_EXPERIENCE_PATH):
+        if rendering.earlier is None or rendering.action in (None, Action.SKIP_EXPERIENCE_PATH):
             return {}
-        only_l4 = now.action is Action.RETURN_L4_ONLY
-        return {
-            place: answer
-            for place, answer in now.kept.answers.items()
-            if (place not in answers or (only_l4 and answers[place].code is not None))
-            and not (only_l4 and answer.call.provider.layer is not Layer.L4)
-        }
+        only_l4 = rendering.action is Action.RETURN_L4_ONLY
+        reused: dict[int, Answer] = {}
+        for index, earlier in rendering.earlier.answers.items():
+            if only_l4 and earlier.call.provider.layer is not Layer.L4:
+                continue
+            answer = answers.get(index)
+            if answer is None or (only_l4 and answer.code is not None):
+                reused[index] = earlier
+        return reused
 
-    def _remember(self, now: _Asking, answers: Mapping[int, Answer]) -> None:
-        size = sum(answer.size for answer in answers.values())
-        self._kept.pop(now.request.request_id, None)
-        self._kept[now.request.request_id] = _Attempt(now.request.intent, now.mode, dict(answers), size)
-        while len(self._kept) > ATTEMPTS or (
-            len(self._kept) > 1 and sum(one.size for one in self._kept.values()) > KEPT
-        ):
-            self._kept.popitem(last=False)
+    def _remember(self, rendering: _Rendering, answers: Mapping[int, Answer]) -> None:
+        attempts, request = self._attempts, rendering.request
+        attempts.pop(request.request_id, None)
+        attempts[request.request_id] = _Attempt(request.intent, rendering.mode, dict(answers))
+        while len(attempts) > 1:
+            size = sum(attempt.size for attempt in attempts.values())
+            if len(attempts) <= MAX_ATTEMPTS and size <= MAX_CHARACTERS:
+                break
+            attempts.popitem(last=False)
 
     # ── choosing ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _chosen(self, now: _Asking, pile: _Pile) -> tuple[Admitted, Ledger] | None:
+    async def _choose(self, rendering: _Rendering, pile: _Pile) -> tuple[Admitted, Ledger] | None:
         """Choose the fragments, in a thread if there are many candidates; None if that takes too long."""
-        request = now.request
+        request = rendering.request
         moment = self._clock()
 
         def work() -> tuple[Admitted, Ledger]:
             candidates, beyond = replying.merge_candidates(pile, request.experience_top_k)
-            names = {name for one in candidates for name in one.entities if not name.isalnum()}
+            names: set[str] = set()
+            for candidate in candidates:
+                names.update(name for name in candidate.entities if not name.isalnum())
+            shares = [session.external_share for session in self._sessions()]
             terms = Terms(
-                mode=now.mode,
+                mode=rendering.mode,
                 gaze=gaze_of_request(request, known=names),
                 tokens_max=request.tokens_max,
                 now=moment,
@@ -535,42 +545,46 @@ class ACS:
                 profile=self._profile,
                 order=self._order,
                 risk=request.risk,
-                cache=now.cache,
-                capacity=now.capacity,
+                cache=rendering.cache,
+                capacity=rendering.capacity,
                 unread=tuple(text for answer in pile for text in answer.unread),
-                external_share=self._external_share,
+                external_share=min(shares, default=1.0),
             )
-            chosen = admit_candidates(candidates, terms)
+            admitted = admit_candidates(candidates, terms)
             release_in_chunks(candidates)
-            return chosen, build_ledger(chosen, beyond)
+            return admitted, build_ledger(admitted, beyond)
 
-        last = now.began + (request.time_ms + max(0.05 * request.time_ms, 25.0)) / 1000
-        left = last - asyncio.get_running_loop().time() - LEAVE
+        last = rendering.began + (request.time_ms + max(0.05 * request.time_ms, 25.0)) / 1000
+        seconds = last - asyncio.get_running_loop().time() - LEAD_SECONDS
         try:
-            async with asyncio.timeout(max(0.0, left)):
+            async with asyncio.timeout(max(0.0, seconds)):
                 chosen = await off_loop(work, pile.size)
         except TimeoutError:
             return None  # the answers stay available for the next attempt
-        await pile.let_go()
+        await pile.release()
         return chosen
 
     # ── saying what happened ────────────────────────────────────────────────────────────────────────────────────────
 
-    def _failed(
-        self, now: _Asking, code: Code, message: str, outcomes: Sequence[Outcome], collected: int
+    def _build_error(
+        self,
+        rendering: _Rendering,
+        code: Code,
+        message: str,
+        outcomes: Sequence[Outcome],
+        collected: int,
     ) -> RenderReply:
         situation = Situation(
-            request=now.request,
-            mode=now.mode,
-            attempt=now.attempt,
+            request=rendering.request,
+            mode=rendering.mode,
+            attempt=rendering.attempt,
             max_attempts=self._max_attempts,
             outcomes=outcomes,
-            layers=self._layers,
+            layers=frozenset(provider.layer for provider in self._providers),
             collected=collected,
         )
-        return RenderReply(
-            request_id=now.request.request_id, error=recovery.build_envelope(code, message, situation)
-        )
+        error = recovery.build_envelope(code, message, situation)
+        return RenderReply(request_id=rendering.request.request_id, error=error)
 
 
 def _build_manifest(reply: RenderReply, budget: int) -> Manifest:
@@ -578,10 +592,10 @@ def _build_manifest(reply: RenderReply, budget: int) -> Manifest:
     return manifest_of_reply(fragments, reply.ledger, budget=budget)
 
 
-def _tell_choice(now: _Asking, admitted: Admitted, collected: int, planner_ms: float) -> None:
+def _log_choice(rendering: _Rendering, admitted: Admitted, collected: int, planner_ms: float) -> None:
     """Log the counts of the choice and of the items that privacy affected."""
     selection = admitted.selection
-    now.tell(
+    rendering.log(
         "selection.done",
         candidates=collected,
         fragments=len(selection.fragments),
@@ -590,7 +604,7 @@ def _tell_choice(now: _Asking, admitted: Admitted, collected: int, planner_ms: f
         planner_ms=planner_ms,
     )
     if admitted.redacted or admitted.blocked or admitted.withheld:
-        now.tell(
+        rendering.log(
             "privacy.redacted",
             redacted=admitted.redacted,
             blocked=admitted.blocked,

@@ -14,11 +14,11 @@ from acms.contract.schema import RenderRequest
 from acms.text.tokenizer import content_term
 
 MOST = 64
-"""Entities of one text, at most."""
+"""Entities of one text: more than any request asks for."""
 LONGEST = 128
-"""Characters of an entity, at most: a longer word is data."""
+"""Characters of an entity: a longer word is data."""
 READ = 20_000
-"""Characters of a text that are read."""
+"""Characters of a text that are read, which takes some 10 ms."""
 
 _REDACTED = re.compile(r"\[REDACTED: [a-z_]+\]")
 _PIECE = re.compile(r"\w+(?:(?:://|[-./\\:@])\w+)*")
@@ -26,12 +26,11 @@ _WORD = re.compile(r"\w+")
 _CASE = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 _NUMBER = re.compile(r"\d+(?:[.:/-]\d+)*[a-zA-Z]?")
 #: Scripts whose words are not told apart by spaces.
-_RUN = re.compile(
-    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]+"
+_RUN_CHARACTERS = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 )
-_SHORT_RUN = 4
-#: Words from which on one name that is all of an intent is a sentence.
-_SLUG = 3
+_RUN = re.compile(f"[{_RUN_CHARACTERS}]+")
+_RUN_OR_REST = re.compile(f"[{_RUN_CHARACTERS}]+|[^{_RUN_CHARACTERS}]+")
 #: Verbs that state the task, not the topic, at the start of an intent.
 _ASKING = frozenset(
     """add build compare create debug describe design explain explore find fix give help how implement investigate list
@@ -45,14 +44,13 @@ def extract_entities(text: str) -> tuple[str, ...]:
     If there are more, names (words with capitals, digits, or several parts) take precedence over plain words. Redaction
     marks have no entities.
     """
-    named: dict[str, bool] = {}
+    is_name: dict[str, bool] = {}
     for piece in _PIECE.findall(_REDACTED.sub(" ", text[:READ])):
-        for name, proper in _entities_of_piece(piece):
-            named[name] = named.get(name, False) or proper
-    if len(named) <= MOST:
-        return tuple(named)
-    kept = set(sorted(named, key=lambda name: not named[name])[:MOST])  # stable: ties keep the first
-    return tuple(name for name in named if name in kept)
+        for entity, proper in _entities_of_piece(piece):
+            is_name[entity] = is_name.get(entity, False) or proper
+    names_first = sorted(is_name, key=lambda entity: not is_name[entity])  # stable: ties keep the first
+    chosen = set(names_first[:MOST])
+    return tuple(entity for entity in is_name if entity in chosen)
 
 
 def gaze_of_request(request: RenderRequest, *, known: Collection[str] = ()) -> tuple[str, ...]:
@@ -62,15 +60,18 @@ def gaze_of_request(request: RenderRequest, *, known: Collection[str] = ()) -> t
     words of one are adjacent in the intent, it replaces them, so `memory_leak` is found if it is known.
     """
     if request.entities is not None:
-        return tuple(dict.fromkeys(filter(None, map(normalize_entity, request.entities))))
+        stated = dict.fromkeys(map(normalize_entity, request.entities))
+        return tuple(name for name in stated if name)
     intent = request.intent.strip()
-    if _WORD.fullmatch(intent) and len(slug := list(_split_word(intent))) >= _SLUG:
-        intent = " ".join(slug)
-    found = list(extract_entities(intent))
-    said = [word.lower() for word in _WORD.findall(intent[:READ])]
-    if len(found) > 1 and found[0] in _ASKING and said and said[0] == found[0]:
-        del found[0]
-    return _join_known_names(found, said, known) if known else tuple(found)
+    if _WORD.fullmatch(intent):
+        parts = list(_split_word(intent))
+        if len(parts) > 2:  # a slug is a sentence
+            intent = " ".join(parts)
+    entities = list(extract_entities(intent))
+    words = [word.lower() for word in _WORD.findall(intent[:READ])]
+    if len(entities) > 1 and entities[0] in _ASKING and words[:1] == entities[:1]:
+        del entities[0]
+    return _join_known_names(entities, words, known) if known else tuple(entities)
 
 
 def normalize_entity(name: str) -> str:
@@ -81,41 +82,49 @@ def normalize_entity(name: str) -> str:
 def _entities_of_piece(piece: str) -> Iterator[tuple[str, bool]]:
     """Yield the entities in one piece of text without spaces, each with whether it is a name."""
     small = piece.lower()
-    if small.isascii() and small.isalpha() and (piece == small or piece.istitle() or piece.isupper()):
+    if small.isascii() and small.isalpha() and not _is_mixed_case(piece):
         if _is_meaningful(small):
             yield small, piece != small
-        return
-    if _NUMBER.fullmatch(piece):
+    elif _NUMBER.fullmatch(piece):
         yield small, True
-        return
-    parts = [part for word in _WORD.findall(piece) for part in _split_word(word)]
-    if len(small) <= LONGEST and not _RUN.search(small) and (len(parts) > 1 or _is_meaningful(small)):
+    else:
+        yield from _entities_of_identifier(piece)
+
+
+def _entities_of_identifier(piece: str) -> Iterator[tuple[str, bool]]:
+    """Yield the entities in an identifier of several parts, or in a script without spaces."""
+    small = piece.lower()
+    has_run = _RUN.search(small) is not None
+    parts: list[str] = []
+    for word in _WORD.findall(piece):
+        parts += _split_word(word)
+    is_entity = len(parts) > 1 or _is_meaningful(small)
+    if is_entity and not has_run and len(small) <= LONGEST:
         yield small, True
-    telling = [part for part in parts if _is_meaningful(part)]
-    if len(telling) < 2 and any(len(part) < 3 for part in parts) and len(parts) > 1:
+    meaningful = [part for part in parts if _is_meaningful(part)]
+    if len(parts) > 1 and len(meaningful) < 2 and min(map(len, parts)) < 3:
         return  # a single part of "OAuth" or "v1.2" would be another word
-    for part in telling:
-        if part != small or _RUN.search(part):
+    for part in meaningful:
+        if part != small or has_run:
             yield part, False
 
 
+def _is_mixed_case(word: str) -> bool:
+    return not (word.islower() or word.istitle() or word.isupper())
+
+
 def _split_word(word: str) -> Iterator[str]:
+    """Yield the parts of an identifier or of a word in a script without spaces, in lower case."""
     if word.isascii():
         for part in word.split("_"):
-            mixed = not (part.islower() or part.isupper() or part.istitle())
-            yield from (found.lower() for found in (_CASE.findall(part) if mixed else [part]) if found)
+            pieces = _CASE.findall(part) if _is_mixed_case(part) else [part]
+            yield from (piece.lower() for piece in pieces if piece)
         return
-    place = 0
-    for run in _RUN.finditer(word):
-        if word[place : run.start()]:
-            yield word[place : run.start()].lower()
-        said, place = run.group(), run.end()
-        if len(said) <= _SHORT_RUN:
-            yield said
+    for part in _RUN_OR_REST.findall(word):
+        if not _RUN.match(part) or len(part) <= 4:  # a short run is one word
+            yield part.lower()
         else:
-            yield from (said[at : at + 2] for at in range(len(said) - 1))
-    if word[place:]:
-        yield word[place:].lower()
+            yield from (part[at : at + 2] for at in range(len(part) - 1))
 
 
 def _is_meaningful(word: str) -> bool:
@@ -125,34 +134,46 @@ def _is_meaningful(word: str) -> bool:
     return 1 < len(word) <= LONGEST and content_term(word) != 0
 
 
-def _join_known_names(found: list[str], said: list[str], known: Collection[str]) -> tuple[str, ...]:
+def _join_known_names(entities: list[str], words: list[str], known: Collection[str]) -> tuple[str, ...]:
     """Return entities in which known names replace their words, longest names first."""
+    names = _find_known_names(words, known)
+    if not names:
+        return tuple(entities)
+    name_of_word: dict[str, str] = {}
+    taken: set[int] = set()
+    for start, (name, length) in sorted(names.items()):
+        name_of_word.setdefault(words[start], name)
+        taken.update(range(start, start + length))
+    inside = {words[at] for at in taken}
+    outside = {word for at, word in enumerate(words) if at not in taken}
+    joined: dict[str, None] = {}
+    for entity in entities:
+        if entity in name_of_word:
+            joined[name_of_word[entity]] = None
+        if entity in outside or entity not in inside:
+            joined[entity] = None
+    joined.update((name, None) for _, (name, _) in sorted(names.items()))
+    return tuple(joined)
+
+
+def _find_known_names(words: list[str], known: Collection[str]) -> dict[int, tuple[str, int]]:
+    """Return the known names of several words in a text, by offset: the name and the number of its words."""
     by_words: dict[tuple[str, ...], str] = {}
     for name in sorted(set(map(normalize_entity, known))):
-        words = tuple(part for word in _WORD.findall(name) for part in _split_word(word))
-        if len(words) > 1:
-            by_words.setdefault(words, name)
-    where: dict[str, list[int]] = {}
-    for at, word in enumerate(said):
-        where.setdefault(word, []).append(at)
-    place: dict[int, str] = {}
+        parts: list[str] = []
+        for word in _WORD.findall(name):
+            parts += _split_word(word)
+        if len(parts) > 1:
+            by_words.setdefault(tuple(parts), name)
+    offsets: dict[str, list[int]] = {}
+    for at, word in enumerate(words):
+        offsets.setdefault(word, []).append(at)
+    found: dict[int, tuple[str, int]] = {}
     taken: set[int] = set()
-    for words in sorted(by_words, key=lambda words: (-len(words), words)):
-        for at in where.get(words[0], ()):
-            here = range(at, at + len(words))
-            if tuple(said[at : at + len(words)]) == words and taken.isdisjoint(here):
-                taken.update(here)
-                place[at] = by_words[words]
-    if not place:
-        return tuple(found)
-    inside = {said[at] for at in taken} - {word for at, word in enumerate(said) if at not in taken}
-    result: dict[str, None] = {}
-    names = {said[at]: name for at, name in sorted(place.items(), reverse=True)}
-    for one in found:
-        if one in names:
-            result[names[one]] = None
-        if one not in inside:
-            result[one] = None
-    for _, name in sorted(place.items()):
-        result[name] = None
-    return tuple(result)
+    for key in sorted(by_words, key=lambda key: (-len(key), key)):
+        for at in offsets.get(key[0], ()):
+            span = range(at, at + len(key))
+            if tuple(words[at : at + len(key)]) == key and taken.isdisjoint(span):
+                taken.update(span)
+                found[at] = by_words[key], len(key)
+    return found

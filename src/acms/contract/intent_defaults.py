@@ -81,8 +81,6 @@ BUDGETS: Mapping[Complexity, tuple[int, int]] = {
     Complexity.COMPLEX: (8000, 2000),
 }
 """Tokens and milliseconds by complexity."""
-HURRY = 500
-"""Milliseconds that an urgent request may take, at most."""
 
 _DOMAINS = {
     Domain.CODE: "function, class, bug, error, debug, implement, refactor",
@@ -115,38 +113,40 @@ _RISKS = {
 def classify_intent(text: str) -> Intent:
     """Classify the intent of a text; a slug such as `debug_memory_leak` is split into its words."""
     goal = " ".join(text.split())
-    said = re.sub(r"[\W_]+", " ", goal.lower())
-    verbs = {verb: _find_keywords(words, said) for verb, words in _VERBS.items()}
-    most = max(verbs.values(), key=len)
+    words = re.sub(r"[\W_]+", " ", goal.lower())
+    verbs = _find_in_table(_VERBS, words)
+    domains = _find_in_table(_DOMAINS, words)
+    complexities = _find_in_table(_COMPLEXITIES, words)
+    urgencies = _find_in_table(_URGENCIES, words)
+    risks = _find_in_table(_RISKS, words)
+    verb = max(verbs, key=lambda verb: len(verbs[verb]))
+    domain = max(domains, key=lambda domain: len(domains[domain]))
     total = sum(map(len, verbs.values()))
-    domains = {domain: _find_keywords(words, said) for domain, words in _DOMAINS.items()}
-    topic = max(domains, key=lambda domain: len(domains[domain]))
-    groups = (_COMPLEXITIES, _URGENCIES, _RISKS)
-    found = {at for group in groups for words in group.values() for at in _find_keywords(words, said)}
-    found |= {at for group in (verbs, domains) for named in group.values() for at in named}
+    matches: set[tuple[int, str]] = set()
+    for table in (verbs, domains, complexities, urgencies, risks):
+        for found in table.values():
+            matches.update(found)
     return Intent(
         goal=goal,
-        verb=next(verb for verb, named in verbs.items() if named is most) if total else Verb.SEARCH,
-        confidence=len(most) / total if total else 0.0,
-        domain=topic if domains[topic] else Domain.GENERAL,
-        complexity=_first_match(_COMPLEXITIES, said, Complexity.MEDIUM),
-        urgency=_first_match(_URGENCIES, said, Urgency.MEDIUM),
-        risk=_first_match(_RISKS, said, RiskLevel.MEDIUM),
-        keywords=tuple(dict.fromkeys(word for _, word in sorted(found))),
+        verb=verb if total else Verb.SEARCH,
+        confidence=len(verbs[verb]) / total if total else 0.0,
+        domain=domain if domains[domain] else Domain.GENERAL,
+        complexity=next((row for row, found in complexities.items() if found), Complexity.MEDIUM),
+        urgency=next((row for row, found in urgencies.items() if found), Urgency.MEDIUM),
+        risk=next((row for row, found in risks.items() if found), RiskLevel.MEDIUM),
+        keywords=tuple(dict.fromkeys(word for _, word in sorted(matches))),
     )
 
 
-def _first_match(table: Mapping[T, str], said: str, otherwise: T) -> T:
-    return next((one for one, words in table.items() if _find_keywords(words, said)), otherwise)
-
-
-def _find_keywords(words: str, said: str) -> list[tuple[int, str]]:
-    """Return the words of a table that occur in a text, each with the offset of its first match."""
-    found: list[tuple[int, str]] = []
-    for word in words.split(", "):
-        match = _compile_pattern(word).search(said)
-        if match is not None:
-            found.append((match.start(), word))
+def _find_in_table(table: Mapping[T, str], words: str) -> dict[T, list[tuple[int, str]]]:
+    """Return the keywords of each row that occur in a text, each with the offset of its first match."""
+    found: dict[T, list[tuple[int, str]]] = {}
+    for row, keywords in table.items():
+        found[row] = []
+        for keyword in keywords.split(", "):
+            match = _compile_pattern(keyword).search(words)
+            if match is not None:
+                found[row].append((match.start(), keyword))
     return found
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from acms.contract.benefit import DIGITS
 from acms.contract.schema import Fragment, KVPolicy, Lod
 from acms.errors import ValidationError
 from acms.privacy.detect import safe_key
@@ -33,7 +34,7 @@ __all__ = [
 ]
 
 CAPACITY = 64
-"""Default capacity of a cache, in keys."""
+"""Default capacity of a cache, in keys (published)."""
 PIN_SHARE, PINS_SHARE = 0.25, 0.5
 """Share of the token budget that one pinned key may cost, and that all of them may cost together."""
 LARGE = 200
@@ -42,12 +43,9 @@ MEDIUM, GOOD = 0.2, 0.6
 """Benefit from which something is worth keeping at all, and from which it is worth keeping whole."""
 STALE = 0.6
 """Evict score from which a key is evicted even below capacity."""
-TURNS, TOKENS = 8, 1000
-"""Turns without use, and tokens, that count in full."""
 WINDOW = 20
-"""A key that contains this many consecutive characters of a text counts as text."""
-DIGITS = 9
-"""Decimals that count when two scores are compared."""
+"""Consecutive characters of a text that reveal it."""
+_HALF = WINDOW // 2
 
 
 class Held(NamedTuple):
@@ -104,25 +102,25 @@ def parse_cache_keys(cache: Holds | Iterable[Held | str] | None) -> tuple[Held, 
 
 def evict_score(*, turns: int, cost: int, benefit: float) -> float:
     """Return the evict score of a key, in [0, 1]; a higher score is evicted first."""
-    return round(
-        0.4 * min(1.0, turns / TURNS)
-        + 0.3 * min(1.0, cost / TOKENS)
-        + 0.3 * (1 - min(1.0, max(0.0, benefit))),
-        DIGITS,
-    )
+    age = min(1.0, turns / 8)
+    size = min(1.0, cost / 1000)
+    uselessness = 1 - min(1.0, max(0.0, benefit))
+    return round(0.4 * age + 0.3 * size + 0.3 * uselessness, DIGITS)
 
 
 def resolve_conflicts(policy: KVPolicy) -> Resolved:
     """Return a policy with each key in one list, once: pin wins over compress, compress over evict."""
-    pin = dict.fromkeys(policy.pin)
-    compress = dict.fromkeys(key for key in policy.compress if key not in pin)
-    evict = dict.fromkeys(key for key in policy.evict if key not in pin and key not in compress)
-    all_compress, all_evict = frozenset(policy.compress), frozenset(policy.evict)
-    conflicts = {key for key in pin if key in all_compress or key in all_evict}
-    conflicts.update(key for key in compress if key in all_evict)
-    return Resolved(
-        KVPolicy(pin=tuple(pin), compress=tuple(compress), evict=tuple(evict)), tuple(sorted(conflicts))
-    )
+    actions: dict[str, str] = {}
+    conflicts: set[str] = set()
+    for action in ("pin", "compress", "evict"):
+        for key in getattr(policy, action):
+            if actions.setdefault(key, action) != action:
+                conflicts.add(key)
+    keys: dict[str, list[str]] = {"pin": [], "compress": [], "evict": []}
+    for key, action in actions.items():
+        keys[action].append(key)
+    lists = {action: tuple(chosen) for action, chosen in keys.items()}
+    return Resolved(KVPolicy(**lists), tuple(sorted(conflicts)))
 
 
 def policy(
@@ -143,38 +141,40 @@ def policy(
     may be sent: a key that holds a secret, or twenty consecutive characters of a text of the reply, is in no list. Pins
     are in the order of the reply; compress and evict list the largest gain first.
     """
-    told = benefits or {}
-    now = {one.id for one in selected}
     if capacity is None:
         capacity = cache.capacity if isinstance(cache, Holds) else CAPACITY
-    units = _collect_keys(selected, told, parse_cache_keys(cache))
-    hidden = {key for key in units if not safe(key)}
-    hidden |= find_quoting_keys(
-        [key for key in units if key not in hidden], [one.text for one in selected if one.text is not None]
-    )
-    asked = frozenset(one.strip().lower() for one in gaze)
-    pin = _choose_pins(selected, asked, tokens_max, hidden)
-    rest = [unit for key, unit in units.items() if key not in pin]
-    compress = {unit.key for unit in rest if unit.cost >= LARGE and MEDIUM <= unit.benefit < GOOD} - hidden
-    left = sorted((unit for unit in rest if unit.key not in compress), key=eviction_sort_key)
-    evict = {
-        unit.key
-        for unit in left
-        if _score_for_eviction(unit) >= STALE
-        or (unit.key not in now and any(_is_redundant(unit, units[key]) for key in pin))
-    } - hidden
-    excess = len(units) - len(evict) - capacity
-    for unit in left:
-        if excess <= 0:
-            break
-        if unit.key not in evict and unit.key not in hidden:
-            evict.add(unit.key)
-            excess -= 1
+    units = _collect_keys(selected, benefits or {}, parse_cache_keys(cache))
+    safe_keys = [key for key in units if safe(key)]
+    texts = [fragment.text for fragment in selected if fragment.text is not None]
+    allowed = set(safe_keys) - find_quoting_keys(safe_keys, texts)
+    pins = _choose_pins(selected, _normalize_names(gaze), tokens_max, allowed)
+    unpinned = [unit for key, unit in units.items() if key not in pins and key in allowed]
+    compress = [unit for unit in unpinned if _is_compressible(unit)]
+    compress.sort(key=lambda unit: (-unit.cost, unit.key))
+    evictable = [unit for unit in unpinned if not _is_compressible(unit)]
+    evictable.sort(key=eviction_sort_key)
+    shown = {fragment.id for fragment in selected}
+    pinned = [units[key] for key in pins]
+    evict = {unit.key for unit in evictable if _is_obsolete(unit, shown, pinned)}
+    excess = max(0, len(units) - len(evict) - capacity)
+    others = [unit.key for unit in evictable if unit.key not in evict]
+    evict.update(others[:excess])
     return KVPolicy(
-        pin=tuple(pin),
-        compress=tuple(sorted(compress, key=lambda key: (-units[key].cost, key))),
-        evict=tuple(unit.key for unit in left if unit.key in evict),
+        pin=tuple(pins),
+        compress=tuple(unit.key for unit in compress),
+        evict=tuple(unit.key for unit in evictable if unit.key in evict),
     )
+
+
+def _is_compressible(unit: Held) -> bool:
+    return unit.cost >= LARGE and MEDIUM <= unit.benefit < GOOD
+
+
+def _is_obsolete(unit: Held, shown: Collection[str], pinned: Iterable[Held]) -> bool:
+    """Return whether a key is stale, or not in the reply and redundant with a pinned one."""
+    if _score_for_eviction(unit) >= STALE:
+        return True
+    return unit.key not in shown and any(_is_redundant(unit, other) for other in pinned)
 
 
 def eviction_sort_key(unit: Held) -> tuple[float, int, str]:
@@ -190,55 +190,49 @@ def _collect_keys(
     selected: Iterable[Fragment], benefits: Mapping[str, float], cache: Iterable[Held]
 ) -> dict[str, Held]:
     """Return every key of the reply and of the cache; values from the reply take precedence."""
-    remembered = {held.key: held for held in cache}
-    units = {
-        one.id: Held(
-            one.id,
-            one.lod,
-            one.cost_tokens,
-            benefits.get(one.id, remembered[one.id].benefit if one.id in remembered else 0.0),
-            0,
-            one.entities,
+    cached = {held.key: held for held in cache}
+    units: dict[str, Held] = {}
+    for fragment in selected:
+        known = cached.get(fragment.id)
+        benefit = benefits.get(fragment.id, known.benefit if known else 0.0)
+        units[fragment.id] = Held(
+            fragment.id, fragment.lod, fragment.cost_tokens, benefit, 0, fragment.entities
         )
-        for one in selected
-    }
-    for key, held in remembered.items():
+    for key, held in cached.items():
         if key not in units:
             units[key] = held._replace(benefit=benefits.get(key, held.benefit))
     return units
 
 
 def _choose_pins(
-    selected: Iterable[Fragment], asked: frozenset[str], tokens_max: int, hidden: Collection[str]
-) -> dict[str, None]:
-    pin: dict[str, None] = {}
+    selected: Iterable[Fragment], asked: frozenset[str], tokens_max: int, allowed: Collection[str]
+) -> list[str]:
+    pins: list[str] = []
     total = 0
-    for one in selected:
-        active = one.lod is Lod.MACRO or (
-            one.lod is Lod.MICRO and bool(_normalize_names(one.entities) & asked)
-        )
-        if not active or one.text is None or one.id in hidden or one.cost_tokens > PIN_SHARE * tokens_max:
+    for fragment in selected:
+        covers = not asked.isdisjoint(_normalize_names(fragment.entities))
+        is_active = fragment.lod is Lod.MACRO or (fragment.lod is Lod.MICRO and covers)
+        if not is_active or fragment.text is None or fragment.id not in allowed:
             continue
-        total += one.cost_tokens
+        if fragment.cost_tokens > PIN_SHARE * tokens_max:
+            continue
+        total += fragment.cost_tokens
         if total > PINS_SHARE * tokens_max:
             break
-        pin[one.id] = None
-    return pin
+        pins.append(fragment.id)
+    return pins
 
 
 def _is_redundant(unit: Held, pinned: Held) -> bool:
     """Return whether a pinned key covers this one: all its entities, at least its detail, at least its benefit."""
     own = _normalize_names(unit.entities)
-    return (
-        bool(own)
-        and own <= _normalize_names(pinned.entities)
-        and unit.lod.rank <= pinned.lod.rank
-        and unit.benefit <= pinned.benefit
-    )
+    if not own or not own <= _normalize_names(pinned.entities):
+        return False
+    return unit.lod.rank <= pinned.lod.rank and unit.benefit <= pinned.benefit
 
 
 def _normalize_names(entities: Iterable[str]) -> frozenset[str]:
-    return frozenset(one.strip().lower() for one in entities)
+    return frozenset(name.strip().lower() for name in entities)
 
 
 # ── keys are not text ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -246,17 +240,20 @@ def _normalize_names(entities: Iterable[str]) -> frozenset[str]:
 
 def find_quoting_keys(keys: Iterable[str], texts: Iterable[str]) -> set[str]:
     """Return the keys that contain `WINDOW` consecutive characters of one of the texts."""
-    half = WINDOW // 2
-    windows: dict[str, list[str]] = {}
+    windows: dict[str, set[str]] = {}
+    halves: set[str] = set()
     for key in keys:
-        for window in {key[at : at + WINDOW] for at in range(len(key) - WINDOW + 1)}:
-            windows.setdefault(window, []).append(key)
-    halves = {window[at : at + half] for window in windows for at in range(half + 1)}
-    found: set[str] = set()
-    for text in texts if windows else ():
+        for start in range(len(key) - WINDOW + 1):
+            window = key[start : start + WINDOW]
+            windows.setdefault(window, set()).add(key)
+            halves.update(window[offset : offset + _HALF] for offset in range(_HALF + 1))
+    quoting: set[str] = set()
+    if not windows:
+        return quoting
+    for text in texts:
         # Every window of a text contains one of these pieces whole.
-        for piece in range(0, len(text) - half + 1, half):
-            if text[piece : piece + half] in halves:
-                for at in range(max(0, piece - half + 1), piece + 1):
-                    found.update(windows.pop(text[at : at + WINDOW], ()))
-    return found
+        for piece in range(0, len(text) - _HALF + 1, _HALF):
+            if text[piece : piece + _HALF] in halves:
+                for start in range(max(0, piece - _HALF + 1), piece + 1):
+                    quoting.update(windows.pop(text[start : start + WINDOW], ()))
+    return quoting

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from acms import errors
 from acms.errors import (
@@ -104,9 +105,9 @@ TITLES: Mapping[int, str] = {
 CODE = re.compile(r"\w\(|\w=|\bacms[ .][a-z]|(^|\s)--[a-z]|\b[a-z]{2,}_[a-z]+|\bPrompt\b|event loop|os\.fork")
 """Words of a program or of the shell, no ids (m_…): they are of no use to who calls over HTTP."""
 
-_SAID: tuple[tuple[re.Pattern[str], str], ...] = tuple(
-    (re.compile(said), meant)
-    for said, meant in (
+_TRANSLATIONS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(pattern), translation)
+    for pattern, translation in (
         ("choose another session_id", "choose another key"),
         (r'merge with (strategy)="(ours|theirs)" to .*', r'send "\1": "\2"'),
         (
@@ -150,24 +151,18 @@ _SAID: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     )
 )
 """The engine's options as patterns, each with its equivalent over HTTP."""
+_CLASSES: Mapping[str, type[ACMSError]] = {
+    kind.code: kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, ACMSError)
+}
 _OPERATORS = frozenset(
-    (
-        errors.ConfigurationError.code,
-        errors.MissingExtraError.code,
-        errors.ProviderError.code,
-        *[
-            one.code
-            for one in vars(errors).values()
-            if isinstance(one, type) and issubclass(one, errors.StorageError)
-        ],
-    )
+    code
+    for code, kind in _CLASSES.items()
+    if issubclass(kind, errors.StorageError)
+    or kind in (errors.ConfigurationError, errors.MissingExtraError, errors.ProviderError)
 )
 """Codes of errors that only the operator of the service can fix."""
-_CLASSES: Mapping[str, type[ACMSError]] = {
-    found.code: found
-    for found in vars(errors).values()
-    if isinstance(found, type) and issubclass(found, ACMSError)
-}
 
 
 def status_of(error: ACMSError) -> int:
@@ -178,96 +173,109 @@ def status_of(error: ACMSError) -> int:
 def serialize_problem(error: ACMSError, *, request_id: str) -> dict[str, Json]:
     """Serialize an error as a problem; the message of an internal error is not exposed."""
     status = status_of(error)
-    inside = status == 500
-    written: dict[str, Json] = {
+    is_internal = status == 500
+    detail = "the service failed; its log has more under the request id" if is_internal else str(error)
+    options = [] if is_internal else translate_options(error)
+    problem: dict[str, Json] = {
         "type": f"urn:acms:error:{error.code.lower()}",
         "title": TITLES[status],
         "status": status,
-        "detail": "the service failed; its log has more under the request id" if inside else str(error),
+        "detail": detail,
         "code": error.code,
         "retryable": error.retryable,
-        "options": [] if inside else translate_options(error),
+        "options": options,
         "requestId": request_id,
     }
-    if written["options"] != list(error.options) and not inside and error.code not in _OPERATORS:
-        written["pythonOptions"] = list(error.options)
-    if isinstance(error, ValidationError) and error.field:
-        written["errors"] = [{"field": error.field, "message": str(error).removeprefix(f"{error.field}: ")}]
-    if isinstance(error, TokenBudgetExceededError):
-        written["budget"], written["required"] = error.budget, error.required
-    if isinstance(error, FitError):
-        written["where"], written["tried"] = error.where, list(error.tried)
-    if isinstance(error, MergeConflictError):
-        written["conflicts"] = [encode_noun(one) for one in error.conflicts]
-    if isinstance(error, JobFailedError):
-        written["jobId"] = error.job_id
-    if isinstance(error, PermissionDeniedError) and error.scope:
-        written["scope"] = error.scope
-    if isinstance(error, ProviderError):
-        written["provider"] = error.provider
-    return written
+    is_for_callers = not is_internal and error.code not in _OPERATORS
+    if is_for_callers and options != list(error.options):
+        problem["pythonOptions"] = list(error.options)
+    problem.update(_serialize_members(error))
+    return problem
+
+
+def _serialize_members(error: ACMSError) -> dict[str, Json]:
+    """Return the members that only some errors have."""
+    match error:
+        case ValidationError() if error.field:
+            message = str(error).removeprefix(f"{error.field}: ")
+            return {"errors": [{"field": error.field, "message": message}]}
+        case TokenBudgetExceededError():
+            members: dict[str, Json] = {"budget": error.budget, "required": error.required}
+            if isinstance(error, FitError):
+                members.update(where=error.where, tried=list(error.tried))
+            return members
+        case MergeConflictError():
+            return {"conflicts": [encode_noun(conflict) for conflict in error.conflicts]}
+        case JobFailedError():
+            return {"jobId": error.job_id}
+        case PermissionDeniedError() if error.scope:
+            return {"scope": error.scope}
+        case ProviderError():
+            return {"provider": error.provider}
+        case _:
+            return {}
 
 
 def translate_options(error: ACMSError) -> list[str]:
     """Return the remedies for an HTTP client, without those that only a program or a shell can apply."""
     if error.code in _OPERATORS:
-        again = "repeat the request, a change under the same Idempotency-Key"
-        return [
-            again if error.retryable else "ask who runs the service: its log has more under the request id"
-        ]
-    found = dict.fromkeys(_translate_option(option) for option in error.options)
-    return [option for option in found if not CODE.search(option)]
+        if error.retryable:
+            return ["repeat the request, a change under the same Idempotency-Key"]
+        return ["ask who runs the service: its log has more under the request id"]
+    translated = dict.fromkeys(_translate_option(option) for option in error.options)
+    return [option for option in translated if not CODE.search(option)]
 
 
 def _translate_option(option: str) -> str:
-    for said, meant in _SAID:
-        match = said.fullmatch(option)
+    for pattern, translation in _TRANSLATIONS:
+        match = pattern.fullmatch(option)
         if match is not None:
-            return match.expand(meant)
+            return match.expand(translation)
     return option
 
 
-def parse_problem(written: Mapping[str, Json]) -> ACMSError:
+def parse_problem(problem: Mapping[str, Json]) -> ACMSError:
     """Parse a problem into the error it was made from; an unknown code becomes an `ACMSError`."""
-    code = written.get("code")
-    found = _CLASSES.get(code) if isinstance(code, str) else None
-    said = written.get("detail")
-    text = said if isinstance(said, str) else "the service answered with an error"
-    advised = _list_or_empty(written.get("pythonOptions", written.get("options")))
-    options = [one for one in advised if isinstance(one, str)]
-    error = (found or ACMSError).__new__(found or ACMSError)
-    ACMSError.__init__(error, text, retryable=written.get("retryable") is True, options=options)
-    extra: dict[str, Json] = {}
-    if isinstance(error, ValidationError):
-        fields = _list_or_empty(written.get("errors"))
-        first = fields[0] if fields and isinstance(fields[0], dict) else {}
-        extra["field"] = str(first.get("field", ""))
-    if isinstance(error, TokenBudgetExceededError):
-        extra["budget"], extra["required"] = (
-            _int_or_zero(written.get("budget")),
-            _int_or_zero(written.get("required")),
-        )
-    if isinstance(error, FitError):
-        extra["over"] = extra["required"] - extra["budget"]
-        extra["where"] = str(written.get("where", ""))
-        extra["tried"] = tuple(str(one) for one in _list_or_empty(written.get("tried")))
-    if isinstance(error, MergeConflictError):
-        extra["conflicts"] = tuple(
-            decode_noun(MergeConflict, one) for one in _list_or_empty(written.get("conflicts"))
-        )
-    if isinstance(error, JobFailedError):
-        extra["job_id"] = str(written.get("jobId", ""))
-    if isinstance(error, PermissionDeniedError):
-        extra["scope"] = str(written.get("scope", ""))
-    if isinstance(error, ProviderError):
-        extra["provider"], extra["retry_after"] = str(written.get("provider", "")), None
-    if found is errors.MissingExtraError:
-        extra["extra"] = ""
-    if found is errors.RateLimitError:
-        extra["retry_after"] = 0.0
-    for name, value in extra.items():
+    code, detail = problem.get("code"), problem.get("detail")
+    kind = _CLASSES.get(code, ACMSError) if isinstance(code, str) else ACMSError
+    text = detail if isinstance(detail, str) else "the service answered with an error"
+    given = _list_or_empty(problem.get("pythonOptions", problem.get("options")))
+    options = [option for option in given if isinstance(option, str)]
+    error = kind.__new__(kind)
+    ACMSError.__init__(error, text, retryable=problem.get("retryable") is True, options=options)
+    for name, value in _parse_members(error, problem).items():
         setattr(error, name, value)
     return error
+
+
+def _parse_members(error: ACMSError, problem: Mapping[str, Json]) -> dict[str, Any]:
+    """Return the attributes that only some errors have."""
+    match error:
+        case ValidationError():
+            first = next(iter(_list_or_empty(problem.get("errors"))), None)
+            return {"field": str(first.get("field", "")) if isinstance(first, dict) else ""}
+        case TokenBudgetExceededError():
+            budget, required = _int_or_zero(problem.get("budget")), _int_or_zero(problem.get("required"))
+            members: dict[str, Any] = {"budget": budget, "required": required}
+            if isinstance(error, FitError):
+                tried = tuple(str(step) for step in _list_or_empty(problem.get("tried")))
+                members.update(over=required - budget, where=str(problem.get("where", "")), tried=tried)
+            return members
+        case MergeConflictError():
+            conflicts = _list_or_empty(problem.get("conflicts"))
+            return {"conflicts": tuple(decode_noun(MergeConflict, conflict) for conflict in conflicts)}
+        case JobFailedError():
+            return {"job_id": str(problem.get("jobId", ""))}
+        case PermissionDeniedError():
+            return {"scope": str(problem.get("scope", ""))}
+        case ProviderError():
+            return {"provider": str(problem.get("provider", "")), "retry_after": None}
+        case errors.MissingExtraError():
+            return {"extra": ""}
+        case errors.RateLimitError():
+            return {"retry_after": 0.0}
+        case _:
+            return {}
 
 
 def _list_or_empty(value: Json) -> list[Json]:

@@ -27,8 +27,9 @@ from acms.contract.schema import (
     ProviderResponse,
     Variant,
     letters,
+    parse_candidate,
 )
-from acms.contract.wire import ITEMS, one_of
+from acms.contract.wire import ITEMS, parse_list
 from acms.errors import ACMSError, ConfigurationError, ProviderError, ValidationError
 from acms.model import Json, Privacy
 from acms.observability.logging import safe_error
@@ -43,15 +44,11 @@ if TYPE_CHECKING:
 __all__ = ["HTTPSource", "KnowledgeSource"]
 
 CHARS = 4_000_000
-"""Characters of all texts of one answer, at most."""
+"""Characters of all texts of one answer: a thousand times what a model reads of it."""
 TURN = 0.002
-"""Most seconds that reading answers holds the event loop at a time, regardless of their number."""
-WARNINGS = 100
-"""Warnings of one answer that are read."""
+"""Seconds that reading answers holds the event loop at a time, regardless of their number."""
 LEAST_GRACE, GRACE = 0.005, 0.05
-"""Least and most seconds that a cancelled call has to clean up."""
-KILL = 0.005
-"""Seconds in which a call that ignored its cancellation has to end after it was closed."""
+"""Least and most seconds that a cancelled call has to clean up, and that a call closed by force has to end."""
 
 
 @runtime_checkable
@@ -121,7 +118,7 @@ class Answer:
     #: Candidates that contained a text although `block` allows none.
     disobeyed: int = 0
     #: The failure is transient: an immediate retry may succeed.
-    passing: bool = False
+    transient: bool = False
     #: The error it failed with, in a form that is safe to log.
     error: str | None = None
     #: It did not end even after it was cancelled and closed.
@@ -130,95 +127,84 @@ class Answer:
     took_ms: float = 0.0
 
 
-class Desk:
-    """A lock under which the answers of one render are read, one slice of one answer at a time."""
-
-    def __init__(self) -> None:
-        self.turn = asyncio.Lock()
-
-
 def build_providers(sources: Sequence[object]) -> tuple[Provider, ...]:
     """Return the providers for some sources; a session becomes two, its project and its experience."""
-    found: list[Provider] = []
+    providers: list[Provider] = []
     for source in sources:
         if isinstance(source, View):
             name = redact_text(source.session_id, Privacy.REDACT).text  # it stands in logs and messages
-            found.append(Provider(name=name, layer=Layer.L2, source=source, own=True))
-            found.append(Provider(name=name, layer=Layer.L4, source=source, own=True))
-            continue
-        if isinstance(source, type) or not callable(getattr(source, "search", None)):
-            raise ConfigurationError(
-                "a source must be a session or have an async method search(request)",
-                options=(
-                    "pass the session itself",
-                    "acms.contract.providers.KnowledgeSource says what is needed",
-                ),
-            )
-        name = getattr(source, "name", None)
-        deadline: Any = getattr(source, "deadline_ms", None)
-        if deadline is not None and (
-            isinstance(deadline, bool) or not isinstance(deadline, int | float) or not deadline > 0
-        ):
-            raise ConfigurationError("deadline_ms of a source must be a number above 0")
-        try:
-            layer = one_of(Layer, getattr(source, "layer", None), "layer")
-        except ValidationError as error:
-            raise ConfigurationError("layer of a source must be L1, L2 or L4") from error
-        if layer is Layer.CACHED:
-            raise ConfigurationError("layer of a source must be L1, L2 or L4")
-        found.append(
-            Provider(
-                name=redact_text(name, Privacy.REDACT).text
-                if isinstance(name, str) and name
-                else type(source).__name__,
-                layer=layer,
-                source=source,
-                deadline_ms=deadline,
-            )
+            for layer in (Layer.L2, Layer.L4):
+                providers.append(Provider(name=name, layer=layer, source=source, own=True))
+        else:
+            providers.append(_build_provider(source))
+    return tuple(providers)
+
+
+def _build_provider(source: Any) -> Provider:
+    """Return the provider for a source that is not a session; raise `ConfigurationError` if it is none."""
+    if isinstance(source, type) or not callable(getattr(source, "search", None)):
+        raise ConfigurationError(
+            "a source must be a session or have an async method search(request)",
+            options=(
+                "pass the session itself",
+                "acms.contract.providers.KnowledgeSource says what is needed",
+            ),
         )
-    return tuple(found)
+    deadline_ms: Any = getattr(source, "deadline_ms", None)
+    if deadline_ms is not None:
+        is_number = isinstance(deadline_ms, int | float) and not isinstance(deadline_ms, bool)
+        if not is_number or not deadline_ms > 0:
+            raise ConfigurationError("deadline_ms of a source must be a number above 0")
+    layer = getattr(source, "layer", None)
+    if layer not in (Layer.L1, Layer.L2, Layer.L4):
+        raise ConfigurationError("layer of a source must be L1, L2 or L4")
+    name = type(source).__name__
+    own_name = getattr(source, "name", None)
+    if isinstance(own_name, str) and own_name:
+        name = redact_text(own_name, Privacy.REDACT).text
+    return Provider(name=name, layer=Layer(layer), source=source, deadline_ms=deadline_ms)
 
 
 # ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def ask_providers(
-    calls: Sequence[Call], memories: Mapping[int, Memory], desk: Desk, *, until: float
+    calls: Sequence[Call], memories: Mapping[int, Memory], reading: asyncio.Lock, *, until: float
 ) -> list[Answer]:
     """Run all calls concurrently, each within its slice; return their answers in order. No task is left running.
 
     A late call is cancelled, and closed by force if it has not cleaned up by `until`, in the loop's time. Reading an
-    answer does not count against the slice of its provider. Candidates not read by `until` are left out.
+    answer does not count against the slice of its provider. Candidates not read by `until` are left out. Answers are
+    read under the lock `reading`, one slice of one answer at a time.
     """
     if not calls:
         return []
     loop = asyncio.get_running_loop()
     begin = loop.time()
     pending = [_Pending(call, begin=begin, until=until) for call in calls]
-    under_way = {asyncio.create_task(_call_provider(one, memories, desk)): one for one in pending}
-    tasks = list(under_way)
-    waiting, late = set(tasks), set[asyncio.Task[Answer]]()
+    tasks = [asyncio.create_task(_call_provider(one, memories, reading)) for one in pending]
+    waiting = dict(zip(tasks, pending, strict=True))
+    late: set[asyncio.Task[Answer]] = set()
     try:
         while waiting:
-            left = min(under_way[task].end for task in waiting) - loop.time()
-            await asyncio.wait(waiting, timeout=max(0.0, left), return_when=asyncio.FIRST_COMPLETED)
+            timeout = min(one.end for one in waiting.values()) - loop.time()
+            await asyncio.wait(waiting, timeout=max(0.0, timeout), return_when=asyncio.FIRST_COMPLETED)
             now = loop.time()
-            for task in tuple(waiting):
-                one = under_way[task]
-                if task.done():
-                    one.note_end()
-                    waiting.discard(task)
-                elif one.end <= now:
-                    one.note_end()
+            for task, one in tuple(waiting.items()):
+                if not task.done() and one.end > now:
+                    continue
+                if not task.done():
                     task.cancel()
-                    waiting.discard(task)
                     late.add(task)
+                one.note_end()
+                del waiting[task]
     finally:
         await _cancel_tasks(tasks, max(LEAST_GRACE, min(GRACE, until - loop.time())))
-    return [
-        replace(_answer_of_task(task, one.call, task in late), took_ms=one.took_ms or 0.0)
-        for task, one in under_way.items()
-    ]
+    answers: list[Answer] = []
+    for task, one in zip(tasks, pending, strict=True):
+        answer = _answer_of_task(task, one.call, task in late)
+        answers.append(replace(answer, took_ms=one.took_ms or 0.0))
+    return answers
 
 
 class _Pending:
@@ -262,7 +248,7 @@ async def _cancel_tasks(tasks: Sequence[asyncio.Task[Answer]], grace: float) -> 
             with suppress(Exception):
                 coroutine.close()  # also ends a coroutine that swallows the cancellation
             task.cancel()
-        _, left = await asyncio.wait(left, timeout=KILL)
+        _, left = await asyncio.wait(left, timeout=LEAST_GRACE)
 
 
 def _retrieve_exception(task: asyncio.Task[Any]) -> None:
@@ -272,21 +258,24 @@ def _retrieve_exception(task: asyncio.Task[Any]) -> None:
 
 
 def _answer_of_task(task: asyncio.Task[Answer], call: Call, late: bool) -> Answer:
-    if not task.done():
-        return Answer(call=call, code=Code.PROVIDER_TIMEOUT, abandoned=True)
+    if late or not task.done():
+        if task.done() and not task.cancelled():
+            task.exception()  # retrieved, so asyncio does not log it
+        return Answer(call=call, code=Code.PROVIDER_TIMEOUT, abandoned=not task.done())
     if task.cancelled():
-        return Answer(call=call, code=Code.PROVIDER_TIMEOUT if late else Code.PROVIDER_ERROR)
+        return Answer(call=call, code=Code.PROVIDER_ERROR)
     error = task.exception()
-    if late:
-        return Answer(call=call, code=Code.PROVIDER_TIMEOUT)
     if error is None:
         return task.result()
-    code = _code_of_error(error)
-    passing = isinstance(error, ConnectionError) or (
-        isinstance(error, ACMSError) and error.retryable and not isinstance(error, ProviderError)
-    )
-    told = safe_error(error) if call.provider.own else type(error).__name__
-    return Answer(call=call, code=code, passing=passing, error=told)
+    description = safe_error(error) if call.provider.own else type(error).__name__
+    return Answer(call=call, code=_code_of_error(error), transient=_is_transient(error), error=description)
+
+
+def _is_transient(error: BaseException) -> bool:
+    """Return whether an immediate retry may succeed."""
+    if isinstance(error, ConnectionError):
+        return True
+    return isinstance(error, ACMSError) and error.retryable and not isinstance(error, ProviderError)
 
 
 def _code_of_error(error: BaseException) -> Code:
@@ -311,124 +300,130 @@ _BY_STATUS: Mapping[object, Code] = {
 }
 
 
-async def _call_provider(pending: _Pending, memories: Mapping[int, Memory], desk: Desk) -> Answer:
+async def _call_provider(pending: _Pending, memories: Mapping[int, Memory], reading: asyncio.Lock) -> Answer:
     call = pending.call
     if call.provider.own:
         memory = memories[id(call.provider.source)]
-        patience.set(
-            min(patience.get(), call.slice_ms / 2000)
-        )  # of this task: the rest is for the recall itself
+        # Patience of this task: the rest is for the recall itself.
+        patience.set(min(patience.get(), call.slice_ms / 2000))
         found = await (memory.project() if call.provider.layer is Layer.L2 else memory.experience())
         return Answer(call=call, candidates=found.candidates, size=found.size)
-    said = call.provider.source.search(call.request)
-    if inspect.isawaitable(said):
-        said = await said
+    response = call.provider.source.search(call.request)
+    if inspect.isawaitable(response):
+        response = await response
     pending.note_answer()
-    held = [said]
-    del said  # the reader releases it in chunks
-    return await _read_answer(held, call, desk, stop=pending.stop)
+    held = [response]
+    del response  # the reader releases it in chunks
+    return await _read_answer(held, call, reading, stop=pending.stop)
 
 
 # ── reading an answer ───────────────────────────────────────────────────────────────────────────────────────────────
 
-_CANDIDATE = tuple(field.name for field in fields(Candidate))
-_VARIANT = tuple(field.name for field in fields(Variant))
-_RESPONSE = tuple(field.name for field in fields(ProviderResponse))
 
-
-def _to_mapping(value: object, names: Sequence[str]) -> object:
+def _to_mapping(value: object) -> object:
     """Return an object as the mapping it would be on the wire, so it is validated like received JSON."""
-    return value if isinstance(value, Mapping) else {name: getattr(value, name) for name in names}
+    if isinstance(value, Candidate | Variant | ProviderResponse):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, Notice):
+        return {"code": value.code, "message": ""}
+    return value
 
 
 def _candidate_to_mapping(value: object) -> object:
-    if not isinstance(value, Candidate):
-        return value
-    body: Any = _to_mapping(value, _CANDIDATE)
-    variants = body["variants"]
-    if isinstance(variants, Sequence):
-        body["variants"] = [
-            _to_mapping(one, _VARIANT) if isinstance(one, Variant) else one for one in variants
-        ]
+    body: Any = _to_mapping(value)
+    if isinstance(value, Candidate) and isinstance(value.variants, Sequence):
+        body["variants"] = [_to_mapping(variant) for variant in value.variants]
     return body
 
 
-def _split_response(said: object, request_id: str) -> tuple[ProviderResponse, list[object]]:
+def _split_response(response: object, request_id: str) -> tuple[ProviderResponse, list[object]]:
     """Return a response without its candidates, and the raw candidates; `ValidationError` if it is malformed."""
-    body: Any = _to_mapping(said, _RESPONSE) if isinstance(said, ProviderResponse) else said
+    body: Any = _to_mapping(response)
     if not isinstance(body, Mapping):
         raise ValidationError("must be an object", field="response")
-    given: Any = body.get("candidates")
-    if not isinstance(given, Sequence) or isinstance(given, str | bytes) or len(given) > ITEMS:
-        raise ValidationError(f"must be a list of at most {ITEMS} candidates", field="candidates")
-    stated: dict[str, object] = {name: body[name] for name in _RESPONSE if name in body}
-    warnings: Any = stated.get("warnings", ())
+    candidates = parse_list(
+        body.get("candidates"), "candidates", f"a list of at most {ITEMS} candidates", most=ITEMS
+    )
+    names = [field.name for field in fields(ProviderResponse)]
+    frame: dict[str, object] = {name: body[name] for name in names if name in body}
+    frame["candidates"] = ()
+    warnings = frame.get("warnings")
     if isinstance(warnings, Sequence) and not isinstance(warnings, str | bytes):
-        warnings = [
-            {"code": one.code, "message": ""} if isinstance(one, Notice) else one
-            for one in islice(warnings, WARNINGS)
-        ]
-    frame = ProviderResponse.of({**stated, "candidates": (), "warnings": warnings})
-    if frame.request_id != request_id:
+        frame["warnings"] = [_to_mapping(warning) for warning in islice(warnings, 100)]
+    parsed = ProviderResponse.of(frame)
+    if parsed.request_id != request_id:
         raise ValidationError("answers another request", field="request_id")
-    return frame, list(islice(given, len(given)))
+    return parsed, list(islice(candidates, len(candidates)))
 
 
-async def _read_answer(held: list[Any], call: Call, desk: Desk, *, stop: float) -> Answer:
-    """Take an answer and parse its candidates one by one; malformed candidates are dropped.
+class _Reader:
+    """Parses the candidates of an answer one by one; malformed candidates are dropped."""
+
+    def __init__(self, request: ProviderRequest) -> None:
+        self._request = request
+        self.candidates: list[Candidate] = []
+        self.characters = 0
+        self.dropped = 0
+        #: Texts of the dropped candidates: other candidates of the same answer must not reveal them.
+        self.unread: list[str] = []
+        #: Candidates that contained a text although `block` allows none.
+        self.disobeyed = 0
+
+    def read(self, raw: object) -> None:
+        """Read the next candidate; raise `ValidationError` if the answer is too large."""
+        body = _candidate_to_mapping(raw)
+        try:
+            candidate = parse_candidate(body, "candidates")
+        except ValidationError:
+            self._drop(body)
+            return
+        if candidate.source is Layer.L1 and not self._request.expansion:
+            self._drop(body)  # L1 knowledge that was not requested
+            return
+        if candidate.text is not None or candidate.variants:
+            self.characters += letters(candidate)
+            if self.characters > CHARS:
+                raise ValidationError(f"has more than {CHARS} characters", field="candidates")
+            self.disobeyed += self._request.privacy is Privacy.BLOCK
+        self.candidates.append(candidate)
+
+    def _drop(self, body: object) -> None:
+        self.dropped += 1
+        text = body.get("text") if isinstance(body, Mapping) else None
+        if isinstance(text, str):
+            self.unread.append(text[:SNIPPET])
+
+
+async def _read_answer(held: list[Any], call: Call, reading: asyncio.Lock, *, stop: float) -> Answer:
+    """Take an answer and parse its candidates.
 
     Concurrent readers take turns. Candidates not read at `stop`, in the loop's time, are left out, and the answer is
     partial. `ValidationError` if the answer as a whole is malformed: no candidates, another request's id, or too large.
     """
     frame, pile = _split_response(held.pop(), call.request.request_id)
-    found: list[Candidate] = []
-    unread: list[str] = []
-    dropped = disobeyed = chars = done = 0
+    reader = _Reader(call.request)
+    position = 0
     clock = asyncio.get_running_loop().time
-    while done < len(pile) and (done == 0 or clock() < stop):
-        async with desk.turn:
+    while position < len(pile) and (position == 0 or clock() < stop):
+        async with reading:
             until = perf_counter() + TURN
-            while done < len(pile) and perf_counter() < until:
-                one = _candidate_to_mapping(pile[done])
-                pile[done] = None
-                done += 1
-                try:
-                    (candidate,) = ProviderResponse.of(
-                        {"request_id": frame.request_id, "candidates": [one]}
-                    ).candidates
-                except ValidationError:
-                    dropped += 1
-                    unread += _text_of(one)
-                    continue
-                if candidate.source is Layer.L1 and not call.request.expansion:
-                    dropped += 1  # L1 knowledge that was not requested
-                    unread += _text_of(one)
-                    continue
-                if candidate.text is not None or candidate.variants:
-                    chars += letters(candidate)
-                    if chars > CHARS:
-                        raise ValidationError(f"has more than {CHARS} characters", field="candidates")
-                    disobeyed += call.request.privacy is Privacy.BLOCK
-                found.append(candidate)
+            while position < len(pile) and perf_counter() < until:
+                reader.read(pile[position])
+                pile[position] = None
+                position += 1
             await asyncio.sleep(0)  # within the turn: the next one reads when the loop comes round again
-    if dropped and not found:
+    if reader.dropped and not reader.candidates:
         raise ValidationError("has no candidate that can be read", field="candidates")
     return Answer(
         call=call,
-        candidates=tuple(found),
-        size=chars + OBJECT * len(found),
-        warnings=frozenset(one.code for one in frame.warnings),
-        partial=frame.partial or done < len(pile),
-        dropped=dropped,
-        unread=tuple(unread) if call.request.privacy is Privacy.BLOCK else (),
-        disobeyed=disobeyed,
+        candidates=tuple(reader.candidates),
+        size=reader.characters + OBJECT * len(reader.candidates),
+        warnings=frozenset(warning.code for warning in frame.warnings),
+        partial=frame.partial or position < len(pile),
+        dropped=reader.dropped,
+        unread=tuple(reader.unread) if call.request.privacy is Privacy.BLOCK else (),
+        disobeyed=reader.disobeyed,
     )
-
-
-def _text_of(value: object) -> list[str]:
-    """Return the text of a dropped candidate; other candidates of the same answer must not reveal it."""
-    said = value.get("text") if isinstance(value, Mapping) else None
-    return [said[:SNIPPET]] if isinstance(said, str) else []
 
 
 def __getattr__(name: str) -> Any:

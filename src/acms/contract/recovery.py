@@ -13,15 +13,11 @@ from acms.contract.schema import Action, Code, ErrorEnvelope, Layer, Option, Ren
 from acms.model import Privacy
 
 DEFAULTS = {Layer.L2: 300.0, Layer.L1: 400.0, Layer.L4: 50.0, Layer.CACHED: 50.0}
-"""Default time limit of a provider by layer, in milliseconds."""
-SHARE = 0.6
-"""Share of the whole time that one provider may take."""
+"""Default time limit of a provider by layer, in milliseconds (published)."""
 LEAST_MS = 20.0
 """Milliseconds; a provider with less time is not queried."""
-LEAST_TOP_K = 5
-RAISED = 4 / 3
-"""A retry with a reduced scope may take this much longer."""
 MAX_TOP_K = 100
+"""Items that one provider is asked for."""
 
 
 class Outcome(NamedTuple):
@@ -59,26 +55,22 @@ def reserve_ms(time_ms: float) -> float:
     return max(10.0, 0.05 * time_ms)
 
 
-def slice_ms(deadline_ms: float | None, layer: Layer, time_ms: float, left_ms: float, *, own: bool) -> float:
+def slice_ms(deadline_ms: float | None, layer: Layer, time_ms: float, left_ms: float) -> float:
     """Return a provider's time limit in milliseconds, or 0 if it must not be queried."""
-    if own:
-        return max(0.0, left_ms)
     usual = DEFAULTS[layer] if deadline_ms is None else deadline_ms
-    found = min(usual, SHARE * time_ms, left_ms)
-    return found if found >= LEAST_MS else 0.0
+    limit = min(usual, 0.6 * time_ms, left_ms)  # one provider never takes the whole time
+    return limit if limit >= LEAST_MS else 0.0
 
 
-def retry_slice_ms(old_ms: float, left_ms: float, *, own: bool) -> float:
+def retry_slice_ms(previous_ms: float, left_ms: float) -> float:
     """Return a provider's time limit in a retry with reduced scope, in milliseconds, or 0 if it must not be queried."""
-    if own:
-        return max(0.0, left_ms)
-    found = min(old_ms * RAISED, left_ms)
-    return found if found >= LEAST_MS else 0.0
+    limit = min(previous_ms * 4 / 3, left_ms)
+    return limit if limit >= LEAST_MS else 0.0
 
 
 def reduce_top_k(top_k: int) -> int:
     """Return the number of items that a retry with reduced scope requests: 50 become 20."""
-    return min(top_k, max(LEAST_TOP_K, top_k * 2 // 5))
+    return min(top_k, max(5, top_k * 2 // 5))
 
 
 def primary_failed(outcomes: Sequence[Outcome]) -> bool:
@@ -93,15 +85,18 @@ def select_error_code(outcomes: Sequence[Outcome], risk: RiskLevel, *, obtained:
     A failed provider alone is not an error. It is one if nothing was obtained, or if the risk is high and no L2
     provider has answered.
     """
-    failed = [one for one in outcomes if one.code is not None]
+    failed = [outcome for outcome in outcomes if outcome.code is not None]
     if not failed:
         return None
-    if obtained and not (risk is RiskLevel.HIGH and primary_failed(outcomes)):
+    is_too_risky = risk is RiskLevel.HIGH and primary_failed(outcomes)
+    if obtained and not is_too_risky:
         return None
-    if len(failed) == len(outcomes) > 1 and len({one.layer for one in failed}) > 1:
-        started = [one for one in failed if one.code is not Code.DEADLINE_EXCEEDED]
-        return Code.ALL_PROVIDERS_FAILED if started else Code.DEADLINE_EXCEEDED
-    return find_main_failure(failed).code
+    layers = {outcome.layer for outcome in failed}
+    if len(failed) < len(outcomes) or len(layers) == 1:
+        return find_main_failure(failed).code
+    if all(outcome.code is Code.DEADLINE_EXCEEDED for outcome in failed):
+        return Code.DEADLINE_EXCEEDED
+    return Code.ALL_PROVIDERS_FAILED
 
 
 def find_main_failure(failed: Sequence[Outcome]) -> Outcome:
@@ -109,7 +104,7 @@ def find_main_failure(failed: Sequence[Outcome]) -> Outcome:
     return min(failed, key=lambda one: (one.layer is not Layer.L2, one.code is Code.DEADLINE_EXCEEDED))
 
 
-_SAID = {
+_FAILURES = {
     Code.PROVIDER_TIMEOUT: "exceeded its deadline",
     Code.PROVIDER_ERROR: "failed or gave an answer that cannot be read",
     Code.PROVIDER_UNAVAILABLE: "cannot be reached",
@@ -119,11 +114,10 @@ _SAID = {
 
 def describe_outcome(outcome: Outcome) -> str:
     """Describe the failure of a provider, without any text from its answer."""
-    what = _SAID.get(outcome.code or Code.PROVIDER_ERROR, "failed")
-    limit = ""
+    failure = _FAILURES.get(outcome.code or Code.PROVIDER_ERROR, "failed")
     if outcome.code is Code.PROVIDER_TIMEOUT and not outcome.own:
-        limit = f" ({outcome.slice_ms:.0f} ms budgeted)"
-    return f"{outcome.layer} provider {outcome.name!r} {what}{limit}"
+        failure += f" ({outcome.slice_ms:.0f} ms budgeted)"
+    return f"{outcome.layer} provider {outcome.name!r} {failure}"
 
 
 def describe_outcomes(outcomes: Sequence[Outcome]) -> str:
@@ -167,70 +161,67 @@ _RETRIABLE = frozenset(
 )
 
 
-def build_envelope(code: Code, message: str, now: Situation) -> ErrorEnvelope:
+def build_envelope(code: Code, message: str, situation: Situation) -> ErrorEnvelope:
     """Return the error of a reply, with every option that could succeed."""
-    options = [
-        option for action in _OFFERS.get(code, ()) if (option := _build_option(action, code, now)) is not None
-    ]
-    again = code in _RETRIABLE and now.attempt < now.max_attempts
+    options: list[Option] = []
+    for action in _OFFERS.get(code, ()):
+        hint = _find_hint(action, code, situation)
+        if hint:
+            options.append(Option(action=action, hint=hint))
+    retriable = code in _RETRIABLE and situation.attempt < situation.max_attempts
     if code is Code.DEADLINE_EXCEEDED:  # the same time would be too short again
-        again = again and any(option.action in _RETRIES for option in options)
+        retriable = retriable and any(option.action in _RETRIES for option in options)
     return ErrorEnvelope(
         code=code,
         message=message,
-        retriable=again,
-        attempt=now.attempt,
-        max_attempts=now.max_attempts,
+        retriable=retriable,
+        attempt=situation.attempt,
+        max_attempts=situation.max_attempts,
         options=tuple(options),
     )
 
 
-def _build_option(action: Action, code: Code, now: Situation) -> Option | None:
-    """Return an action with its hint, or None if it could not succeed."""
-    if action in _RETRIES and now.attempt >= now.max_attempts:
-        return None
-    left = now.request.time_ms - reserve_ms(now.request.time_ms)
-    if action is Action.RETRY_WITH_REDUCED_SCOPE:
-        return _build_retry_option(action, left, now)
-    if action is Action.EXPLICIT_L1_EXPANSION:
-        return _build_expansion_option(action, left, now)
-    if action is Action.RETURN_L4_ONLY:
-        return _build_experience_option(action, now)
-    if action is Action.RETURN_MINIMAL:
-        what = f"the {now.collected} items collected so far" if now.collected else "an empty context"
-        return Option(action=action, hint=f"Stop here and return {what}")
-    if code is Code.INTERNAL and now.attempt > 1:
-        return None
-    return Option(action=action, hint="Ask once more, unchanged")
+def _find_hint(action: Action, code: Code, situation: Situation) -> str:
+    """Return the hint for an action, or "" if it could not succeed."""
+    if action in _RETRIES and situation.attempt >= situation.max_attempts:
+        return ""
+    left_ms = situation.request.time_ms - reserve_ms(situation.request.time_ms)
+    match action:
+        case Action.RETRY_WITH_REDUCED_SCOPE:
+            return _find_retry_hint(left_ms, situation)
+        case Action.EXPLICIT_L1_EXPANSION:
+            used = any(outcome.layer is Layer.L1 for outcome in situation.outcomes)
+            has_l1 = Layer.L1 in situation.layers and not used
+            if not has_l1 or situation.mode is Privacy.BLOCK or left_ms < LEAST_MS:
+                return ""
+            return "Skip L2 and ask L1, knowledge from outside of the project; tell the user"
+        case Action.RETURN_L4_ONLY:
+            return _find_experience_hint(situation)
+        case Action.RETURN_MINIMAL:
+            count = situation.collected
+            what = f"the {count} items collected so far" if count else "an empty context"
+            return f"Stop here and return {what}"
+        case _:
+            is_repeated = code is Code.INTERNAL and situation.attempt > 1
+            return "" if is_repeated else "Ask once more, unchanged"
 
 
-def _build_retry_option(action: Action, left: float, now: Situation) -> Option | None:
-    failed = [one for one in now.outcomes if one.code is not None]
+def _find_retry_hint(left_ms: float, situation: Situation) -> str:
+    failed = [outcome for outcome in situation.outcomes if outcome.code is not None]
     if not failed:
-        return None
-    one = find_main_failure(failed)
-    time = retry_slice_ms(one.slice_ms, left, own=one.own)
-    if not time:
-        return None
-    return Option(
-        action=action,
-        hint=f"Ask {one.layer} for {reduce_top_k(one.top_k)} instead of {one.top_k} items, within {time:.0f} ms",
-    )
+        return ""
+    main = find_main_failure(failed)
+    limit_ms = max(0.0, left_ms) if main.own else retry_slice_ms(main.slice_ms, left_ms)
+    if not limit_ms:
+        return ""
+    top_k = reduce_top_k(main.top_k)
+    return f"Ask {main.layer} for {top_k} instead of {main.top_k} items, within {limit_ms:.0f} ms"
 
 
-def _build_expansion_option(action: Action, left: float, now: Situation) -> Option | None:
-    used = any(one.layer is Layer.L1 for one in now.outcomes)
-    if Layer.L1 not in now.layers or used or now.mode is Privacy.BLOCK or left < LEAST_MS:
-        return None
-    return Option(
-        action=action, hint="Skip L2 and ask L1, knowledge from outside of the project; tell the user"
-    )
-
-
-def _build_experience_option(action: Action, now: Situation) -> Option | None:
-    asked = [one for one in now.outcomes if one.layer is Layer.L4]
-    if Layer.L4 not in now.layers or now.request.experience_top_k == 0:
-        return None
-    if asked and not any(one.found for one in asked):
-        return None
-    return Option(action=action, hint="Return what was learned from past tasks, and nothing else")
+def _find_experience_hint(situation: Situation) -> str:
+    if Layer.L4 not in situation.layers or situation.request.experience_top_k == 0:
+        return ""
+    asked = [outcome for outcome in situation.outcomes if outcome.layer is Layer.L4]
+    if asked and not any(outcome.found for outcome in asked):
+        return ""
+    return "Return what was learned from past tasks, and nothing else"

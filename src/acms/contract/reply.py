@@ -11,9 +11,6 @@ from acms.contract.providers import Answer
 from acms.contract.recovery import Outcome
 from acms.contract.schema import Candidate, Code, Experience, Layer, Lod, Notice
 
-LOW = 0.5
-"""Coverage below which the caller is warned."""
-
 
 def outcome_of_answer(answer: Answer) -> Outcome:
     """Return the outcome of a call."""
@@ -44,29 +41,33 @@ def log_records_for_answer(answer: Answer) -> Iterator[tuple[str, int, dict[str,
         "code": code,
         "took_ms": round(answer.took_ms, 3),
     }
-    late = answer.code is Code.PROVIDER_TIMEOUT
-    yield "provider.timeout" if late else "provider.replied", logging.DEBUG, fields
+    is_late = answer.code is Code.PROVIDER_TIMEOUT
+    yield "provider.timeout" if is_late else "provider.replied", logging.DEBUG, fields
     if answer.disobeyed:
         yield "privacy.violation", logging.WARNING, {"provider": name, "candidates": answer.disobeyed}
 
 
 def count_candidates(answers: Mapping[int, Answer], most: int | None) -> int:
     """Return the number of candidates to choose from, with at most `most` units of experience."""
-    past = sum(len(one.candidates) for one in answers.values() if _is_experience(one))
-    rest = sum(len(one.candidates) for one in answers.values() if not _is_experience(one))
-    return rest + (past if most is None else min(past, most))
+    total = experience = 0
+    for answer in answers.values():
+        total += len(answer.candidates)
+        experience += len(answer.candidates) if _is_experience(answer) else 0
+    excess = 0 if most is None else max(0, experience - most)
+    return total - excess
 
 
 def merge_candidates(answers: Iterable[Answer], most: int | None) -> tuple[list[Candidate], tuple[str, ...]]:
     """Return the candidates to choose from, with the best `most` units of experience, and the ids of other units."""
-    rest: list[Candidate] = []
-    past: list[Candidate] = []
+    candidates: list[Candidate] = []
+    experience: list[Candidate] = []
     for answer in answers:
-        (past if _is_experience(answer) else rest).extend(answer.candidates)
+        group = experience if _is_experience(answer) else candidates
+        group += answer.candidates
     beyond: tuple[str, ...] = ()
-    if most is not None and len(past) > most:
-        past, beyond = best_candidates(past, most)
-    return rest + past, beyond
+    if most is not None and len(experience) > most:
+        experience, beyond = best_candidates(experience, most)
+    return candidates + experience, beyond
 
 
 def _is_experience(answer: Answer) -> bool:
@@ -75,69 +76,74 @@ def _is_experience(answer: Answer) -> bool:
 
 def notices_for_answers(answers: Mapping[int, Answer]) -> tuple[Notice, ...]:
     """Return the warnings about degraded answers, in the order of the sources."""
-    found: dict[Notice, None] = {}
-
-    def warn(code: Code, message: str) -> None:
-        found[Notice(code=code.value, message=message)] = None
-
-    disobeyed: list[str] = []
+    notices: list[Notice] = []
+    violations: list[Notice] = []
     for _, answer in sorted(answers.items()):
-        name = f"{answer.call.provider.layer} provider {answer.call.provider.name!r}"
-        if answer.code is not None:
-            warn(Code.PARTIAL_DATA, recovery.describe_outcome(outcome_of_answer(answer)))
-        elif answer.dropped:
-            warn(Code.PARTIAL_DATA, f"{answer.dropped} candidates of {name} were not usable")
-        if answer.partial or Code.PARTIAL_DATA in answer.warnings:
-            warn(Code.PARTIAL_DATA, f"{name} did not finish its search")
+        notices += _notices_for_answer(answer)
         if answer.disobeyed:
-            disobeyed.append(name)
-    project = [one for one in answers.values() if one.call.provider.layer is Layer.L2]
-    if any(one.code is None for one in project) and not any(one.candidates for one in project):
-        warn(Code.PROJECT_EMPTY, "the project knows nothing about it; explicit_l1_expansion asks the world")
-    if any(one.call.request.expansion for one in answers.values()):
-        warn(Code.L1_EXPANSION, "knowledge from outside of the project was asked for; tell the user")
-    for name in disobeyed:
-        warn(Code.PRIVACY_VIOLATION, f"{name} sent texts although none were allowed; they were dropped")
-    return tuple(found)
+            message = f"{_describe_provider(answer)} sent texts although none were allowed; they were dropped"
+            violations.append(_build_notice(Code.PRIVACY_VIOLATION, message))
+    project = [answer for answer in answers.values() if answer.call.provider.layer is Layer.L2]
+    has_answer = any(answer.code is None for answer in project)
+    if has_answer and not any(answer.candidates for answer in project):
+        message = "the project knows nothing about it; explicit_l1_expansion asks the world"
+        notices.append(_build_notice(Code.PROJECT_EMPTY, message))
+    if any(answer.call.request.expansion for answer in answers.values()):
+        message = "knowledge from outside of the project was asked for; tell the user"
+        notices.append(_build_notice(Code.L1_EXPANSION, message))
+    return tuple(dict.fromkeys(notices + violations))
 
 
-def notices_for_selection(admitted: Admitted, *, too_large: bool) -> tuple[Notice, ...]:
-    """Return the warnings about privacy, the budget and low coverage.
+def _notices_for_answer(answer: Answer) -> Iterator[Notice]:
+    name = _describe_provider(answer)
+    if answer.code is not None:
+        yield _build_notice(Code.PARTIAL_DATA, recovery.describe_outcome(outcome_of_answer(answer)))
+    elif answer.dropped:
+        yield _build_notice(Code.PARTIAL_DATA, f"{answer.dropped} candidates of {name} were not usable")
+    if answer.partial or Code.PARTIAL_DATA in answer.warnings:
+        yield _build_notice(Code.PARTIAL_DATA, f"{name} did not finish its search")
 
-    `too_large` states that a candidate was left out because it did not fit the budget.
-    """
-    found: list[Notice] = []
 
-    def warn(code: Code, message: str) -> None:
-        found.append(Notice(code=code.value, message=message))
+def _describe_provider(answer: Answer) -> str:
+    return f"{answer.call.provider.layer} provider {answer.call.provider.name!r}"
 
+
+def _build_notice(code: Code, message: str) -> Notice:
+    return Notice(code=code.value, message=message)
+
+
+def notices_for_selection(admitted: Admitted) -> Iterator[Notice]:
+    """Yield the warnings about privacy, the budget and low coverage."""
     selection = admitted.selection
     if admitted.withheld:
-        warn(Code.PRIVACY_BLOCKED, f"{admitted.withheld} items were left out: their names tell too much")
+        message = f"{admitted.withheld} items were left out: their names tell too much"
+        yield _build_notice(Code.PRIVACY_BLOCKED, message)
     if admitted.blocked:
-        warn(Code.PRIVACY_BLOCKED, f"of {admitted.blocked} fragments only the id may be shown")
+        message = f"of {admitted.blocked} fragments only the id may be shown"
+        yield _build_notice(Code.PRIVACY_BLOCKED, message)
     if admitted.redacted:
-        warn(Code.REDACTED, f"{admitted.redacted} fragments were redacted")
-    if not selection.fragments and too_large:
-        warn(Code.TRUNCATED_BY_BUDGET, "nothing that was found fits the token budget")
-    if selection.coverage is not None and selection.coverage < LOW:
-        warn(Code.LOW_COVERAGE, f"the fragments cover {selection.coverage:.0%} of what was asked for")
-    return tuple(found)
+        yield _build_notice(Code.REDACTED, f"{admitted.redacted} fragments were redacted")
+    if not selection.fragments and selection.weighed.too_large():
+        yield _build_notice(Code.TRUNCATED_BY_BUDGET, "nothing that was found fits the token budget")
+    if selection.coverage is not None and selection.coverage < 0.5:
+        message = f"the fragments cover {selection.coverage:.0%} of what was asked for"
+        yield _build_notice(Code.LOW_COVERAGE, message)
 
 
 def build_experience(admitted: Admitted) -> tuple[Experience, ...]:
     """Return the units of experience among the chosen fragments."""
-    return tuple(
-        Experience(
-            unit_id=one.id,
-            score=admitted.selection.scores[one.id],
-            summary=one.text,
-            refs=admitted.candidates[one.id].citations,
-            reason=_REASON[one.lod],
-        )
-        for one in admitted.selection.fragments
-        if one.source is Layer.L4
-    )
+    units: list[Experience] = []
+    for fragment in admitted.selection.fragments:
+        if fragment.source is Layer.L4:
+            unit = Experience(
+                unit_id=fragment.id,
+                score=admitted.selection.scores[fragment.id],
+                summary=fragment.text,
+                refs=admitted.candidates[fragment.id].citations,
+                reason=_REASON[fragment.lod],
+            )
+            units.append(unit)
+    return tuple(units)
 
 
 _REASON = {

@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 
 from acms.contract.wire import (
     ITEMS,
+    Fields,
     one_of,
-    parse_integer,
-    parse_number,
-    parse_object,
-    parse_strings,
     parse_text,
-    require_field,
     serialize_noun,
 )
 from acms.errors import ValidationError
@@ -157,35 +153,25 @@ class RenderRequest:
         """
         if isinstance(data, RenderRequest):
             return data
-        body = parse_object(data, "", _REQUEST, lenient)
-        if body.get("version") != VERSION:
+        body = Fields(data, "", None if lenient else _REQUEST)
+        if body.value("version", None) != VERSION:
             raise ValidationError(f"must be {VERSION!r}", field="version")
-        budgets = parse_object(require_field(body, "budgets"), "budgets", _BUDGETS, lenient)
-        risk = body.get("risk_profile")
-        level = RiskLevel.MEDIUM
-        if risk is not None:
-            profile = parse_object(risk, "risk_profile", ("level",), lenient)
-            level = one_of(RiskLevel, require_field(profile, "level", "risk_profile."), "risk_profile.level")
-        intent, entities = _parse_intent(require_field(body, "intent"), lenient)
-        top_k = budgets.get("experience_top_k")
+        budgets = Fields(body.value("budgets"), "budgets", None if lenient else _BUDGETS)
+        risk = RiskLevel.MEDIUM
+        if body.value("risk_profile", None) is not None:
+            profile = Fields(body.value("risk_profile"), "risk_profile", None if lenient else ("level",))
+            risk = profile.choice(RiskLevel, "level")
+        intent, entities = _parse_intent(body.value("intent"), lenient)
+        top_k = budgets.value("experience_top_k", None)
         return cls(
-            id=_parse_uuid(require_field(body, "id")),
-            request_id=parse_text(require_field(body, "request_id"), "request_id", least=1, most=512),
+            id=_parse_uuid(body.text("id", most=64)),
+            request_id=body.text("request_id", least=1, most=512),
             intent=intent,
-            tokens_max=math.floor(
-                parse_number(
-                    require_field(budgets, "tokens_max", "budgets."),
-                    "budgets.tokens_max",
-                    least=0,
-                    most=100_000_000,
-                )
-            ),
-            time_ms=parse_number(
-                require_field(budgets, "time_ms", "budgets."), "budgets.time_ms", above=0, most=86_400_000
-            ),
-            risk=level,
-            privacy=one_of(Privacy, body.get("privacy_mode", "allow"), "privacy_mode"),
-            experience_top_k=None if top_k is None else parse_integer(top_k, "budgets.experience_top_k"),
+            tokens_max=math.floor(budgets.number("tokens_max", least=0, most=100_000_000)),
+            time_ms=budgets.number("time_ms", above=0, most=86_400_000),
+            risk=risk,
+            privacy=body.choice(Privacy, "privacy_mode", "allow"),
+            experience_top_k=None if top_k is None else budgets.integer("experience_top_k"),
             entities=entities,
         )
 
@@ -271,12 +257,11 @@ class KVPolicy:
         """Parse a policy from the wire; a fourth name is refused, keys may repeat and conflict."""
         if isinstance(data, KVPolicy):
             return data
-        body = parse_object(data, "kv_policy", ("pin", "compress", "evict"), False)
+        body = Fields(data, "kv_policy", ("pin", "compress", "evict"))
         return cls(
-            **{
-                name: parse_strings(body.get(name, ()), f"kv_policy.{name}")
-                for name in ("pin", "compress", "evict")
-            }
+            pin=body.strings("pin", ()),
+            compress=body.strings("compress", ()),
+            evict=body.strings("evict", ()),
         )
 
     def to_wire(self) -> dict[str, Json]:
@@ -430,20 +415,17 @@ class ProviderResponse:
     @classmethod
     def of(cls, data: object) -> ProviderResponse:
         """Parse a response from the wire; `ValidationError` names the malformed field."""
-        body = parse_object(data, "", ("request_id", "candidates", "latency_ms", "warnings", "partial"), True)
-        found = require_field(body, "candidates")
-        if not isinstance(found, Sequence) or isinstance(found, str | bytes) or len(found) > ITEMS:
-            raise ValidationError(f"must be a list of at most {ITEMS} candidates", field="candidates")
-        partial = body.get("partial", False)
+        body = Fields(data)
+        candidates = body.objects("candidates", expected=f"a list of at most {ITEMS} candidates", most=ITEMS)
+        warnings = body.objects("warnings", (), "a list of warnings", most=ITEMS)
+        partial = body.value("partial", False)
         if not isinstance(partial, bool):
             raise ValidationError("must be true or false", field="partial")
         return cls(
-            request_id=parse_text(require_field(body, "request_id"), "request_id", least=1, most=512),
-            candidates=tuple(
-                _parse_candidate(one, f"candidates[{index}]") for index, one in enumerate(found)
-            ),
-            latency_ms=parse_number(body.get("latency_ms", 0), "latency_ms", least=0),
-            warnings=_parse_notices(body.get("warnings", ())),
+            request_id=body.text("request_id", least=1, most=512),
+            candidates=tuple(parse_candidate(item, path) for item, path in candidates),
+            latency_ms=body.number("latency_ms", 0, least=0),
+            warnings=tuple(_parse_notice(item, path) for item, path in warnings),
             partial=partial,
         )
 
@@ -452,93 +434,74 @@ class ProviderResponse:
 
 _REQUEST = ("version", "id", "intent", "budgets", "risk_profile", "privacy_mode", "request_id")
 _BUDGETS = ("tokens_max", "time_ms", "experience_top_k")
-_SLUG = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\Z", re.IGNORECASE)
+_UUID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\Z", re.IGNORECASE)
 
 
-def _parse_uuid(value: object) -> str:
-    found = parse_text(value, "id", most=64)
-    if not _SLUG.match(found):
+def _parse_uuid(text: str) -> str:
+    if not _UUID.match(text):
         raise ValidationError("must be a UUID", field="id")
-    return found.lower()
+    return text.lower()
 
 
 def _parse_intent(value: object, lenient: bool) -> tuple[str, tuple[str, ...] | None]:
     if lenient and isinstance(value, Mapping):
-        goal = parse_text(require_field(value, "goal", "intent."), "intent.goal", least=1, most=100_000)
-        stated = value.get("entities")
-        return goal, None if stated is None else parse_strings(stated, "intent.entities")
-    found = parse_text(value, "intent", least=1, most=100_000)
-    if not found.strip():
+        body = Fields(value, "intent")
+        goal = body.text("goal", least=1, most=100_000)
+        is_stated = body.value("entities", None) is not None
+        return goal, body.strings("entities") if is_stated else None
+    intent = parse_text(value, "intent", least=1, most=100_000)
+    if not intent.strip():
         raise ValidationError("must not be blank", field="intent")
-    return found, None
+    return intent, None
 
 
-def _parse_candidate(data: object, field: str) -> Candidate:
-    body = parse_object(data, field, (), True)
-    said = body.get("text")
-    time = body.get("timestamp")
-    variants = body.get("variants", ())
-    if not isinstance(variants, Sequence) or isinstance(variants, str | bytes) or len(variants) > len(Lod):
-        raise ValidationError(f"must be a list of at most {len(Lod)} variants", field=f"{field}.variants")
-    relevance = body.get("relevance")
+def parse_candidate(data: object, path: str) -> Candidate:
+    """Parse a candidate of a response; `path` is its place in it."""
+    body = Fields(data, path)
+    text = body.value("text", None)
+    timestamp = body.value("timestamp", None)
+    relevance = body.value("relevance", None)
+    variants = body.objects("variants", (), f"a list of at most {len(Lod)} variants", most=len(Lod))
     return Candidate(
-        id=parse_text(require_field(body, "id", f"{field}."), f"{field}.id", least=1, most=512),
-        source=one_of(Layer, require_field(body, "source", f"{field}."), f"{field}.source"),
-        lod=one_of(Lod, body.get("lod", "micro"), f"{field}.lod"),
-        text=None if said is None else parse_text(said, f"{field}.text", most=SNIPPET),
-        entities=parse_strings(require_field(body, "entities", f"{field}."), f"{field}.entities", most=NAMES),
-        cost_tokens=parse_integer(require_field(body, "cost_tokens", f"{field}."), f"{field}.cost_tokens"),
-        timestamp=None if time is None else _parse_moment(time, f"{field}.timestamp"),
-        citations=parse_strings(body.get("citations", ()), f"{field}.citations", most=NAMES),
-        variants=tuple(
-            _parse_variant(one, f"{field}.variants[{index}]") for index, one in enumerate(variants)
-        ),
-        relevance=None
-        if relevance is None
-        else float(parse_number(relevance, f"{field}.relevance", least=0, most=1)),
-        privacy=one_of(Privacy, body.get("privacy", "allow"), f"{field}.privacy"),
+        id=body.text("id", least=1, most=512),
+        source=body.choice(Layer, "source"),
+        lod=body.choice(Lod, "lod", Lod.MICRO),
+        text=None if text is None else body.text("text", most=SNIPPET),
+        entities=body.strings("entities", most=NAMES),
+        cost_tokens=body.integer("cost_tokens"),
+        timestamp=None if timestamp is None else _parse_moment(timestamp, f"{path}.timestamp"),
+        citations=body.strings("citations", (), most=NAMES),
+        variants=tuple(_parse_variant(item, item_path) for item, item_path in variants),
+        relevance=None if relevance is None else float(body.number("relevance", least=0, most=1)),
+        privacy=body.choice(Privacy, "privacy", Privacy.ALLOW),
     )
 
 
-def _parse_variant(data: object, field: str) -> Variant:
-    body = parse_object(data, field, (), True)
+def _parse_variant(data: object, path: str) -> Variant:
+    body = Fields(data, path)
     return Variant(
-        lod=one_of(Lod, require_field(body, "lod", f"{field}."), f"{field}.lod"),
-        text=parse_text(require_field(body, "text", f"{field}."), f"{field}.text", most=SNIPPET),
-        cost_tokens=parse_integer(body.get("cost_tokens", 0), f"{field}.cost_tokens"),
+        lod=body.choice(Lod, "lod"),
+        text=body.text("text", most=SNIPPET),
+        cost_tokens=body.integer("cost_tokens", 0),
     )
 
 
 def _parse_moment(value: object, field: str) -> datetime:
-    try:
-        found = (
-            value
-            if isinstance(value, datetime)
-            else datetime.fromisoformat(parse_text(value, field, most=64))
-        )
-    except ValueError as error:
-        raise ValidationError("must be a date and time of RFC 3339", field=field) from error
-    if found.tzinfo is None:
+    moment = value
+    if not isinstance(moment, datetime):
+        text = parse_text(value, field, most=64)
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError as error:
+            raise ValidationError("must be a date and time of RFC 3339", field=field) from error
+    if moment.tzinfo is None:
         raise ValidationError("must say its time zone", field=field)
-    return found.astimezone(UTC)
+    return moment.astimezone(UTC)
 
 
-def _parse_notices(value: object) -> tuple[Notice, ...]:
-    if not isinstance(value, Sequence) or isinstance(value, str | bytes) or len(value) > ITEMS:
-        raise ValidationError("must be a list of warnings", field="warnings")
-    found: list[Notice] = []
-    for index, one in enumerate(value):
-        body = parse_object(one, f"warnings[{index}]", (), True)
-        code = parse_text(
-            require_field(body, "code", f"warnings[{index}]."), f"warnings[{index}].code", most=128
-        )
-        found.append(
-            Notice(
-                code=code,
-                message=parse_text(body.get("message", ""), f"warnings[{index}].message", most=4096),
-            )
-        )
-    return tuple(found)
+def _parse_notice(data: object, path: str) -> Notice:
+    body = Fields(data, path)
+    return Notice(code=body.text("code", most=128), message=body.text("message", "", most=4096))
 
 
 OBJECT = 200
@@ -552,4 +515,4 @@ def size(one: Candidate) -> int:
 
 def letters(one: Candidate) -> int:
     """Return the number of characters in all renditions of a candidate."""
-    return len(one.text or "") + sum([len(variant.text) for variant in one.variants])
+    return len(one.text or "") + sum(len(variant.text) for variant in one.variants)

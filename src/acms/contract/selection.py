@@ -47,23 +47,17 @@ from acms.contract.decision_record import (
     Weighed,
 )
 from acms.contract.renditions import Counts, Item, normalize_candidates, release_in_chunks
-from acms.contract.schema import Candidate, Fragment, Lod, Purpose, RiskLevel
+from acms.contract.schema import Candidate, Fragment, Purpose, RiskLevel
 
 Profile: TypeAlias = Literal["published", "quality"]
 PROFILES: tuple[Profile, ...] = ("published", "quality")
 
 AGAIN = 0.5
 """Weight of an entity that is already covered, relative to a new one."""
-FLOOR = 0.2
-"""An item that covers no requested entity needs at least this times the square of the best relevance."""
 POWER = 3
 """When sets are compared, an item's worth is its benefit raised to this power: the best are needed far more often."""
 FRAME = 20
 """Tokens added to the cost of every fragment when worth per token is compared."""
-RUN = 2_000
-"""Items that are sorted at a time."""
-MIXED = 0.05
-"""Score that a level of detail loses if it has all the tokens and should have none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,48 +101,41 @@ def select_fragments(
     counts: Counts | None = None,
     profile: Profile = "quality",
     risk: RiskLevel = RiskLevel.MEDIUM,
-    prefer: Lod | None = None,
     order: Literal["selection", "lod"] = "selection",
-    lod_mix: Mapping[Lod, float] | None = None,
     external_share: float = 1.0,
 ) -> Selection:
     """Choose the fragments of a reply; their tokens together never exceed `tokens_max`.
 
     `count` is the engine's tokenizer, `counts` the same for many texts where that is faster: a text costs the claimed
-    or the counted tokens, whichever is more. `prefer` is the highest level of detail; an item without a rendition at or
-    below it uses its least detailed one. `lod_mix` is the target share of tokens for each level, a soft limit, with
-    profile `quality` only. External text of sessions gets at most `external_share` of the tokens while other relevant
-    text is left out. The order of the candidates does not matter. Of two with the same id the fresher counts, then the
-    cheaper.
+    or the counted tokens, whichever is more. External text of sessions gets at most `external_share` of the tokens
+    while other relevant text is left out. The order of the candidates does not matter. Of two with the same id the
+    fresher counts, then the cheaper.
     """
-    asked = frozenset([one.strip().lower() for one in gaze])
-    items, doubles = normalize_candidates(
-        candidates, partial(map, count) if counts is None else counts, prefer, upwards=profile == "quality"
-    )
+    is_quality = profile == "quality"
+    asked = frozenset([name.strip().lower() for name in gaze])
+    items, duplicates = normalize_candidates(candidates, counts or partial(map, count), upwards=is_quality)
     _sort_items(items)
     _read_signals(items, asked, now.timestamp(), risk)
     benefits = array("d", [OVERLAP * item.overlap + item.static for item in items])
 
-    def choose(some: Sequence[Item]) -> _Run:
-        if profile == "published":
-            return _run_published_profile(some, [benefits[item.rank] for item in some], tokens_max)
-        return _run_quality_profile(some, len(asked), tokens_max, lod_mix)
+    def choose(offered: Sequence[Item]) -> _Run:
+        if is_quality:
+            return _run_quality_profile(offered, len(asked), tokens_max)
+        return _run_published_profile(offered, [benefits[item.rank] for item in offered], tokens_max)
 
     run = _limit_external_share(items, choose, tokens_max, external_share)
     taken = run.taken
     if order == "lod":
         taken = sorted(taken, key=lambda pair: pair[0].lods[pair[1]].rank)
-    fragments = tuple(_build_fragment(item, level) for item, level in taken)
-    covered: set[str] = set()
-    for item, _ in taken:
-        covered |= item.own
+    fragments = tuple(_build_fragment(item, number) for item, number in taken)
+    covered = frozenset[str]().union(*(item.own for item, _ in taken))
     used = sum(fragment.cost_tokens for fragment in fragments)
     weighed = replace(
-        _record_decisions(items, doubles, run),
+        _record_decisions(items, duplicates, run),
         benefits=benefits,
         asked=len(asked),
-        room=max(0, tokens_max - used),
-        quality=profile == "quality",
+        remaining=max(0, tokens_max - used),
+        quality=is_quality,
     )
     release_in_chunks(items)
     return Selection(
@@ -162,24 +149,26 @@ def select_fragments(
 def _sort_items(items: list[Item]) -> None:
     """Sort items by rank, in chunks first: a sort blocks all other threads."""
     key = attrgetter("key")
-    for start in range(0, len(items), RUN):
-        items[start : start + RUN] = sorted(items[start : start + RUN], key=key)
+    run = 2_000  # items: about a millisecond
+    for start in range(0, len(items), run):
+        items[start : start + run] = sorted(items[start : start + run], key=key)
     items.sort(key=key)  # sorted runs are only merged
 
 
 def _read_signals(items: Sequence[Item], asked: frozenset[str], moment: float, risk: RiskLevel) -> None:
     """Set the rank and the signals of each item: coverage, recency, citations, claimed relevance."""
-    covers, lower, size = asked.intersection, str.lower, len(asked)
     for rank, item in enumerate(items):
         item.rank = rank
-        one = item.candidate
-        if size and one.entities and (own := covers(map(lower, one.entities))):
-            item.own = own
-            item.overlap = len(own) / size
-        item.fresh = since = recency_of_age(moment - item.stamp)
-        item.cited = cited = score_citations(one, risk)
-        item.claimed = clamp_relevance(one)
-        item.static = RECENCY * since + CITATION * cited
+        candidate = item.candidate
+        if asked and candidate.entities:
+            own = asked.intersection(map(str.lower, candidate.entities))
+            if own:
+                item.own = own
+                item.overlap = len(own) / len(asked)
+        item.recency = recency = recency_of_age(moment - item.stamp)
+        item.citation = citation = score_citations(candidate, risk)
+        item.claimed = clamp_relevance(candidate)
+        item.static = RECENCY * recency + CITATION * citation
 
 
 _Chosen: TypeAlias = tuple[Item, int]
@@ -203,29 +192,35 @@ def _limit_external_share(
     """Choose, and choose again if external text exceeds its share while other relevant text is left out."""
     run = choose(items)
     external = [(item, number) for item, number in run.taken if item.candidate.external]
-    left = int(share * tokens_max)
-    if sum(item.costs[number] for item, number in external) <= left or not _omits_answers(items, run):
+    remaining = int(share * tokens_max)
+    if _sum_costs(external) <= remaining or not _omits_answers(items, run):
         return run
     admitted: set[int] = set()
     for item, _ in external:
-        if item.costs[-1] <= left:
+        if item.costs[-1] <= remaining:
             admitted.add(item.rank)
-            left -= item.costs[-1]
+            remaining -= item.costs[-1]
     run = choose([item for item in items if not item.candidate.external or item.rank in admitted])
-    beyond = [item for item, _ in external if item.rank not in admitted]
+    excess = [item for item, _ in external if item.rank not in admitted]
     if not _omits_answers(items, run):
-        used = sum(item.costs[number] for item, number in run.taken)
-        more = _fill_remaining(beyond, tokens_max - used)
+        more = _fill_remaining(excess, tokens_max - _sum_costs(run.taken))
         run = run._replace(taken=[*run.taken, *more])
     taken = {item.rank for item, _ in run.taken}
-    return run._replace(beyond_share=[item.rank for item in beyond if item.rank not in taken])
+    return run._replace(beyond_share=[item.rank for item in excess if item.rank not in taken])
+
+
+def _sum_costs(taken: Iterable[_Chosen]) -> int:
+    return sum(item.costs[number] for item, number in taken)
 
 
 def _omits_answers(items: Sequence[Item], run: _Run) -> bool:
     """Return whether relevant text that is not external is left out."""
     decided = {item.rank for item, _ in run.taken}.union(run.floored)
-    own = [item for item in items if not item.candidate.external and item.rank not in decided]
-    return any(item.own or item.claimed for item in own)
+    for item in items:
+        is_relevant = item.own or item.claimed
+        if is_relevant and not item.candidate.external and item.rank not in decided:
+            return True
+    return False
 
 
 def _build_fragment(item: Item, number: int) -> Fragment:
@@ -240,18 +235,16 @@ def _build_fragment(item: Item, number: int) -> Fragment:
     )
 
 
-def _record_decisions(items: Sequence[Item], doubles: Sequence[Item], run: _Run) -> Weighed:
+def _record_decisions(items: Sequence[Item], duplicates: Sequence[Item], run: _Run) -> Weighed:
     """Return the decision about every candidate."""
-    if doubles:
+    again = sorted(duplicates, key=lambda item: (item.candidate.id, -item.stamp, item.costs))
+    if again:
         scores = {item.candidate.id: item.score for item in items}
-        again = sorted(doubles, key=lambda item: (item.candidate.id, -item.stamp, item.costs))
         for item in again:
             item.score = scores[item.candidate.id]
             item.claimed = clamp_relevance(item.candidate)
-        rows = [*items, *again]
-    else:
-        rows = items
-    rules = bytearray([BUDGET]) * len(items) + bytearray([DUPLICATE]) * len(doubles)
+    rows = [*items, *again]
+    rules = bytearray([BUDGET]) * len(items) + bytearray([DUPLICATE]) * len(again)
     lods = bytearray([LOD[item.lods[0]] for item in rows])
     costs = [item.costs[0] for item in rows]
     for rank in run.floored:
@@ -270,9 +263,9 @@ def _record_decisions(items: Sequence[Item], doubles: Sequence[Item], run: _Run)
         costs=costs,
         scores=array("d", [item.score for item in rows]),
         own=array("d", [len(item.own) for item in rows]),
-        fresh=array("d", [item.fresh for item in items]),
-        cited=array("d", [item.cited for item in items]),
-        judged=array("d", [nan if item.claimed is None else item.claimed for item in rows]),
+        recency=array("d", [item.recency for item in items]),
+        citation=array("d", [item.citation for item in items]),
+        claimed=array("d", [nan if item.claimed is None else item.claimed for item in rows]),
     )
 
 
@@ -282,45 +275,37 @@ def _record_decisions(items: Sequence[Item], doubles: Sequence[Item], run: _Run)
 def _run_published_profile(items: Sequence[Item], benefits: Sequence[float], tokens_max: int) -> _Run:
     for item, benefit in zip(items, benefits, strict=True):
         item.score = compute_score(benefit, item.costs[item.offered])
-    left = tokens_max
+    remaining = tokens_max
     taken: list[_Chosen] = []
     for item in sorted(items, key=attrgetter("score"), reverse=True):  # stable: of equals the better rank
-        for number in range(item.offered, -1, -1):
-            if item.costs[number] <= left:
-                left -= item.costs[number]
-                taken.append((item, number))
-                break
+        if item.costs[0] <= remaining:
+            number = _find_fitting_rendition(item.costs[: item.offered + 1], remaining)
+            remaining -= item.costs[number]
+            taken.append((item, number))
     return _Run(taken)
 
 
 # ── quality ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _run_quality_profile(
-    items: Sequence[Item],
-    size: int,
-    tokens_max: int,
-    lod_mix: Mapping[Lod, float] | None,
-) -> _Run:
-    first, second, fill, floored = _split_tiers(items, size)
-    taken = _choose_best(first, tokens_max) if lod_mix is None else _choose_by_mix(first, tokens_max, lod_mix)
-    left = tokens_max - sum(item.costs[number] for item, number in taken)
-    if second and left >= 0:
-        taken += _choose_best(second, left) if lod_mix is None else _choose_by_mix(second, left, lod_mix)
-        left = tokens_max - sum(item.costs[number] for item, number in taken)
-    return _Run(taken + _fill_remaining(fill, left), floored)
+def _run_quality_profile(items: Sequence[Item], size: int, tokens_max: int) -> _Run:
+    tiers, fill, floored = _split_tiers(items, size)
+    taken: list[_Chosen] = []
+    for tier in tiers:
+        taken += _choose_best(tier, tokens_max - _sum_costs(taken))
+    return _Run(taken + _fill_remaining(fill, tokens_max - _sum_costs(taken)), floored)
 
 
-def _fill_remaining(items: Sequence[Item], left: int) -> list[_Chosen]:
+def _fill_remaining(items: Sequence[Item], remaining: int) -> list[_Chosen]:
     """Fill the remaining tokens: items without a claimed relevance, newest first, then the others, best first.
 
     Each item is taken in its most detailed rendition that fits.
     """
     taken: list[_Chosen] = []
     for item in sorted(items, key=_filling_order):
-        if item.costs[0] <= left:
-            number = _find_fitting_rendition(item.costs, left)
-            left -= item.costs[number]
+        if item.costs[0] <= remaining:
+            number = _find_fitting_rendition(item.costs, remaining)
+            remaining -= item.costs[number]
             taken.append((item, number))
     return taken
 
@@ -329,42 +314,48 @@ def _filling_order(item: Item) -> tuple[bool, float, int]:
     return item.claimed is not None, -(item.claimed or 0.0), item.rank
 
 
-def _split_tiers(items: Sequence[Item], size: int) -> tuple[list[Item], list[Item], list[Item], list[int]]:
-    """Score the items and split them into tiers.
+def _split_tiers(items: Sequence[Item], size: int) -> tuple[list[list[Item]], list[Item], list[int]]:
+    """Score the items and split them into tiers; `size` is the number of requested entities.
 
-    Return the relevant items, the items after them, the items that fill the remaining tokens, and the ranks of items
-    below the floor.
+    Return the relevant items and the items after them, the items that fill the remaining tokens, and the ranks of
+    items below the floor.
     """
     claims = [item.claimed or 0.0 for item in items if item.candidate.purpose is not Purpose.FILL]
     best = max(claims, default=0.0)
-    floor = FLOOR * best * best
-    unjudged = OVERLAP / size if size else 0.0
-    share = JUDGED if size else 1.0
-    beside = (1 - CITATION) * (1 - share) / size if size else 0.0
-    first: list[Item] = []
-    second: list[Item] = []
+    floor = 0.2 * best * best  # least relevance of an item that covers no requested entity
+    relevant: list[Item] = []
+    others: list[Item] = []
     fill: list[Item] = []
     floored: list[int] = []
     for item in items:
-        claimed, own, purpose = item.claimed, item.own, item.candidate.purpose
-        if claimed is None:
-            item.weight = unjudged
-            # Recency and citations count only in proportion to the overlap.
-            if own:
-                item.static *= item.overlap
-            tier = first if own or not size else second
-        else:
-            # The provider's relevance already includes recency: it is not added again (decision 0007).
-            item.static = claimed * ((1 - CITATION) * share + CITATION * item.cited)
-            item.weight = beside
-            tier = first if own or not size or purpose or claimed >= floor else None
-        if tier is None:
+        _set_benefit(item, size)
+        purpose = item.candidate.purpose
+        is_wanted = bool(item.own) or not size
+        if item.claimed is not None and not (is_wanted or purpose or item.claimed >= floor):
             floored.append(item.rank)
+        elif purpose is Purpose.FILL:
+            fill.append(item)
+        elif is_wanted or item.claimed is not None:
+            relevant.append(item)
         else:
-            (fill if purpose is Purpose.FILL else tier).append(item)
-        item.most = most = item.static + item.weight * len(own) if own else item.static
-        item.score = compute_score(most, item.costs[-1])
-    return first, second, fill, floored
+            others.append(item)
+    return [relevant, others], fill, floored
+
+
+def _set_benefit(item: Item, size: int) -> None:
+    """Set the benefit and the score of an item, as of before the choice."""
+    share = JUDGED if size else 1.0
+    if item.claimed is None:
+        item.weight = OVERLAP / size if size else 0.0
+        # Recency and citations count only in proportion to the overlap.
+        if item.own:
+            item.static *= item.overlap
+    else:
+        # The provider's relevance already includes recency: it is not added again (decision 0007).
+        item.static = item.claimed * ((1 - CITATION) * share + CITATION * item.citation)
+        item.weight = (1 - CITATION) * (1 - share) / size if size else 0.0
+    item.benefit = item.static + item.weight * len(item.own)
+    item.score = compute_score(item.benefit, item.costs[-1])
 
 
 def _marginal_benefit(item: Item, covered: set[str]) -> float:
@@ -377,14 +368,12 @@ def _marginal_benefit(item: Item, covered: set[str]) -> float:
 
 def _choose_best(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
     """Return the best of three ways to fill the budget: by score, by worth per token, the single best item."""
-    plain = _choose_by_score(items, tokens_max)
-    if len(plain) == len(items) and all(number == len(item.costs) - 1 for item, number in plain):
-        return plain
-    found, most = plain, _worth_of_set(plain)
-    for other in (_sort_by_gain(_choose_by_density(items, tokens_max)), _choose_single(items, tokens_max)):
-        if (worth := _worth_of_set(other)) > most:
-            found, most = other, worth
-    return found
+    by_score = _choose_by_score(items, tokens_max)
+    has_all = len(by_score) == len(items)
+    if has_all and all(number == len(item.costs) - 1 for item, number in by_score):
+        return by_score
+    by_density = _sort_by_gain(_choose_by_density(items, tokens_max))
+    return max(by_score, by_density, _choose_single(items, tokens_max), key=_worth_of_set)
 
 
 def _worth_of_set(taken: Sequence[_Chosen]) -> float:
@@ -392,20 +381,21 @@ def _worth_of_set(taken: Sequence[_Chosen]) -> float:
     known: set[str] = set()
     total = 0.0
     for item, number in taken:
-        total += _marginal_benefit(item, known) ** POWER * item.shown[number]
+        total += _marginal_benefit(item, known) ** POWER * item.shares[number]
         known |= item.own
     return round(total, DIGITS)
 
 
 def _choose_single(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
-    best: tuple[float, Item, int] | None = None
+    best: list[_Chosen] = []
+    best_worth = -1.0
     for item in items:
         if item.costs[0] <= tokens_max:
             number = _find_fitting_rendition(item.costs, tokens_max)
-            worth = item.most**POWER * item.shown[number]
-            if best is None or worth > best[0]:
-                best = worth, item, number
-    return [] if best is None else [best[1:]]
+            worth = item.benefit**POWER * item.shares[number]
+            if worth > best_worth:
+                best, best_worth = [(item, number)], worth
+    return best
 
 
 def _choose_by_score(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
@@ -418,29 +408,29 @@ def _choose_by_score(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
     heap = [(-item.score, item.rank, item) for item in items]
     heapify(heap)
     least = min((item.costs[0] for item in items), default=0)
-    left = tokens_max
+    remaining = tokens_max
     taken: list[_Chosen] = []
-    while heap and left >= least:
-        was, rank, item = heappop(heap)
+    while heap and remaining >= least:
+        previous, rank, item = heappop(heap)
         costs = item.costs
-        if costs[0] > left:
+        if costs[0] > remaining:
             continue
         if item.own and not known.isdisjoint(item.own):
-            now = -compute_score(_marginal_benefit(item, known), costs[-1])
-            if now > was:
-                heappush(heap, (now, rank, item))
+            current = -compute_score(_marginal_benefit(item, known), costs[-1])
+            if current > previous:
+                heappush(heap, (current, rank, item))
                 continue
-        number = _find_fitting_rendition(costs, left)
-        left -= costs[number]
+        number = _find_fitting_rendition(costs, remaining)
+        remaining -= costs[number]
         known |= item.own
         taken.append((item, number))
     return taken
 
 
-def _find_fitting_rendition(costs: Sequence[int], left: int) -> int:
+def _find_fitting_rendition(costs: Sequence[int], remaining: int) -> int:
     """Return the index of the most detailed rendition that fits; the first one always does."""
     number = len(costs) - 1
-    while costs[number] > left:
+    while costs[number] > remaining:
         number -= 1
     return number
 
@@ -450,138 +440,68 @@ def _sort_by_gain(taken: Sequence[_Chosen]) -> list[_Chosen]:
     known: set[str] = set()
     heap = [(-item.score, item.rank, item, number) for item, number in taken]
     heapify(heap)
-    found: list[_Chosen] = []
+    ordered: list[_Chosen] = []
     while heap:
-        was, rank, item, number = heappop(heap)
-        now = -compute_score(_marginal_benefit(item, known), item.costs[-1])
-        if now > was:
-            heappush(heap, (now, rank, item, number))
+        previous, rank, item, number = heappop(heap)
+        current = -compute_score(_marginal_benefit(item, known), item.costs[-1])
+        if current > previous:
+            heappush(heap, (current, rank, item, number))
             continue
         known |= item.own
-        found.append((item, number))
-    return found
+        ordered.append((item, number))
+    return ordered
+
+
+_Step: TypeAlias = tuple[float, int, int, Item]
+"""A rendition that may be chosen next: minus its worth per 1,000 tokens, rank and index; the smallest is the best."""
 
 
 def _choose_by_density(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
     """Choose greedily by worth per token: a new item, or more detail of a chosen one."""
     known: set[str] = set()
-    left = tokens_max
-    #: By rank, for items whose entities are partly covered.
-    worths: dict[int, float] = {}
-    heap = [step for item in items if (step := _find_first_step(item, left)) is not None]
+    remaining = tokens_max
+    #: Worth by rank; it shrinks when entities of an item are covered by others.
+    worths = {item.rank: item.benefit**POWER for item in items}
+    steps = [_find_next_step(item, -1, remaining, worths[item.rank]) for item in items]
+    heap = [step for step in steps if step is not None]
     heapify(heap)
     least = min((item.costs[0] for item in items), default=0)
     taken: dict[int, _Chosen] = {}
     while heap:
-        was, rank, number, item = heappop(heap)
-        here = taken[rank][1] if rank in taken else -1
-        if here < 0:
-            if left < least:
+        loss, rank, number, item = heappop(heap)
+        chosen = taken[rank][1] if rank in taken else -1
+        if chosen < 0:
+            if remaining < least:
                 continue
             if item.own and not known.isdisjoint(item.own):
                 worths[rank] = _marginal_benefit(item, known) ** POWER
-        worth = worths.get(rank)
-        if worth is None:
-            worth = item.most**POWER
-        step = _find_next_step(item, here, left, worth)
+        step = _find_next_step(item, chosen, remaining, worths[rank])
         if step is None:
             continue
-        if step[0] > was or step[2] != number:
+        if step[0] > loss or step[2] != number:
             heappush(heap, step)
             continue
-        left -= item.costs[number] - (item.costs[here] if here >= 0 else 0)
+        remaining -= item.costs[number] - (item.costs[chosen] if chosen >= 0 else 0)
         known |= item.own
         taken[rank] = item, number
-        more = _find_next_step(item, number, left, worth)
+        more = _find_next_step(item, number, remaining, worths[rank])
         if more is not None:
             heappush(heap, more)
     return list(taken.values())
 
 
-def _find_first_step(item: Item, left: int) -> tuple[float, int, int, Item] | None:
-    """Return `_find_next_step` for an item that is not chosen, faster: this runs for every candidate."""
-    costs, shown, worth = item.costs, item.shown, item.most**POWER
-    if len(costs) == 1:
-        cost = costs[0]
-        return None if cost > left else (-round(1000 * worth / (cost + FRAME), DIGITS), item.rank, 0, item)
-    best, chosen = 0.0, -1
-    for number, cost in enumerate(costs):
-        if cost > left:
-            break
-        gain = worth * shown[number] / (cost + FRAME)
-        if gain >= best:
-            best, chosen = gain, number
-    return None if chosen < 0 else (-round(1000 * best, DIGITS), item.rank, chosen, item)
-
-
-def _find_next_step(item: Item, here: int, left: int, worth: float) -> tuple[float, int, int, Item] | None:
-    """Return the best next rendition of an item that fits: minus its worth per 1,000 tokens, rank, index, item."""
-    costs, shown = item.costs, item.shown
-    if here < 0:
-        if costs[-1] <= left and len(costs) == 1:
-            return -round(1000 * worth / (costs[0] + FRAME), DIGITS), item.rank, 0, item
-        seen, spent, frame = 0.0, 0, FRAME
-    else:
-        seen, spent, frame = shown[here], costs[here], 0
-    best, chosen = 0.0, -1
-    for number in range(here + 1, len(costs)):
+def _find_next_step(item: Item, chosen: int, remaining: int, worth: float) -> _Step | None:
+    """Return the best next rendition of an item that fits; `chosen` is the index of the chosen one, or -1."""
+    costs, shares = item.costs, item.shares
+    share, spent, frame = (0.0, 0, FRAME) if chosen < 0 else (shares[chosen], costs[chosen], 0)
+    best, best_number = 0.0, -1
+    for number in range(chosen + 1, len(costs)):
         more = costs[number] - spent
-        if more > left:
+        if more > remaining:
             break
-        gain = worth * (shown[number] - seen) / max(1, more + frame)
-        if chosen < 0 or gain >= best:
-            best, chosen = gain, number
-    return None if chosen < 0 else (-round(1000 * best, DIGITS), item.rank, chosen, item)
-
-
-def _choose_by_mix(items: Sequence[Item], tokens_max: int, lod_mix: Mapping[Lod, float]) -> list[_Chosen]:
-    """Choose greedily by score, with a small penalty for a level of detail above its share.
-
-    The penalty is the same for all renditions of a level, so only the best of each level are compared.
-    """
-    known: set[str] = set()
-    left = tokens_max
-    heaps: dict[Lod, list[tuple[float, int, int, Item]]] = {lod: [] for lod in Lod}
-    for item in items:
-        gain = _marginal_benefit(item, known)
-        for number, lod in enumerate(item.lods):
-            heaps[lod].append(
-                (-compute_score(gain * item.shown[number], item.costs[number]), item.rank, number, item)
-            )
-    for heap in heaps.values():
-        heapify(heap)
-    spent = dict.fromkeys(Lod, 0)
-    taken: dict[int, _Chosen] = {}
-    while True:
-        best: tuple[float, int, Lod] | None = None
-        used = tokens_max - left
-        for lod, heap in heaps.items():
-            _settle_heap(heap, taken, known, left)
-            if heap:
-                over = max(0.0, spent[lod] / used - lod_mix.get(lod, 0.0)) if used else 0.0
-                found = round(heap[0][0] + MIXED * over, DIGITS), heap[0][1], lod
-                if best is None or found[:2] < best[:2]:
-                    best = found
-        if best is None:
-            return list(taken.values())
-        _, rank, number, item = heappop(heaps[best[2]])
-        left -= item.costs[number]
-        spent[best[2]] += item.costs[number]
-        known |= item.own
-        taken[rank] = item, number
-
-
-def _settle_heap(
-    heap: list[tuple[float, int, int, Item]], taken: Mapping[int, object], known: set[str], left: int
-) -> None:
-    """Update a heap until its top is the best rendition that can still be chosen."""
-    while heap:
-        was, rank, number, item = heap[0]
-        if rank in taken or item.costs[number] > left:
-            heappop(heap)
-            continue
-        now = -compute_score(_marginal_benefit(item, known) * item.shown[number], item.costs[number])
-        if now <= was:
-            return
-        heappop(heap)
-        heappush(heap, (now, rank, number, item))
+        gain = worth * (shares[number] - share) / max(1, more + frame)
+        if best_number < 0 or gain >= best:
+            best, best_number = gain, number
+    if best_number < 0:
+        return None
+    return -round(1000 * best, DIGITS), item.rank, best_number, item

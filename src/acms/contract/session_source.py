@@ -8,11 +8,10 @@ sessions in the same namespace.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from math import inf
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from acms.contract.admission import redact_excerpt
 from acms.contract.entities import extract_entities, gaze_of_request
@@ -37,25 +36,12 @@ from acms.view import View
 from acms.write.episodes import is_mark
 
 TITLE = 100
-"""Characters of a message's shortest rendition."""
-LONG = 400
-"""Characters from which a message has shorter renditions."""
-NEWEST = 0.125
-"""Share of the budget that is reserved for the newest messages."""
-LEAST_BUDGET = 4_000
-"""Least token budget of the recall for filling candidates: shorter renditions of long messages may still fit."""
-TURN = 64
-"""Newest messages among which the query is searched."""
-ELSEWHERE = 8_000
-"""Most tokens of a recall over the sessions of a namespace."""
+"""Characters of a message's shortest rendition: one line."""
 PAST = 64
 """Newest episodes whose summaries are considered."""
 
-_Work: TypeAlias = tuple[Entry, Callable[[], Candidate]]
-"""An entry, and the function that builds its candidate."""
 
-
-class Found(NamedTuple):
+class Collected(NamedTuple):
     """The candidates of a session."""
 
     candidates: tuple[Candidate, ...]
@@ -75,22 +61,31 @@ class Recalled(NamedTuple):
     rest: tuple[ContextItem, ...]
 
 
-def _split_recalled(found: ContextItems, others: ContextItems, room: int) -> Recalled:
-    """Split recalled items into answers, with `room` tokens of their own, and items that fill the rest."""
-    over = found.tokens - room
+def _split_recalled(found: ContextItems, others: ContextItems, budget: int) -> Recalled:
+    """Split recalled items into answers, within `budget` tokens of their own, and items that fill the rest."""
+    excess = found.tokens - budget
     answers = {item.id for item in found}
-    worth = {item.version: item.score for item in found}
-    for item in sorted(found, key=lambda item: (worth[item.version], item.version)):
-        if over <= 0 or len(answers) == 1:
+    for item in sorted(found, key=lambda item: (item.score, item.version)):
+        if excess <= 0 or len(answers) == 1:
             break
         answers.remove(item.id)
-        over -= item.token_count
+        excess -= item.token_count
     return Recalled(
         found.context,
         found.version,
         tuple(item for item in found if item.id in answers),
         tuple(item for item in (*found, *others) if item.id not in answers),
     )
+
+
+class _Elsewhere(NamedTuple):
+    """The experience of other sessions of a namespace."""
+
+    #: Recalled items, each with its entry.
+    items: list[tuple[ContextItem, Entry]]
+    #: Summaries of episodes, each with its score, and the labels of their logs.
+    marks: list[tuple[Entry, float]]
+    labels: dict[str, Labels]
 
 
 class Memory:
@@ -103,100 +98,119 @@ class Memory:
         self._session = session
         self._query = request.intent
         self._tokens_max = request.tokens_max
-        self._budget = max(LEAST_BUDGET, request.tokens_max)
+        #: Tokens of the recall for filling candidates: shorter renditions of long messages may still fit.
+        self._budget = max(4_000, request.tokens_max)
         self._mode = mode
         self._asked = frozenset(gaze_of_request(request))
         self._recalling = asyncio.Lock()
         self._recalled: Recalled | None = None
 
-    async def project(self) -> Found:
+    async def project(self) -> Collected:
         """Return the candidates of this log and its profile for the query."""
-        found = await self._recall()
+        recalled = await self._recall()
         storage = self._session.storage
         labels = await self._labels()
         whole: list[Entry] = []
-        if found.version and (await storage.head(found.context)).tokens <= self._tokens_max:
-            whole = await read_active_sequence(storage, found.context, found.version, None)
-        there = {one.id for one in whole}
-        offered = [(item, Purpose.ANSWER) for item in found.answers]
-        offered += [(item, Purpose.FILL) for item in found.rest]
-        beyond = await self._rows([item.id for item, _ in offered if item.id not in there])
+        if recalled.version and (await storage.head(recalled.context)).tokens <= self._tokens_max:
+            whole = await read_active_sequence(storage, recalled.context, recalled.version, None)
+        offered = [(item, Purpose.ANSWER) for item in recalled.answers]
+        offered += [(item, Purpose.FILL) for item in recalled.rest]
+        known = {entry.id for entry in whole}
+        further = await self._read_entries([item.id for item, _ in offered if item.id not in known])
 
-        def work() -> Iterator[_Work]:
-            rows = beyond | {one.id: one for one in whole if _has_live_content(one)}
+        def build() -> Iterator[Candidate]:
+            rows = further | {entry.id: entry for entry in whole if _has_live_content(entry)}
             for item, purpose in offered:
                 row = rows.pop(item.id, None)
-                if row is not None and (stored := _as_stored(item, row)).content.strip():
-                    yield row, partial(self._item, stored, row, purpose=purpose)
+                candidate = None if row is None else self._item_candidate(item, row, purpose=purpose)
+                if candidate is not None:
+                    yield candidate
             for row in rows.values():
-                yield row, partial(self._message, row, labels.of(row))
+                yield self._message_candidate(row, labels.of(row))
 
-        return await off_loop(
-            lambda: _build_candidates(work()),
-            _estimate_characters(whole) + _estimate_characters(beyond.values()),
-        )
+        size = _estimate_characters(whole) + _estimate_characters(further.values())
+        return await off_loop(lambda: _collect_candidates(build()), size)
 
-    async def experience(self) -> Found:
+    async def experience(self) -> Collected:
         """Return the summaries of past episodes, and the candidates of other sessions of the namespace."""
         own = await self._recall()
-        work: list[_Work] = []
+        marks: list[Entry] = []
+        labels = Labels()
         if own.version:
-            found = await self._session.storage.read(
+            summaries = await self._session.storage.read(
                 own.context, at=own.version, kinds=(Kind.SUMMARY,), newest=PAST
             )
-            marks = [one for one in found if is_mark(one) and _has_live_content(one)]
+            marks = [entry for entry in summaries if is_mark(entry) and _has_live_content(entry)]
             labels = await self._labels()
-            work = [(one, partial(self._episode, one, label=labels.of(one))) for one in marks]
-        work += await self._elsewhere(own)
-        return await off_loop(partial(_build_candidates, work), _estimate_characters(row for row, _ in work))
+        others = await self._read_elsewhere(own)
 
-    async def _elsewhere(self, own: Recalled) -> list[_Work]:
+        def build() -> Iterator[Candidate]:
+            for row in marks:
+                yield self._episode_candidate(row, labels.of(row))
+            for item, row in others.items:
+                candidate = self._item_candidate(item, row, source=Layer.L4)
+                if candidate is not None:
+                    yield candidate
+            for row, score in others.marks:
+                yield self._episode_candidate(row, others.labels[row.context].of(row), score)
+
+        rows = [*marks, *(row for _, row in others.items), *(row for row, _ in others.marks)]
+        return await off_loop(lambda: _collect_candidates(build()), _estimate_characters(rows))
+
+    async def _read_elsewhere(self, own: Recalled) -> _Elsewhere:
         """Recall facts, summaries and marked messages of other sessions of the namespace.
 
         All callers share the unnamed namespace and must not read each other's messages: for it the result is empty.
         """
         session = self._session
         if not isinstance(session, ACMS) or session.namespace == validation.UNNAMED:
-            return []
-        items = await session.recall(
-            self._query, token_budget=min(self._budget, ELSEWHERE), scope="namespace", relevant_only=True
+            return _Elsewhere([], [], {})
+        budget = min(self._budget, 8_000)  # as many as the largest request of a caller
+        recalled = await session.recall(
+            self._query, token_budget=budget, scope="namespace", relevant_only=True
         )
         search = Search(namespace=session.namespace, terms=tuple(self._query.split()), limit=PAST)
-        hits = {hit.id: hit.score for hit in await session.storage.search(search)}
-        rows = await self._rows([*(item.id for item in items), *hits])
-        ours = await self._contexts(own, {row.context for row in rows.values()})
-        known = {item.id for item in (*own.answers, *own.rest)}
-        for id in [id for id, row in rows.items() if id in known or row.version <= ours.get(row.context, 0)]:
-            del rows[id]
-        work: list[_Work] = [
-            (row, partial(self._item, stored, row, Layer.L4))
-            for item in items
-            if (row := rows.get(item.id)) is not None
-            and (stored := _as_stored(item, row)).content.strip()
-            and (row.kind is not Kind.MESSAGE or row.markers)
-        ]
-        marks = [(row, hits[id]) for id, row in rows.items() if id in hits and is_mark(row)]
-        told = await self._labels_of({row.context for row, _ in marks})
-        return work + [
-            (row, partial(self._episode, row, score, told[row.context].of(row))) for row, score in marks
-        ]
+        scores = {hit.id: hit.score for hit in await session.storage.search(search)}
+        foreign = await self._read_foreign_entries([*(item.id for item in recalled), *scores], own)
+        items: list[tuple[ContextItem, Entry]] = []
+        for item in recalled:
+            row = foreign.get(item.id)
+            if row is not None and (row.kind is not Kind.MESSAGE or row.markers):
+                items.append((item, row))
+        marks = [(row, scores[id]) for id, row in foreign.items() if id in scores and is_mark(row)]
+        contexts = {row.context for row, _ in marks}
+        labels = await asyncio.gather(*map(self._labels_of, contexts))
+        return _Elsewhere(items, marks, dict(zip(contexts, labels, strict=True)))
 
-    async def _contexts(self, own: Recalled, found: Collection[str]) -> dict[str, float]:
+    async def _read_foreign_entries(self, ids: Sequence[str], own: Recalled) -> dict[str, Entry]:
+        """Return the entries by id that are experience: of other sessions, and not recalled from this one."""
+        rows = await self._read_entries(ids)
+        excluded = await self._excluded_versions(own, {row.context for row in rows.values()})
+        known = {item.id for item in (*own.answers, *own.rest)}
+        foreign: dict[str, Entry] = {}
+        for id, row in rows.items():
+            if id not in known and row.version > excluded.get(row.context, 0):
+                foreign[id] = row
+        return foreign
+
+    async def _excluded_versions(self, own: Recalled, contexts: Collection[str]) -> dict[str, float]:
         """Return up to which version each log is no experience: this one, its ancestors, the profile, private ones."""
         storage = self._session.storage
-        ours: dict[str, float] = {}
+        excluded: dict[str, float] = {}
         if own.version:
-            ours = dict((await storage.context(own.context)).lineage)
-            ours[own.context] = inf
-        for id in found:
+            excluded = dict((await storage.context(own.context)).lineage)
+            excluded[own.context] = inf
+        for id in contexts:
+            if id in excluded:
+                continue
             try:
-                if id not in ours:
-                    context = await storage.context(id)
-                    if context.key == PROFILE or context.settings.get(PRIVATE):
-                        ours[id] = inf
+                context = await storage.context(id)
             except SessionNotFoundError:  # deleted meanwhile
-                ours[id] = inf
-        return ours
+                excluded[id] = inf
+                continue
+            if context.key == PROFILE or context.settings.get(PRIVATE):
+                excluded[id] = inf
+        return excluded
 
     async def _recall(self) -> Recalled:
         """Recall the answers within the budget, and the items that may fill the remaining tokens.
@@ -205,101 +219,84 @@ class Memory:
         """
         async with self._recalling:
             if self._recalled is None:
-                recall, turn = self._session.recall, await self._turn()
+                recall, turn = self._session.recall, await self._current_turn()
                 found = await recall(
                     self._query, token_budget=self._tokens_max, exclude=turn, relevant_only=True
                 )
-                waited = patience.set(0.0)  # for vectors, once
+                token = patience.set(0.0)  # for vectors, once
                 try:
-                    others = await recall(
-                        self._query,
-                        token_budget=self._budget,
-                        exclude=[*turn[:1], *(item.id for item in found)],
-                    )
+                    exclude = [*turn[:1], *(item.id for item in found)]
+                    others = await recall(self._query, token_budget=self._budget, exclude=exclude)
                 finally:
-                    patience.reset(waited)
-                self._recalled = _split_recalled(
-                    found, others, self._tokens_max - int(NEWEST * self._tokens_max)
-                )
+                    patience.reset(token)
+                for_newest = int(self._tokens_max / 8)
+                self._recalled = _split_recalled(found, others, self._tokens_max - for_newest)
             return self._recalled
 
-    async def _turn(self) -> list[str]:
+    async def _current_turn(self) -> list[str]:
         """Return the ids of the newest user message, if it is the query, and of all entries after it."""
-        found = await self._session.entries(newest=TURN)
-        asked = [place for place, one in enumerate(found) if one.role is Role.USER][-1:]
-        if not asked or found[asked[0]].content.strip() != self._query.strip():
-            return []
-        return [one.id for one in found[asked[0] :]]
+        newest = await self._session.entries(newest=64)
+        ids: list[str] = []
+        for entry in reversed(newest):
+            ids.insert(0, entry.id)
+            if entry.role is Role.USER:
+                return ids if entry.content.strip() == self._query.strip() else []
+        return []
 
-    async def _rows(self, ids: Sequence[str]) -> dict[str, Entry]:
+    async def _read_entries(self, ids: Sequence[str]) -> dict[str, Entry]:
         """Return the entries by id that still have content."""
-        found = await self._session.storage.get(list(dict.fromkeys(ids)))
-        return {one.id: one for one in found if one is not None and _has_live_content(one)}
+        entries = await self._session.storage.get(list(dict.fromkeys(ids)))
+        return {entry.id: entry for entry in entries if entry is not None and _has_live_content(entry)}
 
     async def _labels(self) -> Labels:
         """Return the staleness labels of its messages and summaries."""
         return (await self._session.said(messages=1)).labels
 
-    async def _labels_of(self, contexts: Collection[str]) -> dict[str, Labels]:
-        """Return the staleness labels of the messages and summaries of some logs."""
+    async def _labels_of(self, context: str) -> Labels:
+        """Return the staleness labels of the messages and summaries of a log."""
         storage = self._session.storage
+        head = await storage.head(context)
+        has_derived = head.version > head.messages
+        return Labels(await valid_times_at(storage, context, head, head.version) if has_derived else {})
 
-        async def of(context: str) -> Labels:
-            head = await storage.head(context)
-            made = head.version > head.messages
-            return Labels(await valid_times_at(storage, context, head, head.version) if made else {})
+    def _episode_candidate(self, row: Entry, label: str, relevance: float | None = None) -> Candidate:
+        content = attach_label(row.content, label)
+        candidate = self._candidate(row, content, lod=Lod.MICRO, citations=(f"episode:{row.episode}",))
+        return replace(candidate, source=Layer.L4, relevance=relevance)
 
-        return dict(zip(contexts, await asyncio.gather(*map(of, contexts)), strict=True))
-
-    def _episode(self, row: Entry, relevance: float | None = None, label: str = "") -> Candidate:
-        return self._candidate(
-            row,
-            attach_label(row.content, label),
-            source=Layer.L4,
-            lod=Lod.MICRO,
-            citations=(f"episode:{row.episode}",),
-            relevance=relevance,
-        )
-
-    def _item(
+    def _item_candidate(
         self, item: ContextItem, row: Entry, source: Layer = Layer.L2, purpose: Purpose | None = None
-    ) -> Candidate:
-        """Return a recalled item as a candidate, with its score as relevance if it was ranked.
+    ) -> Candidate | None:
+        """Return a recalled item as a candidate, with its score as relevance if it was ranked; None if it is blank.
 
         The newest messages that are not answers have no relevance: they fill the budget regardless of their content.
         """
-        newest = purpose is Purpose.FILL and item.source is Origin.CURRENT
-        relevance = None if newest else item.score or None
+        if item.redaction is not None:  # a reply applies its own redaction stage
+            item = replace(item, content=row.content + _label_in(item.content, row))
+        if not item.content.strip():
+            return None
+        is_newest = purpose is Purpose.FILL and item.source is Origin.CURRENT
         if item.source is Origin.FACT:
-            data = row.data
-            about = f"{data.get('subject', '')} {data.get('attribute', '')} "
-            return self._candidate(
-                row,
-                item.content,
-                source=source,
-                lod=Lod.MACRO,
-                citations=row.sources,
-                about=about,
-                relevance=relevance,
-                purpose=purpose,
-            )
-        found = self._entry_candidate(
-            row, item.content, prefix_speaker(item.speaker, ""), shortened=item.truncated
-        )
-        return replace(found, source=source, relevance=relevance, purpose=purpose)
+            about = f"{row.data.get('subject', '')} {row.data.get('attribute', '')} "
+            candidate = self._candidate(row, item.content, lod=Lod.MACRO, citations=row.sources, about=about)
+        else:
+            lead = prefix_speaker(item.speaker, "")
+            candidate = self._entry_candidate(row, item.content, lead, shortened=item.truncated)
+        relevance = None if is_newest else item.score or None
+        return replace(candidate, source=source, relevance=relevance, purpose=purpose)
 
-    def _message(self, row: Entry, label: str) -> Candidate:
+    def _message_candidate(self, row: Entry, label: str) -> Candidate:
         lead = "" if row.kind is Kind.SUMMARY else prefix_speaker(resolve_speaker(row.actor, row.role), "")
-        found = self._entry_candidate(row, attach_label(row.content, label), lead)
-        return replace(found, purpose=Purpose.FILL)
+        candidate = self._entry_candidate(row, attach_label(row.content, label), lead)
+        return replace(candidate, purpose=Purpose.FILL)
 
     def _entry_candidate(self, row: Entry, content: str, lead: str, *, shortened: bool = False) -> Candidate:
-        summary = row.kind is Kind.SUMMARY
+        is_summary = row.kind is Kind.SUMMARY
         return self._candidate(
             row,
             content,
-            lod=Lod.MICRO if summary or shortened else Lod.ATOMIC,
-            citations=row.sources if summary else (row.id,),
+            lod=Lod.MICRO if is_summary or shortened else Lod.ATOMIC,
+            citations=row.sources if is_summary else (row.id,),
             lead=lead,
         )
 
@@ -310,74 +307,52 @@ class Memory:
         *,
         lod: Lod,
         citations: tuple[str, ...],
-        source: Layer = Layer.L2,
         lead: str = "",
         about: str = "",
-        relevance: float | None = None,
-        purpose: Purpose | None = None,
     ) -> Candidate:
         """Return an entry as a candidate, redacted before it is shortened: a cut could split a secret.
 
         A blocked entry keeps only the entities that the caller has named: the others are words of its text.
         """
-        external = trust.trust_of_entry(row) is Trust.EXTERNAL
         mode = strictest_mode(self._mode, self._session.stage.mode or Privacy.ALLOW, row.privacy)
+        candidate = Candidate(
+            id=row.id,
+            source=Layer.L2,
+            lod=lod,
+            timestamp=row.created_at,
+            external=trust.trust_of_entry(row) is Trust.EXTERNAL,
+        )
         if mode is Privacy.BLOCK:
             names = tuple(name for name in extract_entities(about + content) if name in self._asked)
-            return Candidate(
-                id=row.id,
-                source=source,
-                lod=lod,
-                entities=names,
-                timestamp=row.created_at,
-                relevance=relevance,
-                privacy=mode,
-                purpose=purpose,
-                external=external,
-            )
-        clean = (
-            redact_text(content, mode).text
-            if content == row.content
-            else redact_excerpt(content, row.content, mode)
-        )
-        if clean is None:
-            clean = redact_text(row.content, mode).text + _label_in(content, row)
-        text = redact_text(lead, mode).text + clean
-        return Candidate(
-            id=row.id,
-            source=source,
-            lod=lod,
+            return replace(candidate, entities=names, privacy=mode)
+        redacted: str | None = None
+        if content != row.content:
+            redacted = redact_excerpt(content, row.content, mode)
+        if redacted is None:
+            redacted = redact_text(row.content, mode).text + _label_in(content, row)
+        text = redact_text(lead, mode).text + redacted
+        return replace(
+            candidate,
             text=text,
-            entities=extract_entities(about + clean),
-            timestamp=row.created_at,
+            entities=extract_entities(about + redacted),
             citations=citations,
             variants=_build_variants(text, lod),
-            relevance=relevance,
             privacy=row.privacy,
-            purpose=purpose,
-            external=external,
         )
 
 
 def _estimate_characters(rows: Iterable[Entry]) -> int:
     """Return the approximate number of characters to read: both the shown and the stored text of each entry."""
-    return sum([2 * len(one.content) for one in rows])
+    return sum(2 * len(row.content) for row in rows)
 
 
-def _build_candidates(work: Iterable[_Work]) -> Found:
-    """Build the candidates."""
-    candidates: list[Candidate] = []
-    for _, make in work:
-        candidates.append(make())
+def _collect_candidates(candidates: Iterable[Candidate]) -> Collected:
+    """Collect candidates as they are built, leaving the interpreter to others in between."""
+    collected: list[Candidate] = []
+    for candidate in candidates:
+        collected.append(candidate)
         pause_if_busy()
-    return Found(tuple(candidates), sum(map(size, candidates)))
-
-
-def _as_stored(item: ContextItem, row: Entry) -> ContextItem:
-    """Return a redacted item with its stored content: a reply applies its own redaction stage."""
-    if item.redaction is None:
-        return item
-    return replace(item, content=row.content + _label_in(item.content, row))
+    return Collected(tuple(collected), sum(map(size, collected)))
 
 
 def _label_in(content: str, row: Entry) -> str:
@@ -390,20 +365,21 @@ def _has_live_content(row: Entry) -> bool:
     return row.state is State.LIVE and bool(row.content.strip())
 
 
-def _build_variants(shown: str, lod: Lod) -> tuple[Variant, ...]:
+def _build_variants(text: str, lod: Lod) -> tuple[Variant, ...]:
     """Return shorter renditions of a long text: its first line and its first sentences, each with the label."""
-    if len(shown) < LONG or lod is Lod.MACRO:
+    if len(text) < 4 * TITLE or lod is Lod.MACRO:
         return ()
-    told = label_of(shown)
-    shown = shown.removesuffix(told)
-    title = Variant(lod=Lod.MACRO, text=preview_text(shown, TITLE) + told, cost_tokens=0)
+    label = label_of(text)
+    text = text.removesuffix(label)
+    title = Variant(lod=Lod.MACRO, text=preview_text(text, TITLE) + label, cost_tokens=0)
     if lod is Lod.MICRO:
         return (title,)
     end = 0
-    for _, stop in find_sentence_spans(shown):
-        if stop > len(shown) // 3:
+    for _, stop in find_sentence_spans(text):
+        if stop > len(text) // 3:
             break
         end = stop
     if end <= TITLE:
         return (title,)
-    return (title, Variant(lod=Lod.MICRO, text=f"{shown[:end].rstrip()} […]{told}", cost_tokens=0))
+    summary = f"{text[:end].rstrip()} […]{label}"
+    return (title, Variant(lod=Lod.MICRO, text=summary, cost_tokens=0))

@@ -19,16 +19,18 @@ ITEMS = 10_000
 """Items of one list on the wire, at most."""
 
 
-def serialize_noun(noun: object, *unless_empty: str, **named: Json) -> dict[str, Json]:
+def serialize_noun(noun: object, *unless_empty: str, **names: Json) -> dict[str, Json]:
     """Write a noun of the contract as JSON, without None values and without empty values of `unless_empty` fields.
 
-    `named` maps fields to other names on the wire, or to None for fields that are left out.
+    `names` maps fields to other names on the wire, or to None for fields that are left out.
     """
-    return {
-        named.get(name, name): value
-        for name, value in nouns.encode_noun(noun, wire=False).items()
-        if value is not None and (value or name not in unless_empty) and named.get(name, name) is not None
-    }
+    wire: dict[str, Json] = {}
+    for name, value in nouns.encode_noun(noun, wire=False).items():
+        wire_name = names.get(name, name)
+        is_empty = value is None or (not value and name in unless_empty)
+        if wire_name is not None and not is_empty:
+            wire[wire_name] = value
+    return wire
 
 
 def parse_text(value: object, field: str, *, least: int = 0, most: int = CHARS) -> str:
@@ -53,11 +55,55 @@ def parse_number(
     """Validate a finite number within bounds."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValidationError(f"must be a number, not {type(value).__name__}", field=field)
-    finite = isinstance(value, int) or math.isfinite(value)  # an int may be too large for a float
-    if not (finite and least <= value <= most and value > above):
+    is_finite = isinstance(value, int) or math.isfinite(value)  # an int may be too large for a float
+    if not is_finite or not least <= value <= most or value <= above:
         bound = f"more than {above:g}" if above > least else f"at least {least:g}"
         raise ValidationError(f"must be {bound} and at most {most:g}", field=field)
     return value
+
+
+class Fields:
+    """The fields of an object on the wire; errors name a field with its path."""
+
+    def __init__(self, value: object, path: str = "", known: Sequence[str] | None = None) -> None:
+        """Validate an object; fields other than `known` are refused, unless that is None."""
+        self._body = parse_object(value, path, known or (), known is None)
+        self._path = f"{path}." if path else ""
+
+    def value(self, name: str, default: object = ...) -> object:
+        """Return a field as it is, or the default; without a default the field is required."""
+        value = self._body.get(name, default)
+        if value is ...:
+            raise ValidationError("is required", field=self._path + name)
+        return value
+
+    def text(self, name: str, default: object = ..., *, least: int = 0, most: int = CHARS) -> str:
+        """Return a string field."""
+        return parse_text(self.value(name, default), self._path + name, least=least, most=most)
+
+    def number(self, name: str, default: object = ..., **bounds: float) -> float:
+        """Return a number field; for the bounds see `parse_number`."""
+        return parse_number(self.value(name, default), self._path + name, **bounds)
+
+    def integer(self, name: str, default: object = ..., *, least: int = 0) -> int:
+        """Return an integer field."""
+        return parse_integer(self.value(name, default), self._path + name, least=least)
+
+    def strings(self, name: str, default: object = ..., *, most: int = ITEMS) -> tuple[str, ...]:
+        """Return a field with a list of strings."""
+        return parse_strings(self.value(name, default), self._path + name, most=most)
+
+    def choice(self, kind: type[E], name: str, default: object = ...) -> E:
+        """Return a field with a member of an enumeration."""
+        return one_of(kind, self.value(name, default), self._path + name)
+
+    def objects(
+        self, name: str, default: object = ..., expected: str = "a list", *, most: float = math.inf
+    ) -> list[tuple[object, str]]:
+        """Return the items of a list field, each with its path."""
+        path = self._path + name
+        items = parse_list(self.value(name, default), path, expected, most=most)
+        return [(item, f"{path}[{index}]") for index, item in enumerate(items)]
 
 
 def parse_integer(value: object, field: str, *, least: int = 0, most: int = 100_000_000) -> int:
@@ -70,9 +116,17 @@ def parse_integer(value: object, field: str, *, least: int = 0, most: int = 100_
 
 def parse_strings(value: object, field: str, *, most: int = ITEMS) -> tuple[str, ...]:
     """Validate a list of at most `most` strings."""
+    items = parse_list(value, field, f"a list of at most {most} strings", most=most)
+    return tuple(parse_text(item, f"{field}[{index}]", most=4096) for index, item in enumerate(items))
+
+
+def parse_list(
+    value: object, field: str, expected: str = "a list", *, most: float = math.inf
+) -> Sequence[object]:
+    """Validate a list of at most `most` items; `expected` describes it in the error."""
     if not isinstance(value, Sequence) or isinstance(value, str | bytes) or len(value) > most:
-        raise ValidationError(f"must be a list of at most {most} strings", field=field)
-    return tuple(parse_text(one, f"{field}[{index}]", most=4096) for index, one in enumerate(value))
+        raise ValidationError(f"must be {expected}", field=field)
+    return value
 
 
 def parse_object(value: object, field: str, names: Sequence[str], lenient: bool) -> Mapping[str, object]:

@@ -15,7 +15,7 @@ from acms.branches.export import PAGE, read_pages
 from acms.branches.forks import COLLECT_AFTER, find_context, list_contexts
 from acms.erasure import proof
 from acms.errors import ACMSError, EntryNotFoundError, LegalHoldError, SessionNotFoundError, ValidationError
-from acms.facts.consolidate import fold_text, mentions_value
+from acms.facts.statements import fold_text, mentions_value
 from acms.jobs.requests import COMPACT, PRIVACY
 from acms.log import policy, validation
 from acms.log.in_force import Cover, is_record

@@ -12,7 +12,21 @@ from acms.log import read
 from acms.log.encoding import parse_entry_id
 from acms.log.facts import REVOKED, FactHistory, address_of, has_address
 from acms.log.in_force import ENDED, Cover
-from acms.model import Append, Context, Done, Draft, Entry, Expect, Failed, JobDraft, Kind, Lease, Span, State
+from acms.model import (
+    Append,
+    Context,
+    Done,
+    Draft,
+    Entry,
+    Expect,
+    Failed,
+    JobDraft,
+    Json,
+    Kind,
+    Lease,
+    Span,
+    State,
+)
 from acms.observability.logging import log_event
 from acms.ports import StorageBackend
 from acms.storage.append_rules import split_segments
@@ -23,10 +37,11 @@ _FIELDS = tuple(field.name for field in fields(Draft))
 
 def is_inherited(id: str, runs: Iterable[tuple[str, int, int]]) -> bool:
     """Return whether an entry is among (owner, first, last) runs of a log."""
-    place = parse_entry_id(id)
-    return place is not None and any(
-        owner == place[0] and first <= place[1] <= last for owner, first, last in runs
-    )
+    parsed = parse_entry_id(id)
+    if parsed is None:
+        return False
+    context, version = parsed
+    return any(owner == context and first <= version <= last for owner, first, last in runs)
 
 
 def filter_adoptable(late: Iterable[Entry], runs: Sequence[tuple[str, int, int]], fork: int) -> list[Entry]:
@@ -34,73 +49,95 @@ def filter_adoptable(late: Iterable[Entry], runs: Sequence[tuple[str, int, int]]
 
     Facts, retractions that end a fact, and marks of episodes that were reflected on.
     """
-    return [
-        entry
-        for entry in late
-        if entry.state is State.LIVE
-        and (
-            is_mark(entry)
-            and entry.covers is not None
-            and max(entry.covers[1], entry.data.get("upto", 0)) <= fork
-            if entry.kind is Kind.SUMMARY
-            else (entry.kind is Kind.FACT or entry.data.get("reason") == "removed")
-            and entry.sources
-            and all(is_inherited(id, runs) or id.startswith("f_") for id in entry.sources)
-        )
-    ]
+    return [entry for entry in late if entry.state is State.LIVE and _is_adoptable(entry, runs, fork)]
+
+
+def _is_adoptable(entry: Entry, runs: Sequence[tuple[str, int, int]], fork: int) -> bool:
+    if entry.kind is Kind.SUMMARY:
+        if not is_mark(entry) or entry.covers is None:
+            return False
+        return max(entry.covers[1], entry.data.get("upto", 0)) <= fork
+    if entry.kind is not Kind.FACT and entry.data.get("reason") != "removed":
+        return False
+    if not entry.sources:
+        return False
+    return all(is_inherited(id, runs) or id.startswith("f_") for id in entry.sources)
 
 
 def filter_grounded(
-    found: Iterable[Entry], known: Mapping[str, Entry | None], runs: Sequence[tuple[str, int, int]]
+    entries: Iterable[Entry], known: Mapping[str, Entry | None], runs: Sequence[tuple[str, int, int]]
 ) -> list[Entry]:
     """Keep the entries that derive from inherited entries alone, directly or through facts that do.
 
     `known` has every entry they cite, directly or not; None if it does not exist. An erased entry supports nothing.
     """
-    bad = {id for id, entry in known.items() if entry is None or entry.state is State.ERASED}
-    outside = [entry for id, entry in known.items() if entry is not None and not is_inherited(id, runs)]
-    bad |= {entry.id for entry in outside if entry.kind is not Kind.FACT or not entry.sources}
-    size = -1
-    while size != len(bad):
-        size = len(bad)
-        bad |= {entry.id for entry in outside if bad.intersection(entry.sources)}
-    return [one for one in found if is_mark(one) or (one.sources and not bad.intersection(one.sources))]
+    unsupported: set[str] = set()
+    outside: list[Entry] = []
+    for id, entry in known.items():
+        if entry is None or entry.state is State.ERASED:
+            unsupported.add(id)
+        if entry is None or is_inherited(id, runs):
+            continue
+        outside.append(entry)
+        if entry.kind is not Kind.FACT or not entry.sources:
+            unsupported.add(entry.id)
+    previous_size = -1
+    while previous_size != len(unsupported):
+        previous_size = len(unsupported)
+        for entry in outside:
+            if unsupported.intersection(entry.sources):
+                unsupported.add(entry.id)
+    grounded: list[Entry] = []
+    for entry in entries:
+        supported = entry.sources and unsupported.isdisjoint(entry.sources)
+        if is_mark(entry) or supported:
+            grounded.append(entry)
+    return grounded
 
 
 def filter_active(
-    found: Sequence[Entry], facts: Sequence[Entry], replacing: Sequence[Entry], fork: int
+    entries: Sequence[Entry], facts: Sequence[Entry], replacing: Sequence[Entry], fork: int
 ) -> list[Entry]:
     """Keep the entries that would be active if the log held only the entries known to the fork.
 
-    `found` derives from inherited entries, `facts` are all late ones, `replacing` all entries that replace others.
+    `entries` derive from inherited entries, `facts` are all late ones, `replacing` all entries that replace others.
     Later additions and removals for a reason that the fork does not have are ignored. A fact also replaces the entries
     that its predecessors replaced.
     """
-    ids = {entry.id for entry in found}
-    cover = Cover(
-        entry
-        for entry in replacing
-        if entry.version <= fork
-        or entry.id in ids
-        or not (entry.kind is Kind.FACT or entry.data.get("reason") in (*ENDED, REVOKED))
-    )
+    ids = {entry.id for entry in entries}
+    effective: list[Entry] = []
+    for entry in replacing:
+        known_to_fork = entry.version <= fork or entry.id in ids
+        unknown_reason = entry.kind is Kind.FACT or entry.data.get("reason") in (*ENDED, REVOKED)
+        if known_to_fork or not unknown_reason:
+            effective.append(entry)
+    cover = Cover(effective)
     history = FactHistory(facts, cover)
-    kept: list[Entry] = []
-    for entry in found:
+    active: list[Entry] = []
+    for entry in entries:
         if cover.by(entry.version) is not None:
             continue
-        chain = history.chain(entry) if entry.kind is Kind.FACT else []
-        if chain:
-            spans = {span for one in (entry, *chain) for span in one.replaces}
-            demotes = [row for one in (entry, *chain) for row in one.data.get("demotes", ())]
-            data = {**entry.data, "demotes": demotes} if demotes else entry.data
-            entry = replace(entry, replaces=tuple(sorted(spans)), data=data)
-        kept.append(entry)
-    return kept
+        if entry.kind is Kind.FACT:
+            entry = _inherit_replacements(entry, history.chain(entry))
+        active.append(entry)
+    return active
+
+
+def _inherit_replacements(fact: Entry, predecessors: Sequence[Entry]) -> Entry:
+    """Return a fact that also replaces and demotes the entries that its predecessors did."""
+    if not predecessors:
+        return fact
+    spans: set[Span] = set()
+    demotes: list[Json] = []
+    for entry in (fact, *predecessors):
+        spans.update(entry.replaces)
+        demotes += entry.data.get("demotes", ())
+    data = {**fact.data, "demotes": demotes} if demotes else fact.data
+    return replace(fact, replaces=tuple(sorted(spans)), data=data)
 
 
 def draft_adoptions(
-    found: Iterable[Entry], own: Sequence[Entry], cover: Cover, fork: int, open_: int
+    entries: Iterable[Entry], own: Sequence[Entry], cover: Cover, fork: int, open_: int
 ) -> list[Draft]:
     """Return facts, and marks of episodes before `open_`, as the fork appends them, citing the originals.
 
@@ -108,27 +145,36 @@ def draft_adoptions(
     fork has decided differently: it replaced the same entries, or filled the same address.
     """
     cited = {id for entry in own for id in entry.sources}
-    filled = {address_of(one) for one in own if one.kind is Kind.FACT and cover.by(one.version) is None}
+    active_facts = [entry for entry in own if entry.kind is Kind.FACT and cover.by(entry.version) is None]
+    filled = set(filter(has_address, map(address_of, active_facts)))
     marked = {entry.episode for entry in own if is_mark(entry)}
     drafts: list[Draft] = []
-    for entry in found:
+    for entry in entries:
         replaces = clip_spans(entry.replaces, fork)
-        decided = any(
-            (cover.by(version) or 0) > fork for first, last in replaces for version in range(first, last + 1)
-        )
         if entry.kind is Kind.SUMMARY:
-            decided = entry.episode in marked or entry.episode >= open_
+            is_decided = entry.episode in marked or entry.episode >= open_
         elif entry.kind is Kind.RETRACTION:
-            decided = decided or not replaces
-        elif entry.data.get("cardinality") == "one" and has_address(address_of(entry)):
-            decided = decided or address_of(entry) in filled
-        if entry.id in cited or decided:
+            is_decided = not replaces or _is_replaced_after(replaces, cover, fork)
+        else:
+            is_exclusive = entry.data.get("cardinality") == "one"
+            is_filled = is_exclusive and address_of(entry) in filled
+            is_decided = is_filled or _is_replaced_after(replaces, cover, fork)
+        if entry.id in cited or is_decided:
             continue
         draft = Draft(**{name: getattr(entry, name) for name in _FIELDS})
-        drafts.append(
-            replace(draft, key=f"adopt:{entry.id}", replaces=replaces, sources=(*entry.sources, entry.id))
-        )
+        sources = (*entry.sources, entry.id)
+        drafts.append(replace(draft, key=f"adopt:{entry.id}", replaces=replaces, sources=sources))
     return drafts
+
+
+def _is_replaced_after(spans: Iterable[Span], cover: Cover, fork: int) -> bool:
+    """Return whether the fork itself replaced an entry of these spans."""
+    for first, last in spans:
+        for version in range(first, last + 1):
+            replacement = cover.by(version)
+            if replacement is not None and replacement > fork:
+                return True
+    return False
 
 
 def clip_spans(spans: Iterable[Span], upto: int) -> tuple[Span, ...]:
@@ -138,20 +184,22 @@ def clip_spans(spans: Iterable[Span], upto: int) -> tuple[Span, ...]:
 
 ADOPT = "adopt"
 _LATE = 32
-"""Late facts a fork looks at itself: so few are read without leaving the event loop."""
+"""Entries: a fork checks so few late facts itself, on the event loop; a job checks more."""
 _LEARNED = (Kind.FACT, Kind.SUMMARY, Kind.RETRACTION)
 
 
 async def enqueue_adoption(storage: StorageBackend, parent: str, child: Context) -> bool:
     """Enqueue a job when the parent has facts that came too late for the fork; return whether it was needed."""
-    late = await storage.read(parent, kinds=_LEARNED, after=child.fork or 0, limit=_LATE)
-    found = filter_adoptable(late, _inherited_runs(child), child.fork or 0)
-    if len(late) < _LATE:  # else the job looks at them all
-        if not found:
+    fork = child.fork or 0
+    late = await storage.read(parent, kinds=_LEARNED, after=fork, limit=_LATE)
+    adoptable = filter_adoptable(late, _inherited_runs(child), fork)
+    if len(late) < _LATE:  # otherwise the job checks all of them
+        if not adoptable:
             return False
-        own = await storage.read(child.id, kinds=_LEARNED, after=child.fork or 0)
-        if {fact.id for fact in found} <= {id for fact in own for id in fact.sources}:
-            return False  # a named fork that was made before
+        own = await storage.read(child.id, kinds=_LEARNED, after=fork)
+        cited = {id for entry in own for id in entry.sources}
+        if cited.issuperset(entry.id for entry in adoptable):
+            return False  # a named fork that already existed
     job = JobDraft(kind=ADOPT, dedupe=f"{ADOPT}:{child.id}")
     _unwrap_result(*await storage.append([Append(context=child.id, drafts=(), jobs=(job,))]))
     return True
@@ -183,16 +231,9 @@ async def adopt_late(storage: StorageBackend, context: str, finish: Lease | None
         drafts = draft_adoptions(late, own, cover, child.fork, await _open_episode(storage, child))
         if not drafts:
             return False
-        (result,) = await storage.append(
-            [
-                Append(
-                    context=child.id,
-                    drafts=tuple(drafts),
-                    expect=Expect(rewrites=head.rewrites),
-                    finish=finish,
-                )
-            ]
-        )
+        expect = Expect(rewrites=head.rewrites)
+        append = Append(context=child.id, drafts=tuple(drafts), expect=expect, finish=finish)
+        (result,) = await storage.append([append])
         if type(result) is ConflictError:
             continue  # something was replaced or erased meanwhile: look again
         receipt = _unwrap_result(result)
@@ -201,26 +242,37 @@ async def adopt_late(storage: StorageBackend, context: str, finish: Lease | None
 
 
 async def _read_late_entries(storage: StorageBackend, child: Context) -> list[Entry]:
-    """Return what the parent learned above a fork from what the fork has, and would not have unlearned without more."""
+    """Return the parent's entries after the fork that derive from the fork's entries and would be active there."""
     assert child.parent is not None
     assert child.fork is not None
     runs = _inherited_runs(child)
     head = await storage.head(child.parent)
     late = await storage.read(child.parent, at=head.version, kinds=_LEARNED, after=child.fork)
-    found = filter_adoptable(late, runs, child.fork)
-    if not found:
+    adoptable = filter_adoptable(late, runs, child.fork)
+    if not adoptable:
         return []
-    known: dict[str, Entry | None] = {}
-    asked = {id for one in found for id in one.sources}
-    while asked:
-        wanted = sorted(asked)
-        entries = await storage.get(wanted)
-        known.update(zip(wanted, entries, strict=True))
-        beyond = [entry for entry in entries if entry is not None and not is_inherited(entry.id, runs)]
-        asked = {id for entry in beyond if entry.kind is Kind.FACT for id in entry.sources} - known.keys()
+    cited = await _read_cited_entries(storage, adoptable, runs)
     replacing = await storage.read(child.parent, at=head.version, replacing=True) if head.rewrites else []
-    found = filter_grounded(found, known, runs)
-    return filter_active(found, late, replacing, child.fork)
+    grounded = filter_grounded(adoptable, cited, runs)
+    return filter_active(grounded, late, replacing, child.fork)
+
+
+async def _read_cited_entries(
+    storage: StorageBackend, citing: Sequence[Entry], runs: Sequence[tuple[str, int, int]]
+) -> dict[str, Entry | None]:
+    """Return every entry that some entries cite, directly or through facts outside the runs."""
+    cited: dict[str, Entry | None] = {}
+    pending = {id for entry in citing for id in entry.sources}
+    while pending:
+        ids = sorted(pending)
+        entries = await storage.get(ids)
+        cited.update(zip(ids, entries, strict=True))
+        pending = set()
+        for entry in entries:
+            if entry is not None and entry.kind is Kind.FACT and not is_inherited(entry.id, runs):
+                pending.update(entry.sources)
+        pending -= cited.keys()
+    return cited
 
 
 async def _open_episode(storage: StorageBackend, child: Context) -> int:
@@ -230,10 +282,10 @@ async def _open_episode(storage: StorageBackend, child: Context) -> int:
     if not turns:
         return 0
     newest = turns[-1]
-    ended = newest.closes is not None or any(
-        entry.kind is Kind.EPISODE and entry.episode == newest.episode for entry in entries
-    )
-    return newest.episode + 1 if ended else newest.episode
+    closed = {entry.episode for entry in entries if entry.kind is Kind.EPISODE}
+    if newest.closes is not None or newest.episode in closed:
+        return newest.episode + 1
+    return newest.episode
 
 
 def _inherited_runs(child: Context) -> list[tuple[str, int, int]]:

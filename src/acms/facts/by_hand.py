@@ -5,24 +5,23 @@ No model is called, and nothing is stored in part. Restating an unchanged fact c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, get_args
 
 from acms.errors import ACMSError, ConflictError, PreconditionError, ValidationError
-from acms.facts import consolidate as rules
 from acms.facts import faults, request
-from acms.facts.consolidate import Consolidated, Rules, fold_text, stated_period
-from acms.facts.job import read_adjacent
+from acms.facts.consolidate import Consolidation, Rules, stated_period
+from acms.facts.request import ensure_profile
+from acms.facts.statements import fold_text
 from acms.knowledge import Cardinality, Fact, Proposal, Scope
 from acms.log import facts as log_facts
 from acms.log import validation
-from acms.log.in_force import Cover
 from acms.log.policy import PRIVATE
-from acms.log.read import PROFILE, find_profile
+from acms.log.read import find_profile
 from acms.log.validity import ends_older_period
-from acms.model import Append, ContextDraft, Entry, Expect, Kind, Origin, Privacy
+from acms.model import Append, Entry, Expect, Kind, Origin, Privacy
 from acms.privacy.modes import stored_mode
 from acms.recall.index_cache import record_new_profile
 
@@ -43,77 +42,91 @@ def build_proposal(
 ) -> Proposal:
     """Validate a stated fact at the public boundary and return it as a proposal."""
     subject, attribute, value = [
-        _redact_text(shared, _check_text(said, field)) for field, said in texts.items()
+        _redact_text(shared, _check_text(text, field)) for field, text in texts.items()
     ]
-    others = [_redact_text(shared, _check_text(name, "names")) for name in _check_list(names, "names")]
+    aliases = [_redact_text(shared, _check_text(name, "names")) for name in _check_list(names, "names")]
     _check_address(subject, attribute)
     if cardinality not in ("one", "many"):
         raise ValidationError(f"{cardinality!r} is not one or many", field="cardinality")
     _check_scope(scope, shared.namespace)
-    stated = Proposal(
+    start = None if valid_from is None else parse_valid_time(valid_from, "valid_from")
+    end = None if valid_to is None else parse_valid_time(valid_to, "valid_to")
+    if start and end and end <= start:
+        raise ValidationError("must come after valid_from", field="valid_to")
+    return Proposal(
         scope=scope,
         content=f"{subject}, {attribute}: {value}",
         subject=subject,
         attribute=attribute,
         value=value,
         cardinality=cardinality,
-        names=tuple(dict.fromkeys(others)),
-        valid_from=None if valid_from is None else parse_valid_time(valid_from, "valid_from"),
-        valid_to=None if valid_to is None else parse_valid_time(valid_to, "valid_to"),
+        names=tuple(dict.fromkeys(aliases)),
+        valid_from=start,
+        valid_to=end,
     )
-    if stated.valid_from and stated.valid_to and stated.valid_to <= stated.valid_from:
-        raise ValidationError("must come after valid_from", field="valid_to")
-    return stated
 
 
 async def store_fact(
     shared: SharedSession, stated: Proposal, *, sources: Sequence[str], expected: int | None
 ) -> Fact:
-    """Write a fact and return it; the one in force when it says just that."""
-    subject, attribute, value = stated.subject, stated.attribute, stated.value
+    """Write a fact and return it; return the active one if it says exactly that."""
     if expected is not None:
         validation.validate_integer(expected, "expected")
-    context = home = await shared.ensure()
-    read = [await shared.entry(home, None, id, newest=True) for id in _check_list(sources, "sources")]
+    context = await shared.ensure()
+    ids = _check_list(sources, "sources")
+    read = [await shared.entry(context, None, id, newest=True) for id in ids]
     if any(entry.kind is not Kind.MESSAGE for entry in read):
         raise ValidationError("must be ids or keys of messages", field="sources")
     if stated.scope == "namespace":
-        await _check_shared(shared, home)
-        context = await _ensure_profile(shared)
-    said = max((entry.created_at for entry in read), default=shared.clock())
-    same: list[Fact] = []
+        await _check_shared(shared, context)
+        context = await ensure_profile(shared.storage, shared.namespace, shared.counter.name)
+        record_new_profile(shared.handle)
+    stated_at = max((entry.created_at for entry in read), default=shared.clock())
+    #: Id of the active fact that says the same.
+    same_id = ""
 
     def choose(known: Sequence[Fact]) -> list[Proposal]:
-        there = _facts_at_address(known, subject, attribute)
-        alike = [
-            fact
-            for fact in there
-            if fold_text(fact.value) == fold_text(value) and stated_period(fact).meets(stated_period(stated))
-        ]
-        told = {id for fact in alike for id in fact.sources}
-        same[:] = [
-            fact
-            for fact in alike
-            if (fact.names, stated_period(fact)) == (stated.names, stated_period(stated))
-            and fact.doubt is None
-            and told.issuperset(entry.id for entry in read)
-        ]
-        if same:
+        nonlocal same_id
+        there = _facts_at_address(known, stated.subject, stated.attribute)
+        alike = _facts_with_same_value(there, stated)
+        same_id = _find_exact_fact(alike, stated, read)
+        if same_id:
             return []
         newest = max((fact.version for fact in there), default=0)
         if expected not in (None, newest):
             raise PreconditionError(
-                f"the newest fact about {subject!r}, {attribute!r} is at version {newest}, not {expected}",
+                f"the newest fact about {stated.subject!r}, {stated.attribute!r} is at version {newest},"
+                f" not {expected}",
                 options=("read the facts again and decide again",),
             )
-        if alike and ends_older_period(stated_period(stated), stated_period(alike[-1]), said):
+        if alike and ends_older_period(stated_period(stated), stated_period(alike[-1]), stated_at):
             return [replace(stated, action="update", fact_id=alike[-1].id)]
         return [stated]
 
-    ids = await _append_changes(shared, context, choose, read)
-    found = await request.read_facts(shared.storage, context, None, history=True, stage=shared.stage)
-    wanted = ids[0] if ids else same[-1].id
-    return next(fact for fact in found if fact.id == wanted)
+    added = await _append_changes(shared, context, choose, read)
+    wanted = added[0] if added else same_id
+    facts = await request.read_facts(shared.storage, context, None, history=True, stage=shared.stage)
+    return next(fact for fact in facts if fact.id == wanted)
+
+
+def _facts_with_same_value(facts: Iterable[Fact], stated: Proposal) -> list[Fact]:
+    """Return the facts that state the same value for a period in common."""
+    value, period = fold_text(stated.value), stated_period(stated)
+    return [fact for fact in facts if fold_text(fact.value) == value and stated_period(fact).meets(period)]
+
+
+def _find_exact_fact(alike: Sequence[Fact], stated: Proposal, read: Iterable[Entry]) -> str:
+    """Return the id of the newest fact that already says exactly this, by the same sources, or ""."""
+    cited: set[str] = set()
+    for fact in alike:
+        cited.update(fact.sources)
+    if not cited.issuperset(entry.id for entry in read):
+        return ""
+    for fact in reversed(alike):
+        same_names = fact.names == stated.names
+        if same_names and stated_period(fact) == stated_period(stated) and fact.doubt is None:
+            return fact.id
+    return ""
 
 
 async def withdraw_facts(shared: SharedSession, subject: str, attribute: str, scope: Scope) -> list[Fact]:
@@ -123,19 +136,19 @@ async def withdraw_facts(shared: SharedSession, subject: str, attribute: str, sc
     _check_scope(scope, shared.namespace)
     context = await shared.find()
     if scope == "namespace":
-        found = await find_profile(shared.storage, shared.namespace)
-        context = None if found is None else found.id
+        profile = await find_profile(shared.storage, shared.namespace)
+        context = None if profile is None else profile.id
     if context is None:
         return []
-    gone: list[str] = []
+    withdrawn: list[str] = []
 
     def choose(known: Sequence[Fact]) -> list[Proposal]:
-        gone[:] = [fact.id for fact in _facts_at_address(known, subject, attribute)]
-        return [Proposal(action="remove", fact_id=id) for id in gone]
+        withdrawn[:] = [fact.id for fact in _facts_at_address(known, subject, attribute)]
+        return [Proposal(action="remove", fact_id=id) for id in withdrawn]
 
     await _append_changes(shared, context, choose, ())
-    found = await request.read_facts(shared.storage, context, None, history=True, stage=shared.stage)
-    return [fact for fact in found if fact.id in gone]
+    facts = await request.read_facts(shared.storage, context, None, history=True, stage=shared.stage)
+    return [fact for fact in facts if fact.id in withdrawn]
 
 
 def parse_valid_time(value: datetime | date | str, field: str) -> datetime:
@@ -154,25 +167,38 @@ async def _append_changes(
     shared: SharedSession, context: str, choose: _Choose, read: Sequence[Entry]
 ) -> tuple[str, ...]:
     """Consolidate and append the proposals chosen from the active facts, retrying on conflicts; return the ids."""
-    storage = shared.storage
+    storage, config = shared.storage, shared.config.reflection
+    limits = Rules(
+        min_confidence=0.0,
+        max_facts=config.max_active_facts,
+        max_tokens=config.max_fact_tokens,
+        max_active=config.max_active_facts,
+    )
     while True:
         head = await storage.head(context)
-        made = await storage.read(context, at=head.version, kinds=(Kind.FACT,))
-        replacing = await storage.read(context, at=head.version, replacing=True) if head.rewrites else []
-        cover = Cover(replacing, searchable=True)
-        known = [fact for fact in log_facts.collect_facts(made, cover, replacing) if fact.retired is None]
-        proposals = choose(known)
+        log = await request.read_active_facts(storage, context, head)
+        proposals = choose(log.facts)
         if not proposals:
             return ()
         # Two concurrent identical statements append once; a later one appends again.
-        key = f"state:{head.rewrites}-{made[-1].version if made else 0}"
-        plan = await _consolidate_proposals(shared, proposals, known, read, key)
+        key = f"state:{head.rewrites}-{log.entries[-1].version if log.entries else 0}"
+        consolidation = Consolidation(
+            proposals,
+            log.facts,
+            read,
+            limits,
+            now=shared.clock(),
+            count=shared.counter.count,
+            key=key,
+            by=Origin.USER,
+        )
+        plan = consolidation.build_drafts(await storage.get(consolidation.cited_ids))
         for decision in plan.decisions:
             if decision.draft is None:
                 raise ValidationError(f"{decision.outcome}: {decision.reason}", field="value")
         # Of two concurrent statements for one address the second reads again, so it replaces the first.
-        op = Append(context=context, drafts=plan.drafts, expect=Expect(version=head.version))
-        (result,) = await storage.append([op])
+        append = Append(context=context, drafts=plan.drafts, expect=Expect(version=head.version))
+        (result,) = await storage.append([append])
         if type(result) is ConflictError and (await storage.head(context)).version != head.version:
             continue
         if isinstance(result, ACMSError):
@@ -180,42 +206,9 @@ async def _append_changes(
         return result.ids
 
 
-async def _consolidate_proposals(
-    shared: SharedSession,
-    proposals: Sequence[Proposal],
-    known: Sequence[Fact],
-    read: Sequence[Entry],
-    key: str,
-) -> Consolidated:
-    config = shared.config.reflection
-    limits = Rules(
-        min_confidence=0.0,
-        max_facts=config.max_active_facts,
-        max_tokens=config.max_fact_tokens,
-        max_active=config.max_active_facts,
-    )
-    deciding = rules.consolidate_proposals(
-        proposals,
-        known,
-        read,
-        limits,
-        now=shared.clock(),
-        count=shared.counter.count,
-        key=key,
-        by=Origin.USER,
-    )
-    try:
-        question = next(deciding)
-        while True:
-            question = deciding.send(await read_adjacent(shared.storage, question.ids))
-    except StopIteration as done:
-        found: Consolidated = done.value
-        return found
-
-
 def _facts_at_address(known: Sequence[Fact], subject: str, attribute: str) -> list[Fact]:
-    where = log_facts.normalize_address(subject, attribute)
-    return [fact for fact in known if log_facts.normalize_address(fact.subject, fact.attribute) == where]
+    address = log_facts.normalize_address(subject, attribute)
+    return [fact for fact in known if log_facts.normalize_address(fact.subject, fact.attribute) == address]
 
 
 async def _check_shared(shared: SharedSession, context: str) -> None:
@@ -227,19 +220,6 @@ async def _check_shared(shared: SharedSession, context: str) -> None:
         )
 
 
-async def _ensure_profile(shared: SharedSession) -> str:
-    """Return the id of the log of the namespace's facts; the first one that is stated creates it."""
-    storage = shared.storage
-    found = await find_profile(storage, shared.namespace)
-    if found is None:
-        counter, now = shared.counter.name, datetime.now(UTC)
-        found = await storage.create(
-            ContextDraft(key=PROFILE, namespace=shared.namespace, counter=counter, created_at=now)
-        )
-        record_new_profile(shared.handle)
-    return found.id
-
-
 def _check_scope(scope: Scope, namespace: str) -> None:
     if scope not in get_args(Scope):
         raise ValidationError(f"{scope!r} is not session or namespace", field="scope")
@@ -248,9 +228,8 @@ def _check_scope(scope: Scope, namespace: str) -> None:
 
 
 def _check_address(subject: str, attribute: str) -> None:
-    for field, folded in zip(
-        ("subject", "attribute"), log_facts.normalize_address(subject, attribute), strict=True
-    ):
+    address = log_facts.normalize_address(subject, attribute)
+    for field, folded in zip(("subject", "attribute"), address, strict=True):
         if not folded:
             raise ValidationError("must have a letter or a digit", field=field)
 

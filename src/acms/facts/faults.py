@@ -1,76 +1,100 @@
-"""Faults of a proposal on its own, whatever values a model wrote into it."""
+"""Faults of a proposal on its own, whatever values a model or third-party code wrote into it."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from math import isfinite
-from typing import Any
+from typing import Any, get_args
 
 from acms.errors import ValidationError
-from acms.knowledge import Proposal
+from acms.knowledge import Action, Cardinality, Proposal, Scope
 from acms.log import validation
 
 LABEL = 255
-"""Characters of a subject, an attribute or a type."""
+"""Characters of a subject, an attribute or a type: as many as of a session's name."""
 VALUE = 4_096
-"""Bytes of a value."""
-_ACTIONS = ("add", "update", "remove", "keep")
+"""Bytes of a value: more is a text, not a value."""
+TEXT_FIELDS = ("content", "subject", "attribute", "value", "fact_type", "reason")
+"""Fields of a proposal that a model writes as text."""
+_CHOICES: Mapping[str, Collection[object]] = {
+    "action": get_args(Action),
+    "cardinality": (*get_args(Cardinality), None),
+    "scope": get_args(Scope),
+}
+_TYPES: Mapping[str, Any] = {
+    **dict.fromkeys(TEXT_FIELDS, str),
+    "confidence": int | float,
+    "negative": bool,
+    "fact_id": str | None,
+}
+
+
+def find_type_error(proposal: Any) -> str | None:
+    """Return the type error of a proposal, or None if it can be read."""
+    if not isinstance(proposal, Proposal):
+        return f"is a {type(proposal).__name__}"
+    for name, choices in _CHOICES.items():
+        value = getattr(proposal, name)
+        if not isinstance(value, str | None) or value not in choices:
+            return f"{name} is none of {', '.join(str(choice) for choice in choices)}"
+    for name, types in _TYPES.items():
+        value = getattr(proposal, name)
+        # A bool is an int, but no number.
+        if not isinstance(value, types) or (isinstance(value, bool) and types is not bool):
+            return f"{name} is a {type(value).__name__}"
+    for name in ("valid_from", "valid_to"):
+        value = getattr(proposal, name)
+        if value is not None and (not isinstance(value, datetime) or value.tzinfo is None):
+            return f"{name} is no time with a time zone"
+    if not _is_list_of(proposal.sources, int):
+        return "sources are not versions"
+    for name in ("names", "depends_on"):
+        if not _is_list_of(getattr(proposal, name), str):
+            return f"{name} is no list of texts"
+    return None
+
+
+def _is_list_of(values: object, kind: type) -> bool:
+    """Return whether a value is a list or tuple of one type; a bool is no int."""
+    if not isinstance(values, tuple | list):
+        return False
+    return all(isinstance(value, kind) and not isinstance(value, bool) for value in values)
 
 
 def find_fault(proposal: Proposal) -> str:
-    """Return the fault of a proposal on its own, whatever values a model wrote into it, or "" if it has none."""
-    # A reflector is third-party code: its types are not guaranteed.
-    given: Any = proposal
+    """Return the fault of a proposal on its own, or "" if it has none."""
+    type_error = find_type_error(proposal)
+    if type_error is not None:
+        return type_error
     try:
-        if given.action not in _ACTIONS:
-            raise ValidationError(f"{given.action!r} is not one of {', '.join(_ACTIONS)}", field="action")
-        _check_texts(given)
-        _check_confidence(given.confidence)
-        if given.cardinality not in (None, "one", "many"):
-            raise ValidationError(f"{given.cardinality!r} is not one or many", field="cardinality")
-        if given.scope not in ("session", "namespace"):
-            raise ValidationError(f"{given.scope!r} is not session or namespace", field="scope")
-        if not isinstance(given.negative, bool):
-            raise ValidationError(f"{given.negative!r} is not true or false", field="negative")
-        _check_times(given)
-        sources = given.sources
-        if not isinstance(sources, tuple | list) or not all(type(version) is int for version in sources):
-            raise ValidationError(f"{sources!r} are not versions", field="sources")
+        _check_texts(proposal)
     except ValidationError as error:
         return str(error)
+    if not isfinite(proposal.confidence):
+        return f"confidence: {proposal.confidence!r} is not a number"
+    if not 0 <= proposal.confidence <= 1:
+        return f"confidence: {proposal.confidence!r} is not between 0 and 1"
+    start, end = proposal.valid_from, proposal.valid_to
+    if start is not None and end is not None and to_utc(end) < to_utc(start):
+        return "valid_to: is before valid_from"
     return ""
 
 
-def _check_texts(given: Any) -> None:
-    validation.validate_text(given.content, "content")
+def _check_texts(proposal: Proposal) -> None:
+    validation.validate_text(proposal.content, "content")
+    validation.validate_text(proposal.value, "value", limit=VALUE)
+    validation.validate_text(proposal.reason, "reason")
     for name in ("subject", "attribute", "fact_type"):
-        if len(validation.validate_text(getattr(given, name), name)) > LABEL:
+        if len(validation.validate_text(getattr(proposal, name), name)) > LABEL:
             raise ValidationError(f"is longer than {LABEL} characters", field=name)
-    validation.validate_text(given.value, "value", limit=VALUE)
-    for name in given.names:
-        if not validation.validate_text(name, "names").strip() or len(name) > LABEL:
+    for alias in proposal.names:
+        if not validation.validate_text(alias, "names").strip() or len(alias) > LABEL:
             raise ValidationError(f"each must have 1 to {LABEL} characters", field="names")
-    validation.validate_text(given.reason, "reason")
-    if given.fact_id is not None:
-        validation.validate_text(given.fact_id, "fact_id")
-    for id in given.depends_on:
+    if proposal.fact_id is not None:
+        validation.validate_text(proposal.fact_id, "fact_id")
+    for id in proposal.depends_on:
         validation.validate_text(id, "depends_on")
-
-
-def _check_confidence(given: Any) -> None:
-    if isinstance(given, bool) or not isinstance(given, int | float) or not isfinite(given):
-        raise ValidationError(f"{given!r} is not a number", field="confidence")
-    if not 0 <= given <= 1:
-        raise ValidationError(f"{given!r} is not between 0 and 1", field="confidence")
-
-
-def _check_times(given: Any) -> None:
-    for name in ("valid_from", "valid_to"):
-        moment = getattr(given, name)
-        if moment is not None and not isinstance(moment, datetime):
-            raise ValidationError(f"{moment!r} is not a time", field=name)
-    if None not in (given.valid_from, given.valid_to) and to_utc(given.valid_to) < to_utc(given.valid_from):
-        raise ValidationError("is before valid_from", field="valid_to")
 
 
 def to_utc(moment: datetime) -> datetime:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
-from collections.abc import Awaitable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from time import monotonic
@@ -19,22 +19,19 @@ from typing import Any
 from acms.config import ACMSConfig
 from acms.errors import ACMSError, ConflictError, GoneError, IdempotencyMismatchError, ProviderError
 from acms.facts import adopt, backlog
-from acms.facts import consolidate as rules
-from acms.facts.backlog import Limits, Reached, Stretch
-from acms.facts.consolidate import Around, Consolidated, Rules
+from acms.facts.backlog import Batch, Limits, Part, Progress
+from acms.facts.consolidate import Consolidated, Consolidation, Rules, split_rounds
+from acms.facts.request import FactLog, ensure_profile, read_active_facts
 from acms.jobs.requests import REFLECT, model_name, privacy_of, reflection_kind
 from acms.jobs.worker import Handler
 from acms.knowledge import Decision, Fact, Proposal, Reflection
-from acms.log import facts as known_facts
 from acms.log.in_force import Cover
 from acms.log.policy import PRIVATE
-from acms.log.read import PROFILE
-from acms.log.read import find_profile as profile_of
+from acms.log.read import find_profile
 from acms.log.validation import UNNAMED
 from acms.model import (
     Append,
     Context,
-    ContextDraft,
     Draft,
     Entry,
     Expect,
@@ -47,8 +44,7 @@ from acms.model import (
 from acms.observability.events import Reflected
 from acms.observability.logging import emit_event, log_event
 from acms.ports import ReflectionRequest, Reflector, StorageBackend, TokenCounter, Turn
-from acms.privacy.stage import Stage
-from acms.privacy.stage import create_redaction_stage as stage_of
+from acms.privacy.stage import Stage, create_redaction_stage
 from acms.providers.tokens import token_counter
 from acms.recall.index_cache import record_new_profile
 from acms.runtime.chance import chance
@@ -58,11 +54,8 @@ from acms.text.markers import own_words
 from acms.text.summary_form import RECIPE
 from acms.write.retirement import Rewrite, follow_private, propagate_to_profile
 
-BUSY = 0.25
-"""Seconds after an append of this process for which the event loop is left to more of them."""
-SHARE = 9
-"""While it is busy, a reflection rests for this multiple of the time it worked."""
 LONGEST_REST = 0.1
+"""Seconds: a longer rest would delay the job without helping writers."""
 
 
 class Pace:
@@ -76,7 +69,9 @@ class Pace:
     def busy(self) -> bool:
         """Whether messages are arriving in this process, and no caller waits for the work."""
         here = self.here
-        return here is not None and not here.waiting and monotonic() - here.appended < BUSY
+        if here is None or here.waiting:
+            return False
+        return monotonic() - here.appended < 0.25  # seconds: messages arrive in bursts
 
     def enter(self, context: str) -> None:
         """Record that a log will be read again before the work ends: no worker needs to be woken for it."""
@@ -95,7 +90,8 @@ class Pace:
     async def rest(self) -> None:
         """End a slice and start the next one."""
         worked = monotonic() - self._began
-        await asyncio.sleep(min(LONGEST_REST, SHARE * worked) if self.busy else 0)
+        # While it is busy, a reflection takes a tenth of the loop.
+        await asyncio.sleep(min(LONGEST_REST, 9 * worked) if self.busy else 0)
         self._began = monotonic()
 
     async def pause(self) -> None:
@@ -105,11 +101,11 @@ class Pace:
 
 
 CHUNK = 256
-"""Entries that are looked at for the next episodes; more when one of them is longer."""
+"""Entries that are read at first for the next episodes; four times as many if one of them is longer."""
 SLICE = 12
-"""Messages that rules read in one call: they work on the event loop, where others wait meanwhile."""
+"""Messages that a reflector without a model reads in one call: it runs on the event loop, where others wait."""
 LONG = 100_000
-"""Letters of which an extract is made in a thread."""
+"""Characters above which an extract is made in a thread: they take some 50 ms."""
 
 
 # ── the worker ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -139,27 +135,18 @@ class _Work:
 
 
 @dataclass(frozen=True, slots=True)
-class _Log:
-    """The state of a log: its head, its cover, and its active facts."""
-
-    context: str
-    head: Head
-    cover: Cover
-    facts: tuple[Fact, ...]
-    #: Those a reflector may be shown, as they may leave.
-    shown: tuple[Fact, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class _Asked:
-    """A stretch, the input of the reflector for it, and its answer."""
+    """A batch, the input of the reflector for it, and its answer."""
 
-    stretch: Stretch
+    batch: Batch
     turns: tuple[Turn, ...]
+    #: Ids of the facts that the reflector read.
     known: tuple[str, ...]
+    #: What the reflector read, as stored: offsets in a text are those of the stored one.
+    read: tuple[Entry, ...]
     answer: Reflection
+    #: Seconds of the call, and the monotonic time at which work on the batch began.
     seconds: float
-    #: When it began.
     began: float
 
 
@@ -190,7 +177,7 @@ def make_reflection_handler(
         pace = Pace(None if handle is None else handles.get_loop_state(handle))
         own = config.privacy.mode
         mode = privacy_of(lease.job, own, own if modes is None else modes.get(lease.job.context))
-        stage = stage_of(storage, mode, counter)
+        stage = create_redaction_stage(storage, mode, counter)
         work = _Work(storage, context, counter, reflector, seeded, name, config, stage, lease, pace)
         try:
             await _run_reflection(work)
@@ -205,24 +192,18 @@ def make_reflection_handler(
 async def _run_reflection(work: _Work) -> None:
     """Reflect on everything there is, then end the job if nothing came meanwhile."""
     storage, context = work.storage, work.context.id
-    adopted = work.context.parent is None
     stuck = 0
     await asyncio.to_thread(importlib.import_module, "acms.text.extract")  # it brings numpy
     await work.pace.pause()
+    await _adopt_before_first(work)
     while True:
         before = await _read_progress(storage, context)
-        if not adopted:
-            fork = work.context.fork or 0
-            if before.mark is None or before.mark.version <= fork:
-                await adopt.adopt_late(storage, context)
-                before = await _read_progress(storage, context)
-            adopted = True
         work.pace.enter(context)
         seen = await storage.head(context)
-        found, state = await _find_next_stretch(work, before, seen)
-        if found is not None:
+        batch, log = await _find_next_batch(work, before, seen)
+        if batch is not None:
             try:
-                await _reflect_on_stretch(work, found, state)
+                await _reflect_on_batch(work, batch, log)
                 stuck = 0
             except _Overtaken as error:
                 stuck += 1
@@ -237,42 +218,44 @@ async def _run_reflection(work: _Work) -> None:
             return
         if type(result) is not ConflictError:
             raise result
-        await work.pace.pause()  # something was said meanwhile: it may have closed an episode
+        await work.pace.pause()  # a message came meanwhile: it may have closed an episode
 
 
-async def _read_progress(storage: StorageBackend, context: str) -> Reached:
+async def _adopt_before_first(work: _Work) -> None:
+    """Give a fork the late facts of its parent before its first reflection."""
+    if work.context.parent is None:
+        return
+    progress = await _read_progress(work.storage, work.context.id)
+    if progress.mark is None or progress.mark.version <= (work.context.fork or 0):
+        await adopt.adopt_late(work.storage, work.context.id)
+
+
+async def _read_progress(storage: StorageBackend, context: str) -> Progress:
     """Return how far a log was reflected on."""
     size = 16
     while True:
         newest = await storage.read(context, kinds=(Kind.SUMMARY,), newest=size)
-        found = backlog.find_progress(newest)
-        if found.mark is not None or len(newest) < size:
-            return found
+        progress = backlog.find_progress(newest)
+        if progress.mark is not None or len(newest) < size:
+            return progress
         size *= 4
 
 
-async def _read_log_state(work: _Work, context: str, head: Head) -> _Log:
-    storage = work.storage
-    replacing = await storage.read(context, at=head.version, replacing=True) if head.rewrites else []
-    # The messages behind a compaction are read in their original wording.
-    cover = Cover(replacing, searchable=True)
-    entries = await storage.read(context, at=head.version, kinds=(Kind.FACT,))
-    facts = [fact for fact in known_facts.collect_facts(entries, cover, replacing) if fact.retired is None]
-    stage = work.stage
-    blocked = {one.id for one in entries if stage.entry(one).privacy is Privacy.BLOCK}
-    shown = [fact for fact in stage.facts(facts, entries) if fact.id not in blocked]
-    return _Log(context, head, cover, tuple(facts), tuple(shown))
+def _redact_facts(work: _Work, log: FactLog) -> list[Fact]:
+    """Return the active facts as a reflector may read them, without blocked ones."""
+    blocked = {entry.id for entry in log.entries if work.stage.entry(entry).privacy is Privacy.BLOCK}
+    return [fact for fact in work.stage.facts(log.facts, log.entries) if fact.id not in blocked]
 
 
-async def _find_next_stretch(work: _Work, before: Reached, head: Head) -> tuple[Stretch | None, _Log]:
-    """Return the next stretch to read, and the state of the log at that point."""
+async def _find_next_batch(work: _Work, before: Progress, head: Head) -> tuple[Batch | None, FactLog]:
+    """Return the next batch to read, and the facts of the log at that point."""
     storage, context, config = work.storage, work.context.id, work.config.reflection
     turns = config.max_turns
     if reflection_kind(work.reflector) == REFLECT:
         turns = min(turns, SLICE)
-    limits = Limits(least=config.min_episode_turns, turns=turns, tokens=config.max_tokens)
+    limits = Limits(min_messages=config.min_episode_turns, max_messages=turns, max_tokens=config.max_tokens)
     work.pace.begin()
-    state = await _read_log_state(work, context, head)
+    log = await read_active_facts(storage, context, head)
     edits: list[Entry] = []
     if head.rewrites and before.mark is not None:
         edits = await storage.read(
@@ -283,43 +266,53 @@ async def _find_next_stretch(work: _Work, before: Reached, head: Head) -> tuple[
         entries = await storage.read(
             context, at=head.version, after=before.last, kinds=(Kind.MESSAGE, Kind.EPISODE), limit=size
         )
-        found = backlog.next_stretch(
-            context, entries, edits, state.cover, before, head.version, limits, force=work.force
+        batch = backlog.find_next_batch(
+            context, entries, edits, log.cover, before, head.version, limits, force=work.force
         )
-        whole = len(entries) < size
-        if whole or (found is not None and found.parts):
-            return found, state
+        has_episodes = batch is not None and batch.parts
+        if len(entries) < size or has_episodes:
+            return batch, log
         size *= 4
 
 
-async def _reflect_on_stretch(work: _Work, found: Stretch, state: _Log) -> None:
-    """Ask about one stretch, and append the facts that the rules accept from the answer."""
+async def _reflect_on_batch(work: _Work, batch: Batch, log: FactLog) -> None:
+    """Ask about one batch, and append the facts that the rules accept from the answer."""
     began = monotonic()
+    facts = log.facts
+    redacted = _redact_facts(work, log)
     profile = None if work.context.namespace == UNNAMED else await _read_profile(work)
-    known = (*state.facts, *(profile.facts if profile is not None else ()))
-    contents = {fact.content for fact in known}
-    speakers = {entry.actor for entry in found.entries if entry.actor}
-    pairs = [
-        (entry, text)
-        for entry in map(work.stage.entry, found.entries)
-        if entry.privacy is not Privacy.BLOCK
-        and (text := own_words(entry.content, known=contents, speakers=speakers)).strip()
-    ]
+    if profile is not None:
+        facts = facts + profile.facts
+        redacted += _redact_facts(work, profile)
+    pairs = _read_own_words(work, batch, facts)
     turns = tuple(backlog.build_turn(entry, text) for entry, text in pairs)
-    shown = backlog.select_known_facts((*state.shown, *(profile.shown if profile is not None else ())), turns)
+    known = backlog.select_known_facts(redacted, turns)
     await work.pace.rest()
     called = monotonic()
     answer = Reflection()
     if turns:
-        answer = await _ask_reflector(work, found, pairs, turns, shown)
-    asked = _Asked(found, turns, tuple(fact.id for fact in shown), answer, monotonic() - called, began)
+        answer = await _ask_reflector(work, batch, pairs, turns, known)
+    seconds = monotonic() - called
+    ids = {entry.id for entry, _ in pairs}
+    read = tuple(entry for entry in batch.entries if entry.id in ids)
+    asked = _Asked(batch, turns, tuple(fact.id for fact in known), read, answer, seconds, began)
     work.pace.begin()
     marks = await _build_marks(work, asked)
-    taken = {entry.id for entry, _ in pairs}
-    read = [
-        entry for entry in found.entries if entry.id in taken
-    ]  # as stored: places in a text are those of that
-    await _write_answer(work, asked, marks, read, state, profile)
+    await _write_answer(work, asked, marks, log, profile)
+
+
+def _read_own_words(work: _Work, batch: Batch, facts: Iterable[Fact]) -> list[tuple[Entry, str]]:
+    """Return the messages of a batch as a reflector may read them, without quotes of known facts and other speakers."""
+    contents = {fact.content for fact in facts}
+    speakers = {entry.actor for entry in batch.entries if entry.actor}
+    pairs: list[tuple[Entry, str]] = []
+    for entry in map(work.stage.entry, batch.entries):
+        if entry.privacy is Privacy.BLOCK:
+            continue
+        text = own_words(entry.content, known=contents, speakers=speakers)
+        if text.strip():
+            pairs.append((entry, text))
+    return pairs
 
 
 # ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -327,10 +320,10 @@ async def _reflect_on_stretch(work: _Work, found: Stretch, state: _Log) -> None:
 
 async def _ask_reflector(
     work: _Work,
-    found: Stretch,
+    batch: Batch,
     pairs: Sequence[tuple[Entry, str]],
     turns: tuple[Turn, ...],
-    shown: tuple[Fact, ...],
+    known: tuple[Fact, ...],
 ) -> Reflection:
     """Return the readable part of a reflector's answer; raise `ProviderError` when it failed.
 
@@ -338,20 +331,18 @@ async def _ask_reflector(
     """
     reflector: Any = work.reflector
     if work.seeded:
-        parts = found.parts
-        episode = backlog.seed_episode(parts, work.context) if parts else None
-        said = [backlog.seed_turn(entry, text, work.context) for entry, text in pairs]
-        call: Awaitable[object] = reflector.reflect(episode, said)
+        episode = backlog.seed_episode(batch.parts, work.context) if batch.parts else None
+        seed_turns = [backlog.seed_turn(entry, text, work.context) for entry, text in pairs]
+        call: Awaitable[object] = reflector.reflect(episode, seed_turns)
     else:
-        limit = backlog.summary_tokens(sum(entry.tokens for entry, _ in pairs))
-        asked = ReflectionRequest(
+        request = ReflectionRequest(
             turns=turns,
-            facts=shown,
-            max_facts=_most_facts(work, found),
-            max_summary_tokens=limit,
+            facts=known,
+            max_facts=_max_new_facts(work, batch),
+            max_summary_tokens=backlog.summary_tokens(sum(entry.tokens for entry, _ in pairs)),
             counter=work.counter,
         )
-        call = reflector.reflect(asked)
+        call = reflector.reflect(request)
     try:
         answer = await _await_until_closed(work.pace.here, call)
     except ACMSError:
@@ -362,10 +353,10 @@ async def _ask_reflector(
     return backlog.parse_answer(answer, versions)
 
 
-def _most_facts(work: _Work, found: Stretch) -> int:
-    """Return how many facts one answer about a stretch may add."""
+def _max_new_facts(work: _Work, batch: Batch) -> int:
+    """Return how many facts one answer about a batch may add."""
     config = work.config.reflection
-    return min(config.max_facts_per_call * max(1, len(found.parts)), config.max_active_facts)
+    return min(config.max_facts_per_call * max(1, len(batch.parts)), config.max_active_facts)
 
 
 async def _await_until_closed(here: handles.Here | None, call: Awaitable[object]) -> object:
@@ -382,114 +373,107 @@ async def _await_until_closed(here: handles.Here | None, call: Awaitable[object]
 
 async def _build_marks(work: _Work, asked: _Asked) -> list[Draft]:
     """Return one mark for each episode that was read."""
-    from acms.text.extract import extract_summary
-
     now = datetime.now(UTC)
-    found = asked.stretch
-    if not found.parts:
-        return [backlog.draft_extended_mark(found, now)]
-    count = work.counter.count
+    batch = asked.batch
+    if not batch.parts:
+        return [backlog.draft_extended_mark(batch, now)]
     marks: list[Draft] = []
-    by_version = {turn.version: turn for turn in asked.turns}
-    for part in found.parts:
-        said = [by_version[entry.version] for entry in part.entries if entry.version in by_version]
-        limit = backlog.summary_tokens(sum(count(turn.text) for turn in said))
-        summarizer, text = RECIPE, ""
-        if asked.answer.summary is not None and len(found.parts) == 1:
-            summarizer, text = work.name, asked.answer.summary
-            if count(text) > limit:
-                whole = Turn(speaker="summary", text=text, version=part.episode.last, summary=True)
-                text = extract_summary([whole], limit, count)
-        if not text and said:
-            summarizer = RECIPE
-            if sum(len(turn.text) for turn in said) > LONG:
-                text = await asyncio.to_thread(extract_summary, said, limit, count)
-            else:
-                text = extract_summary(said, limit, count)
-        made = backlog.draft_mark(
-            part, found, text, count(text), reflector=work.name, summarizer=summarizer, now=now
+    turns = {turn.version: turn for turn in asked.turns}
+    for part in batch.parts:
+        part_turns = [turns[entry.version] for entry in part.entries if entry.version in turns]
+        summarizer, text = await _summarize_part(work, asked, part, part_turns)
+        mark = backlog.draft_mark(
+            part, batch, text, work.counter.count(text), reflector=work.name, summarizer=summarizer, now=now
         )
-        marks.append(made)
+        marks.append(mark)
         await work.pace.rest()
     return marks
+
+
+async def _summarize_part(work: _Work, asked: _Asked, part: Part, turns: Sequence[Turn]) -> tuple[str, str]:
+    """Return the name of a summarizer and its summary of an episode: the reflector's own, or an extract."""
+    from acms.text.extract import extract_summary
+
+    count = work.counter.count
+    limit = backlog.summary_tokens(sum(count(turn.text) for turn in turns))
+    text = asked.answer.summary if len(asked.batch.parts) == 1 else None
+    if text is not None and count(text) > limit:
+        summary = Turn(speaker="summary", text=text, version=part.episode.last, summary=True)
+        text = extract_summary([summary], limit, count)
+    if text is not None and (text or not turns):
+        return work.name, text
+    if not turns:
+        return RECIPE, ""
+    if sum(len(turn.text) for turn in turns) > LONG:
+        return RECIPE, await asyncio.to_thread(extract_summary, turns, limit, count)
+    return RECIPE, extract_summary(turns, limit, count)
 
 
 # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def _write_answer(
-    work: _Work,
-    asked: _Asked,
-    marks: Sequence[Draft],
-    read: Sequence[Entry],
-    state: _Log,
-    profile: _Log | None,
+    work: _Work, asked: _Asked, marks: Sequence[Draft], log: FactLog, profile: FactLog | None
 ) -> None:
     """Append the accepted facts, those of the namespace first; a private or unshared session has only its own."""
     proposals = asked.answer.proposals
     private = (await work.storage.context(work.context.id)).settings.get(PRIVATE)
     if private or work.context.namespace == UNNAMED:
-        proposals, profile = tuple(replace(one, scope="session") for one in proposals), None
-    own_ids = {fact.id for fact in state.facts}
-    profile_ids = {fact.id for fact in profile.facts} if profile is not None else set[str]()
-    own, shared = backlog.route_proposals(proposals, own_ids, profile_ids)
+        proposals = tuple(replace(proposal, scope="session") for proposal in proposals)
+        profile = None
+    profile_facts = [] if profile is None else profile.facts
+    own, shared = backlog.route_proposals(
+        proposals, {fact.id for fact in log.facts}, {fact.id for fact in profile_facts}
+    )
     decisions: dict[int, Decision] = {}
     if shared:
-        await _check_stretch_current(work, asked.stretch, state.head)
-        known = profile.facts if profile is not None else ()
-        for part in rules.split_rounds([proposals[number] for number in shared], known):
-            numbers = [shared[place] for place in part]
-            told = await _append_profile(work, asked, [proposals[number] for number in numbers], read)
-            decisions.update(zip(numbers, told, strict=True))
-        await _check_profile(work, asked.stretch, state.head)
-    parts = rules.split_rounds([proposals[number] for number in own], state.facts)
+        await _check_batch_current(work, asked.batch, log.head)
+        for part in _split_rounds(proposals, shared, profile_facts):
+            made = await _append_profile(work, asked, [proposals[index] for index in part])
+            decisions.update(zip(part, made, strict=True))
+        await _check_profile(work, asked.batch, log.head)
+    *parts, last_part = _split_rounds(proposals, own, log.facts)
     for part in parts:
-        last = part is parts[-1]
-        numbers = [own[place] for place in part]
-        state, plan, receipt = await _append_own(
-            work, asked, state, [proposals[number] for number in numbers], read, marks if last else ()
-        )
-        decisions.update(zip(numbers, backlog.resolve_fact_ids(plan.decisions, receipt.ids), strict=True))
-        if last:
-            decided = [decisions[number] for number in range(len(proposals))]
-            _emit_reflected(work, asked, [*decided, *asked.answer.rejected], receipt)
-        else:
-            state = await _read_log_state(work, state.context, await work.storage.head(state.context))
+        _, made = await _append_own(work, asked, log, [proposals[index] for index in part], ())
+        decisions.update(zip(part, made, strict=True))
+        log = await read_active_facts(work.storage, log.context, await work.storage.head(log.context))
+    receipt, made = await _append_own(work, asked, log, [proposals[index] for index in last_part], marks)
+    decisions.update(zip(last_part, made, strict=True))
+    in_order = [decisions[index] for index in range(len(proposals))]
+    _emit_reflected(work, asked, [*in_order, *asked.answer.rejected], receipt)
+
+
+def _split_rounds(
+    proposals: Sequence[Proposal], indexes: Sequence[int], known: Sequence[Fact]
+) -> list[list[int]]:
+    """Divide some of the proposals into rounds; return the indexes of each."""
+    rounds = split_rounds([proposals[index] for index in indexes], known)
+    return [[indexes[position] for position in part] for part in rounds]
 
 
 async def _append_own(
-    work: _Work,
-    asked: _Asked,
-    state: _Log,
-    proposals: Sequence[Proposal],
-    read: Sequence[Entry],
-    marks: Sequence[Draft],
-) -> tuple[_Log, Consolidated, Receipt]:
+    work: _Work, asked: _Asked, log: FactLog, proposals: Sequence[Proposal], marks: Sequence[Draft]
+) -> tuple[Receipt, list[Decision]]:
     """Append facts to the session's own log, retrying on conflicts; the last append includes the marks."""
     while True:
-        plan = await _consolidate_proposals(
-            work, asked, state, proposals, read, f"reflect:{asked.stretch.key}"
-        )
+        plan = await _consolidate_proposals(work, asked, log, proposals, f"reflect:{asked.batch.key}")
         await work.pace.rest()
-        op = Append(
-            context=state.context,
-            drafts=(*plan.drafts, *marks),
-            expect=Expect(rewrites=state.head.rewrites),
-        )
+        expect = Expect(rewrites=log.head.rewrites)
+        op = Append(context=log.context, drafts=(*plan.drafts, *marks), expect=expect)
         result = await _append_with_retry(work, op)
         if isinstance(result, Receipt):
             if result.repeated and marks:
                 raise _Overtaken
-            return state, plan, result
+            return result, backlog.resolve_fact_ids(plan.decisions, result.ids)
         if isinstance(result, IdempotencyMismatchError | GoneError):
             raise _Overtaken from result  # another process reflected on it, or a source was erased
         if type(result) is not ConflictError:
             raise result
-        head = await work.storage.head(state.context)
-        if head.rewrites == state.head.rewrites:
+        head = await work.storage.head(log.context)
+        if head.rewrites == log.head.rewrites:
             raise result  # refused for another reason
-        await _check_stretch_current(work, asked.stretch, state.head)
-        state = await _read_log_state(work, state.context, head)
+        await _check_batch_current(work, asked.batch, log.head)
+        log = await read_active_facts(work.storage, log.context, head)
 
 
 async def _append_with_retry(work: _Work, op: Append) -> Receipt | ACMSError:
@@ -509,18 +493,18 @@ async def _append_with_retry(work: _Work, op: Append) -> Receipt | ACMSError:
         await asyncio.sleep(retry.delay(attempt, chance.random()))
 
 
-async def _check_stretch_current(work: _Work, found: Stretch, before: Head) -> None:
-    """Raise when something that was read is no longer in force: facts are not made from it."""
+async def _check_batch_current(work: _Work, batch: Batch, before: Head) -> None:
+    """Raise when something that was read is no longer active: facts are not made from it."""
     head = await work.storage.head(before.context)
     if (head.rewrites, head.epoch) == (before.rewrites, before.epoch):
         return
     replacing = await work.storage.read(before.context, at=head.version, replacing=True)
-    current = await work.storage.get([entry.id for entry in found.entries])
-    if not backlog.is_stretch_current(found, Cover(replacing, searchable=True), current):
+    current = await work.storage.get([entry.id for entry in batch.entries])
+    if not backlog.is_batch_current(batch, Cover(replacing, searchable=True), current):
         raise _Overtaken
 
 
-async def _check_profile(work: _Work, found: Stretch, before: Head) -> None:
+async def _check_profile(work: _Work, batch: Batch, before: Head) -> None:
     """Remove from the profile the facts made from messages that were removed, or became private, meanwhile.
 
     The removal itself updated the profile before these facts were in it, or will do so after this check.
@@ -533,49 +517,42 @@ async def _check_profile(work: _Work, found: Stretch, before: Head) -> None:
     if head.rewrites == before.rewrites:
         return
     replacing = await work.storage.read(before.context, at=head.version, replacing=True)
-    gone = backlog.superseded_ids_by_version(found, Cover(replacing, searchable=True))
+    superseded = backlog.superseded_ids_by_version(batch, Cover(replacing, searchable=True))
     for entry in replacing:
-        if entry.version in gone:
-            done = Rewrite((), gone[entry.version])
-            await propagate_to_profile(work.storage, work.context.namespace, done, entry.id)
-    if gone:
+        if entry.version in superseded:
+            rewrite = Rewrite((), superseded[entry.version])
+            await propagate_to_profile(work.storage, work.context.namespace, rewrite, entry.id)
+    if superseded:
         raise _Overtaken
 
 
-async def _read_profile(work: _Work, *, create: bool = False) -> _Log | None:
-    """Return the state of the namespace's fact log, or None if it does not exist."""
-    storage, namespace = work.storage, work.context.namespace
-    found = await profile_of(storage, namespace)
-    if found is None:
-        if not create:
-            return None
-        draft = ContextDraft(
-            key=PROFILE, namespace=namespace, counter=work.context.counter, created_at=datetime.now(UTC)
-        )
-        found = await storage.create(draft)
-    return await _read_log_state(work, found.id, await storage.head(found.id))
+async def _read_profile(work: _Work) -> FactLog | None:
+    """Return the facts of the namespace, or None if its profile does not exist."""
+    profile = await find_profile(work.storage, work.context.namespace)
+    if profile is None:
+        return None
+    return await read_active_facts(work.storage, profile.id, await work.storage.head(profile.id))
 
 
-async def _append_profile(
-    work: _Work, asked: _Asked, proposals: Sequence[Proposal], read: Sequence[Entry]
-) -> list[Decision]:
-    """Append facts of scope namespace to the profile, retrying on conflicts; return the outcome of each proposal."""
-    proposals = [replace(one, scope="namespace") for one in proposals]
-    key = f"reflect:{work.context.id}:{asked.stretch.key}"
+async def _append_profile(work: _Work, asked: _Asked, proposals: Sequence[Proposal]) -> list[Decision]:
+    """Append facts to the namespace's profile, retrying on conflicts; return the outcome of each proposal."""
+    storage, own = work.storage, work.context
+    proposals = [replace(proposal, scope="namespace") for proposal in proposals]
+    key = f"reflect:{own.id}:{asked.batch.key}"
     while True:
-        state = await _read_profile(work, create=True)
-        assert state is not None
-        plan = await _consolidate_proposals(work, asked, state, proposals, read, key)
+        context = await ensure_profile(storage, own.namespace, own.counter)
+        log = await read_active_facts(storage, context, await storage.head(context))
+        plan = await _consolidate_proposals(work, asked, log, proposals, key)
         decisions = list(plan.decisions)
         if not plan.drafts:
             return decisions
-        op = Append(context=state.context, drafts=plan.drafts, expect=Expect(version=state.head.version))
+        op = Append(context=context, drafts=plan.drafts, expect=Expect(version=log.head.version))
         result = await _append_with_retry(work, op)
         if isinstance(result, Receipt):
             return backlog.resolve_fact_ids(decisions, result.ids)
         if isinstance(result, IdempotencyMismatchError):
-            # An attempt that was killed before it came to the session's own log has said it.
-            return [replace(one, draft=None) for one in decisions]
+            # An attempt that was killed before it came to the session's own log has appended them.
+            return [replace(decision, draft=None) for decision in decisions]
         if isinstance(result, GoneError):
             raise _Overtaken from result
         if type(result) is not ConflictError:
@@ -583,51 +560,28 @@ async def _append_profile(
 
 
 async def _consolidate_proposals(
-    work: _Work, asked: _Asked, state: _Log, proposals: Sequence[Proposal], read: Sequence[Entry], key: str
+    work: _Work, asked: _Asked, log: FactLog, proposals: Sequence[Proposal], key: str
 ) -> Consolidated:
-    """Apply the rules to proposals, and read the messages they request."""
+    """Apply the rules to proposals."""
     config = work.config.reflection
     limits = Rules(
         min_confidence=config.min_confidence,
-        max_facts=_most_facts(work, asked.stretch),
+        max_facts=_max_new_facts(work, asked.batch),
         max_tokens=config.max_fact_tokens,
         max_active=config.max_active_facts,
     )
-    deciding: Generator[Around, Mapping[str, Sequence[Entry]], Consolidated] = rules.consolidate_proposals(
-        proposals, state.facts, read, limits, now=datetime.now(UTC), count=work.counter.count, key=key
-    )
-    try:
-        question = next(deciding)
-        while True:
-            question = deciding.send(await read_adjacent(work.storage, question.ids))
-    except StopIteration as done:
-        found: Consolidated = done.value
-        return found
-
-
-async def read_adjacent(storage: StorageBackend, ids: Sequence[str]) -> Mapping[str, Sequence[Entry]]:
-    """Return messages with those said directly before and after each."""
-    found: dict[str, Sequence[Entry]] = {}
-    for entry in await storage.get(list(dict.fromkeys(ids))):
-        if entry is None or entry.kind is not Kind.MESSAGE:
-            continue
-        first = entry.replaces[0][0] if entry.replaces else entry.version
-        before = await storage.read(
-            entry.context, before=first, kinds=(Kind.MESSAGE,), newest=4, deleted=True
-        )
-        after = await storage.read(entry.context, after=first, kinds=(Kind.MESSAGE,), limit=4, deleted=True)
-        found[entry.id] = backlog.select_adjacent(entry, [*before, *after])
-    return found
+    now, count = datetime.now(UTC), work.counter.count
+    consolidation = Consolidation(proposals, log.facts, asked.read, limits, now=now, count=count, key=key)
+    return consolidation.build_drafts(await work.storage.get(consolidation.cited_ids))
 
 
 def _emit_reflected(work: _Work, asked: _Asked, decisions: Sequence[Decision], receipt: Receipt) -> None:
-    found = asked.stretch
     first, last = receipt.versions
     event = Reflected(
         context_id=work.context.id,
         job_id=work.lease.job.id,
         reflector=work.name,
-        episodes=tuple(part.episode.ordinal for part in found.parts),
+        episodes=tuple(part.episode.ordinal for part in asked.batch.parts),
         turns=tuple(turn.version for turn in asked.turns),
         known=asked.known,
         decisions=tuple(decisions),
@@ -645,7 +599,7 @@ def _emit_reflected(work: _Work, asked: _Asked, decisions: Sequence[Decision], r
         episodes=list(event.episodes),
         turns=len(event.turns),
         proposals=len(event.decisions),
-        changed=sum(1 for one in decisions if one.draft is not None),
+        changed=sum(decision.draft is not None for decision in decisions),
         rejected=len(asked.answer.rejected),
         unreadable=len(event.unreadable),
         ms=round(event.seconds * 1000),

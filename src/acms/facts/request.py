@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from datetime import datetime
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, NamedTuple
 
 from acms.errors import ACMSError
 from acms.jobs import requests
@@ -18,7 +18,7 @@ from acms.log import facts as rules
 from acms.log import read, validation
 from acms.log.in_force import Cover
 from acms.log.validity import at_moment
-from acms.model import UNFINISHED, Append, Job, JobQuery, JobState, Kind
+from acms.model import UNFINISHED, Append, ContextDraft, Entry, Head, Job, JobDraft, JobQuery, JobState, Kind
 from acms.observability.logging import log_event
 from acms.ports import StorageBackend
 from acms.privacy.stage import OPEN, Stage
@@ -49,23 +49,61 @@ async def read_facts(
     version = read.version_of(head, at)
     if as_of is not None:
         version = await _version_at(storage, context, version, as_of)
-    made = await storage.read(context, at=version, kinds=(Kind.FACT,)) if version else []
-    if not made:
+    entries = await storage.read(context, at=version, kinds=(Kind.FACT,)) if version else []
+    if not entries:
         return []
     replacing = await storage.read(context, at=version, replacing=True) if head.rewrites else []
-    every = rules.collect_facts(made, Cover(replacing), replacing)
+    facts = rules.collect_facts(entries, Cover(replacing), replacing)
     if valid_at is not None:
-        every, history = at_moment(every, valid_at, rules.find_rival_pairs(every)), True
-    found = stage.facts(every, made)
-    about = rules.normalize_address(subject or "", attribute or "")
-    return [
-        fact
-        for fact in found
-        if (history or fact.retired is None)
-        and (subject is None or rules.normalize_address(fact.subject, "")[0] == about[0])
-        and (attribute is None or rules.normalize_address("", fact.attribute)[1] == about[1])
-        and (fact_type is None or fact.fact_type == fact_type)
-    ]
+        facts = at_moment(facts, valid_at, rules.find_rival_pairs(facts))
+    elif not history:
+        facts = [fact for fact in facts if fact.retired is None]
+    redacted = stage.facts(facts, entries)
+    return [fact for fact in redacted if _is_about(fact, subject, attribute, fact_type)]
+
+
+def _is_about(fact: Fact, subject: str | None, attribute: str | None, fact_type: str | None) -> bool:
+    """Return whether a fact matches a filter; None matches all."""
+    if fact_type is not None and fact.fact_type != fact_type:
+        return False
+    if subject is None and attribute is None:
+        return True
+    wanted_subject = fact.subject if subject is None else subject
+    wanted_attribute = fact.attribute if attribute is None else attribute
+    wanted = rules.normalize_address(wanted_subject, wanted_attribute)
+    return rules.normalize_address(fact.subject, fact.attribute) == wanted
+
+
+class FactLog(NamedTuple):
+    """The facts of a log at its head."""
+
+    context: str
+    head: Head
+    #: The stored facts, active and retired.
+    entries: list[Entry]
+    #: The messages behind a compaction count as active: they are read in their original wording.
+    cover: Cover
+    #: The active facts.
+    facts: list[Fact]
+
+
+async def read_active_facts(storage: StorageBackend, context: str, head: Head) -> FactLog:
+    """Return the facts of a log at its head."""
+    entries = await storage.read(context, at=head.version, kinds=(Kind.FACT,))
+    replacing = await storage.read(context, at=head.version, replacing=True) if head.rewrites else []
+    cover = Cover(replacing, searchable=True)
+    facts = [fact for fact in rules.collect_facts(entries, cover, replacing) if fact.retired is None]
+    return FactLog(context, head, entries, cover, facts)
+
+
+async def ensure_profile(storage: StorageBackend, namespace: str, counter: str) -> str:
+    """Return the id of the log of the namespace's facts; create it if it does not exist."""
+    profile = await read.find_profile(storage, namespace)
+    if profile is None:
+        now = datetime.now(UTC)
+        draft = ContextDraft(key=read.PROFILE, namespace=namespace, counter=counter, created_at=now)
+        profile = await storage.create(draft)
+    return profile.id
 
 
 async def _version_at(storage: StorageBackend, context: str, version: int, moment: datetime) -> int:
@@ -82,8 +120,8 @@ def check_filter(subject: str | None, attribute: str | None, fact_type: str | No
             validation.validate_text(value, field)
 
 
-POLL = 0.02
-"""Seconds between two looks at a job that another process works off."""
+POLL_SECONDS = 0.02
+"""Seconds between two reads of a job that another process works on: short beside any reflection."""
 
 
 async def request_reflection(shared: SharedSession, context: str) -> Job:
@@ -93,23 +131,26 @@ async def request_reflection(shared: SharedSession, context: str) -> Job:
     mode = shared.config.privacy.mode
     while True:
         draft = requests.draft_reflection(context, kind, mode, force=True)
-        (result,) = await storage.append([Append(context=context, drafts=(), jobs=(draft,))])
-        if isinstance(result, ACMSError):
-            raise result
-        found = await requests.find_latest_job(storage, context, requests.reflection_name(context))
-        if found is None:
+        await _enqueue_job(storage, context, draft)
+        job = await requests.find_latest_job(storage, context, requests.reflection_name(context))
+        if job is None:
             continue
         shared.work()
-        if requests.satisfies_request(found, mode) and (
-            found.kind == kind or found.state is not JobState.READY
-        ):
-            return found
-        mode = requests.privacy_of(found, mode, mode)
-        if found.state is JobState.READY:
-            await requests.withdraw_job(storage, found, requests.WITHDRAWN)
+        is_ready = job.state is JobState.READY
+        if requests.satisfies_request(job, mode) and (job.kind == kind or not is_ready):
+            return job
+        mode = requests.privacy_of(job, mode, mode)
+        if is_ready:
+            await requests.withdraw_job(storage, job, requests.WITHDRAWN)
         else:  # enqueue the rest after the running job
             while await _newest_reflection(storage, context, (JobState.RUNNING,)) is not None:
-                await asyncio.sleep(POLL)
+                await asyncio.sleep(POLL_SECONDS)
+
+
+async def _enqueue_job(storage: StorageBackend, context: str, draft: JobDraft) -> None:
+    (result,) = await storage.append([Append(context=context, drafts=(), jobs=(draft,))])
+    if isinstance(result, ACMSError):
+        raise result
 
 
 async def catch_up(shared: SharedSession, context: str) -> None:
@@ -127,30 +168,30 @@ async def catch_up(shared: SharedSession, context: str) -> None:
 async def _take_over(shared: SharedSession, context: str) -> None:
     storage = shared.storage
     # The newer job is found if one was withdrawn and enqueued again; a withdrawn one alone was never replaced.
-    found = await requests.find_latest_job(storage, context, requests.reflection_name(context))
-    if found is None:
+    job = await requests.find_latest_job(storage, context, requests.reflection_name(context))
+    if job is None:
         return
     kind = requests.reflection_kind(shared.reflector)
-    lost = found.state is JobState.CANCELLED and found.error == requests.WITHDRAWN
-    if not lost and found.state not in UNFINISHED:
+    must_enqueue = job.state is JobState.CANCELLED and job.error == requests.WITHDRAWN
+    if not must_enqueue and job.state not in UNFINISHED:
         return
-    other = found.state is JobState.READY and found.kind != kind
-    if lost or (other and await requests.withdraw_job(storage, found, requests.WITHDRAWN)):
-        mode = requests.privacy_of(found, shared.config.privacy.mode, shared.config.privacy.mode)
-        draft = requests.draft_reflection(context, kind, mode, force=bool(found.payload.get("force")))
-        (result,) = await storage.append([Append(context=context, drafts=(), jobs=(draft,))])
-        if isinstance(result, ACMSError):
-            raise result
+    if job.state is JobState.READY and job.kind != kind:
+        must_enqueue = await requests.withdraw_job(storage, job, requests.WITHDRAWN)
+    if must_enqueue:
+        mode = requests.privacy_of(job, shared.config.privacy.mode, shared.config.privacy.mode)
+        force = bool(job.payload.get("force"))
+        await _enqueue_job(storage, context, requests.draft_reflection(context, kind, mode, force=force))
     shared.work()
 
 
 async def wait_for_reflection(shared: SharedSession, context: str) -> None:
     """Wait until the reflection of a session has ended or an attempt of it has failed."""
     try:
-        while (
-            job := await _newest_reflection(shared.storage, context, UNFINISHED)
-        ) is not None and job.error is None:
-            await asyncio.sleep(POLL)
+        while True:
+            job = await _newest_reflection(shared.storage, context, UNFINISHED)
+            if job is None or job.error is not None:
+                return
+            await asyncio.sleep(POLL_SECONDS)
     except ACMSError as error:
         log_event(logging.WARNING, "reflection_unknown", context=context, code=error.code)
 

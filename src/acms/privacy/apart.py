@@ -8,7 +8,7 @@ from binascii import a2b_base64
 from collections.abc import Iterator
 from functools import cache
 
-from acms.privacy.found import Found, Work
+from acms.privacy.detector_types import Detection, Work
 from acms.privacy.looks import (
     DIGIT,
     EXPRESSION,
@@ -38,43 +38,53 @@ def _is_pair(value: str) -> bool:
         return False
 
 
-def find_header_credential(text: str, end: int, kind: str, word: str) -> Found | None:
+def find_cookie(text: str, end: int) -> Detection | None:
+    """Return the value of a cookie whose header ends here."""
+    match = _COOKIE.match(text, end)
+    if not match or is_placeholder_value(match[1]):
+        return None
+    return Detection(match.start(1), match.end(1), "token")
+
+
+def find_header_credential(text: str, end: int, word: str) -> Detection | None:
     """Return the credential of a header whose name ends here."""
-    if kind == "cookie":
-        match = _COOKIE.match(text, end)
-        return (
-            Found(match.start(1), match.end(1), "token")
-            if match and not is_placeholder_value(match[1])
-            else None
-        )
     match = _AUTH.match(text, end)
     if not match or text[match.start("value") - 1] not in " \t:=\"'`,0+":
         return None
-    value, scheme, start = match["value"].rstrip("."), (match["scheme"] or "").lower(), match.start("value")
+    value, start = match["value"].rstrip("."), match.start("value")
+    scheme = (match["scheme"] or "").lower()
     if word == "bearer":
-        if text[end : end + 1] not in " \t:=%" or scheme:
+        if scheme or text[end : end + 1] not in " \t:=%":
             return None
         scheme = "bearer"
     if is_placeholder_value(value) or EXPRESSION.fullmatch(value):
         return None
-    found = Found(
-        start, rest_of(text, start + len(value)), "password" if scheme == "basic" else "bearer_token"
-    )
+    stop = rest_of(text, start + len(value))
     if scheme == "basic" and _is_pair(value):
-        return found
-    telling = DIGIT.search(value) and LETTER.search(value) and not (value.isupper() and "-" in value)
-    return found if telling and len(value) >= (12 if scheme else 16) else None
+        return Detection(start, stop, "password")
+    if len(value) < (12 if scheme else 16) or not _is_mixed_credential(value):
+        return None
+    return Detection(start, stop, "password" if scheme == "basic" else "bearer_token")
+
+
+def _is_mixed_credential(value: str) -> bool:
+    """Return whether a value has letters and digits, and is no constant such as SHA-256."""
+    is_constant = value.isupper() and "-" in value
+    return not is_constant and DIGIT.search(value) is not None and LETTER.search(value) is not None
 
 
 _WORDS = load_pattern("words")
 
 
-def find_mnemonic(text: str, end: int) -> Found | None:
+def find_mnemonic(text: str, end: int) -> Detection | None:
     """Return a BIP 39 mnemonic of twelve words or more."""
-    words = _WORDS.match(text, end)
-    if not words or sum(word in get_word_set("function") for word in words[1].lower().split()) > 2:
+    match = _WORDS.match(text, end)
+    if not match:
         return None
-    return Found(words.start(1), words.end(1), "secret")
+    function_words = get_word_set("function")
+    if sum(word in function_words for word in match[1].lower().split()) > 2:
+        return None
+    return Detection(match.start(1), match.end(1), "secret")
 
 
 # ── blocks ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -102,44 +112,57 @@ _HEAD = load_pattern("head")
 _OF_IT = re.compile(r"""[\s"'`*]*(?!(?i:hash|encr|min|max|old|last))(?:[\w'-]{1,12}[ _-]?){0,2}""")
 _TITLE = load_pattern("title")
 _SIDES = " \t\"'`*\r"
-_ROWS = 200
+_HEAD_REACH = 300
+"""Characters of a header on either side of a name."""
+_ROW_LENGTH = 1200
+"""Characters of a row."""
 
 
-def find_column_values(text: str, start: int, end: int, kind: str, work: Work) -> list[Found]:
+def find_column_values(text: str, start: int, end: int, kind: str, work: Work) -> list[Detection]:
     """Return the values below a name that is a column header, in CSV or in a Markdown table."""
-    begin, stop = text.rfind("\n", max(0, start - 300), start) + 1, text.find("\n", end, end + 300)
-    if stop < 0 or (begin == 0 and start > 300) or not _HEAD.fullmatch(text, begin, stop):
+    begin = text.rfind("\n", max(0, start - _HEAD_REACH), start) + 1
+    stop = text.find("\n", end, end + _HEAD_REACH)
+    is_cut = begin == 0 and start > _HEAD_REACH
+    if stop < 0 or is_cut or not _HEAD.fullmatch(text, begin, stop):
         return []
-    line = text[begin:stop]
-    sign = max("\t,;|", key=line.count)
-    before, after = text[begin:start].rstrip("\"'`*\r "), text[end:stop].lstrip("\"'`*\r ")
-    if (after and after[0] != sign) or not _OF_IT.fullmatch(before.rpartition(sign)[2]):
+    header = text[begin:stop]
+    separator = max("\t,;|", key=header.count)
+    before = text[begin:start].rstrip("\"'`*\r ")
+    after = text[end:stop].lstrip("\"'`*\r ")
+    if after and after[0] != separator:
         return []
-    place, cells = before.count(sign), line.count(sign)
-    found: list[Found] = []
+    if not _OF_IT.fullmatch(before.rpartition(separator)[2]):
+        return []
+    column, columns = before.count(separator), header.count(separator) + 1
     title = text[start:end].lower()
-    for _ in range(_ROWS):
+    found: list[Detection] = []
+    for _ in range(200):  # rows: a text may have thousands of headers
         work.spend(300)
-        begin, stop = stop + 1, text.find("\n", stop + 1, stop + 1200)
+        begin = stop + 1
+        stop = text.find("\n", begin, begin + _ROW_LENGTH - 1)
         if stop < 0:
-            stop = len(text) if len(text) - begin < 1200 else begin
-        row = text[begin:stop].split(sign)
-        value = row[place].strip(_SIDES) if len(row) == cells + 1 else title
+            is_last = len(text) - begin < _ROW_LENGTH
+            stop = len(text) if is_last else begin
+        cells = text[begin:stop].split(separator)
+        if len(cells) != columns:
+            break
+        cell = cells[column]
+        value = cell.strip(_SIDES)
         if title in value.lower() or _TITLE.fullmatch(value):
             break  # another table
-        at = begin + sum(map(len, row[:place])) + place + row[place].find(value)
-        drawn = (
-            rate_randomness(value) >= 2 and len(value) >= 6 and (kind == "password" or looks_random(value))
-        )
-        if (
-            drawn
-            and " " not in value
-            and not looks_harmless(value)
-            and not names_itself(value)
-            and value[0] != "$"
-        ):
-            found.append(Found(at, at + len(value), kind))
+        if _is_column_secret(value, kind):
+            at = begin + sum(map(len, cells[:column])) + column + cell.find(value)
+            found.append(Detection(at, at + len(value), kind))
     return found
+
+
+def _is_column_secret(value: str, kind: str) -> bool:
+    """Return whether a cell below the name of a secret looks like one."""
+    if len(value) < 6 or rate_randomness(value) < 2 or " " in value or value[0] == "$":
+        return False
+    if kind != "password" and not looks_random(value):
+        return False
+    return not looks_harmless(value) and not names_itself(value)
 
 
 # ── commands ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -154,20 +177,22 @@ def _index_commands() -> list[tuple[re.Pattern[str], list[tuple[str, int]]]]:
     return [(compile_pattern(sign), literals) for sign, literals in found.items()]
 
 
-def find_command_secrets(text: str, low: str, work: Work) -> Iterator[Found]:
+def find_command_secrets(text: str, low: str, work: Work) -> Iterator[Detection]:
     """Find the passwords and keys that commands, calls and addresses contain, by rows of data."""
+    rows = load_table_rows("commands")
     for sign, literals in _index_commands():
         if not sign.search(text):
             continue
         for number in dict.fromkeys([number for literal, number in literals if literal in low]):
-            row = load_table_rows("commands")[number]
+            row = rows[number]
+            required = compile_pattern(row.get("near", ""))
+            kind = "api_key" if row["look"] == "drawn" else "password"
             work.spend(len(text))
             for match in compile_pattern(row["shape"]).finditer(text):
                 value = match[1].rstrip(".,;?)")
-                near = low[max(0, match.start() - 100) : match.start()]
-                if compile_pattern(row.get("near", "")).search(near) and _LOOKS[row["look"]](value):
-                    kind = "api_key" if row["look"] == "drawn" else "password"
-                    yield Found(match.start(1), match.start(1) + len(value), kind)
+                before = low[max(0, match.start() - 100) : match.start()]
+                if required.search(before) and _LOOKS[row["look"]](value):
+                    yield Detection(match.start(1), match.start(1) + len(value), kind)
 
 
 def _is_actual_value(value: str) -> bool:

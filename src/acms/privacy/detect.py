@@ -7,12 +7,12 @@ addresses and telephone numbers. Under `block` no text leaves at all.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from acms.model import Privacy
 from acms.privacy import apart, identity, personal, tokens
-from acms.privacy.found import Exhausted, Found, Work
+from acms.privacy.detector_types import Detection, Exhausted, Work
 from acms.privacy.named import find_named_secrets, lower_keeping_offsets
 
 RULES = "2026-11-29"
@@ -29,12 +29,10 @@ PERSONAL = frozenset(("email", "phone"))
 _MARK = re.compile(rf"\[REDACTED: (?:{'|'.join(KINDS)})\]")
 #: Enough digits for a personal number, with possible separators.
 _DIGITS = re.compile(r"[0-9](?:[^0-9]{0,4}+[0-9]){5}")
-_ROUNDS = 4
+ROUNDS = 4
+"""Searches of a text whose surroundings change with each removal: real texts need two."""
 _LEAST = 6
-"""Least characters of a text in which a rule can match."""
-_NAME = 9
-"""Least characters of an alphanumeric text, without six digits close together, in which a rule can match: `rootpw` and
-a value."""
+"""Characters of the shortest text in which a rule can match."""
 
 
 class Sensitive(NamedTuple):
@@ -78,7 +76,9 @@ def find_sensitive_spans(text: str, mode: Privacy = Privacy.REDACT) -> list[Sens
     that would need more than four rounds are removed whole; a text that exceeds the work limit for its length is
     sensitive as a whole.
     """
-    if len(text) < _NAME and text.isalnum() and text.isascii() and not _DIGITS.search(text):
+    # The shortest word in which a rule matches is `rootpw` with a value.
+    is_word = len(text) < 9 and text.isalnum() and text.isascii()
+    if is_word and not _DIGITS.search(text):
         return []  # most names are a word, and a reply looks at hundreds
     try:
         return _search_until_clean(text, mode, Work(len(text)))
@@ -88,23 +88,29 @@ def find_sensitive_spans(text: str, mode: Privacy = Privacy.REDACT) -> list[Sens
 
 def _search_until_clean(text: str, mode: Privacy, work: Work) -> list[Sensitive]:
     found: list[Sensitive] = []
-    waiting = _split_at_marks(text) if "[REDACTED: " in text else [(0, len(text))]
-    for turn in range(_ROUNDS):
-        left: list[tuple[int, int]] = []
-        for start, end in waiting:
-            here = _merge_overlaps(_run_detectors(text[start:end], mode, work), start)
-            if here and turn == _ROUNDS - 1:
-                here = [Sensitive(start, end, here[0].kind, clear=True)]
-            if here:
-                found += here
-                at = start
-                for one in (*here, Sensitive(end, end, "", clear=True)):
-                    if one.start - at >= _LEAST:
-                        left.append((at, one.start))
-                    at = one.end
-        waiting = left
+    pieces = [(0, len(text))]
+    if "[REDACTED: " in text:
+        pieces = _split_around(0, len(text), [match.span() for match in _MARK.finditer(text)])
+    for round in range(ROUNDS):
+        remaining: list[tuple[int, int]] = []
+        for start, end in pieces:
+            spans = _merge_overlaps(_run_detectors(text[start:end], mode, work), start)
+            if not spans:
+                continue
+            if round == ROUNDS - 1:
+                spans = [Sensitive(start, end, spans[0].kind, clear=True)]
+            found += spans
+            remaining += _split_around(start, end, [(span.start, span.end) for span in spans])
+        pieces = remaining
     found.sort()
     return found
+
+
+def _split_around(start: int, end: int, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the pieces of a text between some spans that are long enough for a rule to match."""
+    starts = [start, *(span_end for _, span_end in spans)]
+    ends = [*(span_start for span_start, _ in spans), end]
+    return [piece for piece in zip(starts, ends, strict=True) if piece[1] - piece[0] >= _LEAST]
 
 
 def redact_text(text: str, mode: Privacy) -> Redacted:
@@ -117,13 +123,19 @@ def redact_text(text: str, mode: Privacy) -> Redacted:
     found = find_sensitive_spans(text, mode)
     if not found:
         return Redacted(text, ())
+    replacements = [(span.start, span.end, redaction_mark(span.kind)) for span in found]
+    return Redacted(replace_spans(text, replacements), tuple(found))
+
+
+def replace_spans(text: str, replacements: Iterable[tuple[int, int, str]]) -> str:
+    """Replace spans of a text: each with its start, its end and the new text, in order, without overlaps."""
     parts: list[str] = []
     at = 0
-    for one in found:
-        parts += (text[at : one.start], redaction_mark(one.kind))
-        at = one.end
+    for start, end, replacement in replacements:
+        parts += (text[at:start], replacement)
+        at = end
     parts.append(text[at:])
-    return Redacted("".join(parts), tuple(found))
+    return "".join(parts)
 
 
 def safe_key(key: str) -> bool:
@@ -131,38 +143,43 @@ def safe_key(key: str) -> bool:
     return not find_sensitive_spans(key)
 
 
-def _run_detectors(text: str, mode: Privacy, work: Work) -> list[Found]:
-    found: list[Found] = []
+def _run_detectors(text: str, mode: Privacy, work: Work) -> list[Detection]:
     low = lower_keeping_offsets(text)
+    found = [*tokens.find_tokens(text, work), *find_named_secrets(text, low, work)]
+    found += apart.find_command_secrets(text, low, work)
     if "PRIVATE KEY" in text or "PuTTY-User-Key-File" in text:
         found += tokens.private_keys(text, work)
     if "://" in text:
         found += tokens.find_credential_urls(text, work)
-    found += tokens.find_tokens(text, work)
-    found += find_named_secrets(text, low, work)
-    found += apart.find_command_secrets(text, low, work)
     if "@" in text:
         found += personal.find_host_logins(text, work)
-    digits = _DIGITS.search(text) is not None
-    if digits:
+    if "pas" in low or not low.isascii():
+        found += identity.find_passports(text, low, work)
+    has_digits = _DIGITS.search(text) is not None
+    if has_digits:
         found += personal.find_ibans(text, work)
         found += personal.find_card_numbers(text, work)
         found += identity.find_national_ids(text, low, work)
-    if "pas" in low or not low.isascii():
-        found += identity.find_passports(text, low, work)
     if mode != Privacy.ALLOW:
-        if "@" in text or "at" in text:
-            found += personal.find_emails(text, work)
-        if digits:
-            found += personal.find_phone_numbers(text, work)
+        found += _find_personal_data(text, has_digits, work)
     return found
 
 
-def _merge_overlaps(found: Sequence[Found], offset: int) -> list[Sensitive]:
+def _find_personal_data(text: str, has_digits: bool, work: Work) -> list[Detection]:
+    """Find the kinds that are removed only under `redact`."""
+    found: list[Detection] = []
+    if "@" in text or "at" in text:
+        found += personal.find_emails(text, work)
+    if has_digits:
+        found += personal.find_phone_numbers(text, work)
+    return found
+
+
+def _merge_overlaps(detections: Sequence[Detection], offset: int) -> list[Sensitive]:
     """Return spans in order, with overlapping ones merged into one of their most specific kind."""
     merged: list[Sensitive] = []
-    for one in sorted(found):
-        start, end, kind = one.start + offset, one.end + offset, one.kind
+    for detection in sorted(detections):
+        start, end, kind = detection.start + offset, detection.end + offset, detection.kind
         if end <= start:
             continue
         if merged and start < merged[-1].end:
@@ -171,11 +188,3 @@ def _merge_overlaps(found: Sequence[Found], offset: int) -> list[Sensitive]:
             start, end = last.start, max(end, last.end)
         merged.append(Sensitive(start, end, kind, kind not in PERSONAL))
     return merged
-
-
-def _split_at_marks(text: str) -> list[tuple[int, int]]:
-    """Return the spans between the marks of an earlier redaction."""
-    ends = [(one.start(), one.end()) for one in _MARK.finditer(text)]
-    starts = [0, *(end for _, end in ends)]
-    stops = [*(start for start, _ in ends), len(text)]
-    return [(start, end) for start, end in zip(starts, stops, strict=True) if end - start >= _LEAST]

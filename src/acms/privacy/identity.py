@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from acms.privacy.found import Found, Work
+from acms.privacy.detector_types import Detection, Work
 from acms.privacy.rules import compile_pattern, get_word_set, load_table_rows, one_of
 
 
@@ -19,17 +19,20 @@ def _weighted_sum(digits: str, weights: tuple[int, ...]) -> int:
 
 def check_luhn(digits: str) -> bool:
     """Return whether the Luhn checksum of a number is valid."""
-    return (
-        not (sum(map(int, digits[::-2])) + sum(sum(divmod(2 * int(one), 10)) for one in digits[-2::-2])) % 10
-    )
+    total = sum(map(int, digits[::-2]))
+    for digit in digits[-2::-2]:
+        total += sum(divmod(2 * int(digit), 10))
+    return total % 10 == 0
 
 
 def _check_cpf(digits: str) -> bool:
     if len(set(digits)) == 1:
         return False
-    return all(
-        _weighted_sum(digits, tuple(range(at + 1, 1, -1))) * 10 % 11 % 10 == int(digits[at]) for at in (9, 10)
-    )
+    for at in (9, 10):
+        weights = tuple(range(at + 1, 1, -1))
+        if _weighted_sum(digits, weights) * 10 % 11 % 10 != int(digits[at]):
+            return False
+    return True
 
 
 def _check_iso_11_10(digits: str) -> bool:
@@ -44,8 +47,8 @@ _ODD = dict(zip("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ", _LETTERS[:10] + _LETTERS
 
 
 def _check_codice_fiscale(code: str) -> bool:
-    even = sum(int(one) if one.isdigit() else ord(one) - 65 for one in code[1:15:2])
-    return (sum(_ODD[one] for one in code[:15:2]) + even) % 26 == ord(code[15]) - 65
+    even = sum(int(char) if char.isdigit() else ord(char) - 65 for char in code[1:15:2])
+    return (sum(_ODD[char] for char in code[:15:2]) + even) % 26 == ord(code[15]) - 65
 
 
 def _check_dni(code: str) -> bool:
@@ -56,12 +59,14 @@ def _check_dni(code: str) -> bool:
 def _check_verhoeff(digits: str) -> bool:
     check = 0
     for at, digit in enumerate(reversed(digits)):
-        one = int(digit)
+        permuted = int(digit)
         for _ in range(at % 8):
-            one = int("1576283094"[one])
-        left, right = divmod(check, 5), divmod(one, 5)  # the dihedral group of ten: turns and mirrored turns
-        turn = (left[1] - right[1] if left[0] else left[1] + right[1]) % 5
-        check = 5 * (left[0] ^ right[0]) + turn
+            permuted = int("1576283094"[permuted])
+        # The dihedral group of ten: turns and mirrored turns.
+        is_mirrored, turn = divmod(check, 5)
+        mirrors, more = divmod(permuted, 5)
+        turn = turn - more if is_mirrored else turn + more
+        check = 5 * (is_mirrored ^ mirrors) + turn % 5
     return check == 0
 
 
@@ -75,9 +80,8 @@ def _check_rijksregister(digits: str) -> bool:
 
 
 def _check_ssn(digits: str) -> bool:
-    return (
-        digits[0] != "9" and digits[:3] not in ("000", "666") and digits[3:5] != "00" and digits[5:] != "0000"
-    )
+    area, group, serial = digits[:3], digits[3:5], digits[5:]
+    return area[0] != "9" and area not in ("000", "666") and group != "00" and serial != "0000"
 
 
 _WEIGHTS = (7, 9, 10, 5, 8, 4, 2, 1, 6, 3)
@@ -85,41 +89,36 @@ _WEIGHTS = (7, 9, 10, 5, 8, 4, 2, 1, 6, 3)
 _CHECKS: dict[str, Callable[[str], bool]] = {
     "any": bool, "ssn": _check_ssn, "nir": _check_nir, "dni": _check_dni, "fiscale": _check_codice_fiscale,
     "cpf": _check_cpf, "steuer": _check_iso_11_10, "rijk": _check_rijksregister, "luhn": check_luhn,
-    "verhoeff": _check_verhoeff, "personnummer": lambda one: check_luhn(one[-10:]),
-    "bsn": lambda one: not _weighted_sum(one, (9, 8, 7, 6, 5, 4, 3, 2, -1)) % 11,
-    "pesel": lambda one: not _weighted_sum(one, (1, 3, 7, 9, 1, 3, 7, 9, 1, 3, 1)) % 10,
-    "resident": lambda one: "10X98765432"[_weighted_sum(one, _WEIGHTS + _WEIGHTS[:7]) % 11] == one[-1],
+    "verhoeff": _check_verhoeff, "personnummer": lambda digits: check_luhn(digits[-10:]),
+    "bsn": lambda digits: not _weighted_sum(digits, (9, 8, 7, 6, 5, 4, 3, 2, -1)) % 11,
+    "pesel": lambda digits: not _weighted_sum(digits, (1, 3, 7, 9, 1, 3, 7, 9, 1, 3, 1)) % 10,
+    "resident": lambda digits: "10X98765432"[_weighted_sum(digits, _WEIGHTS + _WEIGHTS[:7]) % 11] == digits[-1],
 }  # fmt: skip
 _AFTER = re.compile(r"[\w/]|[.-]\w")
 _NOT_ONE = re.compile(
     r"(?i)(?:part|order|ref\w*|sku|ticket|invoice|tracking|serial|case|item|model|lot|bestell\w*)[ .:#a-z]{0,8}$"
 )
-_REACH = 64
-"""Characters before a number within which its name stands."""
-_NEAR = 40
-"""Characters after the word for a passport within which its number stands."""
 _APART = re.compile(r"[ .+-]")
 
 
-def find_national_ids(text: str, low: str, work: Work) -> Iterator[Found]:
+def find_national_ids(text: str, low: str, work: Work) -> Iterator[Detection]:
     """Find national identity numbers."""
     for row in load_table_rows("numbers"):
         names = row["names"]
-        if names and not [name for name in names if name in low]:
+        if names and not any(name in low for name in names):
             continue
         for match in compile_pattern(row["shape"]).finditer(text):
             work.spend(100)
             start = match.start()
-            before = low[max(0, start - _REACH) : start]
-            if (
-                before[-1:].isalnum()
-                or before[-1:] in ("_", ".", "+", "/", "-")
-                or _AFTER.match(text, match.end())
-            ):
+            before = low[max(0, start - 64) : start]  # a label and a few words
+            if before[-1:].isalnum() or before[-1:] in ("_", ".", "+", "/", "-"):
                 continue
-            named = not names or any(map(before.__contains__, names))
-            if named and _CHECKS[row["check"]](_APART.sub("", match[0])) and not _NOT_ONE.search(before):
-                yield Found(start, match.end(), "national_id")
+            if names and not any(name in before for name in names):
+                continue
+            if _AFTER.match(text, match.end()) or _NOT_ONE.search(before):
+                continue
+            if _CHECKS[row["check"]](_APART.sub("", match[0])):
+                yield Detection(start, match.end(), "national_id")
 
 
 _PASSPORT = re.compile(one_of(list(get_word_set("passport"))))
@@ -129,11 +128,12 @@ _VALUE = re.compile(
 )
 
 
-def find_passports(text: str, low: str, work: Work) -> Iterator[Found]:
-    """Find passport numbers by their shape, at most `_NEAR` characters after the word on the same line."""
+def find_passports(text: str, low: str, work: Work) -> Iterator[Detection]:
+    """Find passport numbers by their shape, at most 40 characters after the word on the same line."""
     for name in _PASSPORT.finditer(low):
         work.spend(100)
-        line = low.find("\n", name.end(), name.end() + _NEAR)
-        value = _VALUE.search(text, name.end(), line if line >= 0 else name.end() + _NEAR)
+        stop = name.end() + 40
+        line = low.find("\n", name.end(), stop)
+        value = _VALUE.search(text, name.end(), line if line >= 0 else stop)
         if value and not _NOT_ONE.search(low, max(0, value.start() - 24), value.start()):
-            yield Found(value.start(), value.end(), "passport")
+            yield Detection(value.start(), value.end(), "passport")

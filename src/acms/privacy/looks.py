@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from math import log2
-from sys import maxsize
 
 from acms.privacy.rules import get_word_set, load_pattern
 
@@ -22,13 +21,11 @@ _VARIABLE = re.compile(r"\$(?:[A-Z_][A-Z0-9_]*|[a-z_]+)")
 
 def is_placeholder_value(value: str) -> bool:
     """Return whether a value is a placeholder: a variable, a path, dots, or words that describe the value."""
-    return (
-        value[:1] in tuple("<[{(}")
-        or value[-1:] in tuple(">]})")
-        or _STAND_IN.fullmatch(value.lower()) is not None
-        or _PATH.fullmatch(value) is not None
-        or _VARIABLE.fullmatch(value) is not None
-    )
+    if value[:1] in tuple("<[{(}") or value[-1:] in tuple(">]})"):
+        return True
+    if _STAND_IN.fullmatch(value.lower()):
+        return True
+    return _PATH.fullmatch(value) is not None or _VARIABLE.fullmatch(value) is not None
 
 
 #: Words for a secret, alone or with a qualifier: `password`, `db_pass`, `myToken2`.
@@ -50,9 +47,9 @@ _TECHNICAL = load_pattern("technical")
 
 def looks_harmless(value: str) -> bool:
     """Return whether an unquoted value looks like an expression, a version or a place in a file."""
-    return (
-        EXPRESSION.fullmatch(value) is not None or _TECHNICAL.fullmatch(value) is not None
-    ) and not _JOINING.fullmatch(value)
+    if not EXPRESSION.fullmatch(value) and not _TECHNICAL.fullmatch(value):
+        return False
+    return not _JOINING.fullmatch(value)
 
 
 _TERMS = (0.0, *(count * log2(count) for count in range(1, 257)))
@@ -77,11 +74,10 @@ def looks_random(value: str) -> bool:
     """Return whether a value looks random: hexadecimal, or letters and digits that alternate more than in words."""
     if _HEX.fullmatch(value) or _UUID.fullmatch(value):
         return shannon_entropy(value) > 2.8 and LETTER.search(value) is not None
-    return (
-        DIGIT.search(value) is not None
-        and len(_CHANGE.findall(value)) * 25 >= len(value) * 7
-        and shannon_entropy(value) > 3
-    )
+    if not DIGIT.search(value):
+        return False
+    changes = len(_CHANGE.findall(value)) / len(value)
+    return changes >= 0.28 and shannon_entropy(value) > 3
 
 
 def rate_randomness(value: str) -> int:
@@ -89,30 +85,42 @@ def rate_randomness(value: str) -> int:
     if not LETTER.search(value):
         return 0
     inner = value.strip("?.,:;")
-    odd = ODD.search(inner, 1) is not None
-    low, up = any(map(str.islower, inner)), any(map(str.isupper, inner))
-    mixed = low and up and not inner[1:].islower()
     if DIGIT.search(inner):
-        if not low and up and inner.isalnum():
-            mixed = (
-                inner.rstrip("0123456789") != inner.rstrip("0123456789").strip("0123456789")
-                or shannon_entropy(inner) > 3
-            )
-        return (
-            3 if odd or (mixed and not inner[1:].rstrip("0123456789").islower()) or looks_random(inner) else 2
-        )
-    inner = inner.strip("!*~")
-    if not inner.isascii():
+        return 3 if _is_mixed_with_digits(inner) or looks_random(inner) else 2
+    return _rate_word(inner.strip("!*~"), _has_mixed_case(inner))
+
+
+def _has_mixed_case(text: str) -> bool:
+    """Return whether a text has small and capital letters, in another way than a word at the start of a sentence."""
+    has_small = any(map(str.islower, text))
+    has_capital = any(map(str.isupper, text))
+    return has_small and has_capital and not text[1:].islower()
+
+
+def _is_mixed_with_digits(text: str) -> bool:
+    """Return whether a text with digits has odd characters too, or mixes letters and digits as no name does."""
+    if ODD.search(text, 1):
+        return True
+    stem = text.rstrip("0123456789")
+    has_small = any(map(str.islower, text))
+    if not has_small and text.isalnum() and any(map(str.isupper, text)):
+        is_mixed = stem != stem.strip("0123456789") or shannon_entropy(text) > 3
+    else:
+        is_mixed = _has_mixed_case(text)
+    return is_mixed and not text[1:].rstrip("0123456789").islower()
+
+
+def _rate_word(word: str, is_mixed: bool) -> int:
+    """Return how random a word without digits looks."""
+    if not word.isascii():
         return 0
-    if (
-        len(inner) >= 10
-        and inner.isalnum()
-        and len(_CHANGE.findall(inner)) > 2
-        and not EXPRESSION.fullmatch(inner)
-    ):
+    changes = len(_CHANGE.findall(word)) if len(word) >= 10 and word.isalnum() else 0
+    if changes > 2 and not EXPRESSION.fullmatch(word):
         return 2
-    words = inner.count("-") >= 3 and inner.replace("-", "").isalpha()
-    return 1 if ODD.search(inner) or (mixed and inner.isalnum()) or words else 0
+    if ODD.search(word) or (is_mixed and word.isalnum()):
+        return 1
+    is_list_of_words = word.count("-") >= 3 and word.replace("-", "").isalpha()
+    return 1 if is_list_of_words else 0
 
 
 #: The end of a value without quotes: a comma before a space, the next parameter, an escape.
@@ -124,9 +132,10 @@ def trim_bare_value(value: str) -> str:
     end = _ENDS.search(value)
     if end:
         value = value[: end.start()]
-    if not value.isascii() and (end := SCRIPT.search(value)):
-        value = value[: end.start()]  # a sentence goes on: no blank stands before it
-    if not any(map(value.__contains__, "([{")):
+    script = None if value.isascii() else SCRIPT.search(value)
+    if script:
+        value = value[: script.start()]  # a sentence goes on: no blank stands before it
+    if not any(bracket in value for bracket in "([{"):
         value = value.rstrip(")]},;.:") or value
     return value.rstrip(".,;:") if len(value) > 1 else value
 
@@ -134,10 +143,15 @@ def trim_bare_value(value: str) -> str:
 _REST = re.compile(r"(?:[^\s\"'`<>“”,;&\\)\]}]|<(?=\d))*+")
 
 
-def rest_of(text: str, end: int, stop: int = maxsize) -> int:
-    """Return the end of a value of which only the first characters were checked, at most `stop`."""
-    rest = _REST.match(text, end, stop)
-    return rest.end() if rest else end
+def rest_of(text: str, end: int) -> int:
+    """Return the end of a value of which only the first characters were checked."""
+    return skip_match(_REST, text, end)
+
+
+def skip_match(pattern: re.Pattern[str], text: str, at: int) -> int:
+    """Return the end of the match of a pattern at an offset, or the offset itself if it does not match."""
+    match = pattern.match(text, at)
+    return match.end() if match else at
 
 
 def is_stop_word(value: str) -> bool:
@@ -148,30 +162,24 @@ def is_stop_word(value: str) -> bool:
 
 def is_no_value(text: str, value: str, start: int) -> bool:
     """Return whether a string cannot be the value of any name: too short, a stop word, a placeholder, a mask."""
-    return (
-        len(value) < 4
-        or is_stop_word(value)
-        or is_placeholder_value(value)
-        or (len(set(value.lower())) < 3 and not value.isdigit())
-        or "[redacted" in value.lower()
-        or (
-            len(value) < 24
-            and rate_randomness(value) < 3
-            and text.startswith(("...", "…", "***"), start + len(value))
-        )
-    )
+    if len(value) < 4 or is_stop_word(value) or is_placeholder_value(value):
+        return True
+    low = value.lower()
+    is_mask = len(set(low)) < 3 and not value.isdigit()
+    if is_mask or "[redacted" in low:
+        return True
+    is_cut = text.startswith(("...", "…", "***"), start + len(value))
+    return is_cut and len(value) < 24 and rate_randomness(value) < 3
 
 
 def looks_like_secret(value: str) -> bool:
     """Return whether a value looks like a secret by itself: mixed or with several digits, and not a name."""
-    several = sum(map(str.isdigit, value)) > 1 or ODD.search(value) is not None
-    look = rate_randomness(value) + several
-    return (
-        look > 2
-        and value[0] != "$"
-        and not looks_harmless(value)
-        and not names_itself(value.rstrip("0123456789"))
-    )
+    look = rate_randomness(value)
+    if sum(map(str.isdigit, value)) > 1 or ODD.search(value):
+        look += 1
+    if look < 3 or value[0] == "$":
+        return False
+    return not looks_harmless(value) and not names_itself(value.rstrip("0123456789"))
 
 
 #: Units after a number, which is then not a secret.

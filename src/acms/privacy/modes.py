@@ -24,9 +24,22 @@ class Cleared(Entry):
     #: Replaced spans of the stored content, each with the length of its replacement in characters.
     moves: tuple[tuple[int, int, int], ...] = ()
 
-    def moved(self, found: Sequence[Span]) -> list[Span]:
+    def moved(self, spans: Sequence[Span]) -> list[Span]:
         """Map spans of the stored content to the redacted content; a span that begins in a mark includes all of it."""
-        return [(self._place(start, 0), self._place(end, 1)) for start, end in found]
+        return [
+            (self._map_offset(start, is_end=False), self._map_offset(end, is_end=True))
+            for start, end in spans
+        ]
+
+    def _map_offset(self, offset: int, *, is_end: bool) -> int:
+        shift = 0
+        for start, end, length in self.moves:
+            if offset <= start:
+                break
+            if offset < end:
+                return start + shift + (length if is_end else 0)
+            shift += length - (end - start)
+        return offset + shift
 
     def _place(self, at: int, side: int) -> int:
         shift = 0
@@ -56,25 +69,25 @@ def stricter_mode(one: Mode, other: Mode) -> Mode:
 
 def stored_mode(configured: Privacy | None, item: Privacy) -> Privacy:
     """Return the mode in which an item is redacted before it is stored: a blocked item as under `redact`."""
-    found = mode_of(configured or Privacy.ALLOW, item)
-    return Privacy.REDACT if found is Privacy.BLOCK else found or Privacy.ALLOW
+    mode = stricter_mode(configured or Privacy.ALLOW, item)
+    return Privacy.REDACT if mode is Privacy.BLOCK else mode
 
 
-def list_redactions(shown: Iterable[str], told: Mapping[str, object]) -> tuple[Redacted, ...]:
-    """Return the redactions of the shown entries, each once; `told` maps ids to the entries as shown."""
-    found: dict[str, Redacted] = {}
-    for id in shown:
-        redaction: Redaction | None = getattr(told.get(id), "redaction", None)
+def list_redactions(ids: Iterable[str], entries: Mapping[str, object]) -> tuple[Redacted, ...]:
+    """Return the redactions of some entries, each once; `entries` maps ids to the entries after redaction."""
+    redactions: list[Redacted] = []
+    for id in dict.fromkeys(ids):
+        redaction: Redaction | None = getattr(entries.get(id), "redaction", None)
         if redaction is not None:
-            found[id] = Redacted(id, redaction.mode, redaction.kinds)
-    return tuple(found.values())
+            redactions.append(Redacted(id, redaction.mode, redaction.kinds))
+    return tuple(redactions)
 
 
-def describe_redaction(one: Redacted) -> str:
+def describe_redaction(redacted: Redacted) -> str:
     """Describe the redaction of an entry in words."""
-    if one.mode is Privacy.BLOCK:
+    if redacted.mode is Privacy.BLOCK:
         return "its text was withheld"
-    counts = ", ".join(f"{count} {kind}" for kind, count in one.kinds)
+    counts = ", ".join(f"{count} {kind}" for kind, count in redacted.kinds)
     return f"redacted: {counts}" if counts else "redacted"
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from acms.privacy import apart, prose
-from acms.privacy.found import Found, Name, Work
+from acms.privacy.detector_types import Detection, Name, Work
 from acms.privacy.looks import (  # fmt: skip
     COUNTED,
     COUNTER,
@@ -25,6 +26,7 @@ from acms.privacy.looks import (  # fmt: skip
     rate_randomness,
     rest_of,
     shannon_entropy,
+    skip_match,
     trim_bare_value,
 )  # fmt: skip
 from acms.privacy.rules import get_word_set, load_pattern, load_word_lists, one_of
@@ -102,7 +104,8 @@ def _classify_name(text: str, low: str, start: int, end: int, word: str) -> Name
     if kind == "code_of":
         return Name(start, end, "password", word, form="code") if _is_of_lock(low, start, end) else None
     if kind == "code":
-        of_chip = word == "pin" and not (text[start:end].isupper() or _is_of_lock(low, start, end))
+        is_capital = text[start:end].isupper()
+        of_chip = word == "pin" and not is_capital and not _is_of_lock(low, start, end)
         return Name(start, end, "password", word, form="stated code" if of_chip else "code")
     if word == "key":
         return _classify_key(text, low, start, end)
@@ -112,8 +115,7 @@ def _classify_name(text: str, low: str, start: int, end: int, word: str) -> Name
 
 def _classify_foreign_key(low: str, start: int, end: int, word: str) -> Name:
     """Return a word for "key" in another language as the name of a code, a network password or an API key."""
-    if follow := _FOREIGN_KEY.match(low, end):
-        end = follow.end()
+    end = skip_match(_FOREIGN_KEY, low, end)
     if _is_of_lock(low, start, end):
         return Name(start, end, "password", word, form="code")
     of_network = _NETWORK.search(low, max(0, start - 40), end + 16)
@@ -135,17 +137,19 @@ def _classify_key(text: str, low: str, start: int, end: int) -> Name | None:
 def _extend_name(text: str, name: Name, former: str) -> Name | None:
     """Return a name with the rest of its identifier, or None if the whole names something else."""
     kind, word = name.kind, name.word
-    tail = _TAIL.match(text, name.end)
-    rest = tail[0] if tail and word[-1] != "=" and word[-1] < "\u2e80" else ""
+    rest = ""
+    if word[-1] != "=" and not _is_ideograph(word[-1]):
+        rest = text[name.end : skip_match(_TAIL, text, name.end)]
     if rest not in ("", "s") and not _is_name_suffix(rest):
         return None
-    if kind == "secret":
-        if rest.lower().endswith("key"):
-            kind = "api_key"
-        elif former.rstrip(" _.-").endswith(("client", "consumer")):
-            kind = "client_secret"
+    if kind == "secret" and rest.lower().endswith("key"):
+        kind = "api_key"
+    elif kind == "secret" and former.rstrip(" _.-").endswith(("client", "consumer")):
+        kind = "client_secret"
     refers = _PATH if kind == "password" else _REFERENCE
-    if (kind not in ("header", "cookie") and refers.search(former)) or "${" in former[-24:]:
+    if kind not in ("header", "cookie") and refers.search(former):
+        return None
+    if "${" in former[-24:]:
         return None
     return Name(name.start, name.end + len(rest), kind, word, rest, name.drawn, name.form)
 
@@ -161,18 +165,49 @@ def _is_of_lock(low: str, start: int, end: int) -> bool:
 def _begins_word(text: str, start: int, former: str) -> bool:
     """Return whether a word begins here: not after a letter, as a capital after a small one, or in a compound."""
     before = text[max(0, start - 1) : start]
-    joined = before.isalpha() and before < "\u2e80" and not (text[start].isupper() and before.islower())
-    return not joined or _COMPOUND.search(former) is not None
+    is_camel_case = text[start].isupper() and before.islower()
+    if not before.isalpha() or _is_ideograph(before) or is_camel_case:
+        return True
+    return _COMPOUND.search(former) is not None
 
 
 def _ends_word(text: str, end: int) -> bool:
     after = text[end : end + 1]
-    return (
-        not after.isalpha()
-        or after > "\u2e80"
-        or after == "s"
-        or (after.isupper() and text[end - 1].islower())
-    )
+    is_camel_case = after.isupper() and text[end - 1].islower()
+    return not after.isalpha() or _is_ideograph(after) or after == "s" or is_camel_case
+
+
+def _is_ideograph(char: str) -> bool:
+    """Return whether a character is of a script without blanks between words."""
+    return char >= "\u2e80"
+
+
+class _Assignment(NamedTuple):
+    """A sign that assigns a value to a name."""
+
+    #: Offset at which the value may begin.
+    at: int
+    #: "=" for all that assign clearly, "flag" after an option such as --password, "-" after a short one or a verb.
+    sign: str
+
+
+_NO_ASSIGNMENT = _Assignment(-1, "")
+
+
+class _Value(NamedTuple):
+    """A value that a sign assigns."""
+
+    text: str
+    start: int
+    name: Name
+    sign: str
+    quoted: bool
+    #: Whether the sign makes clear that this is the value of the name.
+    stated: bool
+    value: str
+
+
+"""The result for a sign that assigns no value: the sentence around it is not searched either."""
 
 
 def _is_name_suffix(rest: str) -> bool:
@@ -208,151 +243,189 @@ _SET = load_pattern("set before")
 _LOGIN = load_pattern("login before")
 
 
-def find_named_secrets(text: str, low: str, work: Work) -> list[Found]:
+def find_named_secrets(text: str, low: str, work: Work) -> list[Detection]:
     """Find passwords, keys, tokens and secrets that are named in prose, code, configuration, headers and commands."""
-    found: list[Found] = []
-    passed = 0
+    found: list[Detection] = []
+    searched = 0
     for name in find_secret_names(text, low, work):
-        if name.start < passed:
+        if name.start < searched:
             continue
-        hit = _find_secret(text, low, name, work)
-        if hit is None and name.rest != "s" and name.kind not in ("header", "cookie", "phrase", "sign in"):
-            found += apart.find_column_values(text, name.start, name.end, name.kind, work)
-        elif hit is not None and not (name.drawn and not looks_random(text[hit.start : hit.end])):
-            found.append(hit)
-            passed = hit.end
+        secret = _find_secret(text, low, name, work)
+        if secret is None:
+            if name.rest != "s" and name.kind not in ("header", "cookie", "phrase", "sign in"):
+                found += apart.find_column_values(text, name.start, name.end, name.kind, work)
+        elif not name.drawn or looks_random(text[secret.start : secret.end]):
+            found.append(secret)
+            searched = secret.end
     return found
 
 
-def _find_secret(text: str, low: str, name: Name, work: Work) -> Found | None:
+def _find_secret(text: str, low: str, name: Name, work: Work) -> Detection | None:
     """Return the value of a name: assigned by a sign, in a sentence after or before it, or in an answer."""
-    if name.kind in ("header", "cookie"):
-        return apart.find_header_credential(text, name.end, name.kind, name.word)
+    if name.kind == "header":
+        return apart.find_header_credential(text, name.end, name.word)
+    if name.kind == "cookie":
+        return apart.find_cookie(text, name.end)
     if name.kind == "phrase":
         return apart.find_mnemonic(text, name.end)
     if name.kind == "sign in":
         return prose.find_sign_in(text, name)
-    place = _find_assignment(text, low, name)
-    if place:
-        return _phrase_or_code(text, name, place[0]) or _match_value(text, name, *place)
-    around = text[max(0, name.start - 1) : name.start], text[name.end : name.end + 1]
-    if place is not None or around[0] in ("/", "$") or around[1] in ("(", "_"):
+    assignment = _find_assignment(text, low, name)
+    if assignment is _NO_ASSIGNMENT:
+        return None
+    if assignment is not None:
+        return _phrase_or_code(text, name, assignment.at) or _match_value(text, name, assignment)
+    if text[max(0, name.start - 1) : name.start] in ("/", "$") or text[name.end : name.end + 1] in ("(", "_"):
         return None
     return prose.find_phrased_secret(text, low, name, work)
 
 
-def _phrase_or_code(text: str, name: Name, at: int) -> Found | None:
+def _phrase_or_code(text: str, name: Name, at: int) -> Detection | None:
     """Return the passphrase or the code that a sign assigns to a name."""
     if name.kind != "password":
         return None
-    begin = _VALUE_BEGIN.match(text, at)
-    start = begin.end() if begin else at
+    start = skip_match(_VALUE_BEGIN, text, at)
     end = prose.find_phrase(text, start)
     if end and not _PHRASE_END.match(text, end):
         end = 0
     if "code" in name.form:
         end = end or prose.find_code(text, start, name)
-    return Found(start, end, "password") if end else None
+    return Detection(start, end, "password") if end else None
 
 
-def _find_assignment(text: str, low: str, name: Name) -> tuple[int, str] | tuple[()] | None:
-    """Return the offset of the value that a sign or a command assigns to a name, and the sign.
-
-    Return () if the sign assigns no value, or None if there is no usable sign.
-    """
+def _find_assignment(text: str, low: str, name: Name) -> _Assignment | None:
+    """Return the sign or the command that assigns a value to a name, or None if there is no usable sign."""
     former = low[max(0, name.start - 90) : name.start]
-    close = prose.CLOSE.match(text, name.end)
-    at = close.end() if close else name.end
+    at = skip_match(prose.CLOSE, text, name.end)
     if name.word[-1] == "=":
-        return name.end, "="
+        return _Assignment(name.end, "=")
     if name.word == "identified by":
-        return (at, "=") if text[name.end + 1 : name.end + 2] in ("'", '"') else ()
-    if (place := apart.find_item_value(text, former, name.start, at)) is not None:
-        return place, "="
+        is_quoted = text[name.end + 1 : name.end + 2] in ("'", '"')
+        return _Assignment(at, "=") if is_quoted else _NO_ASSIGNMENT
+    item = apart.find_item_value(text, former, name.start, at)
+    if item is not None:
+        return _Assignment(item, "=")
     sign = _SIGN.match(text, at)
-    op = sign["op"] if sign else ""
-    if sign and op:
-        needs, at = _NEEDS.get(op), sign.end()
-        if op == "|" and ("{{" in former or text[at : at + 1] == "-" or text[at - 1] == "|"):
-            return None
-        wrong = (needs and not needs.search(former)) or (op == "=" and text[sign.start("op") - 1] in "!<>")
-        return () if wrong else (at, op)
+    if sign and sign["op"]:
+        return _check_sign(text, sign, former)
     if text[at : at + 1] in (" ", "\t"):
-        if flag := _FLAG.search(former):
-            return at, "flag" if flag[1] == "--" else "-"
+        flag = _FLAG.search(former)
+        if flag:
+            return _Assignment(at, "flag" if flag[1] == "--" else "-")
         if _SET.search(former) or (name.kind == "password" and _LOGIN.search(former)):
-            return at, "-"
-    return (sign.end(), '"') if sign else None
+            return _Assignment(at, "-")
+    return _Assignment(sign.end(), '"') if sign else None
 
 
-def _match_value(text: str, name: Name, at: int, op: str) -> Found | None:
-    match = _VALUE.match(text, at)
+def _check_sign(text: str, sign: re.Match[str], former: str) -> _Assignment | None:
+    """Return the assignment of a sign, `_NO_ASSIGNMENT` for a comparison, or None for a line of a table."""
+    op, end = sign["op"], sign.end()
+    if op == "|" and ("{{" in former or text[end : end + 1] == "-" or text[end - 1] == "|"):
+        return None
+    required = _NEEDS.get(op)
+    if required and not required.search(former):
+        return _NO_ASSIGNMENT
+    is_comparison = op == "=" and text[sign.start("op") - 1] in "!<>"
+    return _NO_ASSIGNMENT if is_comparison else _Assignment(end, op)
+
+
+def _match_value(text: str, name: Name, assignment: _Assignment) -> Detection | None:
+    match = _VALUE.match(text, assignment.at)
     if not match:
         return None
-    group = next(one for one in _GROUPS if match[one])
+    group = next(group for group in _GROUPS if match[group])
     value, start, quoted = match[group], match.start(group), group != "bare"
-    whole = not quoted
+    goes_on = not quoted
     if not quoted:
         if SCRIPT.match(value):
             return None  # a sentence goes on
-        judged = trim_bare_value(value)
-        whole, value = judged == value, judged
-    end = start + len(value)
-    stated = op in _EQUAL or (op in _GIVES and _LINE_END.match(text, end) is not None)
-    if len(value) < (16 if name.word == "sig=" else 4) or not _is_plausible_value(
-        text, value, start, name, stated, quoted, op
-    ):
+        trimmed = trim_bare_value(value)
+        goes_on = trimmed == value
+        value = trimmed
+    least = 16 if name.word == "sig=" else 4
+    if len(value) < least:
         return None
-    return Found(
-        start, rest_of(text, end) if whole else end, "bearer_token" if match["scheme"] else name.kind
-    )
+    end = start + len(value)
+    sign = assignment.sign
+    stated = sign in _EQUAL or (sign in _GIVES and _LINE_END.match(text, end) is not None)
+    if not _is_plausible_value(_Value(text, start, name, sign, quoted, stated, value)):
+        return None
+    kind = "bearer_token" if match["scheme"] else name.kind
+    return Detection(start, rest_of(text, end) if goes_on else end, kind)
 
 
 _NAMES = re.compile(r"(?:[A-Z]?[a-z]{3,}+[._-]?)++")
 
 
-def _is_plausible_value(
-    text: str, value: str, start: int, name: Name, stated: bool, quoted: bool, op: str
-) -> bool:
+def _is_plausible_value(given: _Value) -> bool:
     """Return whether an assigned value is a secret, not a type, a call, a variable or a word of prose."""
-    if (
-        is_no_value(text, value, start)
-        or (not quoted and looks_harmless(value))
-        or (name.rest == "s" and not quoted)
-    ):
+    value, sign = given.value, given.sign
+    if is_no_value(given.text, value, given.start) or names_itself(value):
         return False
-    look, size = rate_randomness(value), len(value)
-    counter = COUNTER.fullmatch(value) is not None
-    if names_itself(value) or (op[0] in '".' and not look) or (op in ('"', "(") and (look < 2 or counter)):
+    if not given.quoted and (looks_harmless(value) or given.name.rest == "s"):
         return False
-    if "code" in name.form and (rate_randomness(value) < 2 or not value.isalnum() or len(value) > 12):
+    look = rate_randomness(value)
+    if sign[0] in '".' and not look:
         return False
-    if name.kind == "password":
-        if " " in value:
-            return _is_passphrase(value) or (look == 3 and len(value.split()) <= 3)
-        if look:
-            return not (counter and name.word == "pass" and op == ":")
-        after = text[start + size : start + size + 24]
-        if not LETTER.search(value):
-            return size >= (4 if quoted else 6) and (stated or quoted) and not COUNTED.match(after)
-        alone = stated and size >= 5 and op != "-" and not _ON.match(after)
-        return value.isascii() and value.isalpha() and (quoted or alone)
+    if sign in ('"', "(") and (look < 2 or COUNTER.fullmatch(value)):
+        return False
+    if "code" in given.name.form and (look < 2 or not value.isalnum() or len(value) > 12):
+        return False
+    if given.name.kind == "password":
+        return _is_plausible_password(given, look)
+    return _is_plausible_key(given, look)
+
+
+def _is_plausible_password(given: _Value, look: int) -> bool:
+    value, sign, size = given.value, given.sign, len(given.value)
+    if " " in value:
+        return _is_passphrase(value) or (look == 3 and len(value.split()) <= 3)
+    if look:
+        is_pass_count = given.name.word == "pass" and sign == ":"
+        return not (is_pass_count and COUNTER.fullmatch(value))
+    end = given.start + size
+    after = given.text[end : end + 24]
+    if not LETTER.search(value):
+        least = 4 if given.quoted else 6
+        return size >= least and (given.stated or given.quoted) and not COUNTED.match(after)
+    if not value.isascii() or not value.isalpha():
+        return False
+    if given.quoted:
+        return True
+    return given.stated and size >= 5 and sign != "-" and not _ON.match(after)
+
+
+def _is_plausible_key(given: _Value, look: int) -> bool:
+    """Return whether a value is a key, a token or another secret that nobody remembers."""
+    value, size = given.value, len(given.value)
     if " " in value or not LETTER.search(value):
         return False
+    entropy = shannon_entropy(value)
     if not DIGIT.search(value):
-        upper = op == "flag" and size >= 24 and value.isupper() and not re.search("TOKEN|KEY", value)
-        long = size >= 20 and rate_randomness(value) and len(set(value)) >= 14 and value.count("-") < 3
-        return shannon_entropy(value) >= 3.4 and bool(upper or (long and not _NAMES.fullmatch(value)))
-    if not (stated or quoted) and size < 12 and look < 3:
+        return entropy >= 3.4 and (_is_capital_key(given) or _is_alphabetic_key(value, look))
+    if size < 6 or (size < 12 and look < 3 and not given.stated and not given.quoted):
         return False
-    return size >= 6 and shannon_entropy(value) >= (
-        2.2 if size < 10 else 2.5 if name.kind != "token" else 2.8
-    )
+    if size < 10:
+        return entropy >= 2.2
+    return entropy >= (2.8 if given.name.kind == "token" else 2.5)
+
+
+def _is_capital_key(given: _Value) -> bool:
+    """Return whether the value of an option is a long key of capitals, not the name of a variable."""
+    value = given.value
+    is_long = given.sign == "flag" and len(value) >= 24
+    return is_long and value.isupper() and not re.search("TOKEN|KEY", value)
+
+
+def _is_alphabetic_key(value: str, look: int) -> bool:
+    """Return whether a value without digits is a long random key, not an identifier of words."""
+    is_varied = len(value) >= 20 and look > 0 and len(set(value)) >= 14
+    return is_varied and value.count("-") < 3 and not _NAMES.fullmatch(value)
 
 
 def _is_passphrase(value: str) -> bool:
     """Return whether some words are a passphrase: at least four, and not a sentence about one."""
-    some = value.split()
-    return (
-        len(some) > 3 and value.islower() and all(map(str.isalnum, some)) and sum(map(is_stop_word, some)) < 2
-    )
+    words = value.split()
+    if len(words) < 4 or not value.islower() or not all(map(str.isalnum, words)):
+        return False
+    return sum(map(is_stop_word, words)) < 2

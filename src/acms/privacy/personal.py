@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from itertools import chain
 
-from acms.privacy.found import Found, Work
+from acms.privacy.detector_types import Detection, Work
 from acms.privacy.identity import check_luhn
 from acms.privacy.looks import names_itself
 from acms.privacy.rules import get_word_set, load_pattern, load_word_lists
@@ -32,20 +32,19 @@ _MESSAGE = load_pattern("mail message")
 
 def _is_machine_address(text: str, start: int, name: str, domain: re.Match[str]) -> bool:
     """Return whether an apparent email address names a host, a message, a release or an account of a network."""
-    before = text[start - 1 : start]
-    if before in ("@", "$", "%"):
+    if text[start - 1 : start] in ("@", "$", "%"):
         return True  # a handle of the fediverse, a variable
     end = domain.end()
-    if domain[1].lower() in get_word_set("inside") and "." not in name:
+    if "." not in name and domain[1].lower() in get_word_set("inside"):
         return True
     if _RELEASE.match(domain[0]) or _ID.fullmatch(name) or _AFTER_HOST.match(text, end):
         return True
-    near, after = text[max(0, start - 160) : start].lower(), text[end : end + 1]
-    if (after == ":" and _COPY.search(near)) or (
-        name in ("git", "hg", "svn", "ssh") and after and after in ":/"
-    ):
+    before, after = text[max(0, start - 160) : start].lower(), text[end : end + 1]
+    if after == ":" and _COPY.search(before):
         return True
-    return _SHELL.search(near) is not None or _MESSAGE.search(near) is not None
+    if after in (":", "/") and name in ("git", "hg", "svn", "ssh"):
+        return True
+    return _SHELL.search(before) is not None or _MESSAGE.search(before) is not None
 
 
 _BOX = load_pattern("mail box")
@@ -63,33 +62,36 @@ def _is_dummy_email(name: str, domain: str) -> bool:
     return _BOX.fullmatch(name) is not None or (name.lower() == "user" and "exam" not in site["site"].lower())
 
 
-def find_emails(text: str, work: Work) -> Iterator[Found]:
+def find_emails(text: str, work: Work) -> Iterator[Detection]:
     """Find email addresses."""
-    after = 0
+    previous = 0
     for domain in _DOMAIN.finditer(text):
         work.spend(300)
         at = domain.start()
-        local = _LOCAL.match(text[max(after, at - 64) : at][::-1])
-        after = domain.end()
-        name = local[0][::-1].lstrip(".-+'%") if local else ""
-        if not name.isascii() and (plain := _PLAIN_NAME.search(name)):
-            name = plain[0]  # the text before it is a sentence without blanks
-        if (
-            not name
-            or name.endswith(".")
-            or domain[1].lower() in get_word_set("files")
-            or _is_dummy_email(name, domain[0][1:])
-        ):
+        name = _read_local_part(text[max(previous, at - 64) : at])
+        previous = domain.end()
+        if not name or name.endswith(".") or domain[1].lower() in get_word_set("files"):
+            continue
+        if _is_dummy_email(name, domain[0][1:]) or _USERINFO.search(text, max(0, at - 160), at):
             continue
         start = at - len(name)
-        if not _USERINFO.search(text, max(0, at - 160), at) and not _is_machine_address(
-            text, start, name, domain
-        ):
-            yield Found(start, after, "email")
+        if not _is_machine_address(text, start, name, domain):
+            yield Detection(start, previous, "email")
     if "dot" in text:
-        yield from (
-            Found(match.start(), match.end(), "email") for match in _SPELT.finditer(text) if "dot" in match[0]
-        )
+        for match in _SPELT.finditer(text):
+            if "dot" in match[0]:
+                yield Detection(match.start(), match.end(), "email")
+
+
+def _read_local_part(before: str) -> str:
+    """Return the local part of an email address at the end of a text, or ""."""
+    match = _LOCAL.match(before[::-1])
+    name = match[0][::-1].lstrip(".-+'%") if match else ""
+    if not name.isascii():
+        plain = _PLAIN_NAME.search(name)
+        if plain:
+            return plain[0]  # the text before it is a sentence without blanks
+    return name
 
 
 #: The text before the host of a web address.
@@ -98,7 +100,7 @@ _USER = load_pattern("user")
 _HOST = re.compile(r"@[A-Za-z0-9][\w.-]{0,120}+(?::\d{2,5}|/)|@(?:tcp|udp|unix)\(")
 
 
-def find_host_logins(text: str, work: Work) -> Iterator[Found]:
+def find_host_logins(text: str, work: Work) -> Iterator[Detection]:
     """Find `user:password@host:port` without a scheme."""
     after = 0
     for host in _HOST.finditer(text):
@@ -106,7 +108,7 @@ def find_host_logins(text: str, work: Work) -> Iterator[Found]:
         user = _USER.search(text, max(after, host.start() - 98), host.start())
         if user and user[1].lower() not in get_word_set("mail headers") and not names_itself(user[2]):
             after = host.end()
-            yield Found(user.start(), after, "connection_string")
+            yield Detection(user.start(), after, "connection_string")
 
 
 # ── telephone numbers ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -132,7 +134,7 @@ _COUNTED = re.compile(r"00\d{0,3}[ .\-/]+0")
 _CODES = load_pattern("phone codes")
 
 
-def find_phone_numbers(text: str, work: Work) -> Iterator[Found]:
+def find_phone_numbers(text: str, work: Work) -> Iterator[Detection]:
     """Find telephone numbers: international ones, national ones in groups, and any that the text calls one."""
     for match in _DIGITS.finditer(text):
         work.spend(100)
@@ -144,30 +146,54 @@ def find_phone_numbers(text: str, work: Work) -> Iterator[Found]:
             start, number = start + 1, number[1:-1]
         elif number[:2] == "((":
             start, number = start + 1, number[1:].removesuffix(")")
-        before, after = text[start - 1 : start], text[stop : stop + 2]
-        joined = _joins_word(before) or before in ("_", "+") or after[:1].isalnum() or after[:1] in ("_", "@")
-        if joined or number[:2] in ("+ ", "+.") or (after[:1] in tuple(".,:-/") and after[1:].isdigit()):
+        if number[:2] in ("+ ", "+.") or _is_part_of_word(text, start, stop):
             continue
         if _is_phone(text, start, stop, number):
-            yield Found(start, start + len(number), "phone")
+            yield Detection(start, start + len(number), "phone")
+
+
+def _is_part_of_word(text: str, start: int, stop: int) -> bool:
+    """Return whether digits are part of a word, an identifier or a longer number."""
+    before, after, second = text[start - 1 : start], text[stop : stop + 1], text[stop + 1 : stop + 2]
+    if _joins_word(before) or before in ("_", "+"):
+        return True
+    if after.isalnum() or after in ("_", "@"):
+        return True
+    return after in tuple(".,:-/") and second.isdigit()
 
 
 def _is_phone(text: str, start: int, stop: int, number: str) -> bool:
     digits = "".join(char for char in number if "0" <= char <= "9")
-    before, size = text[start - 1 : start], len(digits)
+    size = len(digits)
     if size < 7 or len(set(digits)) < 3:
         return False
-    numbered = _SHORT.search(text, max(0, start - 24), start) is not None
-    called = text.endswith("wa.me/", 0, start) or _CALLED.search(text, max(0, start - 36), start) is not None
     if number[0] == "+" and 8 <= size <= 15:
         return _CODES.match(digits) is not None
-    if digits[:2] == "00" and 11 <= size <= 16 and _CODES.match(digits, 2) and not _COUNTED.match(number):
-        return called or (len(number) > size and "." not in number and before not in _BEFORE and not numbered)
-    if numbered or _DATE.search(number) or _PAIRS.search(text, max(0, start - 9), start):
-        return numbered and size <= 13 and called
-    if 9 <= size <= 12 and before not in _BEFORE and _NATIONAL.fullmatch(number):
+    is_plain_start = text[start - 1 : start] not in _BEFORE
+    numbered = _SHORT.search(text, max(0, start - 24), start) is not None
+    called = _is_called_phone(text, start)
+    if _is_international(digits) and not _COUNTED.match(number):
+        is_grouped = len(number) > size and "." not in number
+        return called or (is_grouped and is_plain_start and not numbered)
+    if numbered:
+        return called and size <= 13
+    if _DATE.search(number) or _PAIRS.search(text, max(0, start - 9), start):
+        return False
+    if 9 <= size <= 12 and is_plain_start and _NATIONAL.fullmatch(number):
         return _is_national_phone(text, start, stop, number)
-    return size <= 13 and called
+    return called and size <= 13
+
+
+def _is_called_phone(text: str, start: int) -> bool:
+    """Return whether the text right before digits calls them a telephone number."""
+    if text.endswith("wa.me/", 0, start):
+        return True
+    return _CALLED.search(text, max(0, start - 36), start) is not None
+
+
+def _is_international(digits: str) -> bool:
+    """Return whether digits begin with 00 and a country code."""
+    return digits.startswith("00") and 11 <= len(digits) <= 16 and _CODES.match(digits, 2) is not None
 
 
 #: Words for telephones near a number, not only right before it.
@@ -178,11 +204,16 @@ _NEIGHBOUR = re.compile(r"\d[ \t,;|/]{1,8}$")
 def _is_national_phone(text: str, start: int, stop: int, number: str) -> bool:
     """Return whether a number in a national format is a telephone number, by brackets, hyphens or nearby words."""
     score = 2 * ("(" in number) + ("-" in number) + ("/" in number) + (number[0] in "0(")
-    score += 2 * (_NEAR.search(text, max(0, start - 60), min(len(text), stop + 24)) is not None)
-    quoted = text[start - 1 : start] == text[stop : stop + 1] == "'"
-    score += quoted and "VALUES" in text[max(0, start - 160) : start]
-    before, after = text[max(0, start - 9) : start], text[stop : stop + 9].lstrip(" \t,;|/")
-    score -= _NEIGHBOUR.search(before) is not None or (after != text[stop : stop + 9] and after[:1].isdigit())
+    if _NEAR.search(text, max(0, start - 60), min(len(text), stop + 24)):
+        score += 2
+    is_quoted = text[start - 1 : start] == text[stop : stop + 1] == "'"
+    if is_quoted and "VALUES" in text[max(0, start - 160) : start]:
+        score += 1
+    after = text[stop : stop + 9]
+    rest = after.lstrip(" \t,;|/")
+    is_before_number = rest != after and rest[:1].isdigit()
+    if is_before_number or _NEIGHBOUR.search(text[max(0, start - 9) : start]):
+        score -= 1
     return score >= 2
 
 
@@ -192,19 +223,24 @@ _IBAN = re.compile(r"[A-Z]{2}[0-9]{2}(?:[ \u00a0-]?[A-Z0-9]){11,30}+")
 _SMALL = re.compile(r"[a-z]{2}[0-9]{2}(?:[ \u00a0-]?[a-z0-9]){11,30}+")
 
 
-def find_ibans(text: str, work: Work) -> Iterator[Found]:
+def find_ibans(text: str, work: Work) -> Iterator[Detection]:
     """Find international bank account numbers with valid length and checksum."""
     for match in chain(_IBAN.finditer(text), _SMALL.finditer(text) if "iban" in text.lower() else ()):
         work.spend(50)
-        raw = match[0].upper()
+        start, raw = match.start(), match[0].upper()
         size = load_word_lists()["ibans"].get(raw[:2])
-        if not size or _joins_word(text[match.start() - 1 : match.start()]):
+        if not size or _joins_word(text[start - 1 : start]):
             continue
-        places = [place for place, char in enumerate(raw) if char.isalnum()][:size]
-        end = match.start() + places[-1] + 1  # what follows may be the next word
-        turned = "".join([str(int(raw[place], 36)) for place in places[4:] + places[:4]])
-        if len(places) == size and not text[end : end + 1].isalnum() and int(turned) % 97 == 1:
-            yield Found(match.start(), end, "iban")
+        offsets = [offset for offset, char in enumerate(raw) if char.isalnum()][:size]
+        if len(offsets) < size:
+            continue
+        end = start + offsets[-1] + 1  # what follows may be the next word
+        if text[end : end + 1].isalnum():
+            continue
+        account = "".join(raw[offset] for offset in offsets)
+        number = "".join(str(int(char, 36)) for char in account[4:] + account[:4])
+        if int(number) % 97 == 1:
+            yield Detection(start, end, "iban")
 
 
 # ── payment cards ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -218,12 +254,12 @@ _PAID = load_pattern("card paid")
 _ISSUERS = load_pattern("card issuers")
 
 
-def find_card_numbers(text: str, work: Work) -> Iterator[Found]:
+def find_card_numbers(text: str, work: Work) -> Iterator[Detection]:
     """Find numbers of payment cards: a known issuer, the usual grouping, a valid Luhn checksum."""
     for match in _CARD.finditer(text):
         work.spend(50)
         start, gap = match.start(), match["gap"]
-        before, near = text[start - 1 : start], max(0, start - 40)
+        before = text[start - 1 : start]
         if _joins_word(before) or before in ("_", ".", "-", "/"):
             continue
         if gap and before == gap and _PART.search(text, max(0, start - 8), start):
@@ -231,8 +267,12 @@ def find_card_numbers(text: str, work: Work) -> Iterator[Found]:
         digits = match[0].replace(gap, "") if gap else match[0]
         if not check_luhn(digits) or not _ISSUERS.fullmatch(digits) or len(set(digits)) < 2:
             continue
-        alone = gap is None and (
-            not _PLAIN.fullmatch(digits) or _SHORT.search(text, max(0, start - 24), start)
-        )
-        if not alone or _PAID.search(text, near, start):
-            yield Found(start, match.end(), "credit_card")
+        if gap is not None or _is_payment_number(text, start, digits):
+            yield Detection(start, match.end(), "credit_card")
+
+
+def _is_payment_number(text: str, start: int, digits: str) -> bool:
+    """Return whether ungrouped digits are a card number, not an id: by the issuer, or by the text before them."""
+    if _PLAIN.fullmatch(digits) and not _SHORT.search(text, max(0, start - 24), start):
+        return True
+    return _PAID.search(text, max(0, start - 40), start) is not None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from acms.privacy.found import Found, Name, Work
+from acms.privacy.detector_types import Detection, Name, Work
 from acms.privacy.looks import (
     COUNTED,
     COUNTER,
@@ -23,6 +23,7 @@ from acms.privacy.looks import (
     names_itself,
     rate_randomness,
     shannon_entropy,
+    skip_match,
     trim_bare_value,
 )
 from acms.privacy.rules import get_word_set, load_pattern, one_of
@@ -30,8 +31,6 @@ from acms.privacy.rules import get_word_set, load_pattern, one_of
 CLOSE = re.compile(r"""(?:[\\"`\])*]|'(?!s[ \t])){0,6}+""")
 _REACH = 110
 """Characters of a line after a name within which a sentence gives its value."""
-_MOST = 7
-"""Words that may stand between a name and its value."""
 _OPEN, _SHUT = "\"'`“„«「『(*", "\"'`”“»」』)*"
 _WORD = re.compile(r"\S+")
 _QUOTED = re.compile(r"""["'`>]|<(?!\d)""")
@@ -42,7 +41,7 @@ _STOPS = (".", "?", "!", ";")
 _POSTPOSED = re.compile(r"""["'”」』]?(?:(?P<enter>[とを]入力|と打)|[にへ])""")
 
 
-def find_phrased_secret(text: str, low: str, name: Name, work: Work) -> Found | None:
+def find_phrased_secret(text: str, low: str, name: Name, work: Work) -> Detection | None:
     """Return the value that a sentence gives for a name."""
     work.spend(300)
     return _find_after(text, low, name) or _find_before(text, low, name) or _find_answer(text, low, name)
@@ -57,17 +56,19 @@ _NO_SENTENCE = re.compile(r"[=@|:/\\<>&?.;({]|\S=")
 _TURNED = tuple(get_word_set("turned"))
 #: Ties that introduce the value itself.
 _TIED = ("stated", "named", "changed")
+_INTRODUCING = (*_TIED, "enter")
 
 
-def _find_after(text: str, low: str, name: Name) -> Found | None:
+def _find_after(text: str, low: str, name: Name) -> Detection | None:
     """Return the value that a sentence gives after a name: the more random it looks, the further away it may be."""
     line = low.find("\n", name.end, name.end + _REACH)
     stop = line if line >= 0 else name.end + _REACH
     if "code" in name.form and not DIGIT.search(text, name.end, stop):
         return None
-    close = CLOSE.match(text, name.end)
-    begin = close.end() if close else name.end
-    return None if _NO_SENTENCE.match(text, begin) else _Scan(text, low, name, stop).find_value(begin)
+    begin = skip_match(CLOSE, text, name.end)
+    if _NO_SENTENCE.match(text, begin):
+        return None
+    return _Scan(text, low, name, stop).find_value(begin)
 
 
 class _Scan:
@@ -85,31 +86,44 @@ class _Scan:
         #: The kind of tie between the name and the value, or "". A name may end with a tie.
         self.tie = "stated" if name.word.rpartition(" ")[2] in get_word_set("links") else ""
 
-    def find_value(self, begin: int) -> Found | None:
+    def find_value(self, begin: int) -> Detection | None:
         """Return the first value tied closely enough for its looks; `begin` is the end of quotes around the name."""
         for position, piece in enumerate(_WORD.finditer(self.text, self.name.end, self.stop)):
-            if position > _MOST + 2 * bool(self.tie):
+            if position > (9 if self.tie else 7):  # words between the name and the value
                 return None
             self.position = position
-            attached = piece.start() == self.name.end
-            start = begin if attached else piece.start()
-            raw = self.text[start : piece.end()]
-            if attached and raw[:1] in ("", ",", "'", "’"):
-                self.tie = "stated" if raw in ("'s", "’s") else self.tie
-                continue
-            if not attached and not raw.strip("=!?"):
-                return None
+            if piece.start() == self.name.end:
+                raw, start = self.text[begin : piece.end()], begin
+                if self._read_suffix(raw):
+                    continue
+            else:
+                raw, start = piece[0], piece.start()
+                if not raw.strip("=!?"):
+                    return None
             self._read_word(raw, start)
-            if self._keep_tie() or (self.tie and self.since == 0 and self.plain in get_word_set("articles")):
+            if self._keep_tie() or self._is_tied_article():
                 continue
-            if not self.tie and self._is_about_name():
+            if self._is_about_name():
                 return None
-            if end := self._find_end():
-                return Found(self.start, end, self.name.kind)
-            if self.written.endswith(_STOPS) and len(self.plain) > 2:
+            end = self._find_end()
+            if end:
+                return Detection(self.start, end, self.name.kind)
+            if self._ends_sentence():
                 return None
             self._pass_word()
         return None
+
+    def _read_suffix(self, raw: str) -> bool:
+        """Read the rest of a word that begins with the name; return False if it is a word of its own."""
+        if raw[:1] not in ("", ",", "'", "’"):
+            return False
+        if raw in ("'s", "’s"):
+            self.tie = "stated"
+        return True
+
+    def _is_tied_article(self) -> bool:
+        """Return whether the word is an article right after a tie."""
+        return bool(self.tie) and self.since == 0 and self.plain in get_word_set("articles")
 
     def _read_word(self, raw: str, start: int) -> None:
         """Take the next word. The script before it may tie it to the name."""
@@ -144,13 +158,17 @@ class _Scan:
     def _is_of_change(self) -> bool:
         """Return whether the sentence states that a value changed."""
         sentence = self.low[max(0, self.name.start - 48) : self.stop]
-        return any(map(sentence.__contains__, _TURNED))
+        return any(verb in sentence for verb in _TURNED)
 
     def _is_about_name(self) -> bool:
         """Return whether the word begins a description of the secret, not its value."""
-        if self.plain not in get_word_set("about") or self.written.endswith(","):
+        if self.tie or self.plain not in get_word_set("about") or self.written.endswith(","):
             return False
         return self.position == 0 or not self.plain.startswith(_TURNED)
+
+    def _ends_sentence(self) -> bool:
+        """Return whether the word ends the sentence, and is no abbreviation."""
+        return self.written.endswith(_STOPS) and len(self.plain) > 2
 
     def _find_end(self) -> int:
         """Return the end of the value that begins with the word, or 0 if it is not a value."""
@@ -158,12 +176,40 @@ class _Scan:
         if not value:
             return 0
         link = self._grade_link()
-        quoted = self.tie != "signed" and self.text[self.start - 1] in _OPEN
         if self.scripted:
             end = find_phrase(self.text, self.start) or self.start + len(value)
-            if after := _POSTPOSED.match(self.text, end):
+            after = _POSTPOSED.match(self.text, end)
+            if after:
                 link = "enter" if after["enter"] else "changed"
-        return _find_end(self.text, value, self.start, self.name, link, quoted)
+        if "code" in self.name.form:
+            end = self._find_code_end(value, link)
+        elif self.name.kind == "password":
+            end = self._find_password_end(value, link)
+        else:
+            end = 0
+        if not end and _is_stated_value(self.text, value, self.start, self.name, link):
+            end = self.start + len(value)
+        return end
+
+    def _find_code_end(self, value: str, link: str) -> int:
+        """Return the end of the code that begins with the word, or 0."""
+        is_near = link in _INTRODUCING or (link == "next" and self.name.form == "code")
+        if not is_near or (link == "changed" and _YEAR.fullmatch(value)):
+            return 0
+        return find_code(self.text, self.start, self.name)
+
+    def _find_password_end(self, value: str, link: str) -> int:
+        """Return the end of the passphrase, the word or the digits that begin with the word, or 0."""
+        may_be_phrase = link in _INTRODUCING or (link == "next" and self.name.form == "phrase")
+        if may_be_phrase and self.name.word != "pass":
+            end = find_phrase(self.text, self.start)
+            if end:
+                return end
+        if link not in _TIED or (link == "changed" and _YEAR.fullmatch(value)):
+            return 0
+        is_quoted = self.tie != "signed" and self.text[self.start - 1] in _OPEN
+        is_alone = is_quoted or link == "named"
+        return self.start + len(value) if _is_word(self.text, value, self.start, is_alone) else 0
 
     def _grade_link(self) -> str:
         """Return how closely the word is tied to the name."""
@@ -183,23 +229,6 @@ class _Scan:
             self.tie = ""
 
 
-def _find_end(text: str, value: str, start: int, name: Name, link: str, quoted: bool) -> int:
-    """Return the end of the value of a name that begins here, or 0 if there is none."""
-    if "code" in name.form:
-        near = link in (*_TIED, "enter") or (link == "next" and name.form == "code")
-        end = find_code(text, start, name) if near else 0
-        if end and not (link == "changed" and _YEAR.fullmatch(value)):
-            return end
-    elif name.kind == "password":
-        words = link in (*_TIED, "enter") or (link == "next" and name.form == "phrase")
-        if words and name.word != "pass" and (end := find_phrase(text, start)):
-            return end
-        year = link == "changed" and _YEAR.fullmatch(value)
-        if link in _TIED and not year and _is_word(text, value, start, quoted or link == "named"):
-            return start + len(value)
-    return start + len(value) if _is_stated_value(text, value, start, name, link) else 0
-
-
 #: Digits in one group or several, with the keypad symbols around them.
 _CODE = re.compile(
     r"[#*]?\d{1,12}(?:[ -]\d{1,6}){0,5}+[#*]?(?![.,:/]?\w)|[#*]?\d{3,12}[#*]?(?=[\u2e80-\uffff])"
@@ -211,8 +240,10 @@ _CLAUSE_END = re.compile(r"""["'”»)]?[.,;!?]?(?:\s*$|[.,;!?)]|\r?\n)""")
 def find_code(text: str, start: int, name: Name) -> int:
     """Return the end of the code that begins here, or 0. A PIN has at least four digits, other codes three."""
     code = _CODE.match(text, start)
-    short = code is None or name.rest == "s" or (name.word[:3] == "pin" and len(code[0]) < 4)
-    return code.end() if code and not short and _is_code(text, code) else 0
+    if code is None or name.rest == "s":
+        return 0
+    is_short_pin = name.word.startswith("pin") and len(code[0]) < 4
+    return code.end() if not is_short_pin and _is_code(text, code) else 0
 
 
 def _is_code(text: str, code: re.Match[str]) -> bool:
@@ -229,18 +260,20 @@ def _is_word(text: str, value: str, start: int, alone: bool) -> bool:
     if value.isdigit():
         code = _CODE.match(text, start)
         return code is not None and code.end() == end and len(value) > 3 and _is_code(text, code)
-    known = (
-        is_stop_word(value)
-        or value.lower() in get_word_set("function")
-        or value.lower() in get_word_set("about")
-    )
-    return alone and value.isalpha() and len(value) > 4 and not known and bool(_CLAUSE_END.match(text, end))
+    if not alone or not value.isalpha() or len(value) < 5 or is_stop_word(value):
+        return False
+    return not _is_function_word(value.lower()) and _CLAUSE_END.match(text, end) is not None
+
+
+def _is_function_word(word: str) -> bool:
+    """Return whether a word has a grammatical function, or describes a secret."""
+    return word in get_word_set("function") or word in get_word_set("about")
 
 
 _PLAIN_WORD = re.compile(r"[a-zß-öø-ÿœ]{2,14}+(?![A-Z0-9_'’-])")
 _NUMBER = re.compile(r" \d{1,6}(?!\w)")
 #: Participles and adverbs: they describe a passphrase and are seldom part of one.
-_SAID_OF = re.compile(r".*(?:ed|ing|ly|ad[ao]s?|id[ao]s?|mente|ée?s?|iert|ment)")
+_DESCRIPTIVE = re.compile(r".*(?:ed|ing|ly|ad[ao]s?|id[ao]s?|mente|ée?s?|iert|ment)")
 
 
 def find_phrase(text: str, start: int) -> int:
@@ -248,18 +281,23 @@ def find_phrase(text: str, start: int) -> int:
 
     It has at least four words in lower case, none of them a function word; three are enough with a number after them.
     """
-    count = doubtful = 0
+    words: list[str] = []
     at, end = start, 0
-    while count < 24 and (word := _PLAIN_WORD.match(text, at)):
-        if word[0] in get_word_set("function") or word[0] in get_word_set("about"):
+    while len(words) < 24:  # as many as the longest BIP 39 mnemonic has: a longer run is prose
+        word = _PLAIN_WORD.match(text, at)
+        if word is None or _is_function_word(word[0]):
             break
-        count, end = count + 1, word.end()
-        doubtful += is_stop_word(word[0]) or _SAID_OF.fullmatch(word[0]) is not None
+        words.append(word[0])
+        end = word.end()
         at = end + 1
         if text[end:at] != " ":
             break
-    number = _NUMBER.match(text, end) if end else None
-    if count < (3 if number else 4) or doubtful > 1:
+    if not words:
+        return 0
+    number = _NUMBER.match(text, end)
+    least = 3 if number else 4
+    doubtful = [word for word in words if is_stop_word(word) or _DESCRIPTIVE.fullmatch(word)]
+    if len(words) < least or len(doubtful) > 1:
         return 0
     return number.end() if number else end
 
@@ -268,37 +306,41 @@ def _is_stated_value(text: str, value: str, start: int, name: Name, link: str) -
     """Return whether a string near a name looks random enough to be its value."""
     if is_no_value(text, value, start) or looks_harmless(value) or name.rest == "s":
         return False
-    look, size = rate_randomness(value), len(value)
     tied = link in (*_TIED, "loose")
     if not tied and (names_itself(value) or name.word == "pass" or COUNTER.fullmatch(value)):
         return False
-    if (
-        name.form == "login"
-        and tied
-        and size >= (6 if name.kind == "secret" else 8)
-        and looks_like_secret(value)
-    ):
-        return True
+    if name.form == "login" and tied:
+        least = 6 if name.kind == "secret" else 8
+        if len(value) >= least and looks_like_secret(value):
+            return True
     if "code" in name.form:
-        return look >= 2 and link != "far"
+        return link != "far" and rate_randomness(value) >= 2
     if name.kind == "password":
-        if tied:
-            return look >= 1 or (value.isdigit() and size >= 6 and not COUNTED.match(text, start + size))
-        if link in ("next", "enter"):
-            return look >= 2 and size >= 6
-        return look == 3 and size >= 7 and ODD.search(value) is not None
+        return _is_stated_password(text, value, start, link)
     if names_itself(value) or _HASH.search(text, max(0, start - 14), start):
         return False
-    if not tied:
-        return size >= 20 and looks_random(value) if link == "far" else _is_long(value, 16)
-    return _is_long(value, 12)
+    if tied:
+        return _is_long(value, 12)
+    if link == "far":
+        return len(value) >= 20 and looks_random(value)
+    return _is_long(value, 16)
+
+
+def _is_stated_password(text: str, value: str, start: int, link: str) -> bool:
+    look, size = rate_randomness(value), len(value)
+    if link in ("next", "enter"):
+        return look >= 2 and size >= 6
+    if link == "far":
+        return look == 3 and size >= 7 and ODD.search(value) is not None
+    if look >= 1:
+        return True
+    return value.isdigit() and size >= 6 and not COUNTED.match(text, start + size)
 
 
 def _is_long(value: str, size: int) -> bool:
     look = rate_randomness(value)
-    return ((look == 3 and len(value) >= 8) or (look >= 2 and len(value) >= size)) and shannon_entropy(
-        value
-    ) >= 2.8
+    least = 8 if look == 3 else size
+    return look >= 2 and len(value) >= least and shannon_entropy(value) >= 2.8
 
 
 _HASH = load_pattern("hash named")
@@ -313,31 +355,41 @@ _ENTERED = re.compile(
 )
 
 
-def _find_before(text: str, low: str, name: Name) -> Found | None:
+def _find_before(text: str, low: str, name: Name) -> Detection | None:
     """Return a value that precedes its name: "use … as the password"."""
     if name.kind != "password":
         return None
-    start = max(0, name.start - 110)
-    former = text[start : name.start]
-    match = _ENTERED.search(former) if DIGIT.search(former) else None
-    if match and not (looks_like_secret(match["value"]) and any(map(str.islower, match["value"]))):
-        match = match if "code" in name.form else None
-    if not match and any(f" {join} " in low[start : name.start] for join in get_word_set("joins")):
-        match = _EARLIER.search(former)
-        if match and match["join"].lower() not in get_word_set("joins"):
-            return None
-        if match and match["of"].strip().endswith(tuple(get_word_set("poor"))):
-            return None
-    elif not match and not former.isascii():
-        match = _EARLIER_SCRIPT.search(former)
+    start = max(0, name.start - _REACH)
+    match = _match_before(text[start : name.start], low[start : name.start], name)
     if not match:
         return None
     value, at = match["value"].rstrip(","), start + match.start("value")
-    if "code" in name.form and len(value) > 3 and _CODE.fullmatch(value) and not _YEAR.fullmatch(value):
-        return Found(at, at + len(value), "password")
+    found = Detection(at, at + len(value), "password")
+    is_digits = len(value) > 3 and _CODE.fullmatch(value) and not _YEAR.fullmatch(value)
+    if "code" in name.form and is_digits:
+        return found
     if names_itself(value) or not _is_stated_value(text, value, at, name, "loose"):
         return None
-    return Found(at, at + len(value), "password")
+    return found
+
+
+def _match_before(former: str, low: str, name: Name) -> re.Match[str] | None:
+    """Return the match of a value in the text before its name; `low` is that text in lower case."""
+    entered = _ENTERED.search(former) if DIGIT.search(former) else None
+    if entered and ("code" in name.form or _is_entered_password(entered["value"])):
+        return entered
+    joins = get_word_set("joins")
+    if any(f" {join} " in low for join in joins):
+        match = _EARLIER.search(former)
+        if not match or match["join"].lower() not in joins:
+            return None
+        is_poor = match["of"].strip().endswith(tuple(get_word_set("poor")))
+        return None if is_poor else match
+    return None if former.isascii() else _EARLIER_SCRIPT.search(former)
+
+
+def _is_entered_password(value: str) -> bool:
+    return looks_like_secret(value) and any(map(str.islower, value))
 
 
 # ── in an answer ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -346,7 +398,7 @@ _ANSWER = load_pattern("answer")
 _ASKED = load_pattern("asked")
 
 
-def _find_answer(text: str, low: str, name: Name) -> Found | None:
+def _find_answer(text: str, low: str, name: Name) -> Detection | None:
     """Return the value in the answer to a question for a secret: "the password?", and the value on the next line."""
     before = low[max(0, name.start - 60) : name.start].rpartition("\n")[2]
     match = _ANSWER.match(text, name.end, name.end + 300)
@@ -354,16 +406,15 @@ def _find_answer(text: str, low: str, name: Name) -> Found | None:
         match = _ASKED.match(text, name.end, name.end + 300)
     if not match:
         return None
-    value = match[1].rstrip(".,")
-    asked = text[name.end : match.start(1)].partition("\n")[0].lower().strip("?？ ").split()
-    several = sum(map(str.isdigit, value)) > 1 or ODD.search(value, 1) is not None
-    if (
-        several
-        and get_word_set("about").isdisjoint(asked)
-        and _is_stated_value(text, value, match.start(1), name, "loose")
-    ):
-        return Found(match.start(1), match.start(1) + len(value), name.kind)
-    return None
+    value, start = match[1].rstrip(".,"), match.start(1)
+    if sum(map(str.isdigit, value)) < 2 and not ODD.search(value, 1):
+        return None
+    question = text[name.end : start].partition("\n")[0].lower().strip("?？ ").split()
+    if not get_word_set("about").isdisjoint(question):
+        return None
+    if not _is_stated_value(text, value, start, name, "loose"):
+        return None
+    return Detection(start, start + len(value), name.kind)
 
 
 # ── in a request to sign in ─────────────────────────────────────────────────────────────────────────────────────────
@@ -373,22 +424,26 @@ _WITH = load_pattern("sign in with")
 _WITHIN_SCRIPT = re.compile(r"(?<![!-~])[!-~]{6,64}+")
 
 
-def find_sign_in(text: str, verb: Name) -> Found | None:
+def find_sign_in(text: str, verb: Name) -> Detection | None:
     """Return the password in a request to sign in that does not call it one: "log in as admin with …"."""
+    for start, written, is_pair in _list_sign_in_values(text, verb):
+        value = trim_bare_value(written).rstrip(_SHUT)
+        if len(value) < 6 or not looks_like_secret(value):
+            continue
+        digits = sum(map(str.isdigit, value))
+        is_varied = value[:1].islower() and (is_pair or digits > 3)
+        if is_varied or rate_randomness(value) == 3:
+            return Detection(start, start + len(value), "password")
+    return None
+
+
+def _list_sign_in_values(text: str, verb: Name) -> list[tuple[int, str, bool]]:
+    """Return the values that may be passwords: offset, text, and whether a user is named with it."""
     line = text.find("\n", verb.end, verb.end + 80)
     stop = line if line >= 0 else verb.end + 80
     if verb.word.isascii() or verb.word < "\u2e80":
-        given = [
-            (one.start("value"), one["value"], bool(one["user"]))
-            for one in _WITH.finditer(text, verb.end, stop)
-        ]
-    else:
-        start = text.rfind("\n", max(0, verb.start - 60), verb.start) + 1 or max(0, verb.start - 60)
-        given = [(one.start(), one[0], True) for one in _WITHIN_SCRIPT.finditer(text, start, stop)]
-    for at, raw, sure in given:
-        value = trim_bare_value(raw).rstrip(_SHUT)
-        digits = sum(map(str.isdigit, value))
-        drawn = rate_randomness(value) == 3 or (value[:1].islower() and (sure or digits > 3))
-        if len(value) >= 6 and drawn and looks_like_secret(value):
-            return Found(at, at + len(value), "password")
-    return None
+        matches = _WITH.finditer(text, verb.end, stop)
+        return [(match.start("value"), match["value"], bool(match["user"])) for match in matches]
+    earliest = max(0, verb.start - 60)
+    start = text.rfind("\n", earliest, verb.start) + 1 or earliest
+    return [(match.start(), match[0], True) for match in _WITHIN_SCRIPT.finditer(text, start, stop)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -36,7 +36,15 @@ from acms.model import (
     ToolCall,
     ToolResult,
 )
-from acms.privacy.detect import Redacted, find_sensitive_spans, redact_text, redaction_mark
+from acms.privacy.detect import (
+    ROUNDS,
+    Redacted,
+    Sensitive,
+    find_sensitive_spans,
+    redact_text,
+    redaction_mark,
+    replace_spans,
+)
 from acms.privacy.modes import Cleared
 
 if TYPE_CHECKING:
@@ -44,11 +52,8 @@ if TYPE_CHECKING:
 
 WITHHELD = "[withheld]"
 """Replaces a text that must not leave."""
-TOLD = ("subject", "attribute", "value", "names")
+FACT_TEXTS = ("subject", "attribute", "value", "names")
 """Fields of a fact that are text."""
-_DEEP = 3
-"""JSON within strings of JSON is read to this depth."""
-_ROUNDS = 4
 #: A string or a bare value of JSON.
 _TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"|[^\s"{}\[\],:]++')
 #: Fields of a vendor's item that are ids and proofs, not text: the vendor refuses changed ones.
@@ -79,33 +84,33 @@ def apply_privacy_mode(entry: Entry, mode: Privacy, count: Count) -> Entry:
         return entry
     if mode is Privacy.BLOCK:
         return _withhold_text(entry, count)
-    said = redact_message(entry.content, entry.parts, mode)
-    kinds = said.kinds
-    data, found = _redact_fact_fields(entry, mode)
-    kinds += found
-    data, found = _redact_summary_levels(data, mode, count)
-    kinds += found
-    metadata, found = redact_mapping(entry.metadata, mode)
-    kinds += found
+    message = redact_message(entry.content, entry.parts, mode)
+    data, fact_kinds = _redact_fact_fields(entry, mode)
+    data, level_kinds = _redact_summary_levels(data, mode, count)
+    metadata, metadata_kinds = redact_mapping(entry.metadata, mode)
+    kinds = message.kinds + fact_kinds + level_kinds + metadata_kinds
     actor = redact_name(entry.actor, mode)
-    markers = tuple([one for one in entry.markers if not find_sensitive_spans(one, mode)])
+    markers = _safe_markers(entry, mode)
     key = redact_name(entry.key, mode)
-    unsafe = (actor, markers, key) != (entry.actor, entry.markers, entry.key)
-    if not kinds and not unsafe:
+    if not kinds and (actor, markers, key) == (entry.actor, entry.markers, entry.key):
         return entry
     return _build_cleared(
         entry,
         mode,
         kinds,
-        content=said.content,
-        parts=said.parts,
-        tokens=_count_tokens(said, count) if said.kinds else entry.tokens,
+        content=message.content,
+        parts=message.parts,
+        tokens=_count_tokens(message, count) if message.kinds else entry.tokens,
         data=data,
         metadata=metadata,
         actor=actor,
         markers=markers,
         key=key,
     )
+
+
+def _safe_markers(entry: Entry, mode: Privacy) -> tuple[str, ...]:
+    return tuple(marker for marker in entry.markers if not find_sensitive_spans(marker, mode))
 
 
 def _withhold_text(entry: Entry, count: Count) -> Entry:
@@ -117,13 +122,12 @@ def _withhold_text(entry: Entry, count: Count) -> Entry:
             parts.append(ToolResult(part.call_id, WITHHELD, part.is_error))
     if parts and any(isinstance(part, Text) for part in entry.parts):
         parts.insert(0, Text(WITHHELD))
-    said = bool(entry.content or entry.parts)
-    content = canonical_text(parts) if parts else WITHHELD if said else ""
-    data = entry.data
-    if entry.kind is Kind.FACT:
-        data = {field: value for field, value in data.items() if field not in TOLD}
-    if LEVELS in data:
-        data = {field: value for field, value in data.items() if field != LEVELS}
+    content = ""
+    if parts:
+        content = canonical_text(parts)
+    elif entry.content or entry.parts:
+        content = WITHHELD
+    texts = (*FACT_TEXTS, LEVELS) if entry.kind is Kind.FACT else (LEVELS,)
     return _build_cleared(
         entry,
         Privacy.BLOCK,
@@ -131,10 +135,10 @@ def _withhold_text(entry: Entry, count: Count) -> Entry:
         content=content,
         parts=tuple(parts),
         tokens=count(content),
-        data=data,
+        data={field: value for field, value in entry.data.items() if field not in texts},
         metadata=EMPTY,
         actor=redact_name(entry.actor, Privacy.REDACT),
-        markers=tuple([one for one in entry.markers if not find_sensitive_spans(one)]),
+        markers=_safe_markers(entry, Privacy.REDACT),
         key=None,
     )
 
@@ -150,30 +154,36 @@ def _build_cleared(entry: Entry, mode: Privacy, kinds: Counter[str], **changes: 
 
 def _find_replaced_spans(entry: Entry, content: str, mode: Privacy) -> tuple[tuple[int, int, int], ...]:
     """Return the replaced spans of a content, or one span that contains them all for a message with parts."""
+    before = entry.content
     if not entry.parts:
-        return tuple(
-            [
-                (one.start, one.end, len(redaction_mark(one.kind)))
-                for one in find_sensitive_spans(entry.content, mode)
-            ]
-        )
-    before, most = entry.content, min(len(entry.content), len(content))
-    start = next((at for at in range(most) if before[at] != content[at]), most)
-    end = next((at for at in range(most - start) if before[-1 - at] != content[-1 - at]), most - start)
+        spans = find_sensitive_spans(before, mode)
+        return tuple((span.start, span.end, len(redaction_mark(span.kind))) for span in spans)
+    start = common_prefix_length(before, content)
+    end = common_prefix_length(reversed(before[start:]), reversed(content[start:]))
     return ((start, len(before) - end, len(content) - end - start),)
 
 
-def _count_tokens(said: RedactedMessage, count: Count) -> int:
-    return count(said.content) + sum([part.tokens for part in said.parts if isinstance(part, Media)])
+def common_prefix_length(one: Iterable[str], other: Iterable[str]) -> int:
+    """Return how many characters two texts have in common at their start."""
+    count = 0
+    for left, right in zip(one, other, strict=False):
+        if left != right:
+            break
+        count += 1
+    return count
+
+
+def _count_tokens(message: RedactedMessage, count: Count) -> int:
+    return count(message.content) + sum(part.tokens for part in message.parts if isinstance(part, Media))
 
 
 def _redact_fact_fields(entry: Draft, mode: Privacy) -> tuple[Mapping[str, Json], Counter[str]]:
     """Redact the text fields of a fact; the data of other kinds is written by the engine and stays as is."""
     if entry.kind is not Kind.FACT:
         return entry.data, Counter()
-    told = {field: entry.data[field] for field in TOLD if field in entry.data}
-    clean, kinds = redact_mapping(told, mode)
-    return ({**entry.data, **clean} if kinds else entry.data), kinds
+    texts = {field: entry.data[field] for field in FACT_TEXTS if field in entry.data}
+    redacted, kinds = redact_mapping(texts, mode)
+    return ({**entry.data, **redacted} if kinds else entry.data), kinds
 
 
 def _redact_summary_levels(
@@ -183,21 +193,21 @@ def _redact_summary_levels(
     kinds: Counter[str] = Counter()
     if LEVELS not in data:
         return data, kinds
-    made: list[Level] = []
-    for one in read_shorter_levels(data):
-        clean = redact_text(one.content, mode)
-        kinds += _count_kinds(clean)
-        made.append(Level(clean.text, count(clean.text)) if clean.spans else one)
-    return ({**data, LEVELS: to_json(made)} if kinds else data), kinds
+    levels: list[Level] = []
+    for level in read_shorter_levels(data):
+        redacted = redact_text(level.content, mode)
+        kinds += _count_kinds(redacted)
+        levels.append(Level(redacted.text, count(redacted.text)) if redacted.spans else level)
+    return ({**data, LEVELS: to_json(levels)} if kinds else data), kinds
 
 
-def redact_fact(found: Fact, entry: Entry) -> Fact:
+def redact_fact(fact: Fact, entry: Entry) -> Fact:
     """Return a fact with the redactions of its entry."""
     if not isinstance(entry, Cleared):
-        return found
+        return fact
     data = entry.data
     return replace(
-        found,
+        fact,
         content=entry.content,
         tokens=entry.tokens,
         subject=str(data.get("subject", "")),
@@ -246,44 +256,51 @@ def redact_for_embedding(draft: Draft, mode: Privacy) -> Draft | None:
 def redact_message(content: str, parts: Sequence[Part], mode: Privacy) -> RedactedMessage:
     """Redact the content of a message; if it has parts, the content is rebuilt from the redacted parts."""
     if not parts:
-        clean = redact_text(content, mode)
-        return RedactedMessage(clean.text, (), _count_kinds(clean))
+        redacted = redact_text(content, mode)
+        return RedactedMessage(redacted.text, (), _count_kinds(redacted))
     kinds: Counter[str] = Counter()
-    kept: list[Part] = []
+    remaining: list[Part] = []
     for part in parts:
-        made, found = _redact_part(part, mode)
-        kinds += found
-        if made is not None:
-            kept.append(made)
+        redacted_part, part_kinds = _redact_part(part, mode)
+        kinds += part_kinds
+        if redacted_part is not None:
+            remaining.append(redacted_part)
     if not kinds:
         return RedactedMessage(content, tuple(parts), kinds)
-    return RedactedMessage(canonical_text(kept), tuple(kept), kinds)
+    return RedactedMessage(canonical_text(remaining), tuple(remaining), kinds)
 
 
 def _redact_part(part: Part, mode: Privacy) -> tuple[Part | None, Counter[str]]:
     """Redact a part; sensitive reasoning is removed whole, because changed text would not match its signature."""
-    if isinstance(part, Text):
-        clean = redact_text(part.text, mode)
-        return (Text(clean.text) if clean.spans else part), _count_kinds(clean)
-    if isinstance(part, Reasoning):
-        kinds = _count_kinds(redact_text(part.text, mode))
-        return (None if kinds else part), kinds
-    if isinstance(part, ToolCall):
-        text, kinds = text_or_json(part.arguments, mode)
-        return (replace(part, arguments=text) if kinds else part), kinds
-    if isinstance(part, ToolResult):
-        text, kinds = text_or_json(part.output, mode)
-        return (replace(part, output=text) if kinds else part), kinds
-    if isinstance(part, Media):
-        if part.ref.startswith("data:"):
-            return part, Counter()
-        clean = redact_text(part.ref, mode)
-        return (Text(clean.text) if clean.spans else part), _count_kinds(clean)
-    text, kinds = text_or_json(part.json, mode, opaque=_OPAQUE)
-    if not kinds:
-        return part, kinds
-    altered = REDACTED if compaction_text(part) is not None else ""  # it no longer matches its signature
-    return Raw(altered + part.vendor.removeprefix(altered), text), kinds
+    redacted: Part | None
+    match part:
+        case Text():
+            text, kinds = _redact_plain_text(part.text, mode)
+            redacted = Text(text)
+        case Reasoning():
+            _, kinds = _redact_plain_text(part.text, mode)
+            redacted = None
+        case Media():
+            is_inline = part.ref.startswith("data:")
+            text, kinds = _redact_plain_text("" if is_inline else part.ref, mode)
+            redacted = Text(text)
+        case ToolCall():
+            text, kinds = text_or_json(part.arguments, mode)
+            redacted = replace(part, arguments=text)
+        case ToolResult():
+            text, kinds = text_or_json(part.output, mode)
+            redacted = replace(part, output=text)
+        case Raw():
+            text, kinds = text_or_json(part.json, mode, opaque=_OPAQUE)
+            # A compaction no longer matches its signature.
+            mark = REDACTED if compaction_text(part) is not None else ""
+            redacted = Raw(mark + part.vendor.removeprefix(mark), text)
+    return (redacted if kinds else part), kinds
+
+
+def _redact_plain_text(text: str, mode: Privacy) -> tuple[str, Counter[str]]:
+    redacted = redact_text(text, mode)
+    return redacted.text, _count_kinds(redacted)
 
 
 def redact_name(value: str | None, mode: Privacy) -> str | None:
@@ -307,10 +324,10 @@ def text_or_json(
 
     `opaque` names fields whose values are left unchanged.
     """
-    if depth < _DEEP and text.lstrip()[:1] in ("{", "[") and _is_json(text):
+    # JSON in a tool call in a message of a vendor is three levels deep.
+    if depth < 3 and text.lstrip()[:1] in ("{", "[") and _is_json(text):
         return _redact_document(text, mode, opaque, depth)
-    clean = redact_text(text, mode)
-    return clean.text, _count_kinds(clean)
+    return _redact_plain_text(text, mode)
 
 
 def _is_json(text: str) -> bool:
@@ -329,69 +346,59 @@ def _redact_document(
     Only the first pass sees through escapes; only the second sees the name beside a value.
     """
     kinds: Counter[str] = Counter()
-    cuts: list[tuple[int, int, str]] = []
-    for start, end, said, closed in _iter_strings(text, opaque):
-        if closed:
+    replacements: list[tuple[int, int, str]] = []
+    for start, end, decoded, is_opaque in _iter_strings(text, opaque):
+        if is_opaque:
             continue
-        clean, found = text_or_json(said, mode, opaque=opaque, depth=depth + 1)
-        if found:
-            cuts.append((start, end, quote_json(clean)))
-            kinds += found
-    text = _replace_spans(text, cuts)
-    for _ in range(_ROUNDS):
-        shut = (
-            [(start, end) for start, end, _, closed in _iter_strings(text, opaque) if closed]
-            if opaque
-            else []
-        )
-        found_here = [
-            one
-            for one in find_sensitive_spans(text, mode)
-            if not any(start <= one.start and one.end <= end for start, end in shut)
-        ]
-        if not found_here:
+        redacted, string_kinds = text_or_json(decoded, mode, opaque=opaque, depth=depth + 1)
+        if string_kinds:
+            replacements.append((start, end, quote_json(redacted)))
+            kinds += string_kinds
+    text = replace_spans(text, replacements)
+    for _ in range(ROUNDS):
+        spans = _find_spans_outside(text, mode, opaque)
+        if not spans:
             break
-        kinds.update(one.kind for one in found_here)
-        shorter = _replace_spans(text, [(one.start, one.end, redaction_mark(one.kind)) for one in found_here])
-        if not _is_json(shorter):
-            shorter = _replace_spans(
-                text, _widen_to_values(text, [(one.start, one.end, one.kind) for one in found_here])
-            )
-        text = shorter
+        kinds.update(span.kind for span in spans)
+        marked = replace_spans(text, [(span.start, span.end, redaction_mark(span.kind)) for span in spans])
+        text = marked if _is_json(marked) else replace_spans(text, _widen_to_values(text, spans))
     return text, kinds
+
+
+def _find_spans_outside(text: str, mode: Privacy, opaque: frozenset[str]) -> list[Sensitive]:
+    """Return the sensitive spans of a document that are not inside the value of an opaque field."""
+    spans = find_sensitive_spans(text, mode)
+    if not spans or not opaque:
+        return spans
+    values = [(start, end) for start, end, _, is_opaque in _iter_strings(text, opaque) if is_opaque]
+    return [
+        span for span in spans if not any(start <= span.start and span.end <= end for start, end in values)
+    ]
 
 
 def _iter_strings(text: str, opaque: frozenset[str]) -> Iterator[tuple[int, int, str, bool]]:
     """Yield the strings of a document: start, end, decoded text, and whether it is the value of an opaque field."""
     field = ""
     for token in _TOKEN.finditer(text):
-        if token[0][0] != '"':
+        if not token[0].startswith('"'):
             field = ""
             continue
-        said = json.loads(token[0])
-        named = text[token.end() : token.end() + 8].lstrip().startswith(":")
-        yield token.start(), token.end(), said, not named and field in opaque
-        field = said if named else ""
+        decoded = json.loads(token[0])
+        is_name = text[token.end() : token.end() + 8].lstrip().startswith(":")
+        yield token.start(), token.end(), decoded, not is_name and field in opaque
+        field = decoded if is_name else ""
 
 
-def _widen_to_values(text: str, found: Sequence[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
+def _widen_to_values(text: str, spans: Sequence[Sensitive]) -> list[tuple[int, int, str]]:
     """Return the strings and values that overlap some spans, each with a redaction mark as its replacement."""
-    hit: list[tuple[int, int, str]] = []
+    replacements: list[tuple[int, int, str]] = []
     for token in _TOKEN.finditer(text):
-        kind = next((kind for start, end, kind in found if start < token.end() and token.start() < end), None)
-        if kind is not None:
-            hit.append((token.start(), token.end(), quote_json(redaction_mark(kind))))
-    return hit
+        for span in spans:
+            if span.start < token.end() and token.start() < span.end:
+                replacements.append((token.start(), token.end(), quote_json(redaction_mark(span.kind))))
+                break
+    return replacements
 
 
-def _replace_spans(text: str, found: Sequence[tuple[int, int, str]]) -> str:
-    parts: list[str] = []
-    at = 0
-    for start, end, instead in found:
-        parts += (text[at:start], instead)
-        at = end
-    return "".join([*parts, text[at:]])
-
-
-def _count_kinds(found: Redacted) -> Counter[str]:
-    return Counter(one.kind for one in found.spans)
+def _count_kinds(redacted: Redacted) -> Counter[str]:
+    return Counter(span.kind for span in redacted.spans)

@@ -17,6 +17,7 @@ from acms.model import (
     Json,
     Kind,
     Media,
+    Part,
     Privacy,
     Raw,
     Reasoning,
@@ -123,42 +124,32 @@ async def scan(
     one context, contexts otherwise. Not searched: names and settings of sessions, pinned values, jobs.
     """
     _validate_options(context, namespace, kinds)
-    wanted = frozenset(kinds or KINDS)
-    owners: dict[str, Context] = {}  # the ancestors of a single context
-    tally = _Tally(limit)
-    contexts = entries = 0
+    tally = _Tally(limit, frozenset(kinds or KINDS))
     total = 0
     if progress is not None:
         total = await _count_total(storage, context, namespace)
-    async for one in _iter_contexts(storage, context, namespace):
-        contexts += 1
+    async for scanned in _iter_contexts(storage, context, namespace):
+        tally.contexts += 1
+        owners = {scanned.id: scanned}
         # Inherited entries are read under their owner, unless only the fork is scanned.
-        after = 0 if context is not None or one.fork is None else one.fork
-        while page := await storage.read(one.id, after=after, limit=PAGE, deleted=True):
+        after = 0 if context is not None else scanned.fork or 0
+        while page := await storage.read(scanned.id, after=after, limit=PAGE, deleted=True):
             after = page[-1].version
-            for entry, places in await asyncio.to_thread(_search_page, page, wanted):
-                owner = one
-                if entry.context != one.id:
-                    if entry.context not in owners:
-                        owners[entry.context] = await storage.context(entry.context)
-                    owner = owners[entry.context]
-                tally.add(entry, owner, places)
-            entries += len(page)
+            for entry, places in await asyncio.to_thread(_search_page, page, tally.wanted):
+                if entry.context not in owners:
+                    owners[entry.context] = await storage.context(entry.context)
+                tally.add(entry, owners[entry.context], places)
+            tally.entries += len(page)
             if progress is not None and context is not None:
-                progress(entries, max(total, entries))
+                progress(tally.entries, max(total, tally.entries))
         if progress is not None and context is None:
-            progress(contexts, max(total, contexts))
-    return Scan(
-        contexts=contexts,
-        entries=entries,
-        affected=tally.affected,
-        kinds=tally.kinds(),
-        findings=tuple(tally.listed),
-    )
+            progress(tally.contexts, max(total, tally.contexts))
+    return tally.to_scan()
 
 
 def _validate_options(context: Context | None, namespace: str | None, kinds: Collection[str]) -> None:
-    if unknown := sorted(set(kinds) - set(KINDS)):
+    unknown = sorted(set(kinds) - set(KINDS))
+    if unknown:
         raise ValidationError(f"knows {', '.join(KINDS)}, not {', '.join(unknown)}", field="kinds")
     if context is not None and namespace is not None:
         raise ValidationError("give a context or a namespace, not both", field="namespace")
@@ -169,46 +160,56 @@ def _validate_options(context: Context | None, namespace: str | None, kinds: Col
 class _Tally:
     """Findings so far: all are counted, the first ones listed."""
 
-    def __init__(self, limit: int | None) -> None:
+    def __init__(self, limit: int | None, wanted: frozenset[str]) -> None:
         self.limit = limit
+        self.wanted = wanted
+        self.contexts = 0
+        self.entries = 0
         self.affected = 0
         self.listed: list[Finding] = []
         #: Findings by kind, and entries with findings by kind.
-        self.found, self.holding = Counter[str](), Counter[str]()
+        self.findings_by_kind = Counter[str]()
+        self.entries_by_kind = Counter[str]()
 
     def add(self, entry: Entry, owner: Context, places: Sequence[_Place]) -> None:
         """Count and list the findings in an entry."""
-        here = Counter(kind for kind, *_ in places)
-        self.found.update(here)
-        self.holding.update(here.keys())
+        counts = Counter(kind for kind, *_ in places)
+        self.findings_by_kind.update(counts)
+        self.entries_by_kind.update(counts.keys())
         self.affected += 1
         session, namespace = _names_for_report(owner)
-        left = len(places) if self.limit is None else max(0, self.limit - len(self.listed))
-        for kind, where, start, end in places[:left]:
-            self.listed.append(
-                Finding(
-                    kind=kind,
-                    clear=kind not in PERSONAL,
-                    context=owner.id,
-                    session=session,
-                    namespace=namespace,
-                    version=entry.version,
-                    entry=entry.id,
-                    entry_kind=entry.kind,
-                    field=where,
-                    start=start,
-                    end=end,
-                )
+        for kind, field, start, end in places:
+            if self.limit is not None and len(self.listed) >= self.limit:
+                break
+            finding = Finding(
+                kind=kind,
+                clear=kind not in PERSONAL,
+                context=owner.id,
+                session=session,
+                namespace=namespace,
+                version=entry.version,
+                entry=entry.id,
+                entry_kind=entry.kind,
+                field=field,
+                start=start,
+                end=end,
             )
+            self.listed.append(finding)
 
-    def kinds(self) -> tuple[KindFound, ...]:
-        """Return the kinds found, most specific first."""
-        return tuple(
-            KindFound(
-                kind=kind, clear=kind not in PERSONAL, findings=self.found[kind], entries=self.holding[kind]
-            )
-            for kind in KINDS
-            if self.found[kind]
+    def to_scan(self) -> Scan:
+        """Return the result; the kinds found are listed most specific first."""
+        kinds: list[KindFound] = []
+        for kind in KINDS:
+            findings, entries = self.findings_by_kind[kind], self.entries_by_kind[kind]
+            if findings:
+                clear = kind not in PERSONAL
+                kinds.append(KindFound(kind=kind, clear=clear, findings=findings, entries=entries))
+        return Scan(
+            contexts=self.contexts,
+            entries=self.entries,
+            affected=self.affected,
+            kinds=tuple(kinds),
+            findings=tuple(self.listed),
         )
 
 
@@ -222,8 +223,8 @@ async def _iter_contexts(
     query = ContextQuery(namespace=namespace, deleted=True, limit=PAGE)
     while True:
         page = await storage.contexts(query)
-        for one in page.items:
-            yield one
+        for context in page.items:
+            yield context
         if page.next_after is None:
             return
         query = replace(query, after=page.next_after)
@@ -242,9 +243,12 @@ async def _count_total(storage: StorageBackend, only: Context | None, namespace:
 
 def _names_for_report(context: Context) -> tuple[str, str]:
     """Return the names of the session and the namespace that a report may show."""
-    key, namespace = context.key, redact_text(context.namespace, Privacy.REDACT).text
-    findable = namespace == context.namespace and context.deleted_at is None
-    return (key if findable and key is not None and safe_key(key) else context.id), namespace
+    namespace = redact_text(context.namespace, Privacy.REDACT).text
+    key = context.key
+    can_be_found = namespace == context.namespace and context.deleted_at is None
+    if key is None or not can_be_found or not safe_key(key):
+        return context.id, namespace
+    return key, namespace
 
 
 # ── one entry ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -254,23 +258,27 @@ def _search_page(page: Sequence[Entry], wanted: frozenset[str]) -> list[tuple[En
     """Return the entries of a page with findings, each with their positions."""
     found: list[tuple[Entry, list[_Place]]] = []
     for entry in page:
-        if entry.state is State.ERASED:
-            continue
-        places: list[_Place] = []
-        seen: set[str] = set()  # the content of a message is made of its parts
-        for field, name, text in iter_searched_texts(entry):
-            new: list[str] = []
-            # A value is searched together with its name: "hunter2" alone does not look sensitive.
-            before = f'"{name}": "' if name else ""
-            for one in find_sensitive_spans(f'{before}{text}"' if name else text):
-                start, end = max(0, one.start - len(before)), min(len(text), one.end - len(before))
-                if start < end and one.kind in wanted and text[start:end] not in seen:
-                    places.append((one.kind, field, start, end))
-                    new.append(text[start:end])
-            seen.update(new)
+        places = [] if entry.state is State.ERASED else _search_entry(entry, wanted)
         if places:
             found.append((entry, places))
     return found
+
+
+def _search_entry(entry: Entry, wanted: frozenset[str]) -> list[_Place]:
+    places: list[_Place] = []
+    known: set[str] = set()  # the content of a message is made of its parts
+    for field, name, text in iter_searched_texts(entry):
+        # A value is searched together with its name: "hunter2" alone does not look sensitive.
+        prefix, suffix = (f'"{name}": "', '"') if name else ("", "")
+        new: list[str] = []
+        for span in find_sensitive_spans(prefix + text + suffix):
+            start, end = max(0, span.start - len(prefix)), min(len(text), span.end - len(prefix))
+            secret = text[start:end]
+            if start < end and span.kind in wanted and secret not in known:
+                places.append((span.kind, field, start, end))
+                new.append(secret)
+        known.update(new)
+    return places
 
 
 def iter_searched_texts(entry: Entry) -> Iterator[tuple[str, str, str]]:
@@ -278,32 +286,41 @@ def iter_searched_texts(entry: Entry) -> Iterator[tuple[str, str, str]]:
     if entry.content:
         yield "content", "", entry.content
     for index, part in enumerate(entry.parts):
-        match part:
-            case Text(text) | Reasoning(text):
-                yield f"parts[{index}].text", "", text
-            case ToolCall():
-                yield f"parts[{index}].arguments", "", part.arguments
-            case ToolResult():
-                yield f"parts[{index}].output", "", part.output
-            case Media():
-                yield f"parts[{index}].ref", "", part.ref
-            case Raw():
-                yield f"parts[{index}].json", "", part.json
+        field, text = _text_of_part(part)
+        yield f"parts[{index}].{field}", "", text
     if entry.actor:
         yield "actor", "", entry.actor
     if entry.key:
         yield "key", "", entry.key
-    attribute = entry.data.get("attribute")
     for field, name, text in _iter_leaves(entry.data, "data", "", DEEPEST):
-        # The value of a fact is that of its attribute.
-        yield field, attribute if field == "data.value" and isinstance(attribute, str) else name, text
+        if field == "data.value":
+            attribute = entry.data.get("attribute")
+            name = attribute if isinstance(attribute, str) else name
+        yield field, name, text
     yield from _iter_leaves(entry.metadata, "metadata", "", DEEPEST)
+
+
+def _text_of_part(part: Part) -> tuple[str, str]:
+    """Return the name and the value of the field of a part that has its text."""
+    match part:
+        case Text(text) | Reasoning(text):
+            return "text", text
+        case ToolCall():
+            return "arguments", part.arguments
+        case ToolResult():
+            return "output", part.output
+        case Media():
+            return "ref", part.ref
+        case Raw():
+            return "json", part.json
 
 
 def _iter_leaves(value: Json, path: str, name: str, depth: int) -> Iterator[tuple[str, str, str]]:
     if isinstance(value, str):
         yield path, name, value
-    elif isinstance(value, int | float) and not isinstance(value, bool):
+    elif isinstance(value, bool):
+        return
+    elif isinstance(value, int | float):
         yield path, name, str(value)
     elif isinstance(value, Mapping) and depth:
         for key, item in sorted(value.items()):  # a store may keep them in its own order

@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["OPEN", "Stage"]
 
-KEPT_BYTES = 8 * 1024 * 1024
-"""Most bytes of the cached redacted entries of a storage handle."""
-_ROW_BYTES = 600
-"""Bytes of a cached entry without its text."""
 
 PIECE = 1_000
 """Entries that are read at a time."""
@@ -35,10 +31,10 @@ PIECE = 1_000
 _Key = tuple[str, Privacy, str]
 
 
-class Kept:
+class RedactionCache:
     """An LRU cache of redacted entries; the value is None for entries that need no redaction."""
 
-    def __init__(self, max_bytes: int = KEPT_BYTES) -> None:
+    def __init__(self, max_bytes: int = 8 * 1024 * 1024) -> None:
         self.max_bytes = max_bytes
         self.bytes = 0
         self._rows: OrderedDict[_Key, tuple[Cleared | None, int]] = OrderedDict()
@@ -59,49 +55,56 @@ class Kept:
             self._rows.move_to_end(key)
             return (row[0],)
 
-    def keep(self, key: _Key, made: Cleared | None) -> None:
+    def add(self, key: _Key, redacted: Cleared | None) -> None:
         """Cache the result for an entry and evict the least recently used ones above `max_bytes`."""
-        size = _ROW_BYTES if made is None else _ROW_BYTES + len(made.content) * (3 if made.parts else 1)
+        size = 600  # bytes of an entry without its text
+        if redacted is not None:
+            size += len(redacted.content) * (3 if redacted.parts else 1)
         with self._lock:
-            self.bytes += size - self._rows.pop(key, (None, 0))[1]
-            self._rows[key] = made, size
+            _, previous_size = self._rows.pop(key, (None, 0))
+            self.bytes += size - previous_size
+            self._rows[key] = redacted, size
             while self.bytes > self.max_bytes and self._rows:
-                self.bytes -= self._rows.popitem(last=False)[1][1]
+                _, (_, evicted_size) = self._rows.popitem(last=False)
+                self.bytes -= evicted_size
 
     def forget(self, ids: Iterable[str]) -> None:
         """Remove erased entries from the cache."""
-        gone = frozenset(ids)
+        erased = frozenset(ids)
         with self._lock:
-            for key in [key for key in self._rows if key[0] in gone]:
-                self.bytes -= self._rows.pop(key)[1]
+            for key in [key for key in self._rows if key[0] in erased]:
+                _, size = self._rows.pop(key)
+                self.bytes -= size
 
 
 class Stage:
     """Redacts the entries of a session, in the mode of its configuration or in an entry's own mode if stricter."""
 
-    def __init__(self, mode: Privacy | None, counter: TokenCounter | None, kept: Kept | None) -> None:
+    def __init__(
+        self, mode: Privacy | None, counter: TokenCounter | None, cache: RedactionCache | None
+    ) -> None:
         #: The mode of the configuration, or None if it requires no redaction.
         self.mode = mode
         self._counter = counter
-        self._kept = kept
+        self._cache = cache
 
     def entry(self, entry: Entry) -> Entry:
         """Return an entry after redaction."""
-        counter, kept = self._counter, self._kept
-        if counter is None or kept is None:
+        counter, cache = self._counter, self._cache
+        if counter is None or cache is None:
             return entry
         mode = mode_of(self.mode, entry.privacy)
         if mode is None or entry.state is not State.LIVE:
             return entry
         key = entry.id, mode, counter.name
-        known = kept.find(key)
-        if known is not None:
-            return known[0] or entry
+        cached = cache.find(key)
+        if cached is not None:
+            return cached[0] or entry
         from acms.privacy.redact_entry import apply_privacy_mode
 
-        made = apply_privacy_mode(entry, mode, counter.count)
-        kept.keep(key, made if isinstance(made, Cleared) else None)
-        return made
+        redacted = apply_privacy_mode(entry, mode, counter.count)
+        cache.add(key, redacted if isinstance(redacted, Cleared) else None)
+        return redacted
 
     def entries(self, entries: Sequence[Entry]) -> Sequence[Entry]:
         """Return entries after redaction; the same list if no mode applies to any of them."""
@@ -113,25 +116,24 @@ class Stage:
 
     def unread(self, entries: Sequence[Entry]) -> int:
         """Return the number of characters to search in entries that are not cached yet."""
-        kept, counter = self._kept, self._counter
-        if kept is None or counter is None or not self.asks(entries):
+        cache, counter = self._cache, self._counter
+        if cache is None or counter is None or not self.asks(entries):
             return 0
-        modes = ((entry, mode_of(self.mode, entry.privacy)) for entry in entries)
-        return sum(
-            len(entry.content)
-            for entry, mode in modes
-            if mode is not None and (entry.id, mode, counter.name) not in kept
-        )
+        characters = 0
+        for entry in entries:
+            mode = mode_of(self.mode, entry.privacy)
+            if mode is not None and (entry.id, mode, counter.name) not in cache:
+                characters += len(entry.content)
+        return characters
 
     def facts(self, facts: Iterable[Fact], entries: Iterable[Entry]) -> list[Fact]:
         """Return facts with the redactions of their entries."""
-        rows = {entry.id: self.entry(entry) for entry in entries}
-        found = list(facts)
-        if not any(isinstance(row, Cleared) for row in rows.values()):
-            return found
+        redacted = {entry.id: self.entry(entry) for entry in entries}
+        if not any(isinstance(entry, Cleared) for entry in redacted.values()):
+            return list(facts)
         from acms.privacy.redact_entry import redact_fact
 
-        return [redact_fact(one, rows[one.id]) for one in found]
+        return [redact_fact(fact, redacted[fact.id]) for fact in facts]
 
     def text(self, text: str) -> str:
         """Redact a text of the caller for a provider, in the mode of the configuration."""
@@ -143,23 +145,24 @@ class Stage:
 
     def forget(self, ids: Iterable[str]) -> None:
         """Remove erased entries from the cache of this stage."""
-        if self._kept is not None:
-            self._kept.forget(ids)
+        if self._cache is not None:
+            self._cache.forget(ids)
 
 
 async def read_redacted_entries(
     storage: StorageBackend, ids: Sequence[str], stage: Stage
 ) -> dict[str, Entry]:
     """Return entries by id after redaction by a stage, without those that do not exist."""
-    found: list[Entry] = []
-    for at in range(0, len(ids), PIECE):
-        found += [entry for entry in await storage.get(ids[at : at + PIECE]) if entry is not None]
+    entries: list[Entry] = []
+    for start in range(0, len(ids), PIECE):
+        page = await storage.get(ids[start : start + PIECE])
+        entries += [entry for entry in page if entry is not None]
         if len(ids) > PIECE:
             await asyncio.sleep(0)
-    shown: Sequence[Entry] = found
-    if stage.asks(found):
-        shown = await off_loop(partial(stage.entries, found), stage.unread(found))
-    return {entry.id: entry for entry in shown}
+    redacted: Sequence[Entry] = entries
+    if stage.asks(entries):
+        redacted = await off_loop(partial(stage.entries, entries), stage.unread(entries))
+    return {entry.id: entry for entry in redacted}
 
 
 OPEN = Stage(None, None, None)
@@ -170,5 +173,5 @@ def create_redaction_stage(storage: StorageBackend, mode: Privacy | None, counte
     """Return the stage of a session; its cache is shared by all sessions on the storage handle."""
     shared = handles.get_shared_state(storage)
     if shared.redactions is None:
-        shared.redactions = Kept()
+        shared.redactions = RedactionCache()
     return Stage(mode, counter, shared.redactions)

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
-from acms.privacy.found import Found, Work
-from acms.privacy.looks import looks_random, names_itself, shannon_entropy
+from acms.privacy.detector_types import Detection, Work
+from acms.privacy.looks import looks_random, names_itself, shannon_entropy, skip_match
 from acms.privacy.rules import compile_pattern, load_pattern, load_table_rows, one_of
 
 # ── private keys ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -25,33 +25,50 @@ _LONG = re.compile(r"[A-Za-z0-9+/]{16}")
 #: The last line of a text that ends within a key.
 _CUT = re.compile(r"\n[ \t>]{0,12}([A-Za-z0-9+/]{1,80}={0,2})\s*\Z")
 _LINE = re.compile(r"[A-Za-z0-9+/]{1,100}={0,2}")
+_KEY_LENGTH = 20_000
+"""Characters of a key: RSA keys of 16,384 bits have 13,000."""
 
 
-def private_keys(text: str, work: Work) -> Iterator[Found]:
+def private_keys(text: str, work: Work) -> Iterator[Detection]:
     """Find keys in PEM, PGP and PuTTY form; a truncated key extends as far as its lines look like a key."""
-    at = 0
-    marks = sorted([*_BEGIN.finditer(text), *_END.finditer(text)], key=re.Match[str].start)
-    for mark, after in zip(marks, [*marks[1:], None], strict=False):
+    begins = [(match.start(), match.end(), False) for match in _BEGIN.finditer(text)]
+    ends = [(match.start(), match.end(), True) for match in _END.finditer(text)]
+    marks = sorted([*begins, *ends])
+    searched = 0
+    for index, (start, end, is_end) in enumerate(marks):
         work.spend(200)
-        start, end = mark.span()
-        if start < at:
+        if start < searched:
             continue
-        if mark.re is _END:  # its beginning was cut away
-            lines = text[max(at, start - 8000) : start].split("\n")
-            end = start
-            while lines and (not (line := lines[-1].strip()) or (_LINE.fullmatch(line) and len(line) > 11)):
-                start -= len(lines.pop()) + 1
-            start, at = max(start + 1, at), mark.end()
-        elif after and after.re is _END and after.end() - start <= 20_000:
-            end, at = after.start(), after.end()
+        following = marks[index + 1] if index + 1 < len(marks) else None
+        if is_end:  # its beginning was cut away
+            start = material = _find_key_start(text, searched, start)
+            material_end, searched = marks[index][0], end
+        elif following and following[2] and following[1] - start <= _KEY_LENGTH:
+            material, material_end, searched = end, following[0], following[1]
         else:
-            body = _BODY.match(text, end, end + 20_000)
-            at = end + len(body[0].rstrip(" \t\n\r\"'`,|>\\")) if body else end
-            end = at
-            if cut := _CUT.match(text, at):
-                at = cut.end(1)
-        if _has_key_material(text, start if mark.re is _END else mark.end(), end):  # else only spoken of
-            yield Found(start, at, "private_key")
+            material, material_end = end, _find_key_end(text, end)
+            cut = _CUT.match(text, material_end)
+            searched = cut.end(1) if cut else material_end
+        if _has_key_material(text, material, material_end):  # else only spoken of
+            yield Detection(start, searched, "private_key")
+
+
+def _find_key_start(text: str, earliest: int, end: int) -> int:
+    """Return the offset of the first line of a key whose end mark begins at `end`."""
+    lines = text[max(earliest, end - 8000) : end].split("\n")
+    start = end
+    while lines:
+        line = lines[-1].strip()
+        if line and (len(line) < 12 or not _LINE.fullmatch(line)):
+            break
+        start -= len(lines.pop()) + 1
+    return max(start + 1, earliest)
+
+
+def _find_key_end(text: str, begin: int) -> int:
+    """Return the end of the lines that look like a key; `begin` is the end of its begin mark."""
+    body = _BODY.match(text, begin, begin + _KEY_LENGTH)
+    return begin + len(body[0].rstrip(" \t\n\r\"'`,|>\\")) if body else begin
 
 
 def _has_key_material(text: str, start: int, end: int) -> bool:
@@ -66,18 +83,18 @@ _CREDENTIALS = re.compile(r"""://([^\s/?#:@"'`<>]{0,128}+):([^\s/"'`<>]{1,256})@
 VARIABLE = load_pattern("variable")
 
 
-def find_credential_urls(text: str, work: Work) -> Iterator[Found]:
+def find_credential_urls(text: str, work: Work) -> Iterator[Detection]:
     """Find `scheme://user:password@host…`, whole."""
     at = text.find("://")
     while at >= 0:
         work.spend(100)
-        match = _CREDENTIALS.match(text, at)
         after = at + 3
-        if match:
-            scheme = _SCHEME.search(text, max(0, at - 32), at)
-            if scheme and not VARIABLE.fullmatch(match[2]) and not names_itself(match[2]):
-                yield Found(scheme.start(), match.start() + len(match[0].rstrip(".:!?")), "connection_string")
-                after = match.end()
+        match = _CREDENTIALS.match(text, at)
+        scheme = _SCHEME.search(text, max(0, at - 32), at) if match else None
+        if match and scheme and not VARIABLE.fullmatch(match[2]) and not names_itself(match[2]):
+            end = match.start() + len(match[0].rstrip(".:!?"))
+            yield Detection(scheme.start(), end, "connection_string")
+            after = match.end()
         at = text.find("://", after)
 
 
@@ -123,25 +140,22 @@ def _load_formats() -> _Formats:
     shapes: dict[str, list[tuple[str, float]]] = {}
     inside: list[tuple[str, re.Pattern[str], str]] = []
     for row in load_table_rows("tokens"):
-        least = row.get("least", 0.0)
         if "inside" in row:
             inside.append((row["inside"], re.compile(row["shape"]), row["kind"]))
         for head in row.get("heads", ()):
-            shapes.setdefault(head, []).append((row["shape"], least))
-    longest = sorted(shapes, key=len, reverse=True)
-    for head in longest:  # a longer prefix has the shapes of the shorter ones, too
-        for other in longest:
+            shapes.setdefault(head, []).append((row["shape"], row.get("least", 0.0)))
+    for head, own in shapes.items():  # a longer prefix has the shapes of the shorter ones, too
+        for other in sorted(shapes, key=len, reverse=True):
             if other != head and head.startswith(other):
-                shapes[head] += [one for one in shapes[other] if one not in shapes[head]]
+                own += [shape for shape in shapes[other] if shape not in own]
     # A set of characters first, which is looked for fastest. A token may follow an escape of JSON or of a URL.
     first = "".join(sorted({re.escape(head[0]) for head in shapes}))
-    heads = (
-        rf"(?=[{first}])(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=%[0-9A-Fa-f][0-9A-Fa-f]))(?:{one_of(longest)})"
-    )
-    return _Formats(re.compile(heads), shapes, inside)
+    before = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=%[0-9A-Fa-f][0-9A-Fa-f]))"
+    heads = re.compile(rf"(?=[{first}]){before}(?:{one_of(list(shapes))})")
+    return _Formats(heads, shapes, inside)
 
 
-def find_tokens(text: str, work: Work) -> Iterator[Found]:
+def find_tokens(text: str, work: Work) -> Iterator[Detection]:
     """Find tokens that are identified by their prefix or by a literal inside them."""
     for run in _RUN.finditer(text):
         work.spend(run.end() - run.start())
@@ -149,26 +163,36 @@ def find_tokens(text: str, work: Work) -> Iterator[Found]:
     for sign, inside, kind in _load_formats().inside:
         if sign in text:
             for match in inside.finditer(text):
-                yield Found(match.start(match.lastindex or 0), match.end(), kind)
+                yield Detection(match.start(match.lastindex or 0), match.end(), kind)
 
 
-def _find_tokens_in_run(text: str, start: int, stop: int) -> Iterator[Found]:
-    at, formats = start, _load_formats()
+def _find_tokens_in_run(text: str, start: int, stop: int) -> Iterator[Detection]:
+    formats = _load_formats()
+    at = start
     while head := formats.heads.search(text, at, stop):
-        at = head.end()
-        for form, least in formats.shapes[head[0]]:
-            match = compile_pattern(form, re.ASCII).match(text, head.start())
-            if not match or not _is_genuine_token(match[0][:100], least):
-                continue
-            if len(match[0]) < 24 and text.startswith(("...", "…", "***"), match.end()):
-                continue  # only its beginning is shown
-            more = _MORE.match(text, match.end())
-            at = more.end() if more else match.end()
-            scheme = "https://" if "." in head[0] and text.endswith("https://", start, match.start()) else ""
-            yield Found(match.start() - len(scheme), at, "api_key")
-            break
+        match = _match_token(text, head, formats.shapes[head[0]])
+        if match is None:
+            at = head.end()
+            continue
+        at = skip_match(_MORE, text, match.end())
+        token_start = match.start()
+        if "." in head[0] and text.endswith("https://", start, token_start):
+            token_start -= len("https://")
+        yield Detection(token_start, at, "api_key")
     if text.find("_", start, stop) >= 0:
         for match in _PREFIXED.finditer(text, start, stop):
-            mixed = not match[2].islower() and not match[2].isupper()
-            if mixed and looks_random(match[2]) and not _PUBLIC.match(match[1]):
-                yield Found(match.start(), match.end(), "api_key")
+            is_mixed = not match[2].islower() and not match[2].isupper()
+            if is_mixed and looks_random(match[2]) and not _PUBLIC.match(match[1]):
+                yield Detection(match.start(), match.end(), "api_key")
+
+
+def _match_token(text: str, head: re.Match[str], shapes: list[tuple[str, float]]) -> re.Match[str] | None:
+    """Return the match of a genuine token that begins with a prefix, or None."""
+    for shape, least in shapes:
+        match = compile_pattern(shape, re.ASCII).match(text, head.start())
+        if not match or not _is_genuine_token(match[0][:100], least):
+            continue
+        is_cut = len(match[0]) < 24 and text.startswith(("...", "…", "***"), match.end())
+        if not is_cut:
+            return match
+    return None

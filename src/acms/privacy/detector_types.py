@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Found(NamedTuple):
+class Detection(NamedTuple):
     """A sensitive span of a text, before overlaps are merged."""
 
     start: int
