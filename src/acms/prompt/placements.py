@@ -55,7 +55,7 @@ MOST_RECALLED = 6_000
 RESULT = 12
 """A condensed output of a tool takes one part in so many of a prompt."""
 NEWEST_RESULT = 0.85
-"""Share of the room that the newest output of a tool may fill, if it does not fit whole."""
+"""Share of the room that the newest output of a tool may fill in its own turn, if it does not fit whole."""
 
 FILLED = 0.6
 """Share of a recall's budget that is filled by score alone."""

@@ -400,11 +400,16 @@ class Staying:
 
     # ── outputs of tools ────────────────────────────────────────────────────────────────────────────────────────────
 
+    @property
+    def _newest_output_share(self) -> float:
+        """Share of the budget for the newest output: half when a newer question needs the rest for its own answer."""
+        return placements.HALF if self._asked else placements.NEWEST_RESULT
+
     def _outputs(self, read: Read, units: Sequence[Atom]) -> tuple[list[Atom], dict[int, int]]:
         """Return the units an epoch may begin with, and the maximum tokens for the outputs of each call.
 
-        All are whole when the whole history fits. Otherwise the newest output may take the tokens that the question
-        leaves, the other outputs of the turn the rest of half of the budget; all others are condensed.
+        All are whole when the whole history fits. Otherwise the newest output may take its share of the tokens that the
+        question leaves, the other outputs of the turn the rest of half of the budget; all others are condensed.
         """
         room = self._room - self._cost(read.lead)
         short, tokens = self._calls.condense(units, {})
@@ -420,9 +425,9 @@ class Staying:
                 continue
             besides = own - self._cost([short[place]])
             left = int(room * placements.HALF) - besides
-            if place == last:  # all of the turn but its question may go for it
+            if place == last:
                 asking = self._cost([units[turn]]) if turn < last else 0
-                left = max(left, int((room - asking) * placements.NEWEST_RESULT))
+                left = max(left, int((room - asking) * self._newest_output_share))
             tokens[unit.first] = self._calls.tokens_within(unit, left)
             own = besides + self._cost(self._calls.cut([unit], tokens))
         return self._calls.cut(units, tokens), tokens
@@ -453,9 +458,9 @@ class Staying:
             unit = units[place]
             before = self._cost([short[place]])
             whole_fits = self._cost([unit]) - before <= left
-            room = before + (left if whole_fits else int(left * placements.NEWEST_RESULT))
+            room = before + (left if whole_fits else int(left * self._newest_output_share))
             tokens[unit.first] = self._calls.tokens_within(unit, max(room, before))
-            least = placements.HALF * placements.NEWEST_RESULT * (self._room - self._cost(read.lead))
+            least = placements.HALF * self._newest_output_share * (self._room - self._cost(read.lead))
             if place == len(units) - 1 and tokens[unit.first] < self._room and room < least:
                 return None
             left -= self._cost(self._calls.cut([unit], tokens)) - before
