@@ -12,7 +12,7 @@ from acms.errors import TokenBudgetExceededError
 from acms.log.in_force import Unit
 from acms.model import Entry, Json, Kind, Role
 from acms.ports import Frame, TokenCounter
-from acms.prompt.placements import FAR, HALF, OWN
+from acms.prompt.cache_window import FAR
 from acms.recall.pipeline import (
     Gathered,
     Gone,
@@ -215,11 +215,11 @@ def _plan_chat(
     room = limit - (chat_messages.PRIMER if leading or newest else 0) - sum(one.tokens for one in leading)
     turn = _find_turn_start(material.rest)
     own = sum(one.tokens for one in newest[turn:])
-    if own and own > room * OWN and newest[turn].tokens <= room // 2:
+    if own and own > room * 2 / 3 and newest[turn].tokens <= room // 2:
         question = newest.pop(turn)
         kept.append(Choice(question, True, "keep", "what the newest turn began with"))
         room -= question.tokens
-        own = int(room * HALF)
+        own = room // 2
     chosen = _Chosen(choose_newest_suffix(newest, room))
     if material.past is not None:
         chosen = yield from _choose_past(material, asked, counter, text, newest, kept, room, own)
