@@ -181,8 +181,8 @@ def _build_section(
     """Return a section; `plain` says that no section around it has a strategy of its own."""
     strategy = scope.strategy
     cap = strategy.tokens if isinstance(strategy, Truncate) else None
-    section = Section(scope, path, parent, _smaller_limit(scope.ceiling, cap))
-    bound = _smaller_limit(room, section.allowed)
+    section = Section(scope, path, parent, smallest_limit(scope.ceiling, cap))
+    bound = smallest_limit(room, section.allowed)
     end = _end_to_keep(section) if plain and len(scope.children) > 1 else None
     if end is not None and bound is not None:
         atoms = [node for node in scope.children if isinstance(node, Atom)]
@@ -265,7 +265,6 @@ def _build_composed_leaf(node: Composed, section: Section, codec: Codec, bound: 
     return leaf
 
 
-def _smaller_limit(one: int | None, other: int | None) -> int | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return min(one, other)
+def smallest_limit(*limits: int | None) -> int | None:
+    """Return the smallest of some limits; None is no limit."""
+    return min([limit for limit in limits if limit is not None], default=None)
