@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from acms.log.in_force import is_automatic_summary
+from acms.log.in_force import Cover, Unit, is_automatic_summary
 from acms.log.read import cover_at, version_of
-from acms.model import Kind
+from acms.model import Entry, Kind
 from acms.plan.prefix_cache import epoch_length, epoch_start
 from acms.ports import Frame, StorageBackend
 from acms.privacy.stage import OPEN, Stage
@@ -23,45 +23,81 @@ async def gather_epoch(
     slack: float,
     stage: Stage = OPEN,
 ) -> Gathered:
-    """Read back until a budget is filled, with the summaries of the log as they were when its epoch began.
+    """Read back until a budget is filled, with the summaries of the log as they were when its window began.
 
-    Automatic summaries take effect from the next epoch on; until then the messages they cover are read in their
+    Automatic summaries take effect from the next window on; until then the messages they cover are read in their
     original wording. So a compaction changes prompts only when their start moves anyway.
     """
     head = await storage.head(context)
     version = version_of(head, at)
-    whole = await cover_at(storage, context, head, version)
-    cover = whole if head.epoch else whole.asked(0)  # where content is gone a summary is all there is
-    waits = cover is not whole
-    said = await gather_newest(storage, context, at, frame, budget, stage, cover)
-    length = _epoch_length(said, scale, slack)
-    said = replace(said, length=length)
-    tokens = count_tokens_before(said.units[-1]) if said.units else 0
-    if not waits or not said.units or (said.whole and tokens < 2 * length):
-        return said
-    since = epoch_start(tokens, length)
-    began = min((unit.version for unit in said.units if count_tokens_before(unit) >= since), default=version)
-    cover = whole.asked(began)
-    ends = [last for one in cover.shown if is_automatic_summary(one) for _, last in one.replaces]
-    if not ends:
-        return said
-    known = {entry.id for unit in said.units for entry in unit.entries}
-    rest = await gather_newest(storage, context, at, frame, budget, stage, cover)
-    left = [unit for unit in rest.units if unit.entries[0].kind is Kind.MESSAGE and unit.version < max(ends)]
-    older = [unit for unit in left if known.isdisjoint(entry.id for entry in unit.entries)]
-    stays = frozenset(entry.id for unit in left for entry in unit.entries)
-    gone = {one.id for one in whole.replacing if one.kind is Kind.SUMMARY}.difference(
-        one.id for one in cover.shown
+    latest = await cover_at(storage, context, head, version)
+    cover = latest if head.epoch else latest.asked(0)  # where content was erased a summary is all there is
+    gathered = await gather_newest(storage, context, at, frame, budget, stage, cover)
+    length = _measure_window(gathered, scale, slack)
+    gathered = replace(gathered, length=length)
+    if cover is latest or not gathered.units:
+        return gathered
+    tokens = count_tokens_before(gathered.units[-1])
+    if gathered.whole and tokens < 2 * length:
+        return gathered
+    window_start = epoch_start(tokens, length)
+    versions = [unit.version for unit in gathered.units if count_tokens_before(unit) >= window_start]
+    return await _apply_summaries(
+        storage,
+        context,
+        at,
+        frame,
+        budget,
+        stage,
+        gathered,
+        latest,
+        latest.asked(min(versions, default=version)),
     )
-    now = [unit for unit in said.units if gone.isdisjoint(entry.id for entry in unit.entries)]
-    return replace(said, cover=cover, units=[*older, *now], stays=stays)
 
 
-def _epoch_length(said: Gathered, scale: int, slack: float) -> int:
-    """Return the length of an epoch from the average message, measured when the longest possible epoch began."""
-    plain = [entry for unit in said.units for entry in unit.entries if entry.position]
-    if not plain:
+async def _apply_summaries(
+    storage: StorageBackend,
+    context: str,
+    at: int | None,
+    frame: Frame,
+    budget: int,
+    stage: Stage,
+    gathered: Gathered,
+    latest: Cover,
+    cover: Cover,
+) -> Gathered:
+    """Return what was gathered with the automatic summaries of a cover in place of the messages they replace."""
+    covered_versions: list[int] = []
+    for summary in cover.shown:
+        if is_automatic_summary(summary):
+            covered_versions += [last for _, last in summary.replaces]
+    if not covered_versions:
+        return gathered
+    known = {entry.id for unit in gathered.units for entry in unit.entries}
+    summarised = await gather_newest(storage, context, at, frame, budget, stage, cover)
+    kept: list[Unit[Entry]] = []
+    for unit in summarised.units:
+        if unit.entries[0].kind is Kind.MESSAGE and unit.version < max(covered_versions):
+            kept.append(unit)
+    older = [unit for unit in kept if known.isdisjoint(entry.id for entry in unit.entries)]
+    shown_ids = {entry.id for entry in cover.shown}
+    later_summaries: set[str] = set()
+    for entry in latest.replacing:
+        if entry.kind is Kind.SUMMARY and entry.id not in shown_ids:
+            later_summaries.add(entry.id)
+    newer = [
+        unit for unit in gathered.units if later_summaries.isdisjoint(entry.id for entry in unit.entries)
+    ]
+    stays = frozenset(entry.id for unit in kept for entry in unit.entries)
+    return replace(gathered, cover=cover, units=[*older, *newer], stays=stays)
+
+
+def _measure_window(gathered: Gathered, scale: int, slack: float) -> int:
+    """Return the length of a window from the average message, measured when the longest possible window began."""
+    messages = [entry for unit in gathered.units for entry in unit.entries if entry.position]
+    if not messages:
         return epoch_length(scale, slack)
-    since = epoch_start(plain[-1].total - plain[-1].tokens, epoch_length(scale, slack, 1))
-    first = next((entry for entry in plain if entry.total > since), plain[-1])
+    newest = messages[-1]
+    since = epoch_start(newest.total - newest.tokens, epoch_length(scale, slack, 1))
+    first = next((entry for entry in messages if entry.total > since), newest)
     return epoch_length(scale, slack, first.total, first.position or 1)

@@ -276,7 +276,7 @@ class _FittedPrompt(NamedTuple):
     fitted: Fitted
     placed: tuple[Placed, ...]
     payload: dict[str, Json]
-    count: Count
+    token_count: Count
     marks: tuple[CacheMark, ...]
     #: Raw tokens it was fitted to.
     limit: int | None
@@ -384,8 +384,8 @@ class _Renderer:
         path = f"{resolved.tree.id}/{names[history]}"
         stable = await self._build_stable_history(steps, history, recall, resolved)
         logs, items = list(resolved.logs), dict(self._items)
-        committed = False
-        for _ in range(3):  # again if another process stored its positions meanwhile
+        tries = 0
+        while True:
             with span.stage("recall"):
                 placed = await stable.place()
             resolved.logs = logs if placed.log is None else [*logs, placed.log]
@@ -401,7 +401,8 @@ class _Renderer:
             tree = replace_scopes(resolved.tree, {path: scope})
             prompt = await self._recall_and_fit(tree, resolved, span)
             committed = await stable.commit(placed, prompt.fitted, path, self._request_hash)
-            if committed:
+            tries += 1
+            if committed or tries == 3:  # again if another process stored its positions meanwhile
                 break
         self._left += [_report_older_atom(atom, path) for atom in placed.older]
         for id, (whole, shown) in placed.condensed.items():
@@ -652,7 +653,7 @@ class _Renderer:
             write_manifest,
             prompt.placed,
             codec=codec,
-            count=prompt.count,
+            count=prompt.token_count,
             payload=prompt.payload,
             budget=self._budget,
             limit=prompt.limit,
@@ -666,7 +667,7 @@ class _Renderer:
         rendered = Rendered(
             payload=prompt.payload,
             placed=prompt.placed,
-            count=prompt.count,
+            count=prompt.token_count,
             budget=self._budget,
             codec=codec,
             steps=fitted.steps,
