@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any
 
 from acms.errors import ACMSError
 from acms.log.encoding import parse_entry_id
@@ -40,14 +40,6 @@ _FRAME = re.compile("(?:" + "|".join([*map(re.escape, [*_FRAMING_WORDS, *Role]),
 
 Change = Callable[[str, str], tuple[Segment, ...]]
 """Returns the part of a literal text to keep, given the id of the entry quoted after it, or ""."""
-
-
-class Rebuilt(NamedTuple):
-    """A request written again."""
-
-    payload: dict[str, Json] | None
-    #: How it differs from the request sent, or why it cannot be shown; "" if it is the same, byte for byte.
-    note: str
 
 
 # ── keeping ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -192,8 +184,12 @@ def _redact_strings(value: Any, stage: Stage) -> Any:
 # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def rebuild_request(manifest: Manifest, entries: Mapping[str, Entry]) -> Rebuilt:
-    """Write a kept request again from the entries that it shows, as they may leave now."""
+def rebuild_request(manifest: Manifest, entries: Mapping[str, Entry]) -> tuple[dict[str, Json] | None, str]:
+    """Write a kept request again from the entries that it shows, as they may leave now.
+
+    The second value says how the payload differs from the request sent, or why there is none; "" if it is the same,
+    byte for byte.
+    """
     from acms.providers import codecs  # the formats of all providers
 
     messages: list[PromptMessage] = []
@@ -202,20 +198,20 @@ def rebuild_request(manifest: Manifest, entries: Mapping[str, Entry]) -> Rebuilt
         try:
             message = revive_message(sent, entries)
         except (KeyError, IndexError, TypeError, ValueError):
-            return Rebuilt(None, f"message {number} shows text that the log does not hold any more")
+            return None, f"message {number} shows text that the log does not hold any more"
         changed = changed or fingerprint_message(message) != sent.hash
         messages.append(message)
     try:
         codec = codecs.named(manifest.codec, manifest.model, max_tokens=manifest.max_tokens)
         payload = codec.render(messages, tools=manifest.tools, marks=manifest.marks)
     except ACMSError as error:
-        return Rebuilt(None, f"the format {manifest.codec!r} cannot write it: {error}")
+        return None, f"the format {manifest.codec!r} cannot write it: {error}"
     if manifest.payload and hash_payload(payload) == manifest.payload:
-        return Rebuilt(payload, "")
+        return payload, ""
     note = "another release of ACMS may have written it differently"
     if changed:
         note = (
             "text of other sessions is read from their logs as it is now; what was redacted, or too large to be kept, "
             "is missing"
         )
-    return Rebuilt(payload, note)
+    return payload, note

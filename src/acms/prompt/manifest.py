@@ -15,9 +15,10 @@ from hashlib import sha256
 from typing import Any, NamedTuple, TypeAlias
 
 from acms.errors import ValidationError
-from acms.model import Json, Privacy, Role
+from acms.log.encoding import parse_entry_id
+from acms.model import Json, Privacy, Role, Source
 from acms.plan.nodes import Left, Step
-from acms.prompt_types import CacheMark, Redacted, Tool
+from acms.prompt_types import CacheMark, Redacted, Tool, Verdict
 
 __all__ = [
     "FORMAT",
@@ -25,7 +26,6 @@ __all__ = [
     "Quote",
     "Read",
     "Redacted",
-    "Scored",
     "Segment",
     "Sent",
     "Whole",
@@ -120,25 +120,6 @@ class Read(NamedTuple):
     summary: str = ""
 
 
-class Scored(NamedTuple):
-    """A candidate of a recall, and the decision about it."""
-
-    id: str
-    included: bool
-    #: Rule that decided, and the reason in words.
-    rule: str
-    reason: str
-    score: float = 0.0
-    relevance: float = 0.0
-    #: Contribution of the markers, as a share of the best relevance.
-    boost: float = 0.0
-    tokens: int = 0
-    #: Where it came from: "fact", "similar", "marked"; "" for an entry that was hidden from the recall.
-    source: str = ""
-    #: Contribution of each signal to the relevance.
-    parts: tuple[tuple[str, float], ...] = ()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
     """Everything about one rendered prompt but the text of the log, addressed by its hash."""
@@ -160,7 +141,7 @@ class Manifest:
     #: Logs that were read.
     reads: tuple[Read, ...] = ()
     #: Every candidate of every recall, shown or not.
-    candidates: tuple[Scored, ...] = ()
+    candidates: tuple[Verdict, ...] = ()
     left: tuple[Left, ...] = ()
     steps: tuple[Step, ...] = ()
     #: Entries that were redacted or withheld, in the order of the prompt; a replay does it again.
@@ -191,7 +172,7 @@ class Manifest:
     def to_json(self) -> dict[str, Json]:
         """Return it as a JSON object without empty fields."""
         places = {entry: place for place, entry in enumerate(self.entries)}
-        words = _WordTable()
+        words: dict[str, int] = {}  # words that occur many times are written once, rows hold their index
         written: dict[str, Json] = {
             "format": self.format,
             "codec": self.codec,
@@ -206,12 +187,12 @@ class Manifest:
             "entries": list(places),
             "messages": [_sent_to_json(message, places, words) for message in self.messages],
             "reads": [[*read[:3], list(map(list, read.lineage)), read.summary] for read in self.reads],
-            "candidates": [_scored_to_json(candidate, words) for candidate in self.candidates],
+            "candidates": [_candidate_to_json(candidate, words) for candidate in self.candidates],
             "left": [_left_to_json(left, words) for left in self.left],
             "steps": list(map(list, self.steps)),
             "redactions": [[places[one.entry], one.mode.value, dict(one.kinds)] for one in self.redactions],
             "payload": self.payload,
-            "words": words.words,
+            "words": list(words),
         }
         if self.max_tokens is not None:
             written["max_tokens"] = self.max_tokens
@@ -233,21 +214,6 @@ class Manifest:
             raise ValidationError(f"is damaged: {error!r}", field="manifest") from error
 
 
-class _WordTable:
-    """Words that occur many times, written once: rows hold their index."""
-
-    def __init__(self) -> None:
-        self.words: list[str] = []
-        self._indexes: dict[str, int] = {}
-
-    def index(self, word: str) -> int:
-        """Return the index of a word, which is added if it is new."""
-        index = self._indexes.setdefault(word, len(self.words))
-        if index == len(self.words):
-            self.words.append(word)
-        return index
-
-
 # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -260,9 +226,13 @@ def _tool_to_json(tool: Tool) -> dict[str, Json]:
     }
 
 
-def _sent_to_json(message: Sent, places: Mapping[str, int], words: _WordTable) -> dict[str, Json]:
+def _index_word(word: str, words: dict[str, int]) -> int:
+    return words.setdefault(word, len(words))
+
+
+def _sent_to_json(message: Sent, places: Mapping[str, int], words: dict[str, int]) -> dict[str, Json]:
     written: dict[str, Json] = {
-        "path": words.index(message.path),
+        "path": _index_word(message.path, words),
         "role": message.role.value,
         "hash": message.hash,
         "tokens": message.tokens,
@@ -299,25 +269,25 @@ def _segment_to_json(segment: Segment, places: Mapping[str, int]) -> Json:
     return [*quote, segment.field] if segment.field else quote
 
 
-def _scored_to_json(scored: Scored, words: _WordTable) -> list[Json]:
+def _candidate_to_json(candidate: Verdict, words: dict[str, int]) -> list[Json]:
     row: list[Json] = [
-        scored.id,
-        int(scored.included),
-        words.index(scored.rule),
-        words.index(scored.reason),
-        words.index(scored.source),
-        scored.tokens,
+        candidate.id,
+        int(candidate.included),
+        _index_word(candidate.rule, words),
+        _index_word(candidate.reason, words),
+        _index_word("" if candidate.source is None else candidate.source.value, words),
+        candidate.tokens,
     ]
-    has_scores = any((scored.score, scored.relevance, scored.boost, scored.parts))
-    if has_scores:
-        parts = [[words.index(name), value] for name, value in scored.parts]
-        row += [scored.score, scored.relevance, scored.boost, parts]
+    scores = (candidate.score, candidate.relevance, candidate.boost)
+    if any(scores) or candidate.parts:
+        parts = [[_index_word(name, words), value] for name, value in candidate.parts.items()]
+        row += [*scores, parts]
     return row
 
 
-def _left_to_json(left: Left, words: _WordTable) -> list[Json]:
-    path, rule, reason = words.index(left.path), words.index(left.rule), words.index(left.reason)
-    return [list(left.ids), path, rule, reason, left.tokens, int(left.gone)]
+def _left_to_json(left: Left, words: dict[str, int]) -> list[Json]:
+    named = [_index_word(word, words) for word in (left.path, left.rule, left.reason)]
+    return [list(left.ids), *named, left.tokens, int(left.gone)]
 
 
 # ── parsing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -342,7 +312,7 @@ def _parse_manifest(written: Mapping[str, Json]) -> Manifest:
         marks=parse_rows("marks", _parse_mark),
         messages=parse_rows("messages", _parse_sent, entries, words),
         reads=parse_rows("reads", _parse_read),
-        candidates=parse_rows("candidates", _parse_scored, words),
+        candidates=parse_rows("candidates", _parse_candidate, words),
         left=parse_rows("left", _parse_left, words),
         steps=parse_rows("steps", _parse_step),
         redactions=parse_rows("redactions", _parse_redacted, entries),
@@ -427,21 +397,28 @@ def _parse_read(row: Sequence[Json]) -> Read:
     )
 
 
-def _parse_scored(row: Sequence[Json], words: list[str]) -> Scored:
+def _parse_candidate(row: Sequence[Json], words: list[str]) -> Verdict:
     id, included, rule, reason, source, tokens = row[:6]
     score, relevance, boost, parts = row[6:] or (0.0, 0.0, 0.0, ())
-    return Scored(
-        _require_text(id),
-        bool(included),
-        words[rule],
-        words[reason],
-        float(score),
-        float(relevance),
-        float(boost),
-        _require_number(tokens),
-        words[source],
-        tuple([(words[name], float(value)) for name, value in parts]),
+    return Verdict(
+        id=_require_text(id),
+        version=version_of_id(id),
+        included=bool(included),
+        rule=words[rule],
+        source=Source(words[source]) if words[source] else None,
+        relevance=float(relevance),
+        boost=float(boost),
+        score=float(score),
+        parts={words[name]: float(value) for name, value in parts},
+        tokens=_require_number(tokens),
+        reason=words[reason],
     )
+
+
+def version_of_id(id: str) -> int:
+    """Return the version of the entry with an id; 0 for the key of a pin and the path of a scope."""
+    parsed = parse_entry_id(id)
+    return 0 if parsed is None else parsed[1]
 
 
 def _parse_left(row: Sequence[Json], words: list[str]) -> Left:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 from acms.errors import EntryNotFoundError, ValidationError
 from acms.log.encoding import parse_entry_id, parts_from_json, parts_to_json
 from acms.log.summary_levels import LEVELS, read_shorter_levels
-from acms.model import Json, Part, Source, Text
+from acms.model import Json, Part, Text
 from acms.plan.nodes import Left, Piece, Placed, Step
 from acms.ports import Codec
 from acms.privacy.modes import describe_redaction, list_redactions
@@ -26,12 +26,12 @@ from acms.prompt.manifest import (
     Manifest,
     Quote,
     Read,
-    Scored,
     Segment,
     Sent,
     Whole,
     Written,
     canonical,
+    version_of_id,
 )
 from acms.prompt_types import CacheMark, Count, PromptMessage, Tool, omit_repeated_dates
 from acms.results import UNSURE, Ledger, Verdict
@@ -121,11 +121,11 @@ def add_candidates(manifest: Manifest, recalls: Sequence[Ledger]) -> Manifest:
     They take longer than all the rest: hundreds, and the ledger of a recall is written when it is first read.
     """
     shown = {source for message in manifest.messages for source in message.sources}
-    candidates: list[Scored] = []
+    candidates: list[Verdict] = []
     for ledger in recalls:
         for verdict in ledger.candidates.values():
             if verdict.included or verdict.id not in shown:  # what is shown anyway was no candidate
-                candidates.append(_build_scored(verdict))
+                candidates.append(_round_scores(verdict))
     return replace(manifest, candidates=tuple(candidates))
 
 
@@ -146,20 +146,19 @@ def fingerprint_message(message: PromptMessage) -> str:
     return sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-def _build_scored(verdict: Verdict) -> Scored:
-    parts = [(name, float(round(value, 4))) for name, value in sorted(verdict.parts.items())]
-    return Scored(
-        verdict.id,
-        verdict.included,
-        verdict.rule,
-        verdict.reason,
-        float(round(verdict.score, 4)),  # not 0: it would be written in another way than it is read back
-        float(round(verdict.relevance, 4)),
-        float(round(verdict.boost, 4)),
-        verdict.tokens,
-        verdict.source.value if verdict.source is not None else "",
-        tuple(parts),
+def _round_scores(verdict: Verdict) -> Verdict:
+    """Return a verdict as it is stored."""
+    return replace(
+        verdict,
+        score=_round(verdict.score),
+        relevance=_round(verdict.relevance),
+        boost=_round(verdict.boost),
+        parts={name: _round(value) for name, value in sorted(verdict.parts.items())},
     )
+
+
+def _round(value: float) -> float:
+    return float(round(value, 4))  # an integer would be written in another way than it is read back
 
 
 def _build_sent(placed: Placed, entries: Mapping[str, Quotable]) -> Sent:
@@ -583,38 +582,25 @@ def _format_count(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def _rule_of_message(message: Sent, score: Scored | None) -> str:
+def _rule_of_message(message: Sent, candidate: Verdict | None) -> str:
     """Return the rule that brought a text into a prompt."""
     if message.pieces:
-        return "recall" if score is not None or message.sources else "pin"
+        return "recall" if candidate is not None or message.sources else "pin"
     return "history" if message.first else "required"
 
 
-def _verdict_of_candidate(candidate: Scored) -> Verdict:
+def _verdict_of_candidate(candidate: Verdict) -> Verdict:
     """Return the verdict on a recall candidate; one that was chosen but not sent counts as not shown."""
-    rule, reason = candidate.rule, candidate.reason
-    if candidate.included:
-        rule, reason = "fit", "chosen by the recall, and left out of the prompt"
-    return _build_verdict(candidate.id, candidate, included=False, rule=rule, reason=reason)
+    if not candidate.included:
+        return candidate
+    reason = "chosen by the recall, and left out of the prompt"
+    return replace(candidate, included=False, rule="fit", reason=reason)
 
 
 def _build_verdict(
-    id: str, score: Scored | None, *, included: bool, rule: str, reason: str, tokens: int = 0
+    id: str, candidate: Verdict | None, *, included: bool, rule: str, reason: str, tokens: int = 0
 ) -> Verdict:
-    parsed = parse_entry_id(id)
-    version = 0 if parsed is None else parsed[1]
-    if score is None:
-        return Verdict(id=id, version=version, included=included, rule=rule, reason=reason, tokens=tokens)
-    return Verdict(
-        id=id,
-        version=version,
-        included=included,
-        rule=rule,
-        source=Source(score.source) if score.source else None,
-        relevance=score.relevance,
-        boost=score.boost,
-        score=score.score,
-        parts=dict(score.parts),
-        tokens=score.tokens or tokens,
-        reason=reason,
-    )
+    if candidate is None:
+        candidate = Verdict(id=id, version=version_of_id(id), included=included, rule=rule)
+    tokens = candidate.tokens or tokens
+    return replace(candidate, included=included, rule=rule, reason=reason, tokens=tokens)

@@ -34,13 +34,12 @@ from acms.ports import HasRecords, StorageBackend
 from acms.privacy.stage import Stage
 from acms.prompt.cache_forecast import predict_cache
 from acms.prompt.kept_request import (
-    Rebuilt,
     drop_own_words,
     foreign_sources,
     keep_request,
     rebuild_request,
 )
-from acms.prompt.manifest import Manifest, Quote, Read, Sent, Whole, Written, canonical
+from acms.prompt.manifest import Manifest, Quote, Read, Sent, Whole, Written, canonical, version_of_id
 from acms.prompt.manifest_writer import add_candidates, join_segments, ledger_of_manifest
 from acms.prompt_types import CachePrediction, LoggedRender, RenderBlock, RenderDetails, Use
 from acms.results import ContextItems, Ledger
@@ -293,7 +292,7 @@ def manifest_of_messages(
     sent: list[Sent] = []
     for message, ids in zip(messages, sources, strict=True):
         is_recalled = len(ids) > 1
-        versions = _versions_of_ids(ids)
+        versions = [version_of_id(id) for id in ids if parse_entry_id(id)]
         sent.append(
             Sent(
                 path="recalled" if is_recalled else "history",
@@ -318,7 +317,7 @@ def manifest_of_reply(
     sent: list[Sent] = []
     for id, layer, level_of_detail, tokens in fragments:
         entry_ids = (id,) if parse_entry_id(id) else ()
-        version = max(_versions_of_ids(entry_ids), default=0)
+        version = version_of_id(id)
         sent.append(
             Sent(
                 path=layer,
@@ -362,11 +361,6 @@ def _build_manifest(
 def _quote_entry(id: str) -> Written:
     whole = Quote(id, 0, 1 << 30)  # more characters than an entry has
     return Written("text", (("text", (whole, "\n")),))
-
-
-def _versions_of_ids(ids: Sequence[str]) -> list[int]:
-    parsed = [parse_entry_id(id) for id in ids]
-    return [one[1] for one in parsed if one is not None]
 
 
 # ── rows ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -500,17 +494,15 @@ def _build_details(
     for place, sent in enumerate(previous):
         if sent.hash not in hashes:
             removed.append(_build_block(sent, place, "removed", entries))
+    payload: dict[str, Json] | None = None
+    note = f"of {row.kind} only what it showed is kept; the request was written elsewhere"
     if row.kind == "prompt":
-        request = rebuild_request(manifest, entries)
-    else:
-        request = Rebuilt(
-            None, f"of {row.kind} only what it showed is kept; the request was written elsewhere"
-        )
+        payload, note = rebuild_request(manifest, entries)
     return RenderDetails(
         **_summarize_row(rows, index),
         **more,
-        payload=request.payload,
-        payload_note=request.note,
+        payload=payload,
+        payload_note=note,
         blocks=blocks,
         removed=removed,
         steps=[step._asdict() for step in manifest.steps],
