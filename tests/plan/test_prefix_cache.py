@@ -15,9 +15,6 @@ from acms.model import Role
 from acms.plan.prefix_cache import (
     LINES,
     SLACK,
-    Prices,
-    best_slack,
-    cost_per_turn,
     epoch_length,
     epoch_start,
     find_start,
@@ -27,6 +24,7 @@ from acms.ports import Codec
 from acms.prompt.cache_forecast import describe_cache_mismatch, find_hoisted_roles, predict_cache
 from acms.prompt.manifest import Manifest, Sent
 from acms.prompt_types import CacheMark, PromptMessage, Tool, Usage
+from tests.support.cache_costs import Prices, best_slack, cost_per_turn
 
 TOKENS = st.lists(st.one_of(st.integers(0, 60), st.integers(0, 3000)), min_size=1, max_size=120)
 EVEN = st.lists(st.integers(40, 160), min_size=120, max_size=200)

@@ -12,39 +12,20 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
-from math import sqrt
-from typing import NamedTuple
 
 SLACK = 0.5
 """Share of a budget given up when a start moves: the best one for turns of a tenth of a budget, and at most a quarter
 dearer than the best for turns between a fortieth and three tenths of it."""
 
 
-SHORT = 60
-"""Messages are short that take less than one part in so many of a budget: two of them a thirtieth."""
-
 LINES = 0.16
 """Share of a budget between the lines on which a start may lie: a room that varies by less rarely changes it."""
-
-MOST = 0.7
-"""Maximum share of the budget that an epoch may add: the rest is for the content shown at its start."""
 
 MARGIN = 1.05
 """How much more room is kept for an epoch than tokens took so far: moving too early costs less than moving twice."""
 
 DEAREST = 2.0
 """Tokens of a prompt that a token of the log is taken to cost, at most, whatever the frames of a few messages say."""
-
-RECALL = 2
-"""A recall without a history beside it may have one part in so many of a budget."""
-
-
-class Prices(NamedTuple):
-    """Prices of input tokens relative to an uncached one."""
-
-    #: Read from the cache, and written to it.
-    read: float = 0.1
-    write: float = 1.0
 
 
 def grid_step(scale: int, slack: float) -> int:
@@ -64,8 +45,9 @@ def epoch_length(scale: int, slack: float, tokens: int = 0, messages: int = 0) -
     """
     if not slack:
         return 0
-    found = grid_step(scale, slack)
-    return found if tokens * SHORT > scale * messages else found // 2
+    length = grid_step(scale, slack)
+    is_short = 60 * tokens <= scale * messages  # the average message takes less than a sixtieth
+    return length // 2 if is_short else length
 
 
 def find_start(befores: Sequence[int], costs: Sequence[int], room: int, length: int, scale: int = 0) -> int:
@@ -92,7 +74,7 @@ def find_start(befores: Sequence[int], costs: Sequence[int], room: int, length: 
         return 0
     if first >= newest:
         return newest
-    while length > MOST * room:
+    while length > 0.7 * room:  # the rest is for the content shown at the start of an epoch
         length //= 2
     while length > 0:
         since = bisect_left(befores, epoch_start(befores[newest], length))
@@ -131,30 +113,4 @@ def _start_on_grid(
 
 def recall_tokens(budget: int | None) -> int:
     """Return how many tokens a recall may have that was given no number."""
-    return 2000 if budget is None else budget // RECALL
-
-
-# ── the cost model ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def cost_per_turn(slack: float, turn: float, room: float, prices: Prices, value: float = 1.0) -> float:
-    """Return the cost of a turn, in uncached tokens, beyond writing new text: reads, rewrites, and lost context.
-
-    Between two epochs a window grows from `room * (1 - slack)` to `room` by `turn` tokens a turn, so there is one epoch
-    every `slack * room / turn` turns, which writes tokens it would otherwise have read. `value` is the worth of a token
-    of context each turn: 1 when a budget was chosen by the price without a cache.
-    """
-    shown = room * (1 - slack / 2)
-    rewritten = turn * (1 - slack) / slack
-    return prices.read * shown + (prices.write - prices.read) * rewritten + value * (room - shown)
-
-
-def best_slack(turn: float, room: float, prices: Prices, value: float = 1.0) -> float:
-    """Return the slack that costs least: the square root law of stock keeping (Harris 1913), with rewrites as orders.
-
-    `cost` is flat around it: half or twice as much slack costs a quarter more of what depends on it.
-    """
-    return min(1.0, sqrt(2 * (prices.write - prices.read) * turn / ((value - prices.read) * room)))
-
-
-# ── the shared part of two prompts ──────────────────────────────────────────────────────────────────────────────────
+    return 2000 if budget is None else budget // 2  # the rest is for the prompt around it
