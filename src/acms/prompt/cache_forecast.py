@@ -55,11 +55,11 @@ def predict_cache(
     reason = _explain_first_change([sent for _, sent in old], [sent for _, sent in new], shared)
     if codec.marks_only:
         marked = _count_marked_messages(previous, old, shared, implicit=codec.implicit_mark)
-        if marked is None or not (now.marks or codec.implicit_mark):
+        if marked is not None and (now.marks or codec.implicit_mark):
+            readable_tokens = base + sum([sent.tokens for _, sent in new[:marked]])
+        else:
             readable_tokens = 0
             reason += "; nothing is cached, as no mark ends what is shared: give a cache hint"
-        else:
-            readable_tokens = base + sum([sent.tokens for _, sent in new[:marked]])
     is_extended = shared == len(old)
     return replace(
         prediction,

@@ -232,16 +232,23 @@ def _plan_within(
     items = [item for choice in choices if choice.included for item in render_choice(choice, counter, frame)]
     if items and items[-1].truncated and not items[-1].token_count:
         raise _too_much(asked.budget, max(asked.budget + 1, limit - room + newest[-1].tokens))
-    written = chat_messages.render_chat_messages(items)
-    if chosen.items:
-        recalled = chat_messages.render_recalled_text(join_items(chosen.items))
-        shown_ids = tuple(item.id for item in chosen.items if item.content)
-        written.show(recalled, shown_ids, at=_before_last_turn(written))
-    tokens = 0
-    if written:
-        media_tokens = chat_messages.media_tokens_by_ref(items)
-        tokens = chat_messages.count_message_tokens(written, counter, media_tokens)
+    written, tokens = _write_messages(items, chosen.items, counter)
     return ChatPlan(written, tokens, _explain_choices(material, asked, chosen, choices, items))
+
+
+def _write_messages(
+    items: Sequence[ContextItem], recalled: Sequence[ContextItem], counter: TokenCounter
+) -> tuple[chat_messages.ChatMessages, int]:
+    """Return the messages, with recalled text before the newest user message, and their tokens."""
+    written = chat_messages.render_chat_messages(items)
+    if recalled:
+        text = chat_messages.render_recalled_text(join_items(recalled))
+        shown_ids = tuple(item.id for item in recalled if item.content)
+        written.show(text, shown_ids, at=_before_last_turn(written))
+    if not written:
+        return written, 0
+    media_tokens = chat_messages.media_tokens_by_ref(items)
+    return written, chat_messages.count_message_tokens(written, counter, media_tokens)
 
 
 def _choose_past(
@@ -270,10 +277,7 @@ def _choose_past(
         included = sum(choice.candidate.tokens for choice in newer if choice.included)
         reserved = max(reserved, room - included)
     shown_ids = _included_ids([*kept, *newer])
-    answers: list[Candidate] = []
-    for candidate in candidates.past:
-        if shown_ids.isdisjoint(entry.id for entry in candidate.unit.entries):
-            answers.append(candidate)
+    answers = [one for one in candidates.past if shown_ids.isdisjoint(_ids_of_candidate(one))]
     empty_block = [chat_messages.render_recalled_text("")]
     overhead = chat_messages.count_message_tokens(empty_block, counter) - chat_messages.PRIMER
     found, past = yield from fit_to_budget(
@@ -292,8 +296,12 @@ def _choose_past(
     return _Chosen(
         window,
         [item for item in found if item.id not in shown_ids],
-        [choice for choice in past if shown_ids.isdisjoint(_ids_of_choice(choice))],
-        [choice for choice in candidates.rejected if shown_ids.isdisjoint(_ids_of_choice(choice))],
+        [choice for choice in past if shown_ids.isdisjoint(_ids_of_candidate(choice.candidate))],
+        [
+            choice
+            for choice in candidates.rejected
+            if shown_ids.isdisjoint(_ids_of_candidate(choice.candidate))
+        ],
     )
 
 
@@ -305,8 +313,10 @@ def _explain_choices(
     items: Sequence[ContextItem],
 ) -> ContextItems:
     """Return the items a prompt shows, with a reason for every entry that was considered."""
-    decided = {id for choice in (*chosen.past, *chosen.rejected) for id in _ids_of_choice(choice)}
-    windowed = [choice for choice in choices if decided.isdisjoint(_ids_of_choice(choice))]
+    decided = {
+        id for choice in (*chosen.past, *chosen.rejected) for id in _ids_of_candidate(choice.candidate)
+    }
+    windowed = [choice for choice in choices if decided.isdisjoint(_ids_of_candidate(choice.candidate))]
     shown = [*chosen.items, *items]
     ranked, candidates = material.ranked, material.candidates
     if ranked is not None and candidates is not None:
@@ -338,12 +348,11 @@ def _repeats_query(one: Candidate, query: str) -> bool:
 
 def _included_ids(choices: Sequence[Choice]) -> set[str]:
     """Return the ids of the entries that some choices show."""
-    return {id for choice in choices if choice.included for id in _ids_of_choice(choice)}
+    return {id for choice in choices if choice.included for id in _ids_of_candidate(choice.candidate)}
 
 
-def _ids_of_choice(choice: Choice) -> list[str]:
-    """Return the ids of the entries of a choice."""
-    return [entry.id for entry in choice.candidate.unit.entries]
+def _ids_of_candidate(candidate: Candidate) -> list[str]:
+    return [entry.id for entry in candidate.unit.entries]
 
 
 def _before_last_turn(written: Sequence[Mapping[str, Json]]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from acms.log.in_force import Cover, Unit, is_automatic_summary
@@ -67,29 +68,23 @@ async def _apply_summaries(
     cover: Cover,
 ) -> Gathered:
     """Return what was gathered with the automatic summaries of a cover in place of the messages they replace."""
-    covered_versions: list[int] = []
-    for summary in cover.shown:
-        if is_automatic_summary(summary):
-            covered_versions += [last for _, last in summary.replaces]
-    if not covered_versions:
+    covered = [span for summary in filter(is_automatic_summary, cover.shown) for span in summary.replaces]
+    if not covered:
         return gathered
-    known = {entry.id for unit in gathered.units for entry in unit.entries}
+    last_covered = max(last for _, last in covered)
     summarised = await gather_newest(storage, context, at, frame, budget, stage, cover)
-    kept: list[Unit[Entry]] = []
-    for unit in summarised.units:
-        if unit.entries[0].kind is Kind.MESSAGE and unit.version < max(covered_versions):
-            kept.append(unit)
-    older = [unit for unit in kept if known.isdisjoint(entry.id for entry in unit.entries)]
-    shown_ids = {entry.id for entry in cover.shown}
-    later_summaries: set[str] = set()
-    for entry in latest.replacing:
-        if entry.kind is Kind.SUMMARY and entry.id not in shown_ids:
-            later_summaries.add(entry.id)
-    newer = [
-        unit for unit in gathered.units if later_summaries.isdisjoint(entry.id for entry in unit.entries)
-    ]
-    stays = frozenset(entry.id for unit in kept for entry in unit.entries)
-    return replace(gathered, cover=cover, units=[*older, *newer], stays=stays)
+    messages = [unit for unit in summarised.units if unit.entries[0].kind is Kind.MESSAGE]
+    kept = [unit for unit in messages if unit.version < last_covered]
+    known = _ids_of_units(gathered.units)
+    older = [unit for unit in kept if known.isdisjoint(_ids_of_units([unit]))]
+    summaries = {entry.id for entry in latest.replacing if entry.kind is Kind.SUMMARY}
+    later_summaries = summaries.difference(entry.id for entry in cover.shown)
+    newer = [unit for unit in gathered.units if later_summaries.isdisjoint(_ids_of_units([unit]))]
+    return replace(gathered, cover=cover, units=[*older, *newer], stays=_ids_of_units(kept))
+
+
+def _ids_of_units(units: Sequence[Unit[Entry]]) -> frozenset[str]:
+    return frozenset(entry.id for unit in units for entry in unit.entries)
 
 
 def _measure_window(gathered: Gathered, scale: int, slack: float) -> int:

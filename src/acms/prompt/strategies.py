@@ -60,10 +60,13 @@ def truncate_section(section: Section, over: int, codec: Codec, keep: Keep) -> N
     leaves = [leaf for leaf in section.leaves() if not leaf.gone]
     if keep is Keep.START:
         leaves.reverse()
+    optional = [leaf for leaf in leaves if not leaf.mandatory]
+    if not optional:
+        return
     end = "first" if keep is Keep.END else "last"
     target = section.used - over
     cut_reason = "cut to the room that is left"
-    optional = [leaf for leaf in leaves if not leaf.mandatory]
+    last = optional[-1]
     for leaf in optional:
         if section.used > target and isinstance(leaf.node, Composed):
             drop_pieces(section, leaf, target, codec)
@@ -77,12 +80,10 @@ def truncate_section(section: Section, over: int, codec: Codec, keep: Keep) -> N
         shorten_leaf(section, leaf, target, codec, keep, "truncate", cut_reason)
         if section.spare() < leaf.tokens:
             return  # its floor: the next one is not left out before this
-    if not optional or section.used <= target or optional[-1].gone:
-        return
-    last = optional[-1]
-    shorten_leaf(section, last, target, codec, keep, "truncate", cut_reason)
-    if section.used > target and last.section.spare() >= last.tokens:
-        last.leave("truncate", "even cut it did not fit")
+    if section.used > target and not last.gone:
+        shorten_leaf(section, last, target, codec, keep, "truncate", cut_reason)
+        if section.used > target and last.section.spare() >= last.tokens:
+            last.leave("truncate", "even cut it did not fit")
 
 
 def move_window(section: Section, over: int, scale: int, strategy: Window) -> None:
