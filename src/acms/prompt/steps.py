@@ -115,16 +115,6 @@ class Readable(Protocol):
 
 
 @runtime_checkable
-class Logging(Protocol):
-    """A session that may keep a log of the requests it sends."""
-
-    @property
-    def render_log(self) -> RenderLog | None:
-        """The log of its renders, or None if they are not kept."""
-        ...
-
-
-@runtime_checkable
 class Elsewhere(Protocol):
     """A session at a service, which renders the prompts that read it."""
 
@@ -244,29 +234,26 @@ def build_message(
 
     Calls and reasoning belong to the assistant, results to a tool, and a tool says nothing but results.
     """
-    who = validation.parse_choice(role, Role, "role")
+    parsed_role = validation.parse_choice(role, Role, "role")
     given: list[Part] = list(parts or ())
     if reasoning is not None:
-        thought = (
-            reasoning
-            if isinstance(reasoning, Reasoning)
-            else Reasoning(_validate_text(reasoning, "reasoning"))
-        )
-        given.insert(0, thought)
+        if not isinstance(reasoning, Reasoning):
+            reasoning = Reasoning(_validate_text(reasoning, "reasoning"))
+        given.insert(0, reasoning)
     text = "" if content is None else _validate_text(content, "content")
-    found, text = validation.build_message_parts(who, text, given, tool_calls, tool_call_id)
-    found = found or (Text(text),)
-    if isinstance(reasoning, str | Reasoning):  # a model thinks before it speaks
-        found = tuple(sorted(found, key=lambda part: not isinstance(part, Reasoning)))
-    if who is Role.TOOL and not all(isinstance(part, ToolResult | Media) for part in found):
+    built, text = validation.build_message_parts(parsed_role, text, given, tool_calls, tool_call_id)
+    built = built or (Text(text),)
+    if reasoning is not None:  # a model thinks before it speaks
+        built = tuple(sorted(built, key=lambda part: not isinstance(part, Reasoning)))
+    if parsed_role is Role.TOOL and not all(isinstance(part, ToolResult | Media) for part in built):
         raise ValidationError(
             "a tool message must say which call it answers",
             field="tool_call_id",
             options=("give tool_call_id", "give parts=[ToolResult(…)]"),
         )
-    return PromptMessage(
-        role=who, parts=found, name=None if name is None else validation.validate_name(name, "name")
-    )
+    if name is not None:
+        name = validation.validate_name(name, "name")
+    return PromptMessage(role=parsed_role, parts=built, name=name)
 
 
 def _validate_text(value: object, field: str) -> str:
@@ -286,15 +273,20 @@ def parse_message_mapping(value: Mapping[str, Any], field: str) -> list[PromptMe
     """Read a mapping, one of ours or a provider's own, as the messages it is; bytes in it stay where they are."""
     if value.get("type", "message") == "message" and not isinstance(value.get("content"), list | tuple):
         return [_parse_neutral_message(value, field)]
-    found: list[PromptMessage] = []
+    messages: list[PromptMessage] = []
     for turn in foreign.parse_provider_message(value, field, keep=_encode_data_url):
         given: Sequence[Part] = turn.get("parts") or ()
         parts = [part for part in given if not (isinstance(part, Raw) and part.vendor == foreign.AS_GIVEN)]
-        call_id, name = turn.get("tool_call_id"), turn.get("actor_id")
-        found.append(
-            build_message(turn["role"], turn["content"], parts=parts, tool_call_id=call_id, name=name)
+        messages.append(
+            build_message(
+                turn["role"],
+                turn["content"],
+                parts=parts,
+                tool_call_id=turn.get("tool_call_id"),
+                name=turn.get("actor_id"),
+            )
         )
-    return found
+    return messages
 
 
 def _encode_data_url(data: bytes, mime: str) -> str:
@@ -303,20 +295,16 @@ def _encode_data_url(data: bytes, mime: str) -> str:
 
 def _parse_neutral_message(value: Mapping[str, Any], field: str) -> PromptMessage:
     unknown = set(value) - _FIELDS - _OTHERS
-    if unknown or "role" not in value:
-        what = f"unknown field {sorted(unknown, key=str)[0]!r}" if unknown else "needs a role"
-        raise ValidationError(what, field=field)
+    if unknown:
+        raise ValidationError(f"unknown field {sorted(unknown, key=str)[0]!r}", field=field)
+    if "role" not in value:
+        raise ValidationError("needs a role", field=field)
     parts = value.get("parts")
     call_id, content = value.get("tool_call_id"), value.get("content", "")
     try:
         if value.get("is_error"):
-            parts = [
-                ToolResult(
-                    validation.validate_name(call_id, "tool_call_id"),
-                    _validate_text(content, "content"),
-                    True,
-                )
-            ]
+            call_id = validation.validate_name(call_id, "tool_call_id")
+            parts = [ToolResult(call_id, _validate_text(content, "content"), True)]
             call_id = content = None
         return build_message(
             value["role"],
@@ -328,8 +316,13 @@ def _parse_neutral_message(value: Mapping[str, Any], field: str) -> PromptMessag
             name=value.get("name") or value.get("actor_id"),
         )
     except ValidationError as error:
-        said = str(error).removeprefix(f"{error.field}: ")
-        raise ValidationError(said, field=f"{field}.{error.field}", options=error.options) from error
+        raise _inside_field(error, field) from error
+
+
+def _inside_field(error: ValidationError, field: str) -> ValidationError:
+    """Return an error about a field of a message as one about the message inside another field."""
+    problem = str(error).removeprefix(f"{error.field}: ")
+    return ValidationError(problem, field=f"{field}.{error.field}", options=error.options)
 
 
 def validate_message(given: PromptMessage, field: str) -> PromptMessage:
@@ -337,8 +330,7 @@ def validate_message(given: PromptMessage, field: str) -> PromptMessage:
     try:
         made = build_message(given.role, parts=given.parts)
     except ValidationError as error:
-        said = str(error).removeprefix(f"{error.field}: ")
-        raise ValidationError(said, field=f"{field}.{error.field}", options=error.options) from error
+        raise _inside_field(error, field) from error
     return given if made.parts == given.parts else replace(given, parts=made.parts)
 
 
@@ -379,12 +371,13 @@ def parse_tools(given: Sequence[object]) -> tuple[Tool, ...]:
     """Read tools, each name once."""
     if not isinstance(given, Sequence) or isinstance(given, str | bytes):
         raise ValidationError(f"must be a list, not {type(given).__name__}", field="tools")
-    found = tuple(parse_tool(one, f"tools[{index}]") for index, one in enumerate(given))
-    names = [one.name for one in found]
-    twice = next((name for index, name in enumerate(names) if name in names[:index]), None)
-    if twice is not None:
-        raise ValidationError(f"has two tools named {twice!r}", field="tools")
-    return found
+    tools: dict[str, Tool] = {}
+    for index, one in enumerate(given):
+        tool = parse_tool(one, f"tools[{index}]")
+        if tool.name in tools:
+            raise ValidationError(f"has two tools named {tool.name!r}", field="tools")
+        tools[tool.name] = tool
+    return tuple(tools.values())
 
 
 # ── the log as atoms ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -520,10 +513,11 @@ def find_render_service(steps: Sequence[Step]) -> Any:
 
 
 def render_logs(steps: Sequence[Step]) -> Iterator[RenderLog]:
-    """Yield the render logs of the sessions that are read."""
+    """Yield the render logs of the sessions that are read and keep one."""
     for session in _sessions_of_steps(steps):
-        if isinstance(session, Logging) and session.render_log is not None:
-            yield session.render_log
+        render_log: RenderLog | None = getattr(session, "render_log", None)
+        if render_log is not None:
+            yield render_log
 
 
 def _sessions_of_steps(steps: Sequence[Step]) -> Iterator[Readable]:
