@@ -35,41 +35,51 @@ def predict_cache(
     then the rest. `key` is the name under which the cache is kept, if a hint gave one.
     """
     base = codec.base(now.tools)
-    prediction = CachePrediction(key=key, total_tokens=base + sum([one.tokens for one in now.messages]))
+    prediction = CachePrediction(key=key, total_tokens=base + _count_tokens(now.messages))
     if previous is None:
         return replace(prediction, reason="there is no earlier prompt to compare with")
     hoisted = find_hoisted_roles(codec.normal)
     old, new = _sort_as_read(previous, hoisted), _sort_as_read(now, hoisted)
+    old_messages, new_messages = [sent for _, sent in old], [sent for _, sent in new]
     preamble_change = _find_preamble_change(now, previous, key)
     if preamble_change is not None:
         changed, reason = preamble_change
         first = _change_at(new, 0, now) if new else None
         return replace(prediction, compared=True, changed=changed, first_change=first, reason=reason)
-    shared = 0
-    for (_, was), (_, sent) in zip(old, new, strict=False):
-        if was.hash != sent.hash:
-            break
-        shared += 1
-    shared_tokens = base + sum([sent.tokens for _, sent in new[:shared]])
+    shared = count_shared_messages(old_messages, new_messages)
+    shared_tokens = base + _count_tokens(new_messages[:shared])
     readable_tokens = shared_tokens
-    reason = _explain_first_change([sent for _, sent in old], [sent for _, sent in new], shared)
+    reason = _explain_first_change(old_messages, new_messages, shared)
     if codec.marks_only:
         marked = _count_marked_messages(previous, old, shared, implicit=codec.implicit_mark)
         if marked is not None and (now.marks or codec.implicit_mark):
-            readable_tokens = base + sum([sent.tokens for _, sent in new[:marked]])
+            readable_tokens = base + _count_tokens(new_messages[:marked])
         else:
             readable_tokens = 0
             reason += "; nothing is cached, as no mark ends what is shared: give a cache hint"
-    is_extended = shared == len(old)
-    return replace(
+    prediction = replace(
         prediction,
         predicted_tokens=codec.cached(readable_tokens),
         shared_tokens=shared_tokens,
-        first_change=None if is_extended else _change_at(new, shared, now),
         reason=reason,
         compared=True,
-        changed=None if is_extended else _changed_part(old, new, shared),
     )
+    if shared == len(old):
+        return prediction
+    changed = _changed_part(old_messages, new_messages, shared)
+    return replace(prediction, first_change=_change_at(new, shared, now), changed=changed)
+
+
+def _count_tokens(messages: Sequence[Sent]) -> int:
+    return sum([sent.tokens for sent in messages])
+
+
+def count_shared_messages(old: Sequence[Sent], new: Sequence[Sent]) -> int:
+    """Return how many messages two prompts begin with in common."""
+    shared = 0
+    while shared < min(len(old), len(new)) and old[shared].hash == new[shared].hash:
+        shared += 1
+    return shared
 
 
 def _find_preamble_change(now: Manifest, previous: Manifest, key: str) -> tuple[Changed, str] | None:
@@ -98,11 +108,11 @@ def _change_at(new: Sequence[tuple[int, Sent]], index: int, now: Manifest) -> Ch
     return Change(index=place, role=sent.role, path=sent.path)
 
 
-def _changed_part(old: Sequence[tuple[int, Sent]], new: Sequence[tuple[int, Sent]], index: int) -> Changed:
+def _changed_part(old: Sequence[Sent], new: Sequence[Sent], index: int) -> Changed:
     """Return the part of the request that the first difference is in."""
-    only_system_before = all(sent.role in LEADING for _, sent in old[:index])
+    only_system_before = all(sent.role in LEADING for sent in old[:index])
     differing = [*old[index : index + 1], *new[index : index + 1]]
-    in_system = any(sent.role in LEADING for _, sent in differing)
+    in_system = any(sent.role in LEADING for sent in differing)
     return Changed.SYSTEM if only_system_before and in_system else Changed.MESSAGES
 
 

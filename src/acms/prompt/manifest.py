@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from acms.errors import ValidationError
 from acms.log.encoding import parse_entry_id
+from acms.log.trust import LEADING
 from acms.model import Json, Privacy, Role, Source
 from acms.plan.nodes import Left, Step
 from acms.prompt_types import CacheMark, Redacted, Tool, Verdict
@@ -413,6 +414,15 @@ def _parse_candidate(row: Sequence[Json], words: list[str]) -> Verdict:
         tokens=_require_number(tokens),
         reason=words[reason],
     )
+
+
+def part_of_request(role: Role, sources: Sequence[str], pieces: Sequence[object], rendition: str) -> str:
+    """Return the part of a request that a message belongs to, as `Use` names it."""
+    if pieces:
+        return "recalled" if sources else "pins"
+    if sources or rendition in ("summary", "placeholder"):
+        return "history"
+    return "system" if role in LEADING else "written"
 
 
 def version_of_id(id: str) -> int:

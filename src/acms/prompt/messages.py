@@ -217,8 +217,7 @@ def _plan_within(
         room -= chat_messages.PRIMER
     turn_start = _find_turn_start(material.rest)
     turn_tokens = sum(candidate.tokens for candidate in newest[turn_start:])
-    # A turn too long for its question: the question goes in front, and the newest half of the budget follows.
-    if turn_tokens > room * 2 / 3 and turn_start < len(newest) and newest[turn_start].tokens <= room // 2:
+    if _is_question_in_front(newest, turn_start, turn_tokens, room):
         question = newest.pop(turn_start)
         kept.append(Choice(question, True, "keep", "what the newest turn began with"))
         room -= question.tokens
@@ -234,6 +233,13 @@ def _plan_within(
         raise _too_much(asked.budget, max(asked.budget + 1, limit - room + newest[-1].tokens))
     written, tokens = _write_messages(items, chosen.items, counter)
     return ChatPlan(written, tokens, _explain_choices(material, asked, chosen, choices, items))
+
+
+def _is_question_in_front(newest: Sequence[Candidate], turn_start: int, turn_tokens: int, room: int) -> bool:
+    """Return whether a turn is too long to be shown whole, so that its question goes in front of its newest part."""
+    if turn_start == len(newest) or turn_tokens <= room * 2 / 3:
+        return False
+    return newest[turn_start].tokens <= room // 2
 
 
 def _write_messages(

@@ -19,7 +19,6 @@ from uuid import uuid4
 
 from acms.errors import ACMSError, ConfigurationError, PayloadError, ValidationError
 from acms.log import validation
-from acms.log.trust import LEADING
 from acms.log.validity import label_of
 from acms.model import Json, Role, Source
 from acms.observability.events import (
@@ -41,7 +40,7 @@ from acms.prompt import steps as content
 from acms.prompt.cache_forecast import describe_cache_mismatch, diagnosis_agrees, predict_cache
 from acms.prompt.fit import fit_prompt
 from acms.prompt.fit_state import compose_message
-from acms.prompt.manifest import Manifest, Read, canonical
+from acms.prompt.manifest import Manifest, Read, canonical, part_of_request
 from acms.prompt.manifest_writer import add_candidates, ledger_of_manifest, write_manifest
 from acms.prompt.resolve import (
     Request,
@@ -195,7 +194,9 @@ class Rendered:
         """Tokens of the request by use; `free` is the unused part of the budget."""
         tokens = Counter[str]()
         for placed in self._placed:
-            tokens[_part_of_request(placed)] += placed.tokens
+            message = placed.message
+            part = part_of_request(message.role, message.sources, placed.pieces, placed.rendition)
+            tokens[part] += placed.tokens
         free = 0 if self.budget is None else self.budget - self.tokens.upper_bound
         return Use(**tokens, tools=self._base, free=free)
 
@@ -716,15 +717,6 @@ class _Renderer:
 
 def _last_name(path: str) -> str:
     return path.rpartition("/")[2]
-
-
-def _part_of_request(placed: Placed) -> str:
-    """Return the part of a request that a message belongs to."""
-    if placed.pieces:
-        return "recalled" if placed.message.sources else "pins"
-    if placed.message.sources or placed.rendition in ("summary", "placeholder"):
-        return "history"
-    return "system" if placed.message.role in LEADING else "written"
 
 
 def _shown_entry_ids(placed: Iterable[Placed]) -> set[str]:

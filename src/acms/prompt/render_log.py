@@ -32,14 +32,24 @@ from acms.model import Entry, Head, Json, Role, State
 from acms.observability.logging import correlation_id, log_event, safe_error
 from acms.ports import HasRecords, StorageBackend
 from acms.privacy.stage import Stage
-from acms.prompt.cache_forecast import predict_cache
+from acms.prompt.cache_forecast import count_shared_messages, predict_cache
 from acms.prompt.kept_request import (
     drop_own_words,
     foreign_sources,
     keep_request,
     rebuild_request,
 )
-from acms.prompt.manifest import Manifest, Quote, Read, Sent, Whole, Written, canonical, version_of_id
+from acms.prompt.manifest import (
+    Manifest,
+    Quote,
+    Read,
+    Sent,
+    Whole,
+    Written,
+    canonical,
+    part_of_request,
+    version_of_id,
+)
 from acms.prompt.manifest_writer import add_candidates, join_segments, ledger_of_manifest
 from acms.prompt_types import CachePrediction, LoggedRender, RenderBlock, RenderDetails, Use
 from acms.results import ContextItems, Ledger
@@ -455,19 +465,14 @@ def _predict_cache_loss(
     return prediction, max(0, round(prediction.paid() - best.paid()))
 
 
-def _part_of_request(sent: Sent) -> str:
-    """Return the part of a request that a message belongs to, as `Use` names it."""
-    if sent.pieces:
-        return "recalled" if sent.sources else "pins"
-    if sent.sources or sent.rendition in ("summary", "placeholder"):
-        return "history"
-    return "system" if sent.role in (Role.SYSTEM, Role.DEVELOPER) else "written"
+def _part_of_sent(sent: Sent) -> str:
+    return part_of_request(sent.role, sent.sources, sent.pieces, sent.rendition)
 
 
 def _use_of_manifest(manifest: Manifest) -> Use:
     tokens = Counter[str]()
     for sent in manifest.messages:
-        tokens[_part_of_request(sent)] += sent.tokens
+        tokens[_part_of_sent(sent)] += sent.tokens
     free = 0 if manifest.budget is None else manifest.budget - manifest.upper_bound
     return Use(**tokens, tools=max(0, manifest.tokens - tokens.total()), free=free)
 
@@ -479,9 +484,7 @@ def _build_details(
     manifest = _unpack_manifest(row.outline)
     messages = manifest.messages
     previous = () if previous_row is None else _unpack_manifest(previous_row.outline).messages
-    shared = 0
-    while shared < min(len(previous), len(messages)) and previous[shared].hash == messages[shared].hash:
-        shared += 1
+    shared = count_shared_messages(previous, messages)
     previous_hashes = {sent.hash for sent in previous}
     hashes = {sent.hash for sent in messages}
     blocks: list[RenderBlock] = []
@@ -517,7 +520,7 @@ def _build_block(sent: Sent, place: int, change: str, entries: Mapping[str, Entr
     return RenderBlock(
         place=place,
         role=sent.role,
-        part=_part_of_request(sent),
+        part=_part_of_sent(sent),
         path=sent.path,
         tokens=sent.tokens,
         rendition=sent.rendition,

@@ -195,10 +195,7 @@ class StableHistory:
         window = placed.window
         if window is None or self._context is None or self._record is None:
             return True
-        lost: set[str] = set()
-        for left in fitted.left:
-            if left.gone and f"{left.path}/".startswith(f"{path}/"):
-                lost.update(left.ids)
+        lost = _list_lost_entries(fitted, path)
         if lost and not self._began:
             self._must_begin = True
             return False
@@ -786,6 +783,15 @@ class StableHistory:
 def _label_in_front(entry: Entry, gathered: Gathered) -> str:
     """Return the label of an entry in front; none for a question, which waits for its answer."""
     return "" if entry.role is Role.USER else gathered.labels.of(entry)
+
+
+def _list_lost_entries(fitted: Fitted, path: str) -> set[str]:
+    """Return the ids of the entries that a fit left out of a history."""
+    lost: set[str] = set()
+    for left in fitted.left:
+        if left.gone and f"{left.path}/".startswith(f"{path}/"):
+            lost.update(left.ids)
+    return lost
 
 
 def _drop_lost_entries(window: CacheWindow, placed: PlacedHistory, lost: AbstractSet[str]) -> CacheWindow:

@@ -80,10 +80,11 @@ def truncate_section(section: Section, over: int, codec: Codec, keep: Keep) -> N
         shorten_leaf(section, leaf, target, codec, keep, "truncate", cut_reason)
         if section.spare() < leaf.tokens:
             return  # its floor: the next one is not left out before this
-    if section.used > target and not last.gone:
-        shorten_leaf(section, last, target, codec, keep, "truncate", cut_reason)
-        if section.used > target and last.section.spare() >= last.tokens:
-            last.leave("truncate", "even cut it did not fit")
+    if section.used <= target or last.gone:
+        return
+    shorten_leaf(section, last, target, codec, keep, "truncate", cut_reason)
+    if section.used > target and last.section.spare() >= last.tokens:
+        last.leave("truncate", "even cut it did not fit")
 
 
 def move_window(section: Section, over: int, scale: int, strategy: Window) -> None:
