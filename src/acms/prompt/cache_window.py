@@ -17,7 +17,7 @@ import json
 import re
 import zlib
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from datetime import datetime
@@ -29,7 +29,7 @@ from acms.log.encoding import is_summary, parse_entry_id
 from acms.log.in_force import Cover, is_automatic_summary, is_sealed
 from acms.log.native_items import AS_GIVEN
 from acms.log.validity import Period, label_of
-from acms.model import Entry, Json, Kind, Part, Raw, Reasoning, Role, State, Text, ToolCall, ToolResult
+from acms.model import Entry, Json, Kind, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.plan.nodes import Atom, Composed, Piece, Placed
 from acms.ports import Codec
 from acms.prompt.cache_forecast import find_hoisted_roles
@@ -147,14 +147,12 @@ def _segment_from_json(segment: Any) -> Segment:
 # ── whether a window can go on ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def is_window_valid(
-    window: CacheWindow, shown: Cover, searchable: Cover, entries: Sequence[Entry | None]
-) -> bool:
-    """Return whether nothing that a window shows was replaced, retracted, erased or lost since it began.
+def is_window_valid(window: CacheWindow, shown: Cover, searchable: Cover, entries: Sequence[Entry]) -> bool:
+    """Return whether nothing that a window shows was replaced or retracted since it began.
 
     `shown` covers the entries superseded or retracted in the log, `searchable` those that a recall cannot find,
-    `entries` are those that `window.ids` name. An automatic summary takes effect with the next window; the messages a
-    summary covers are recalled in their original wording.
+    `entries` are those of this log that the window shows in front and in blocks. An automatic summary takes effect with
+    the next window; the messages a summary covers are recalled in their original wording.
     """
     for entry in shown.after(window.began):
         if not is_automatic_summary(entry) and _changes_history(entry, window.first):
@@ -162,8 +160,6 @@ def is_window_valid(
     shown, searchable = shown.asked(window.began), searchable.asked(window.began)
     front_ids = {id for id, _ in window.lead}
     for entry in entries:
-        if entry is None or entry.state is not State.LIVE:
-            return False
         cover = shown if entry.id in front_ids else searchable
         if cover.by(entry.version) is not None:
             return False
@@ -179,7 +175,7 @@ def _changes_history(entry: Entry, first: int) -> bool:
     return entry.kind is not Kind.FACT and any(last >= first for _, last in entry.replaces)
 
 
-def group_foreign_ids(window: CacheWindow, lineage: Sequence[str]) -> dict[str, list[str]]:
+def group_foreign_ids(window: CacheWindow, lineage: Container[str]) -> dict[str, list[str]]:
     """Return the ids that blocks show of other logs, by log: a profile, another session."""
     ids_by_log: dict[str, list[str]] = {}
     for id in window.ids:

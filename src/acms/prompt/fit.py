@@ -273,7 +273,7 @@ class _Fit:
         """Record the messages that were never counted, with the tokens of their text where these are known."""
         rule = "window" if is_window else "truncate"
         reason = "older than all that there is room for" if is_window else "beyond all that there is room for"
-        for atom in section.early:
+        for atom in section.uncounted:
             tokens = sum([message.tokens or 0 for message in atom.messages])
             ids = _collect_entry_ids(atom.messages) or (section.path,)
             self._left.append(_new_left((ids, section.path, rule, reason, tokens, True)))

@@ -81,8 +81,8 @@ class Section:
     """A scope and the total cost of its content."""
 
     __slots__ = (
-        "allowed", "answered", "covers", "early", "floor", "moves", "parent", "parts", "path", "scope",
-        "summary", "text", "used",
+        "allowed", "answered", "covers", "floor", "moves", "parent", "parts", "path", "scope",
+        "summary", "text", "uncounted", "used",
     )  # fmt: skip
 
     def __init__(self, scope: Scope, path: str, parent: Section | None, cap: int | None) -> None:
@@ -92,7 +92,7 @@ class Section:
         self.parts: list[Section | Leaf] = []
         self.used = 0
         #: Units at one end that could not be shown whatever else is left out: never counted.
-        self.early: tuple[Atom, ...] = ()
+        self.uncounted: tuple[Atom, ...] = ()
         self.moves: bool = scope.moves or (parent is not None and parent.moves)
         #: Tokens it may have at most, by a ceiling or its own cap.
         self.allowed = cap
@@ -230,7 +230,7 @@ def _count_within_bound(
     if keep is Keep.END:
         section.parts.reverse()
         uncounted.reverse()
-    section.early = tuple(uncounted)
+    section.uncounted = tuple(uncounted)
 
 
 def _build_atom_leaf(node: Atom, section: Section, cost: Callable[[PromptMessage], int]) -> Leaf:

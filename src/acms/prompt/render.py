@@ -553,7 +553,7 @@ class _Renderer:
             while True:
                 question = (need.id, need.existing, len(need.atoms), need.tokens)
                 if question not in self._summaries:
-                    self._summaries[question] = await resolved.standing[need.id].answer(need)
+                    self._summaries[question] = await resolved.summary_runs[need.id].answer(need)
                 need = steps.send(self._summaries[question])
         except StopIteration as end:
             fitted: Fitted = end.value
@@ -579,9 +579,9 @@ class _Renderer:
     def _drop_repeated(self, tree: Scope, fitted: Fitted, resolved: Resolved) -> Scope | None:
         """Return the tree without what is shown twice, or None if nothing is."""
         without_recalls = _drop_repeated_recalls(tree, fitted.placed, resolved.recalls)
-        if without_recalls is not None or not resolved.standing:
+        if without_recalls is not None or not resolved.summary_runs:
             return without_recalls
-        stored = {id: run.stored for id, run in resolved.standing.items()}
+        stored = {id: run.stored for id, run in resolved.summary_runs.items()}
         without_pins = summary_coverage.drop_repeated_pins(tree, fitted, stored)
         if without_pins is None:
             return None
@@ -622,7 +622,7 @@ class _Renderer:
 
     async def _store_summaries(self, resolved: Resolved, fitted: Fitted) -> None:
         """Store the summaries that were used: there is a prompt now."""
-        for run in resolved.standing.values():
+        for run in resolved.summary_runs.values():
             await run.commit(fitted.summaries)
             self._warnings += run.warnings
             if run.reason:

@@ -84,7 +84,7 @@ class Resolved:
     #: Logs that were read.
     logs: list[LogRead] = field(default_factory=list)
     #: Contents that a summary may stand for, by its name.
-    standing: dict[str, SummaryRun] = field(default_factory=dict)
+    summary_runs: dict[str, SummaryRun] = field(default_factory=dict)
 
     def shows(self, view: Readable, seen: set[str]) -> bool:
         """Return whether everything in force in a log is among the entries that are shown."""
@@ -232,12 +232,12 @@ class Resolver:
         self, step: SummarisedContent, name: str, path: str, room: int | None
     ) -> Scope:
         """Return a content with the summary that is stored for it; of a log no more is read than that goes on from."""
-        if step.id in self._resolved.standing:
+        if step.id in self._resolved.summary_runs:
             raise ValidationError(f"two summaries of one prompt are named {step.id!r}", field="id")
         run: SummaryRun = step.summaries.run(
             step.id, self._codec.counter, tokens=step.tokens, role=step.role, path=path
         )
-        self._resolved.standing[step.id] = run
+        self._resolved.summary_runs[step.id] = run
         only = step.steps[0] if len(step.steps) == 1 else None
         if isinstance(only, Log):
             loaded, gathered = await run.of_log(only.session, room=room)

@@ -25,6 +25,7 @@ from acms.observability.logging import log_event, safe_error
 from acms.ports import HasRecords, StorageBackend
 from acms.prompt import cache_window
 from acms.prompt.cache_window import CacheWindow
+from acms.prompt.excerpts import find_own_logs
 from acms.prompt.steps import Readable
 
 FORMAT = 3
@@ -155,16 +156,17 @@ async def load_window_entries(
     if head.epoch != window.generation:
         return None
     rows = await storage.get(window.ids) if window.ids else []
+    live = [row for row in rows if row is not None and row.state is State.LIVE]
+    if len(live) < len(rows):
+        return None
+    lineage = find_own_logs(context)
+    foreign = cache_window.group_foreign_ids(window, lineage)
+    own = [row for row in live if row.context in lineage]
     shown = await cover_at(storage, context.id, head, head.version)
     searchable = await cover_at(storage, context.id, head, head.version, searchable=True)
-    lineage = [context.id, *(owner for owner, _ in context.lineage)]
-    foreign = cache_window.group_foreign_ids(window, lineage)
-    foreign_ids = {id for ids in foreign.values() for id in ids}
-    own = [row for id, row in zip(window.ids, rows, strict=True) if id not in foreign_ids]
     if not cache_window.is_window_valid(window, shown, searchable, own):
         return None
-    live = [row for row in rows if row is not None and row.state is State.LIVE]
-    if len(live) < len(rows) or not await _are_foreign_entries_valid(storage, foreign):
+    if not await _are_foreign_entries_valid(storage, foreign):
         return None
     entries = {entry.id: entry for entry in session.stage.entries(live)}
     current = await _are_labels_current(session, window, context, foreign, live, entries)
