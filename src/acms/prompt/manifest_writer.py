@@ -541,19 +541,26 @@ def _collect_verdicts(manifest: Manifest) -> dict[str, Verdict]:
         for id in ids:
             candidate = scored.get(id)
             rule = _rule_of_message(message, candidate)
-            reason = f"in message {number} ({message.path})"
-            if rule == "recall" and candidate is not None:
-                reason = f"{candidate.reason}; {reason}"
-            if id in left_by_id and not left_by_id[id].gone:
-                reason = f"{reason}, in part: {left_by_id[id].reason}"
-            if id in redacted:
-                reason = f"{reason}; {redacted[id]}"
+            reasons = [_reason_to_show(message, number, rule, candidate, left_by_id.get(id))]
+            reasons += [redacted[id]] if id in redacted else []
             verdicts[id] = _build_verdict(
-                id, candidate, included=True, rule=rule, reason=reason, tokens=tokens
+                id, candidate, included=True, rule=rule, reason="; ".join(reasons), tokens=tokens
             )
     for path, verdict in _verdicts_of_scopes(manifest).items():
         verdicts.setdefault(path, verdict)
     return verdicts
+
+
+def _reason_to_show(
+    message: Sent, number: int, rule: str, candidate: Verdict | None, left: Left | None
+) -> str:
+    """Return why an entry is in a message, and why only in part."""
+    reason = f"in message {number} ({message.path})"
+    if rule == "recall" and candidate is not None:
+        reason = f"{candidate.reason}; {reason}"
+    if left is not None and not left.gone:
+        reason = f"{reason}, in part: {left.reason}"
+    return reason
 
 
 def _verdicts_of_scopes(manifest: Manifest) -> dict[str, Verdict]:

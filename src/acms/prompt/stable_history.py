@@ -541,12 +541,7 @@ class StableHistory:
         """
         if read.whole and self._cost(read.atoms) <= self.budget:
             return read
-        units = await load_instructions(self.session.storage, self.session.stage, read.gathered)
-        if self.first:
-            known = {entry.id for unit in units for entry in unit.entries}
-            rows = await self.session.storage.get([id for id in self.first if id not in known])
-            active = [row for row in rows if row is not None and self._is_active(row, read.gathered)]
-            units = [*units, *(Unit((entry,)) for entry in self.session.stage.entries(active))]
+        units = await self._load_front_units(read.gathered)
         atoms = self._build_atoms(units, read.gathered.labels.by_id([], units))
         needed = self._cost(atoms)
         most = int(self.budget * INSTRUCTIONS)
@@ -569,6 +564,17 @@ class StableHistory:
             front=[*atoms, *read.front],
             front_entries=(*entries, *read.front_entries),
         )
+
+    async def _load_front_units(self, gathered: Gathered) -> list[Unit[Entry]]:
+        """Return the system messages that the log begins with, and the entries that the caller wants in front."""
+        storage, stage = self.session.storage, self.session.stage
+        units = list(await load_instructions(storage, stage, gathered))
+        if self.first:
+            known = {entry.id for unit in units for entry in unit.entries}
+            rows = await storage.get([id for id in self.first if id not in known])
+            active = [row for row in rows if row is not None and self._is_active(row, gathered)]
+            units += [Unit((entry,)) for entry in stage.entries(active)]
+        return units
 
     def _is_active(self, entry: Entry, gathered: Gathered) -> bool:
         """Return whether a message is of this conversation, active, and no part of a tool call."""

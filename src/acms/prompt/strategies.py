@@ -155,8 +155,8 @@ def summarise_section(
     allowed = min(strategy.tokens, sums[wanted] - frame - 1)
     if wanted > section.covers and allowed > 0:
         atoms = tuple([_atom_of_leaf(leaf) for leaf in leaves[section.covers : wanted]])
-        answer = yield NeedSummary(strategy.id, section.text, atoms, allowed)
-        if answer is not None and answer.strip():
+        answer = (yield NeedSummary(strategy.id, section.text, atoms, allowed)) or ""
+        if answer.strip():
             section.text = shorten_text(answer.strip(), allowed, codec.counter, Keep.START)
             section.covers = wanted
             section.answered = True
