@@ -271,33 +271,25 @@ class Builder(Recipe):
         """
         if tokens is not None and budget is not None:
             raise TypeError("recall() takes budget or tokens, not both: they are the same")
-        if isinstance(exclude, str) or not isinstance(exclude, Iterable):
-            what = "string" if isinstance(exclude, str) else type(exclude).__name__
-            raise ValidationError(f"must be a list of ids, not a {what}", field="exclude")
         if not validation.validate_text(query, "query").strip():
             raise ValidationError("must not be blank", field="query")
-        if scope not in (None, "session", "namespace"):
-            raise ValidationError(f"{scope!r} is not session or namespace", field="scope")
-        if where is not None:
-            parse_where(where)
-        if limit is not None:
-            limit = validation.validate_integer(limit, "limit", least=1)
-        if budget is not None:
-            tokens = validation.validate_integer(budget, "budget", most=validation.BUDGET)
-        elif tokens is not None:
-            tokens = validation.validate_integer(tokens, "tokens", most=validation.BUDGET)
         options: dict[str, Any] = {
             "min_relevance": validation.validate_fraction(min_relevance, "min_relevance"),
-            "exclude": tuple(exclude),
+            "exclude": _validate_excluded_ids(exclude),
             "scope": scope,
-            "where": dict(where) if isinstance(where, Mapping) else where,
-            "limit": limit,
+            "where": _validate_filter(where),
+            "limit": None if limit is None else validation.validate_integer(limit, "limit", least=1),
             "include_superseded": bool(include_superseded),
         }
+        if scope not in (None, "session", "namespace"):
+            raise ValidationError(f"{scope!r} is not session or namespace", field="scope")
+        cap, field = (tokens, "tokens") if budget is None else (budget, "budget")
+        if cap is not None:
+            cap = validation.validate_integer(cap, field, most=validation.BUDGET)
         step = Recalling(
             session=_validate_session(self._own(session)),
             query=query,
-            tokens=tokens,
+            tokens=cap,
             priority=_validate_priority(priority),
             in_place=bool(in_place),
             stays=validation.parse_choice(keep, Keeping, "keep") is Keeping.TURNS,
@@ -563,6 +555,19 @@ def _validate_session(value: object) -> Readable:
             options=suggest_sync_import(value),
         )
     return contents.as_readable(value)
+
+
+def _validate_excluded_ids(exclude: object) -> tuple[str, ...]:
+    if isinstance(exclude, str) or not isinstance(exclude, Iterable):
+        kind = "string" if isinstance(exclude, str) else type(exclude).__name__
+        raise ValidationError(f"must be a list of ids, not a {kind}", field="exclude")
+    return tuple(exclude)
+
+
+def _validate_filter(where: Mapping[str, Any] | None) -> Any:
+    if where is not None:
+        parse_where(where)
+    return dict(where) if isinstance(where, Mapping) else where
 
 
 def _validate_prompt(value: object, field: str) -> Builder:

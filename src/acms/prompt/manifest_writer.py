@@ -150,6 +150,7 @@ def _round_scores(verdict: Verdict) -> Verdict:
     """Return a verdict as it is stored."""
     return replace(
         verdict,
+        version=version_of_id(verdict.id),
         score=_round(verdict.score),
         relevance=_round(verdict.relevance),
         boost=_round(verdict.boost),

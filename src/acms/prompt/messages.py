@@ -130,15 +130,14 @@ async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall)
                 profile=known.stale,
                 labels=ranked.labels(asked.moment),
             )
-            messages = await off_loop(
-                partial(collect_candidates, ranked.field, ranked.ranking, terms, reader.frame), size
-            )
+            collect = partial(collect_candidates, ranked.field, ranked.ranking, terms, reader.frame)
+            messages = await off_loop(collect, size)
             facts = collect_fact_candidates(known.known, terms, reader.frame)
             candidates = merge_candidate_sets([facts, messages])
         moment = asked.moment or gathered.newest
         labels = await load_labels(reader.indexes, context, gathered.version, moment)
-        labels_by_id = labels.by_id(rest, leading)
-        material = Material(gathered, leading, rest, ranked, candidates, known.known, labels_by_id)
+        shown = labels.by_id(rest, leading)
+        material = Material(gathered, leading, rest, ranked, candidates, known.known, shown)
         try:
             steps = plan_chat(material, asked, reader.counter, reader.frame)
             return await run_plan(steps, reader, asked.budget)

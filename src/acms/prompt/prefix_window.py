@@ -75,15 +75,15 @@ async def _apply_summaries(
     summarised = await gather_newest(storage, context, at, frame, budget, stage, cover)
     messages = [unit for unit in summarised.units if unit.entries[0].kind is Kind.MESSAGE]
     kept = [unit for unit in messages if unit.version < last_covered]
-    known = _ids_of_units(gathered.units)
-    older = [unit for unit in kept if known.isdisjoint(_ids_of_units([unit]))]
+    known = _entry_ids(gathered.units)
+    older = [unit for unit in kept if known.isdisjoint(_entry_ids([unit]))]
     summaries = {entry.id for entry in latest.replacing if entry.kind is Kind.SUMMARY}
     later_summaries = summaries.difference(entry.id for entry in cover.shown)
-    newer = [unit for unit in gathered.units if later_summaries.isdisjoint(_ids_of_units([unit]))]
-    return replace(gathered, cover=cover, units=[*older, *newer], stays=_ids_of_units(kept))
+    newer = [unit for unit in gathered.units if later_summaries.isdisjoint(_entry_ids([unit]))]
+    return replace(gathered, cover=cover, units=[*older, *newer], stays=_entry_ids(kept))
 
 
-def _ids_of_units(units: Sequence[Unit[Entry]]) -> frozenset[str]:
+def _entry_ids(units: Sequence[Unit[Entry]]) -> frozenset[str]:
     return frozenset(entry.id for unit in units for entry in unit.entries)
 
 

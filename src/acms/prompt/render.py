@@ -52,13 +52,19 @@ from acms.prompt.resolve import (
     tokens_for_recall,
     unused_hints,
 )
-from acms.prompt.stable_history import (
-    PlacedHistory,
-    StableHistory,
+from acms.prompt.stable_history import StableHistory
+from acms.prompt.steps import (
+    Log,
+    Readable,
+    Recalling,
+    Shrinking,
+    Step,
+    drop_earlier_sections,
     find_history_and_recall,
+    replace_scopes,
     replace_with_empty_scopes,
+    scope_at_path,
 )
-from acms.prompt.steps import Log, Readable, Recalling, Shrinking, Step, replace_scopes, scope_at_path
 from acms.prompt_types import CacheMark, CachePrediction, Count, PromptMessage, Tool, Usage, Use
 from acms.results import ContextItems, Ledger
 
@@ -214,7 +220,7 @@ class Rendered:
 
     def seen(self, id: str) -> bool:
         """Return whether an entry is in the request: its text, or the part that its rendition shows."""
-        return id in _shown_entry_ids(self._placed)
+        return id in _visible_entry_ids(self._placed)
 
     def diagnosed(self, previous: str | None) -> dict[str, Json]:
         """Return the payload, which from now on asks why the cache was not read; see `Codec.diagnosed`."""
@@ -408,7 +414,7 @@ class _Renderer:
         self._left += [_report_older_atom(atom, path) for atom in placed.older]
         for id, (whole, shown) in placed.condensed.items():
             self._left.append(Left((id,), path, "condensed", CONDENSED, whole - shown, gone=False))
-        self._warnings += [*stable.warnings, *_warn_of_newest_cut(placed)]
+        self._warnings += [*stable.warnings, *placed.list_cut_warnings()]
         if not committed:
             self._warnings.append(OVERTAKEN)
         return prompt
@@ -426,7 +432,7 @@ class _Renderer:
         assert isinstance(log, Log)
         recall = None if recall_index is None else steps[recall_index]
         assert recall is None or isinstance(recall, Recalling)
-        tree, floors = _drop_earlier_sections(pair_tool_calls(resolved.tree), history.priority)
+        tree, floors = drop_earlier_sections(pair_tool_calls(resolved.tree), history.priority)
         rest = await self._fit(tree, resolved, self._limit)
         names_behind = set(names[history_index + 1 :])
         question_follows = False
@@ -475,15 +481,15 @@ class _Renderer:
         A history that fits as a whole is not cut for a recall of itself: the recall gets the remaining tokens.
         """
         recalls = resolved.recalls
-        empty = {path: Scope(id=_last_name(path)) for path in recalls}
+        empty = {path: Scope(id=path.rpartition("/")[2]) for path in recalls}
         fitted = await self._fit(replace_scopes(tree, empty), resolved, self._limit)
-        shown = _shown_entry_ids(fitted.placed)
+        shown = _visible_entry_ids(fitted.placed)
         left: int | None = None
         if all(resolved.shows(step.session, shown) for step in recalls.values()):
             left = None if self._limit is None else self._limit - fitted.tokens
         else:
             fitted = await self._fit(tree, resolved, self._limit)
-            shown = _shown_entry_ids(fitted.placed)
+            shown = _visible_entry_ids(fitted.placed)
         scopes = dict(empty)
         for path, step in recalls.items():
             if not step.tokens:  # no tokens are asked for, so no search is made
@@ -493,7 +499,8 @@ class _Renderer:
             shown.update(item.id for item in items)
             self._items[path] = items
             block = await self._write_recall(step.session, items)
-            scopes[path] = build_recall_scope(step, _last_name(path), tokens + frame if tokens else 0, block)
+            most = tokens + frame if tokens else 0
+            scopes[path] = build_recall_scope(step, empty[path].id, most, block)
             if left is not None and block.pieces:
                 left -= self._codec.cost(compose_message(block, block.pieces))
         return replace_scopes(tree, scopes)
@@ -643,7 +650,7 @@ class _Renderer:
         for log in resolved.logs:
             for unit in log.gathered.units:
                 self._entries.update({entry.id: entry for entry in unit.entries})
-        shown = _shown_entry_ids(prompt.placed)
+        shown = _visible_entry_ids(prompt.placed)
         warnings = [
             *_warn_of_cuts(prompt.placed),
             *unused_hints(resolved, prompt.marks),
@@ -715,11 +722,7 @@ class _Renderer:
         span.done(done, rendered.messages)
 
 
-def _last_name(path: str) -> str:
-    return path.rpartition("/")[2]
-
-
-def _shown_entry_ids(placed: Iterable[Placed]) -> set[str]:
+def _visible_entry_ids(placed: Iterable[Placed]) -> set[str]:
     """Return the ids of the entries that some messages show."""
     ids: set[str] = set()
     for one in placed:
@@ -748,35 +751,6 @@ def _report_older_atom(atom: Atom, path: str) -> Left:
     return Left(ids, path, "window", "older than the newest messages, with which the history begins", tokens)
 
 
-def _warn_of_newest_cut(placed: PlacedHistory) -> list[str]:
-    """Return a warning for each part of the newest tool call that is not shown whole."""
-    newest = next((node for node in reversed(placed.nodes) if isinstance(node, Atom)), None)
-    if newest is None:
-        return []
-    warnings: list[str] = []
-    for message in newest.messages:
-        for id in message.sources:
-            if id in placed.condensed:
-                whole, shown = placed.condensed[id]
-                warnings.append(f"newest tool call: {shown:,} of {whole:,} tokens of {id} are shown")
-    return warnings
-
-
-def _drop_earlier_sections(tree: Scope, priority: int) -> tuple[Scope, int]:
-    """Return a tree without the sections that shrink before those of a priority do, and the floors of these."""
-    children: list[Node] = []
-    floors = 0
-    for node in tree.children:
-        if isinstance(node, Scope) and node.strategy is not None and node.priority > priority:
-            floors += node.floor
-            node = Scope(id=node.id)
-        elif isinstance(node, Scope):
-            node, inner_floors = _drop_earlier_sections(node, priority)
-            floors += inner_floors
-        children.append(node)
-    return replace(tree, children=tuple(children)), floors
-
-
 def _drop_repeated_recalls(
     tree: Scope, placed: Sequence[Placed], recalls: Mapping[str, Recalling]
 ) -> Scope | None:
@@ -784,7 +758,7 @@ def _drop_repeated_recalls(
 
     A recall may take fewer tokens than its budget, and then the history shows more entries than foreseen.
     """
-    history = _shown_entry_ids(one for one in placed if one.path not in recalls)
+    history = _visible_entry_ids(one for one in placed if one.path not in recalls)
     scopes: dict[str, Scope] = {}
     for one in placed:
         if one.path not in recalls or all(history.isdisjoint(piece.sources) for piece in one.pieces):

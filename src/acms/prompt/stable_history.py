@@ -18,14 +18,14 @@ from acms.log import summary_levels
 from acms.log.encoding import is_summary
 from acms.log.in_force import Unit, is_sealed
 from acms.model import Context, Entry, Kind, Role, State
-from acms.plan.nodes import Atom, Composed, Fitted, Piece, Scope, Window
+from acms.plan.nodes import Atom, Composed, Fitted, Piece
 from acms.ports import Codec, HasRecords
 from acms.prompt import cache_window, excerpts
 from acms.prompt import steps as content
 from acms.prompt.cache_window import Block, CacheWindow
 from acms.prompt.fit_state import compose_message
 from acms.prompt.resolve import MARGIN, LogRead
-from acms.prompt.steps import Fixed, Log, Readable, Recalling, Shrinking, Step
+from acms.prompt.steps import Readable, Recalling
 from acms.prompt.tool_outputs import CallCutter
 from acms.prompt.window_record import WindowRecord, load_window_entries
 from acms.recall.pipeline import Gathered, load_instructions
@@ -43,48 +43,6 @@ INSTRUCTIONS = 0.9
 
 MOST_RECALLED = 6_000
 """Tokens that a turn recalls at most: a larger budget holds more turns, which share their recalls."""
-
-
-def find_history_and_recall(steps: Sequence[Step]) -> tuple[int, int | None] | None:
-    """Return the indexes of the one history of a prompt and of the recall of the same session.
-
-    None if the prompt has no such history, or several.
-    """
-    histories = [index for index, step in enumerate(steps) if _session_of_history(step) is not None]
-    if len(histories) != 1:
-        return None
-    session = _session_of_history(steps[histories[0]])
-    assert session is not None
-    for index, step in enumerate(steps):
-        if isinstance(step, Recalling) and not step.in_place and _is_same_session(step.session, session):
-            return histories[0], index
-    return histories[0], None
-
-
-def _session_of_history(step: Step) -> Readable | None:
-    """Return the session if a step shows its newest messages and nothing else."""
-    if not isinstance(step, Shrinking) or step.newest is not None or len(step.steps) != 1:
-        return None
-    strategy, log = step.strategy, step.steps[0]
-    if not isinstance(strategy, Window) or not strategy.slack:
-        return None
-    return log.session if isinstance(log, Log) and log.newest is None else None
-
-
-def _is_same_session(one: Readable, other: Readable) -> bool:
-    return (one.session_id, one.storage, one.ends_at) == (other.session_id, other.storage, other.ends_at)
-
-
-def replace_with_empty_scopes(steps: Sequence[Step], history: int, recall: int | None) -> list[Step]:
-    """Return the steps with empty scopes of the same names where a history and its recall are."""
-    names = content.name_steps(steps)
-    step = steps[history]
-    assert isinstance(step, Shrinking)
-    replaced = list(steps)
-    replaced[history] = Fixed(Scope(id=names[history], priority=step.priority))
-    if recall is not None:
-        replaced[recall] = Fixed(Scope(id=names[recall]))
-    return replaced
 
 
 class HistoryRead(NamedTuple):
@@ -113,6 +71,17 @@ class PlacedHistory(NamedTuple):
     older: tuple[Atom, ...] = ()
     #: Messages of tool calls that are shown condensed, by id: tokens of the whole, and of what is shown.
     condensed: Mapping[str, tuple[int, int]] = MappingProxyType({})
+
+    def list_cut_warnings(self) -> list[str]:
+        """Return a warning for each part of the newest tool call that is not shown whole."""
+        newest = next((node for node in reversed(self.nodes) if isinstance(node, Atom)), None)
+        warnings: list[str] = []
+        for message in newest.messages if newest is not None else ():
+            for id in message.sources:
+                if id in self.condensed:
+                    whole, shown = self.condensed[id]
+                    warnings.append(f"newest tool call: {shown:,} of {whole:,} tokens of {id} are shown")
+        return warnings
 
 
 @dataclass(kw_only=True, eq=False)
@@ -348,7 +317,7 @@ class StableHistory:
             generation=head.epoch,
             lead=read.front_entries,
             blocks=blocks,
-            labels=tuple(sorted(self._labels_shown(read).items())),
+            labels=tuple(sorted(self._visible_labels(read).items())),
             outputs=tuple(sorted(outputs)),
         )
 
@@ -541,7 +510,7 @@ class StableHistory:
         """
         if read.whole and self._cost(read.atoms) <= self.budget:
             return read
-        units = await self._load_front_units(read.gathered)
+        units = await self._load_front_entries(read.gathered)
         atoms = self._build_atoms(units, read.gathered.labels.by_id([], units))
         needed = self._cost(atoms)
         most = int(self.budget * INSTRUCTIONS)
@@ -565,7 +534,7 @@ class StableHistory:
             front_entries=(*entries, *read.front_entries),
         )
 
-    async def _load_front_units(self, gathered: Gathered) -> list[Unit[Entry]]:
+    async def _load_front_entries(self, gathered: Gathered) -> list[Unit[Entry]]:
         """Return the system messages that the log begins with, and the entries that the caller wants in front."""
         storage, stage = self.session.storage, self.session.stage
         units = list(await load_instructions(storage, stage, gathered))
@@ -725,7 +694,7 @@ class StableHistory:
         self.entries.update({entry.id: entry for unit in units for entry in unit.entries})
         return content.build_atoms(units, self.session.counter.name, self.codec.vendors, labels)
 
-    def _labels_shown(self, read: HistoryRead) -> dict[str, str]:
+    def _visible_labels(self, read: HistoryRead) -> dict[str, str]:
         """Return the labels of the history that is shown, by id."""
         labels = {id: read.labels.get(id, "") for id in cache_window.visible_ids(read.atoms)}
         for id, _ in read.front_entries:
@@ -737,7 +706,7 @@ class StableHistory:
         if not window.labels and not read.gathered.labels.times:
             return True
         shown = cache_window.visible_ids([*read.front, *read.atoms])
-        return self._labels_shown(read) == {id: label for id, label in window.labels if id in shown}
+        return self._visible_labels(read) == {id: label for id, label in window.labels if id in shown}
 
     # ── recalling ───────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -20,7 +20,7 @@ from acms.log.in_force import Cover, Unit, anchor_version, rendered_role
 from acms.log.trust import is_instruction
 from acms.log.validity import attach_label
 from acms.model import Entry, Json, Kind, Media, Part, Raw, Reasoning, Role, State, Text, ToolResult
-from acms.plan.nodes import Atom, Node, Scope, Strategy
+from acms.plan.nodes import Atom, Node, Scope, Strategy, Window
 from acms.prompt.fit_state import compose_message
 from acms.prompt_types import PromptMessage, Tool
 from acms.results import ContextItems
@@ -531,6 +531,48 @@ def _sessions_of_steps(steps: Sequence[Step]) -> Iterator[Readable]:
 # ── steps ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def find_history_and_recall(steps: Sequence[Step]) -> tuple[int, int | None] | None:
+    """Return the indexes of the one history of a prompt and of the recall of the same session.
+
+    None if the prompt has no such history, or several.
+    """
+    histories = [index for index, step in enumerate(steps) if _session_of_history(step) is not None]
+    if len(histories) != 1:
+        return None
+    session = _session_of_history(steps[histories[0]])
+    assert session is not None
+    for index, step in enumerate(steps):
+        if isinstance(step, Recalling) and not step.in_place and _is_same_session(step.session, session):
+            return histories[0], index
+    return histories[0], None
+
+
+def _session_of_history(step: Step) -> Readable | None:
+    """Return the session if a step shows its newest messages and nothing else."""
+    if not isinstance(step, Shrinking) or step.newest is not None or len(step.steps) != 1:
+        return None
+    strategy, log = step.strategy, step.steps[0]
+    if not isinstance(strategy, Window) or not strategy.slack:
+        return None
+    return log.session if isinstance(log, Log) and log.newest is None else None
+
+
+def _is_same_session(one: Readable, other: Readable) -> bool:
+    return (one.session_id, one.storage, one.ends_at) == (other.session_id, other.storage, other.ends_at)
+
+
+def replace_with_empty_scopes(steps: Sequence[Step], history: int, recall: int | None) -> list[Step]:
+    """Return the steps with empty scopes of the same names where a history and its recall are."""
+    names = name_steps(steps)
+    step = steps[history]
+    assert isinstance(step, Shrinking)
+    replaced = list(steps)
+    replaced[history] = Fixed(Scope(id=names[history], priority=step.priority))
+    if recall is not None:
+        replaced[recall] = Fixed(Scope(id=names[recall]))
+    return replaced
+
+
 def has_moving_content(step: Step) -> bool:
     """Return whether a step contains content that changes from turn to turn, which is recalled content."""
     if isinstance(step, Recalling):
@@ -674,3 +716,18 @@ def scope_at_path(tree: Scope, path: str) -> Scope:
     for name in names:
         tree = next(node for node in tree.children if isinstance(node, Scope) and node.id == name)
     return tree
+
+
+def drop_earlier_sections(tree: Scope, priority: int) -> tuple[Scope, int]:
+    """Return a tree without the sections that shrink before those of a priority do, and the floors of these."""
+    children: list[Node] = []
+    floors = 0
+    for node in tree.children:
+        if isinstance(node, Scope) and node.strategy is not None and node.priority > priority:
+            floors += node.floor
+            node = Scope(id=node.id)
+        elif isinstance(node, Scope):
+            node, inner_floors = drop_earlier_sections(node, priority)
+            floors += inner_floors
+        children.append(node)
+    return replace(tree, children=tuple(children)), floors
