@@ -42,10 +42,6 @@ _CUT = re.compile(r"(\s*\[…[^\]\n]*\]\s*)")
 _CLOSINGS = (RECALLED[1], SUMMARY[1], ORPHAN[1])
 _LEAD = re.compile(r": |\n")
 """The end of any text before a quotation: a speaker's name, an opening mark."""
-_LEADING = 300
-"""Maximum characters of the text before a quotation."""
-_AHEAD = 4
-"""Texts in which a stretch is looked for, beginning with the one that was reached."""
 _GRAM = 8
 """Characters that two texts must share before they are compared further."""
 ACTOR = "actor"
@@ -335,16 +331,17 @@ def _find_fragment(
 ) -> tuple[str, Quote, str, tuple[int, int]] | None:
     """Find a fragment in one of the texts, perhaps after a lead and before a closing mark.
 
-    The search begins in the text reached so far, from `end` on, and continues in the next ones. The last item of the
+    The search begins in the text reached so far, from `end` on, and continues in the next three. The last item of the
     result is the new position.
     """
-    starts = [0, *[lead.end() for lead in islice(_LEAD.finditer(fragment, 0, _LEADING), 8)]]
+    leads = islice(_LEAD.finditer(fragment, 0, 300), 8)  # no text before a quotation is longer
+    starts = [0, *[lead.end() for lead in leads]]
     stops = [len(fragment), *[len(fragment) - len(mark) for mark in _CLOSINGS if fragment.endswith(mark)]]
     for start, stop in product(starts, stops):
         wanted = fragment[start:stop]
         if not wanted:
             continue
-        for number, one in enumerate(texts[reached : reached + _AHEAD], reached):
+        for number, one in enumerate(texts[reached : reached + 4], reached):
             at = one.text.find(wanted, end if number == reached else 0)
             if at >= 0:
                 quote = Quote(one.entry, at, at + len(wanted), one.field)

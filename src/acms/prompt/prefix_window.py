@@ -8,13 +8,13 @@ from dataclasses import replace
 from acms.log.in_force import Cover, Unit, is_automatic_summary
 from acms.log.read import cover_at, version_of
 from acms.model import Entry, Kind
-from acms.plan.prefix_cache import epoch_length, epoch_start
+from acms.plan.prefix_cache import window_length, window_start
 from acms.ports import Frame, StorageBackend
 from acms.privacy.stage import OPEN, Stage
 from acms.recall.pipeline import Gathered, count_tokens_before, gather_newest
 
 
-async def gather_epoch(
+async def gather_window(
     storage: StorageBackend,
     context: str,
     at: int | None,
@@ -41,8 +41,8 @@ async def gather_epoch(
     tokens = count_tokens_before(gathered.units[-1])
     if gathered.whole and tokens < 2 * length:
         return gathered
-    window_start = epoch_start(tokens, length)
-    versions = [unit.version for unit in gathered.units if count_tokens_before(unit) >= window_start]
+    began = window_start(tokens, length)
+    versions = [unit.version for unit in gathered.units if count_tokens_before(unit) >= began]
     return await _apply_summaries(
         storage,
         context,
@@ -91,8 +91,8 @@ def _measure_window(gathered: Gathered, scale: int, slack: float) -> int:
     """Return the length of a window from the average message, measured when the longest possible window began."""
     messages = [entry for unit in gathered.units for entry in unit.entries if entry.position]
     if not messages:
-        return epoch_length(scale, slack)
+        return window_length(scale, slack)
     newest = messages[-1]
-    since = epoch_start(newest.total - newest.tokens, epoch_length(scale, slack, 1))
+    since = window_start(newest.total - newest.tokens, window_length(scale, slack, 1))
     first = next((entry for entry in messages if entry.total > since), newest)
-    return epoch_length(scale, slack, first.total, first.position or 1)
+    return window_length(scale, slack, first.total, first.position or 1)

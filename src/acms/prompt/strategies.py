@@ -12,7 +12,7 @@ from itertools import accumulate
 
 from acms.model import Text
 from acms.plan.nodes import Atom, Composed, Keep, NeedSummary, Omit, Piece, Summarise, Truncate, Window
-from acms.plan.prefix_cache import epoch_length, find_start
+from acms.plan.prefix_cache import find_start, window_length
 from acms.ports import Codec
 from acms.prompt.fit_state import LOWEST, Leaf, Section, by_rank, compose_message, omit_leaves
 from acms.prompt.truncate import cut_messages, cut_text, shorten_text
@@ -118,7 +118,7 @@ def _find_window_start(leaves: Sequence[Leaf], room: int, scale: int, strategy: 
     positions = [leaf.node.before if isinstance(leaf.node, Atom) else 0 for leaf in leaves]
     if not any(positions):  # the caller's messages have no position in a log: their costs give one
         positions = [0, *accumulate(costs[:-1])]
-    length = strategy.length or epoch_length(scale, strategy.slack, 1)
+    length = strategy.length or window_length(scale, strategy.slack, 1)
     older_tokens = 0
     while True:
         start = find_start(positions, costs, room - older_tokens, length, scale)
