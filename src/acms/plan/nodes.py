@@ -37,7 +37,7 @@ class Atom(NamedTuple):
     #: Versions of the first and last entry shown; 0 for the caller's text.
     first: int = 0
     last: int = 0
-    #: Tokens of all messages of the log before it: a coordinate that never changes, on which the starts of a history lie.
+    #: Tokens of all messages of the log before it: a position that never changes, by which a history is cut.
     before: int = 0
     #: True for a leaf that must stay even when its scope shrinks: the newest message of a history.
     mandatory: bool = False

@@ -3,8 +3,8 @@
 A provider charges a tenth or so for the part of a prompt that is the same as before, up to the first change. A window
 that slides changes its first message every turn, so nothing behind it is ever read from the cache. Here the start
 stays where it is until what follows no longer fits, and then gives up a share of the room, the *slack*, at once: a
-new window begins. Starts lie on a grid over the tokens of the log, so that they follow from the log and the room alone; nothing
-is remembered from one render to the next, and every process finds the same one.
+new window begins. Starts lie on a grid over the tokens of the log, so that they follow from the log and the room alone;
+nothing is remembered from one render to the next, and every process finds the same one.
 """
 
 from __future__ import annotations
