@@ -98,7 +98,7 @@ class Section:
         self.allowed = cap
         #: Tokens it is not shrunk below; applies only once all its content is within the allowed tokens.
         self.floor = 0
-        #: The summary at hand: its text, the units it stands for, the leaf that shows it, whether it is a new one.
+        #: The current summary: its text, how many units it replaces, the leaf that shows it, whether it is a new one.
         self.text = ""
         self.answered = False
         self.covers = 0
@@ -119,7 +119,7 @@ class Section:
             section = section.parent
 
     def free(self) -> bool:
-        """Return whether no floor in force keeps it, or anything in it, from being left out."""
+        """Return whether no floor keeps it, or anything in it, from being left out."""
         return self.spare() == self.used and not any(one.floor for one in self.sections())
 
     def leaves(self) -> Iterator[Leaf]:
@@ -138,7 +138,7 @@ class Section:
         yield self
 
     def spare(self) -> int:
-        """Return how many tokens less it may cost under the floors in force: its own and those around it."""
+        """Return how many tokens less it may cost under its own floor and those around it."""
         found = self.used
         section: Section | None = self
         while section is not None:

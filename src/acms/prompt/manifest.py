@@ -1,4 +1,4 @@
-"""The manifest of a prompt: the messages sent, the log entry behind each stretch of text, and the omitted entries.
+"""The manifest of a prompt: the messages sent, the log entry behind each span of text, and the omitted entries.
 
 It holds no text of the log: for text that comes from an entry it records which characters of which entry. So it is
 small enough to keep, and `acms.prompt.replay` rebuilds exactly the same payload from it. Text written by the caller,
@@ -42,7 +42,7 @@ canonical = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(","
 
 
 class Quote(NamedTuple):
-    """A stretch of an entry of the log."""
+    """A span of an entry of the log."""
 
     entry: str
     #: Characters of it, the end excluded.
@@ -53,7 +53,7 @@ class Quote(NamedTuple):
 
 
 Segment: TypeAlias = str | Quote
-"""A stretch of a text: a literal one, or where it is to be found."""
+"""A span of a text: literal, or quoted from an entry."""
 
 
 class Whole(NamedTuple):
@@ -82,7 +82,7 @@ class Written(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """One message as it was given to the codec, and where each stretch of it comes from."""
+    """One message as it was given to the codec, and where each span of it comes from."""
 
     #: Scope it came from.
     path: str

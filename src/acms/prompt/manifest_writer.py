@@ -1,6 +1,6 @@
 """Manifests: written from a laid-out prompt, converted back into its messages, and read as a ledger.
 
-Every stretch of text is looked up in the entries that the message shows: a whole entry, the head and tail that a cut
+Every span of text is looked up in the entries that the message shows: a whole entry, the head and tail that a cut
 left, the sentences of an excerpt. Text not found in them is kept verbatim. Time is linear in the text, except for texts
 that contain repetitions.
 """
@@ -38,7 +38,7 @@ from acms.results import UNSURE, Ledger, Verdict
 from acms.text.chat_messages import ORPHAN, RECALLED, SUMMARY
 
 _CUT = re.compile(r"(\s*\[…[^\]\n]*\]\s*)")
-"""The mark a cut leaves between two stretches of a text, that of `plan.CUT`, and the blanks around it."""
+"""The mark a cut leaves between two spans of a text, that of `plan.CUT`, and the blanks around it."""
 _CLOSINGS = (RECALLED[1], SUMMARY[1], ORPHAN[1])
 _LEAD = re.compile(r": |\n")
 """The end of any text before a quotation: a speaker's name, an opening mark."""
@@ -358,7 +358,7 @@ def _index_grams(texts: Sequence[_EntryText]) -> dict[str, tuple[_EntryText, int
 
 
 def _quote_longest_matches(fragment: str, grams: Mapping[str, tuple[_EntryText, int]]) -> Iterator[Segment]:
-    """Yield a fragment as the longest stretches that begin where it meets one of the texts."""
+    """Yield a fragment as the longest spans that begin where it meets one of the texts."""
     done = position = 0
     while position <= len(fragment) - _GRAM:
         match = grams.get(fragment[position : position + _GRAM])

@@ -176,7 +176,7 @@ class Rendered:
 
     @cached_property
     def manifest(self) -> Manifest:
-        """Where every stretch of text comes from, without the text of the log; written when it is first read."""
+        """Where every span of text comes from, without the text of the log; written when it is first read."""
         return add_candidates(self.outline, self._recalls)
 
     @cached_property

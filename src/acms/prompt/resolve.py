@@ -83,11 +83,11 @@ class Resolved:
     hints: list[tuple[Hint, int]] = field(default_factory=list)
     #: Logs that were read.
     logs: list[LogRead] = field(default_factory=list)
-    #: Contents that a summary may stand for, by its name.
+    #: Summaries that may replace a part of the content, by name.
     summary_runs: dict[str, SummaryRun] = field(default_factory=dict)
 
     def shows(self, view: Readable, seen: set[str]) -> bool:
-        """Return whether everything in force in a log is among the entries that are shown."""
+        """Return whether all active entries of a log are among the entries that are shown."""
         return any(
             log.complete
             and (log.view.session_id, log.view.storage) == (view.session_id, view.storage)

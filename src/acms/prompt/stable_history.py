@@ -107,7 +107,7 @@ class StableHistory:
     entries: dict[str, Any]
     #: Recalls within so many tokens.
     search: Callable[[int], Awaitable[ContextItems]]
-    #: Ids of entries that stand in front and are never left out.
+    #: Ids of entries in front that are never left out.
     first: Sequence[str] = ()
 
     #: The items recalled last, for the ledger.

@@ -148,7 +148,7 @@ class Log(NamedTuple):
 
     session: Readable
     newest: int | None = None
-    #: Ids of entries that stand in front and are never left out.
+    #: Ids of entries in front that are never left out.
     first: tuple[str, ...] = ()
 
 
@@ -174,7 +174,7 @@ class Shrinking(NamedTuple):
 
 
 class SummarisedContent(NamedTuple):
-    """A content whose oldest part a stored summary may stand for."""
+    """A content whose oldest part a stored summary may replace."""
 
     steps: tuple[Step, ...]
     id: str

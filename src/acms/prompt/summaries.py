@@ -1,4 +1,4 @@
-"""Summaries inside a prompt: a stored text that stands for the oldest messages, and goes on from where it ended.
+"""Summaries inside a prompt: a stored text that replaces the oldest messages and grows with them.
 
 summaries = Summaries(kv, summarizer=HTTPSummarizer("http://localhost:11434/v1", "llama3.2"))
 await summaries.write("trip", history)                  # now, without waiting for a prompt that is too long
@@ -318,7 +318,7 @@ class SummaryRun:
             self.warnings.append(f"the summary {self.id!r} could not be stored: {safe_error(error)}")
 
     async def put(self, text: str, covers: int) -> None:
-        """Store a text that stands for so many atoms of the scope, and pin it."""
+        """Store a text that covers so many atoms of the scope, and pin it."""
         known = self._loaded()
         covers += known.hidden
         mark = summary_coverage.build_watermark(
@@ -331,7 +331,7 @@ class SummaryRun:
                 await self.pin.pin(self.id)
 
     async def _stamp(self) -> None:
-        """Note that a text was seen to stand in a newer state of the log, so that it need not be read whole again."""
+        """Record that a text matches a newer state of the log, which then need not be read whole again."""
         known = self._known
         if known is None or known.mark is None or not known.stamp or known.mark.stamp == known.stamp:
             return

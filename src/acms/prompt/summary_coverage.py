@@ -32,14 +32,14 @@ FIELD = "watermark"
 class Watermark:
     """A record of the messages a stored summary was made from."""
 
-    #: How many leading atoms it stands for, and the chain of their digests.
+    #: How many leading atoms it covers, and the chain of their digests.
     atoms: int
     chain: str
     #: Who wrote it.
     model: str
     #: The rest is known where all of them came from one log, as it was when `stamp` was its state.
     stamp: str = ""
-    #: The last entry it stands for, and the tokens of the log before that atom.
+    #: The last entry it covers, and the tokens of the log before that atom.
     entry: str = ""
     before: int = 0
     #: Highest version that was read then: later entries are not in it, wherever they are shown.
@@ -54,7 +54,7 @@ class Watermark:
 class Match:
     """How a stored summary and the messages of a prompt fit together."""
 
-    #: Leading atoms it stands for here; 0 when it does not match.
+    #: Leading atoms it covers here; 0 when it does not match.
     covers: int = 0
     #: Why it does not, for the ledger; "" when it does.
     reason: str = ""
@@ -135,9 +135,9 @@ def _find_covered_atoms(mark: Watermark, atoms: Sequence[Atom], *, whole: bool) 
 def build_watermark(
     old: Watermark | None, known: int, atoms: Sequence[Atom], covers: int, *, model: str, stamp: str = ""
 ) -> Watermark:
-    """Return the watermark of a text that stands for so many leading atoms.
+    """Return the watermark of a text that covers so many leading atoms.
 
-    `old` is that of the text it goes on from, which stood for the first `known` of them and for whatever was before.
+    `old` is that of the text it continues, which covered the first `known` of them and for whatever was before.
     """
     count, link, start = covers, "", 0
     if old is not None and known:
@@ -166,7 +166,7 @@ def covers_more_atoms(mine: Watermark, theirs: Watermark | None) -> bool:
 
 
 def role_of_summary(asked: Role, atoms: Iterable[Atom], *, whole: bool) -> Role:
-    """Return the role of a text that stands for some atoms: one that instructs only where all of them do."""
+    """Return the role of a text that covers some atoms: one that instructs only where all of them do."""
     instructing = whole and all(message.role in LEADING for atom in atoms for message in atom.messages)
     return asked if instructing or asked not in LEADING else Role.USER
 
@@ -215,7 +215,7 @@ def _list_scopes(scope: Scope, path: str) -> list[tuple[str, Scope]]:
 
 
 def _is_rendered(path: str, scope: Scope, strategy: Summarise, fitted: Fitted) -> bool:
-    """Return whether a summary, or all that it stands for, is in a prompt."""
+    """Return whether a summary, or everything it covers, is in a prompt."""
     inside = [one for one in fitted.placed if f"{one.path}/".startswith(f"{path}/")]
     if not inside:
         return False
