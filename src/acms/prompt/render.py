@@ -128,11 +128,11 @@ class Rendered:
         codec: Codec,
         steps: Sequence[Shrunk],
         warnings: Sequence[str],
-        build_manifest: Callable[[], Manifest],
+        manifest: Callable[[], Manifest],
         recalls: Sequence[Ledger],
-        omitted: int,
+        left: Sequence[Left],
         after: Manifest | None,
-        base: int,
+        base: int = 0,
     ) -> None:
         #: Arguments of the request: messages, tools and cache hints; not the model.
         self.payload = payload
@@ -145,10 +145,10 @@ class Rendered:
         #: Warnings for the caller.
         self.warnings = tuple(warnings)
         self._placed = tuple(placed)
-        self._build_manifest = build_manifest
+        self._build_manifest = manifest
         self._recalls = tuple(recalls)
         #: Number of entries and pins left out.
-        self._omitted = omitted
+        self._omitted = sum(len(one.ids) for one in left if one.gone)
         self._after = after
         #: Tokens of an empty request with the same tools.
         self._base = base
@@ -680,9 +680,9 @@ class _Renderer:
             codec=codec,
             steps=fitted.steps,
             warnings=tuple(dict.fromkeys(warnings)),
-            build_manifest=build_manifest,
+            manifest=build_manifest,
             recalls=[items.ledger for items in self._items.values()],
-            omitted=sum(len(one.ids) for one in left if one.gone),
+            left=left,
             after=previous,
             base=codec.base(self._tools),
         )
