@@ -106,7 +106,7 @@ class Summaries:
         rest = loaded.atoms[existing.covers :]
         if not rest:
             return existing.text
-        text = await run.ask(NeedSummary(id, existing.text, rest, tokens))
+        text = await run.asked(NeedSummary(id, existing.text, rest, tokens))
         await run.put(text, len(loaded.atoms))
         return text
 
@@ -265,13 +265,13 @@ class SummaryRun:
     async def answer(self, need: NeedSummary) -> str | None:
         """Return a text for a question of the fit; None when the summarizer has none, and `warnings` says why."""
         try:
-            return await self.ask(need)
+            return await self.asked(need)
         except ACMSError as error:
             log_event(logging.WARNING, "summary_failed", summary=self.id, error=safe_error(error))
             self.warnings.append(f"there is no new summary {self.id!r}: {safe_error(error)}")
             return None
 
-    async def ask(self, need: NeedSummary) -> str:
+    async def asked(self, need: NeedSummary) -> str:
         """Return a text for a question; renders that ask the same at the same time share one answer."""
         turns = summary_coverage.turns_of_atoms(need.atoms, need.existing, self._loaded().entries)
         if len(turns) == (1 if need.existing else 0):
