@@ -124,13 +124,11 @@ def diagnosis_agrees(prediction: CachePrediction, usage: Usage, *, asked: bool =
     diagnosis = usage.diagnosis
     if diagnosis is None or not prediction.compared:
         return None
-    match diagnosis.outcome:
-        case Outcome.UNKNOWN:
-            return None
-        case Outcome.SILENT if not asked:
-            return None
-        case Outcome.SILENT | Outcome.HIT:
-            return prediction.changed is None
+    outcome = diagnosis.outcome
+    if outcome is Outcome.UNKNOWN or (outcome is Outcome.SILENT and not asked):
+        return None
+    if outcome is not Outcome.MISS:
+        return prediction.changed is None
     if diagnosis.changed in (None, Changed.SETTINGS):
         return None
     if diagnosis.changed is Changed.INPUT:
