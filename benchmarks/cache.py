@@ -39,12 +39,13 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.support.agents import STYLES, SYSTEM, Followed, Layout, Log, Message, Probe, agent_log, follow
+from tests.support.cache_costs import Prices, best_slack, cost_per_turn
 
 from acms import CompactionPolicy, open_storage
 from acms.branches.importers import read_chat
 from acms.codecs import OpenAIChat
 from acms.errors import ValidationError
-from acms.plan.prefix_cache import SLACK, Prices, best_slack, cost_per_turn
+from acms.plan.prefix_cache import SLACK
 from acms.prompt import steps
 from acms_eval.datasets import Conversation, read
 

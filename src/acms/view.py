@@ -19,7 +19,7 @@ from acms.nouns import episode_id
 from acms.observability.operations import trace_class
 from acms.ports import StorageBackend, TokenCounter
 from acms.privacy.stage import Stage
-from acms.prompt.prefix_window import gather_epoch
+from acms.prompt.prefix_window import gather_window
 from acms.prompt_types import LoggedRender, RenderDetails
 from acms.recall import pipeline, request
 from acms.results import (
@@ -377,7 +377,7 @@ class View:
         if messages is not None:
             found = await pipeline.gather_last(store, context, at, messages, stage)
         elif budget is not None and scale and slack:
-            found = await gather_epoch(store, context, at, shared.frame, budget, scale, slack, stage)
+            found = await gather_window(store, context, at, shared.frame, budget, scale, slack, stage)
         elif budget is not None:
             found = await pipeline.gather_newest(store, context, at, shared.frame, budget, stage)
         elif since is not None:

@@ -27,8 +27,9 @@ IO = """
     facts.adopt facts.by_hand facts.job facts.request
     log.known log.policy log.read
     privacy.rules privacy.scan privacy.stage
-    prompt.builder prompt.messages prompt.pins prompt.placement_record prompt.prefix_window prompt.render
-    prompt.render_log prompt.replay prompt.resolve prompt.selected prompt.staying prompt.summaries
+    prompt.builder prompt.messages prompt.pins prompt.prefix_window prompt.render
+    prompt.render_log prompt.replay prompt.resolve prompt.selected prompt.stable_history prompt.summaries
+    prompt.window_record
     recall.embeddings recall.index_cache recall.namespace recall.pipeline recall.reindex recall.uses
     recall.reranker
     write.queue write.retirement write.rewrite write.sync

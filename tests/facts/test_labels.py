@@ -16,7 +16,7 @@ from acms.codecs import AnthropicMessages, OpenAIChat
 from acms.config import PrivacyConfig
 from acms.knowledge import DOUBT
 from acms.prompt import Prompt, Rendered
-from acms.prompt.staying import Staying
+from acms.prompt.stable_history import StableHistory
 from acms.providers import OfflineReflector
 from acms.recall import pipeline
 from acms_eval.cascades import changed_premises
@@ -193,14 +193,14 @@ async def test_what_changed_out_of_sight_labels_a_history_and_begins_it_anew(sto
 def begun(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The versions at which an epoch of a prompt began."""
     found: list[int] = []
-    begin = Staying._begin
+    begin = StableHistory._begin
 
-    async def noted(self: Staying, *given: Any) -> Any:
+    async def noted(self: StableHistory, *given: Any) -> Any:
         placed = await begin(self, *given)
-        found.append(placed.kept.began)
+        found.append(placed.window.began)
         return placed
 
-    monkeypatch.setattr(Staying, "_begin", noted)
+    monkeypatch.setattr(StableHistory, "_begin", noted)
     return found
 
 

@@ -15,18 +15,16 @@ from acms.model import Role
 from acms.plan.prefix_cache import (
     LINES,
     SLACK,
-    Prices,
-    best_slack,
-    cost_per_turn,
-    epoch_length,
-    epoch_start,
     find_start,
     grid_step,
+    window_length,
+    window_start,
 )
 from acms.ports import Codec
 from acms.prompt.cache_forecast import describe_cache_mismatch, find_hoisted_roles, predict_cache
 from acms.prompt.manifest import Manifest, Sent
 from acms.prompt_types import CacheMark, PromptMessage, Tool, Usage
+from tests.support.cache_costs import Prices, best_slack, cost_per_turn
 
 TOKENS = st.lists(st.one_of(st.integers(0, 60), st.integers(0, 3000)), min_size=1, max_size=120)
 EVEN = st.lists(st.integers(40, 160), min_size=120, max_size=200)
@@ -73,7 +71,7 @@ def test_a_start_moves_when_an_epoch_begins_or_what_follows_no_longer_fits(
     befores, costs = log(tokens)
     found = starts(tokens, room, length)
     for end in moves(found):
-        begins = epoch_start(befores[end], length) != epoch_start(befores[end - 1], length)
+        begins = window_start(befores[end], length) != window_start(befores[end - 1], length)
         assert begins or sum(costs[found[end - 1] : end + 1]) > room
 
 
@@ -85,7 +83,7 @@ def test_prompts_with_less_room_move_their_starts_at_the_same_times(
     edges = {
         n
         for n in range(1, len(tokens))
-        if epoch_start(befores[n], length) != epoch_start(befores[n - 1], length)
+        if window_start(befores[n], length) != window_start(befores[n - 1], length)
     }
     one, other = (moves(starts(tokens, size, length, 9000)) for size in (room, room - less))
     # Beside those there are moves of a line where an epoch was dearer than foreseen.
@@ -98,7 +96,7 @@ def test_after_a_move_what_is_left_of_the_room_is_what_an_epoch_takes(tokens: li
     befores, costs = log(tokens)
     found = starts(tokens, room, 1000, 9000)
     for end in moves(found):
-        if epoch_start(befores[end], 1000) != epoch_start(befores[end - 1], 1000):
+        if window_start(befores[end], 1000) != window_start(befores[end - 1], 1000):
             shown = sum(costs[found[end] : end + 1])
             assert shown > room - 1000 * 1.05 * 1.15 - grid_step(9000, LINES) * 1.15 - 2 * 164
             assert shown <= room - 1000 + 2 * 164
@@ -134,9 +132,9 @@ def test_a_room_for_everything_shows_everything() -> None:
 
 
 def test_an_epoch_is_half_as_long_where_messages_are_short() -> None:
-    assert epoch_length(8000, 0.5, tokens=50_000, messages=200) == grid_step(8000, 0.5)
-    assert epoch_length(8000, 0.5, tokens=20_000, messages=200) == grid_step(8000, 0.5) // 2
-    assert epoch_length(8000, 0.0, tokens=20_000, messages=200) == 0
+    assert window_length(8000, 0.5, tokens=50_000, messages=200) == grid_step(8000, 0.5)
+    assert window_length(8000, 0.5, tokens=20_000, messages=200) == grid_step(8000, 0.5) // 2
+    assert window_length(8000, 0.0, tokens=20_000, messages=200) == 0
 
 
 def test_steps_are_the_same_for_budgets_that_are_nearly_the_same() -> None:

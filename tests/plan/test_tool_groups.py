@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from acms.model import Reasoning, Role, Text, ToolCall, ToolResult
 from acms.plan.nodes import Atom, Composed, Piece, Scope
-from acms.plan.tool_groups import group_messages, join_answers, pair_tool_calls
+from acms.plan.tool_groups import join_answers, pair_tool_calls
 from acms.prompt_types import PromptMessage
 from acms.text.chat_messages import NO_RESULT, ORPHAN, wrap_text
 from tests.providers.prompts import conversations
+from tests.support.atoms import group_messages
 from tests.support.toy import said
 
 

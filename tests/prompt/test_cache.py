@@ -14,9 +14,9 @@ from acms.log.encoding import is_summary
 from acms.model import Kind
 from acms.ports import HasRecords, StorageBackend
 from acms.prompt import Prompt
-from acms.prompt.placement_record import read_epochs
-from acms.prompt.placements import Placements
+from acms.prompt.cache_window import CacheWindow
 from acms.prompt.render import Rendered
+from acms.prompt.window_record import read_windows
 from tests.support.agents import SYSTEM, agent_log, follow
 
 RULES = "Answer in one sentence."
@@ -43,7 +43,7 @@ def epochs(storage: StorageBackend) -> list[tuple[str, int]]:
     inner = storage.put_record
 
     async def put(context: str, name: str, data: Any, *, rev: int) -> Any:
-        placed = Placements.unpack(next(iter(read_epochs(data).values())))
+        placed = CacheWindow.unpack(next(iter(read_windows(data).values())))
         found.append((context, placed.began))
         return await inner(context, name, data, rev=rev)
 

@@ -21,11 +21,12 @@ from acms.plan.nodes import (
     Truncate,
     Window,
 )
-from acms.plan.tool_groups import group_messages, pair_tool_calls
+from acms.plan.tool_groups import pair_tool_calls
 from acms.prompt.fit import fit_prompt
 from acms.prompt.truncate import MARK, shorten_text
 from acms.prompt_types import PromptMessage, Tool
 from acms.text.chat_messages import NO_RESULT, SUMMARY, wrap_text
+from tests.support.atoms import group_messages
 from tests.support.toy import Toy, Words, answered, fitted, said, texts, unit, words
 
 

@@ -42,7 +42,7 @@ _CHARACTERS = st.characters(exclude_categories=("Cc", "Cs"))
 def made(
     placed: Sequence[Placed], entries: Sequence[Entry] = (), recalls: Sequence[Ledger] = (), **more: Any
 ) -> Manifest:
-    found = write_manifest(placed, codec=CODEC, count=COUNT, told={one.id: one for one in entries}, **more)
+    found = write_manifest(placed, codec=CODEC, count=COUNT, entries={one.id: one for one in entries}, **more)
     found = add_candidates(found, recalls)
     again = Manifest.from_json(json.loads(json.dumps(found.to_json())))
     assert again == found

@@ -223,7 +223,7 @@ async def test_a_render_that_was_under_way_when_something_was_erased_is_not_kept
 async def test_it_is_bounded_by_bytes_and_age_and_can_be_forgotten(
     storage: Handle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(render_log, "ROOM", 6000)
+    monkeypatch.setattr(render_log, "ROWS_BYTES", 6000)
     small = replace(KEPT, renders=RenderLogConfig(enabled=True, max_bytes=131_072, max_age_seconds=3600))
     async with session(storage, small) as of:
         await talk(of)
@@ -266,7 +266,7 @@ async def test_of_a_render_with_very_many_candidates_the_best_are_kept(
             await render(of, "which magenta kettle whistles?")
             (kept,) = await of.renders()
             found.append((kept.tokens, kept.left_out, len((await of.sent(kept.id)).verdicts)))
-        monkeypatch.setattr(render_log, "ROW", 1)
+        monkeypatch.setattr(render_log, "ROW_BYTES", 1)
     (whole, few) = found
     assert whole[:2] == few[:2]
     assert 0 < few[2] < whole[2]
@@ -290,6 +290,29 @@ async def test_a_render_that_cannot_be_kept_for_others_is_rendered_all_the_same(
         records.put_record = put  # type: ignore[method-assign]
         assert not (await prompt.render(budget=400)).warnings
         assert len(await of.renders()) == 1
+
+
+async def test_renders_that_cannot_be_forgotten_for_others_are_reported(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with session(MemoryStorage()) as of:
+        await talk(of)
+        await render(of, "kettle?")
+        assert len(await of.renders()) == 1
+        records = of.storage
+        assert isinstance(records, HasRecords)
+        put = records.put_record
+
+        async def busy(context: str, name: str, data: Any, *, rev: int) -> Any:
+            raise ConflictError("the record has changed")
+
+        records.put_record = busy  # type: ignore[method-assign]
+        with caplog.at_level("WARNING", logger="acms"):
+            await of.forget_renders()
+        assert "render_log_not_changed" in caplog.text
+        records.put_record = put  # type: ignore[method-assign]
+        await of.forget_renders()
+        assert await of.renders() == []
 
 
 async def test_a_render_is_not_kept_when_something_is_erased_while_it_is_put() -> None:

@@ -16,7 +16,7 @@ import pytest
 from acms import ACMS, Prompt, open_storage
 from acms.codecs import AnthropicMessages, Gemini, OpenAIChat, OpenAIResponses
 from acms.errors import ValidationError
-from acms.model import ToolCall
+from acms.model import ToolCall, ToolResult
 from acms.storage import MemoryStorage
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "what-the-model-sees.md"
@@ -153,6 +153,29 @@ async def test_the_newest_output_of_a_tool_fills_its_room_in_every_turn(budget: 
         [line for line in lines if line in shown.split("\n")]
     )
     assert any(left_out[2] in warning for warning in rendered.warnings)
+
+
+@pytest.mark.parametrize("rendered_before", [False, True])
+async def test_an_old_output_of_a_tool_leaves_room_for_what_answers_a_new_question(
+    rendered_before: bool,
+) -> None:
+    stale, current = "Our shop is hosted on AWS.", "In May we moved the shop to Hetzner, in Falkenstein."
+    files = [f"2026-05-{n % 28 + 1:02} access-{n}.log {731 * n} bytes" for n in range(200)]
+    async with ACMS("s", open_storage("memory://"), None) as session:
+        await _chat(session, 0, (stale, "Noted."), (current, "Fine."))
+        await _chat(session, 1, *[(f"Item {n} of the list.", f"Item {n}, yes.") for n in range(60)])
+        if rendered_before:
+            await _asked(session, "Which items are on the list?").render(budget=500)
+        await session.ingest("user", "List the log files.")
+        await session.ingest("assistant", "", tool_calls=[{"id": "c", "name": "ls", "arguments": "{}"}])
+        await session.ingest("tool", "\n".join(files), tool_call_id="c")
+        rendered = await _asked(session, "Where is our shop hosted?").render(budget=500)
+    (block,) = [one.text for one in rendered.placed if "<recalled>" in one.text]
+    assert stale in block
+    assert current in block
+    (result,) = [part for one in rendered.placed for part in one.parts if isinstance(part, ToolResult)]
+    assert result.output.startswith(files[0])
+    assert rendered.codec.counter.count(result.output) <= 250
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name)

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from acms.codecs import AnthropicMessages, Exactness, Gemini, OpenAIChat, OpenAIResponses, Tool
 from acms.errors import PayloadError
 from acms.model import Json, Media, Part, Role, Text, ToolResult
-from acms.plan import tool_groups
 from acms.ports import Codec
 from acms.prompt_types import CacheMark, PromptMessage
+from tests.support.atoms import group_messages
 
 from . import validators
 from .prompts import conversations, marks, tidy, tools, wild
@@ -124,7 +124,7 @@ def test_a_payload_has_no_more_tokens_than_its_messages_apart(
     draw: st.DataObject,
 ) -> None:
     # As a prompt has them: every call with its answers, or with what stands for one that was not given.
-    messages = [message for unit in tool_groups.group_messages(messages) for message in unit.messages]
+    messages = [message for unit in group_messages(messages) for message in unit.messages]
     payload = rendered(codec, messages, tools=offered, marks=draw.draw(marks(len(messages))))
     if payload is None:
         return

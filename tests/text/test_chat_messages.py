@@ -59,13 +59,13 @@ def planned(log: Log, query: str, budget: int, counter: TokenCounter) -> ChatPla
     rest = [unit for unit in newest.units if unit.entries[0].version not in led]
     frame = chat_messages.ChatFrame(counter)
     cost = sum(build_candidate(unit, Source.WINDOW, frame).tokens for unit in newest.units)
-    past = None
+    found = candidates = None
     if not newest.whole or cost + chat_messages.PRIMER > budget:
         field = field_of(log.entries)
         found = Ranked("c_x", log.version, field, rank(field, query))
         terms = Terms(shown=led, episode=False)
-        past = found, collect_candidates(field, found.ranking, terms, TextFrame(counter))
-    steps = plan_chat(Material(newest, lead, rest, past), asked, counter, TextFrame(counter))
+        candidates = collect_candidates(field, found.ranking, terms, TextFrame(counter))
+    steps = plan_chat(Material(newest, lead, rest, found, candidates), asked, counter, TextFrame(counter))
     rows = {entry.id: entry for entry in log.entries}
     try:
         wanted = next(steps)

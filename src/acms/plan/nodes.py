@@ -37,7 +37,7 @@ class Atom(NamedTuple):
     #: Versions of the first and last entry shown; 0 for the caller's text.
     first: int = 0
     last: int = 0
-    #: Tokens of all messages of the log before it: a coordinate that never changes, on which history is cut in epochs.
+    #: Tokens of all messages of the log before it: a position that never changes, by which a history is cut.
     before: int = 0
     #: True for a leaf that must stay even when its scope shrinks: the newest message of a history.
     mandatory: bool = False
@@ -87,7 +87,7 @@ class Truncate(NamedTuple):
 
 
 class Window(NamedTuple):
-    """Keep the newest contiguous atoms that fit, at least the mandatory ones; move the start in epochs."""
+    """Keep the newest contiguous atoms that fit, at least the mandatory ones; move the start in steps."""
 
     #: Share of its room given up when the start must move, so that it need not move again for a while.
     slack: float = 0.5

@@ -2,9 +2,9 @@
 
 A provider charges a tenth or so for the part of a prompt that is the same as before, up to the first change. A window
 that slides changes its first message every turn, so nothing behind it is ever read from the cache. Here the start
-stays where it is until what follows no longer fits, and then gives up a share of the room, the *slack*, at once: an
-*epoch*. Starts lie on a grid over the tokens of the log, so that they follow from the log and the room alone; nothing
-is remembered from one render to the next, and every process finds the same one.
+stays where it is until what follows no longer fits, and then gives up a share of the room, the *slack*, at once: a
+new window begins. Starts lie on a grid over the tokens of the log, so that they follow from the log and the room alone;
+nothing is remembered from one render to the next, and every process finds the same one.
 """
 
 from __future__ import annotations
@@ -12,39 +12,14 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
-from math import sqrt
-from typing import NamedTuple
 
 SLACK = 0.5
 """Share of a budget given up when a start moves: the best one for turns of a tenth of a budget, and at most a quarter
 dearer than the best for turns between a fortieth and three tenths of it."""
 
 
-SHORT = 60
-"""Messages are short that take less than one part in so many of a budget: two of them a thirtieth."""
-
 LINES = 0.16
 """Share of a budget between the lines on which a start may lie: a room that varies by less rarely changes it."""
-
-MOST = 0.7
-"""Maximum share of the budget that an epoch may add: the rest is for the content shown at its start."""
-
-MARGIN = 1.05
-"""How much more room is kept for an epoch than tokens took so far: moving too early costs less than moving twice."""
-
-DEAREST = 2.0
-"""Tokens of a prompt that a token of the log is taken to cost, at most, whatever the frames of a few messages say."""
-
-RECALL = 2
-"""A recall without a history beside it may have one part in so many of a budget."""
-
-
-class Prices(NamedTuple):
-    """Prices of input tokens relative to an uncached one."""
-
-    #: Read from the cache, and written to it.
-    read: float = 0.1
-    write: float = 1.0
 
 
 def grid_step(scale: int, slack: float) -> int:
@@ -57,15 +32,16 @@ def grid_step(scale: int, slack: float) -> int:
     return most // unit * unit
 
 
-def epoch_length(scale: int, slack: float, tokens: int = 0, messages: int = 0) -> int:
-    """Return how many tokens a log grows by in an epoch, of a log with so many tokens and messages.
+def window_length(scale: int, slack: float, tokens: int = 0, messages: int = 0) -> int:
+    """Return how many tokens a log grows by in a window, of a log with so many tokens and messages.
 
-    Half as many where a message is short beside the scale: the best slack grows with the root of a turn, `best`.
+    Half as many where a message is short beside the scale: the best slack grows with the root of a turn.
     """
     if not slack:
         return 0
-    found = grid_step(scale, slack)
-    return found if tokens * SHORT > scale * messages else found // 2
+    length = grid_step(scale, slack)
+    is_short = 60 * tokens <= scale * messages  # the average message takes less than a sixtieth
+    return length // 2 if is_short else length
 
 
 def find_start(befores: Sequence[int], costs: Sequence[int], room: int, length: int, scale: int = 0) -> int:
@@ -73,13 +49,13 @@ def find_start(befores: Sequence[int], costs: Sequence[int], room: int, length: 
 
     `befores` are the tokens of the log before each atom and never fall; `costs` are what each takes of the room. The
     atoms are the whole history, or reach so far back that they do not fit. `length` are the tokens by which a log grows
-    in an epoch, `distance`; 0 moves the start with every message. `scale` is what lines are measured by: the budget,
+    in a window; 0 moves the start with every message. `scale` is what lines are measured by: the budget,
     which is the same every turn, where the room is not; the room itself when 0.
 
-    Everything when it fits. Otherwise an epoch began when the log passed a multiple of its length, and the start is
+    Everything when it fits. Otherwise a window began when the log passed a multiple of its length, and the start is
     the first line of a grid from which all fits until it passes the next one, if it goes on to cost as much a token. So
     when a start moves follows from the log alone: prompts with less room start later, not at other times. Where what
-    comes is dearer than that, or the room is small, epochs are shorter. The newest atom is always shown, also when it
+    comes is dearer than that, or the room is small, windows are shorter. The newest atom is always shown, also when it
     alone is too large.
     """
     if not costs:
@@ -92,18 +68,18 @@ def find_start(befores: Sequence[int], costs: Sequence[int], room: int, length: 
         return 0
     if first >= newest:
         return newest
-    while length > MOST * room:
+    while length > 0.7 * room:  # the rest is for the content shown at the start of a window
         length //= 2
     while length > 0:
-        since = bisect_left(befores, epoch_start(befores[newest], length))
+        since = bisect_left(befores, window_start(befores[newest], length))
         if since > first:
             return _start_on_grid(befores, costs, since, first, room, length, grid_step(scale or room, LINES))
         length //= 2
     return first
 
 
-def epoch_start(tokens: int, length: int) -> int:
-    """Return how many tokens a log had when its epoch began that now has so many before its newest message."""
+def window_start(tokens: int, length: int) -> int:
+    """Return how many tokens a log had when its window began that now has so many before its newest message."""
     return tokens // length * length
 
 
@@ -114,47 +90,25 @@ def _start_on_grid(
 
     Atoms that do not fit now are not examined, so they need not have been read.
     """
-    taken = [0, *accumulate(reversed(costs[first:since]))]
-    found, line = since, befores[since] // grid * grid
+    sums = [0, *accumulate(reversed(costs[first:since]))]
+    start, line = since, befores[since] // grid * grid
     while line >= 0:
-        place = bisect_left(befores, line)
-        if place < first:
+        index = bisect_left(befores, line)
+        if index < first:
             break
-        if place < since:
-            cost, tokens = taken[since - place], max(1, befores[since] - befores[place])
-            if cost + MARGIN * length * max(1.0, min(DEAREST, cost / tokens)) > room:
+        if index < since:
+            cost = sums[since - index]
+            cost_per_token = cost / max(1, befores[since] - befores[index])
+            # The frames of a few messages say little: a token of the log costs two tokens of a prompt at most.
+            cost_per_token = max(1.0, min(2.0, cost_per_token))
+            # Moving too early costs less than moving twice: a twentieth more is kept free.
+            if cost + 1.05 * length * cost_per_token > room:
                 break
-            found = place
+            start = index
         line -= grid
-    return found
+    return start
 
 
 def recall_tokens(budget: int | None) -> int:
     """Return how many tokens a recall may have that was given no number."""
-    return 2000 if budget is None else budget // RECALL
-
-
-# ── the cost model ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def cost_per_turn(slack: float, turn: float, room: float, prices: Prices, value: float = 1.0) -> float:
-    """Return the cost of a turn, in uncached tokens, beyond writing new text: reads, rewrites, and lost context.
-
-    Between two epochs a window grows from `room * (1 - slack)` to `room` by `turn` tokens a turn, so there is one epoch
-    every `slack * room / turn` turns, which writes tokens it would otherwise have read. `value` is the worth of a token
-    of context each turn: 1 when a budget was chosen by the price without a cache.
-    """
-    shown = room * (1 - slack / 2)
-    rewritten = turn * (1 - slack) / slack
-    return prices.read * shown + (prices.write - prices.read) * rewritten + value * (room - shown)
-
-
-def best_slack(turn: float, room: float, prices: Prices, value: float = 1.0) -> float:
-    """Return the slack that costs least: the square root law of stock keeping (Harris 1913), with rewrites as orders.
-
-    `cost` is flat around it: half or twice as much slack costs a quarter more of what depends on it.
-    """
-    return min(1.0, sqrt(2 * (prices.write - prices.read) * turn / ((value - prices.read) * room)))
-
-
-# ── the shared part of two prompts ──────────────────────────────────────────────────────────────────────────────────
+    return 2000 if budget is None else budget // 2  # the rest is for the prompt around it

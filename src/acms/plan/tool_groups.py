@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby
 from operator import is_
 
 from acms.model import Part, Role, Text, ToolCall, ToolResult
@@ -17,31 +16,22 @@ from acms.prompt_types import PromptMessage
 from acms.text.chat_messages import NO_RESULT, ORPHAN, wrap_text
 
 
-def group_messages(messages: Sequence[PromptMessage]) -> list[Atom]:
-    """Return messages as units that are shown together or not at all, every tool call with its answers.
+def join_answers(units: Sequence[Atom]) -> list[Atom]:
+    """Return units that are shown together or not at all: every tool call with its answers.
 
     Answers stand directly behind their call, in the order of the calls; one answers the nearest call before it that
     has its id, is open, and has its group where both have one. A call that nothing answers gets a placeholder; an
     answer to no call, and a second one to the same, becomes text of the user in marks. Calls that were made one after
     the other before any of them was answered stay together, in one unit, their answers behind the last of them.
-    """
-    return join_answers([Atom((message,)) for message in messages])
 
-
-def join_answers(units: Sequence[Atom]) -> list[Atom]:
-    """Return units with the answers moved behind their calls, as `atoms` does; units that become empty are gone.
-
-    The versions of a unit span those of the answers that joined it.
+    Units that become empty are dropped; the versions of a unit span those of the answers that joined it.
     """
     pairing = _Pairing()
-    drafts = [None if _needs_no_pairing(unit) else pairing.read(unit) for unit in units]
-    found: list[Atom] = []
-    for unit, draft in zip(units, drafts, strict=True):
-        if draft is None:
-            found.append(unit)
-        else:
-            found += draft.written()
-    return merge_parallel_calls(found)
+    drafts = [pairing.read(unit) for unit in units]
+    joined: list[Atom] = []
+    for draft in drafts:
+        joined += [draft] if isinstance(draft, Atom) else draft.build()
+    return merge_parallel_calls(joined)
 
 
 def merge_parallel_calls(units: Sequence[Atom]) -> list[Atom]:
@@ -49,19 +39,19 @@ def merge_parallel_calls(units: Sequence[Atom]) -> list[Atom]:
 
     They are where all were made before the first answer came, as the versions of the units say.
     """
-    found: list[Atom] = []
-    made, answered = 0, 0  # version of the last call of the newest unit, and of its first answer
+    merged: list[Atom] = []
+    last_call, first_answer = 0, 0  # versions in the newest unit
     for unit in units:
         if not _is_single_call(unit):
-            found.append(unit)
-            made, answered = 0, 0
-        elif max(made, unit.first) < min(answered, unit.last):
-            found[-1] = _merge_call(found[-1], unit)
-            made, answered = max(made, unit.first), min(answered, unit.last)
+            merged.append(unit)
+            last_call, first_answer = 0, 0
+        elif max(last_call, unit.first) < min(first_answer, unit.last):
+            merged[-1] = _merge_call(merged[-1], unit)
+            last_call, first_answer = max(last_call, unit.first), min(first_answer, unit.last)
         else:
-            found.append(unit)
-            made, answered = unit.first, unit.last
-    return found
+            merged.append(unit)
+            last_call, first_answer = unit.first, unit.last
+    return merged
 
 
 def _is_single_call(unit: Atom) -> bool:
@@ -69,8 +59,8 @@ def _is_single_call(unit: Atom) -> bool:
     messages = unit.messages
     if len(messages) != 2 or messages[1].role is not Role.TOOL or not unit.first:
         return False
-    parts = messages[0].parts
-    return sum(isinstance(part, ToolCall) for part in parts) == 1 and not is_placeholder(messages[1])
+    calls = [part for part in messages[0].parts if isinstance(part, ToolCall)]
+    return len(calls) == 1 and not is_placeholder(messages[1])
 
 
 def _merge_call(before: Atom, unit: Atom) -> Atom:
@@ -78,9 +68,9 @@ def _merge_call(before: Atom, unit: Atom) -> Atom:
     call, answer = unit.messages
     half = len(before.messages) // 2
     calls, answers = before.messages[:half], before.messages[half:]
-    ordered = (call, *calls) if unit.first < before.first else (*calls, call)
+    calls = (call, *calls) if unit.first < before.first else (*calls, call)
     return Atom(
-        (*ordered, *answers, answer),
+        (*calls, *answers, answer),
         min(before.first, unit.first),
         max(before.last, unit.last),
         before.before,
@@ -91,12 +81,11 @@ def _merge_call(before: Atom, unit: Atom) -> Atom:
 def pair_tool_calls(tree: Scope) -> Scope:
     """Return a tree in which every tool call has its answers with it, also those written in another scope.
 
-    An answer joins the unit of its call, in the scope of the call: it lives and dies with it. One that the caller wrote
-    makes a unit of the log mandatory. Idempotent.
+    An answer joins the unit of its call, in the scope of the call: it is shown or left out with it. One that the caller
+    wrote makes a unit of the log mandatory. Idempotent.
     """
-    pairing = _Pairing()
-    drafts: list[_Draft | None] = []
-    _read_scope(tree, pairing, drafts)
+    drafts: list[Atom | _Draft] = []
+    _read_scope(tree, _Pairing(), drafts)
     return _rebuild_scope(tree, iter(drafts))
 
 
@@ -108,58 +97,21 @@ def is_placeholder(message: PromptMessage) -> bool:
     return isinstance(part, ToolResult) and part.output == NO_RESULT
 
 
-def _read_scope(scope: Scope, pairing: _Pairing, drafts: list[_Draft | None]) -> None:
-    """Read the units of a scope in order; None for a unit without tool calls or results."""
+def _read_scope(scope: Scope, pairing: _Pairing, drafts: list[Atom | _Draft]) -> None:
+    """Read the units of a scope in order."""
     for node in scope.children:
-        if type(node) is Atom:
-            drafts.append(None if _needs_no_pairing(node) else pairing.read(node))
+        if isinstance(node, Atom):
+            drafts.append(pairing.read(node))
         elif isinstance(node, Scope):
             _read_scope(node, pairing, drafts)
 
 
-def _needs_no_pairing(unit: Atom) -> bool:
-    """Return whether a unit has nothing to do with tools, or is a call with all its answers already."""
-    messages = unit.messages
-    for place, message in enumerate(messages):
-        if message.role is Role.TOOL:
-            return False
-        for part in message.parts:
-            kind = type(part)
-            if kind is ToolCall:
-                return place == 0 and _is_complete_group(messages)
-            if kind is ToolResult:
-                return False
-    return True
-
-
-def _is_complete_group(messages: Sequence[PromptMessage]) -> bool:
-    """Return whether messages are a call and its answers in order, and nothing else."""
-    call, *answers = messages
-    ids = [part.call_id for part in call.parts if isinstance(part, ToolCall)]
-    if call.role is not Role.ASSISTANT or len(ids) != len(answers):
-        return False
-    if any(isinstance(part, ToolResult) for part in call.parts):
-        return False
-    for id, message in zip(ids, answers, strict=True):
-        if message.role is not Role.TOOL or len(message.parts) != 1 or is_placeholder(message):
-            return False
-        part = message.parts[0]
-        if not isinstance(part, ToolResult) or part.call_id != id:
-            return False
-        if None not in (message.group, call.group) and message.group != call.group:
-            return False
-    return True
-
-
-def _rebuild_scope(scope: Scope, drafts: Iterator[_Draft | None]) -> Scope:
+def _rebuild_scope(scope: Scope, drafts: Iterator[Atom | _Draft]) -> Scope:
     children: list[Node] = []
     for node in scope.children:
-        if type(node) is Atom:
+        if isinstance(node, Atom):
             draft = next(drafts)
-            if draft is None:
-                children.append(node)
-            else:
-                children += draft.written()
+            children += [draft] if isinstance(draft, Atom) else draft.build()
         elif isinstance(node, Scope):
             children.append(_rebuild_scope(node, drafts))
         else:
@@ -171,66 +123,112 @@ def _rebuild_scope(scope: Scope, drafts: Iterator[_Draft | None]) -> Scope:
 
 def _merge_parallel_runs(children: Sequence[Node]) -> list[Node]:
     """Return the nodes of a scope with calls that were made side by side in one unit."""
-    found: list[Node] = []
-    for atoms_, run in groupby(children, lambda node: type(node) is Atom):
-        nodes = list(run)
-        found += merge_parallel_calls([node for node in nodes if isinstance(node, Atom)]) if atoms_ else nodes
-    return found
+    merged: list[Node] = []
+    run: list[Atom] = []
+    for node in children:
+        if isinstance(node, Atom):
+            run.append(node)
+            continue
+        merged += merge_parallel_calls(run)
+        merged.append(node)
+        run = []
+    return [*merged, *merge_parallel_calls(run)]
+
+
+def _needs_no_pairing(unit: Atom) -> bool:
+    """Return whether a unit has nothing to do with tools, or is a call with all its answers already."""
+    for index, message in enumerate(unit.messages):
+        if message.role is Role.TOOL:
+            return False
+        for part in message.parts:
+            if isinstance(part, ToolCall):
+                return index == 0 and _is_complete_group(unit.messages)
+            if isinstance(part, ToolResult):
+                return False
+    return True
+
+
+def _is_complete_group(messages: Sequence[PromptMessage]) -> bool:
+    """Return whether messages are a call and its answers in order, and nothing else."""
+    call, *answers = messages
+    if call.role is not Role.ASSISTANT or any(isinstance(part, ToolResult) for part in call.parts):
+        return False
+    ids = [part.call_id for part in call.parts if isinstance(part, ToolCall)]
+    if len(ids) != len(answers):
+        return False
+    return all(_answers_call(answer, id, call.group) for id, answer in zip(ids, answers, strict=True))
+
+
+def _answers_call(message: PromptMessage, id: str, group: str | None) -> bool:
+    if message.role is not Role.TOOL or len(message.parts) != 1 or is_placeholder(message):
+        return False
+    (part,) = message.parts
+    same_group = message.group is None or group is None or message.group == group
+    return isinstance(part, ToolResult) and part.call_id == id and same_group
 
 
 class _Call:
-    """A tool call and the answer it has so far, and which of the messages read is the answer."""
+    """A tool call, and the answer it has so far."""
 
-    __slots__ = ("answer", "at", "draft", "group", "id")
+    __slots__ = ("answer", "answered_at", "draft", "group", "id")
 
     def __init__(self, id: str, group: str | None, draft: _Draft) -> None:
         self.id = id
         self.group = group
         self.draft = draft
         self.answer: PromptMessage | None = None
-        self.at = 0
+        #: Number of the message that is the answer, in the order of reading.
+        self.answered_at = 0
 
-    def placeholder(self) -> PromptMessage:
+    def answer_or_placeholder(self) -> PromptMessage:
+        """Return the message to show behind the call."""
+        if self.answer is not None:
+            return self.answer
         return PromptMessage(role=Role.TOOL, parts=(ToolResult(self.id, NO_RESULT),), group=self.group)
 
 
 class _Draft:
     """A unit under way: its messages, and the calls among them that are still to be answered."""
 
-    __slots__ = ("joins", "lines", "unit")
+    __slots__ = ("answer_units", "lines", "unit")
 
     def __init__(self, unit: Atom) -> None:
         self.unit = unit
-        #: Messages in order, each with the calls it makes, and which of the messages read it is.
+        #: Messages in order, each with the calls it makes, and its number in the order of reading.
         self.lines: list[tuple[PromptMessage, Sequence[_Call], int]] = []
         #: Units that gave an answer to a call of this one.
-        self.joins: list[Atom] = []
+        self.answer_units: list[Atom] = []
 
-    def written(self) -> tuple[Atom, ...]:
-        if not self.lines:
-            return ()
+    def build(self) -> list[Atom]:
+        """Return the unit with all its answers; nothing if it has no message left."""
+        messages = self._order_messages()
+        unit = self.unit
+        if not messages:
+            return []
+        if not self.answer_units and tuple(messages) == unit.messages:
+            return [unit]
+        first, last, mandatory = unit.first, unit.last, unit.mandatory
+        for other in self.answer_units:
+            # The caller's text is never left out; its answer to a call of the log keeps that call.
+            is_written = unit.first > 0 and not other.first
+            mandatory = mandatory or other.mandatory or is_written
+            if other.first:
+                first = min(first or other.first, other.first)
+                last = max(last, other.last)
+        return [Atom(tuple(messages), first, last, unit.before, mandatory)]
+
+    def _order_messages(self) -> list[PromptMessage]:
+        """Return the messages with answers behind their calls; calls made before any answer came stay together."""
         messages: list[PromptMessage] = []
         waiting: list[_Call] = []
-        for message, calls, at in self.lines:
-            if not (calls and waiting and all(call.answer and call.at > at for call in waiting)):
-                messages += [call.answer or call.placeholder() for call in waiting]
+        for message, calls, number in self.lines:
+            answered_later = all(call.answer and call.answered_at > number for call in waiting)
+            if not calls or not answered_later:
+                messages += [call.answer_or_placeholder() for call in waiting]
                 waiting = []
             messages.append(message)
             waiting += calls
-        messages += [call.answer or call.placeholder() for call in waiting]
-        unit = self.unit
-        if not self.joins and len(messages) == len(unit.messages):
-            same = all(map(is_, messages, unit.messages))
-            if same or tuple(messages) == unit.messages:
-                return (unit,)
-        first, last, mandatory = unit.first, unit.last, unit.mandatory
-        for one in self.joins:
-            # The caller's text is never left out; its answer to a call of the log keeps that call.
-            mandatory = mandatory or one.mandatory or (unit.first > 0 and not one.first)
-            if one.first:
-                first = min(first or one.first, one.first)
-                last = max(last, one.last)
-        return (Atom(tuple(messages), first, last, unit.before, mandatory),)
+        return messages + [call.answer_or_placeholder() for call in waiting]
 
 
 class _Pairing:
@@ -238,31 +236,31 @@ class _Pairing:
 
     def __init__(self) -> None:
         self._open: dict[str, list[_Call]] = {}
-        self._at = 0
+        #: Number of the message that is read.
+        self._number = 0
 
-    def read(self, unit: Atom) -> _Draft:
+    def read(self, unit: Atom) -> Atom | _Draft:
+        """Return the unit itself if it needs no pairing, else what is to be built once everything is read."""
+        if _needs_no_pairing(unit):
+            return unit
         draft = _Draft(unit)
         for message in unit.messages:
-            self._at += 1
-            parts = message.parts
+            self._number += 1
             if message.role is Role.TOOL:
-                self._answers(message, draft)
-            elif message.role is Role.ASSISTANT and any(type(part) is ToolCall for part in parts):
-                kept = self._without_results(message, draft)
+                self._read_answers(message, draft)
+                continue
+            rest = self._without_results(message, draft)
+            calls: list[_Call] = []
+            if message.role is Role.ASSISTANT:
                 calls = [
-                    _Call(part.call_id, message.group, draft)
-                    for part in kept.parts
+                    _Call(part.call_id, rest.group, draft)
+                    for part in rest.parts
                     if isinstance(part, ToolCall)
                 ]
-                for call in reversed(calls):  # of two with one id in a message the first is answered first
-                    self._open.setdefault(call.id, []).append(call)
-                draft.lines.append((kept, calls, self._at))
-            elif any(type(part) is ToolResult for part in parts):
-                kept = self._without_results(message, draft)
-                if kept.parts:
-                    draft.lines.append((kept, (), self._at))
-            else:
-                draft.lines.append((message, (), self._at))
+            for call in reversed(calls):  # of two with one id in a message the first is answered first
+                self._open.setdefault(call.id, []).append(call)
+            if rest.parts or rest is message:
+                draft.lines.append((rest, calls, self._number))
         return draft
 
     def _without_results(self, message: PromptMessage, draft: _Draft) -> PromptMessage:
@@ -270,55 +268,50 @@ class _Pairing:
         results = tuple([part for part in message.parts if isinstance(part, ToolResult)])
         if not results:
             return message
-        self._answers(replace(message, parts=results), draft)
+        self._read_answers(replace(message, parts=results), draft)
         rest = tuple([part for part in message.parts if not isinstance(part, ToolResult)])
         return replace(message, parts=rest, tokens=None, counter="")
 
-    def _answers(self, message: PromptMessage, draft: _Draft) -> None:
+    def _read_answers(self, message: PromptMessage, draft: _Draft) -> None:
         """Assign the answers of a message to their calls; an answer without a call becomes user text."""
         if is_placeholder(message):
             return  # written again while nothing better answers the call
-        if len(message.parts) == 1 and message.role is Role.TOOL:  # most of them
-            (only,) = message.parts
-            call = self._call(only.call_id, message.group) if isinstance(only, ToolResult) else None
-            if call is not None:
-                call.answer, call.at = message, self._at
-                if call.draft is not draft:
-                    call.draft.joins.append(draft.unit)
-                return
         results = [part for part in message.parts if isinstance(part, ToolResult)]
         others: tuple[Part, ...] = tuple([part for part in message.parts if not isinstance(part, ToolResult)])
-        stray: list[str] = []
+        stray_outputs: list[str] = []
         for part in results:
-            call = self._call(part.call_id, message.group)
+            call = self._close_call(part.call_id, message.group)
             if call is None:
-                stray.append(part.output)
+                stray_outputs.append(part.output)
                 continue
-            call.at = self._at
-            call.answer = replace(message, role=Role.TOOL, parts=(*others, part), tokens=None, counter="")
+            call.answered_at = self._number
+            call.answer = message
+            if message.role is not Role.TOOL or len(message.parts) > 1:
+                parts = (*others, part)
+                call.answer = replace(message, role=Role.TOOL, parts=parts, tokens=None, counter="")
             others = ()
             if call.draft is not draft:
-                call.draft.joins.append(draft.unit)
+                call.draft.answer_units.append(draft.unit)
         if not results:
-            stray = [message.text]
+            stray_outputs = [message.text]
             others = tuple([part for part in others if not isinstance(part, Text)])
-        if stray or others:
-            told = tuple([Text(wrap_text(output, ORPHAN)) for output in stray])
+        if stray_outputs or others:
+            texts = [Text(wrap_text(output, ORPHAN)) for output in stray_outputs]
             orphan = replace(
                 message,
                 role=Role.USER,
-                parts=(*told, *others),
+                parts=(*texts, *others),
                 name=None,
                 group=None,
                 tokens=None,
                 counter="",
             )
-            draft.lines.append((orphan, (), self._at))
+            draft.lines.append((orphan, (), self._number))
 
-    def _call(self, id: str, group: str | None) -> _Call | None:
+    def _close_call(self, id: str, group: str | None) -> _Call | None:
         """Return the nearest open call that an answer can belong to, which it closes."""
         waiting = self._open.get(id, [])
-        for index in range(len(waiting) - 1, -1, -1):
+        for index in reversed(range(len(waiting))):
             call = waiting[index]
             if group is None or call.group is None or call.group == group:
                 return waiting.pop(index)

@@ -263,7 +263,7 @@ class Builder(Recipe):
 
         Next to a `history` of the same session, the recall goes before the newest user message and stays there: later
         requests grow at their end, read everything before from the provider's cache, and recall only content they do
-        not show yet. The positions are kept in the session's store, by ids; see `acms.prompt.placements`. With
+        not show yet. The positions are kept in the session's store, by ids; see `acms.prompt.cache_window`. With
         `keep="turn"`, at a past version, and without such a history, the recall is chosen again each time and goes
         before the newest user message, or with `in_place` where the caller put it. Content the prompt already shows is
         not recalled. Without `tokens` (or its alias `budget`) history and recall share the budget: see
@@ -271,30 +271,29 @@ class Builder(Recipe):
         """
         if tokens is not None and budget is not None:
             raise TypeError("recall() takes budget or tokens, not both: they are the same")
-        if isinstance(exclude, str) or not isinstance(exclude, Iterable):
-            what = "string" if isinstance(exclude, str) else type(exclude).__name__
-            raise ValidationError(f"must be a list of ids, not a {what}", field="exclude")
         if not validation.validate_text(query, "query").strip():
             raise ValidationError("must not be blank", field="query")
+        options: dict[str, Any] = {
+            "min_relevance": validation.validate_fraction(min_relevance, "min_relevance"),
+            "exclude": _validate_excluded_ids(exclude),
+            "scope": scope,
+            "where": _validate_filter(where),
+            "limit": None if limit is None else validation.validate_integer(limit, "limit", least=1),
+            "include_superseded": bool(include_superseded),
+        }
         if scope not in (None, "session", "namespace"):
             raise ValidationError(f"{scope!r} is not session or namespace", field="scope")
-        if where is not None:
-            parse_where(where)
+        cap, field = (tokens, "tokens") if budget is None else (budget, "budget")
+        if cap is not None:
+            cap = validation.validate_integer(cap, field, most=validation.BUDGET)
         step = Recalling(
-            _validate_session(self._own(session)),
-            query,
-            _validate_token_cap(*((tokens, "tokens") if budget is None else (budget, "budget"))),
-            _validate_priority(priority),
-            bool(in_place),
-            validation.parse_choice(keep, Keeping, "keep") is Keeping.TURNS,
-            {
-                "min_relevance": validation.validate_fraction(min_relevance, "min_relevance"),
-                "exclude": tuple(exclude),
-                "scope": scope,
-                "where": dict(where) if isinstance(where, Mapping) else where,
-                "limit": None if limit is None else validation.validate_integer(limit, "limit", least=1),
-                "include_superseded": bool(include_superseded),
-            },
+            session=_validate_session(self._own(session)),
+            query=query,
+            tokens=cap,
+            priority=_validate_priority(priority),
+            in_place=bool(in_place),
+            stays=validation.parse_choice(keep, Keeping, "keep") is Keeping.TURNS,
+            options=options,
         )
         return self._with(step)
 
@@ -314,7 +313,7 @@ class Builder(Recipe):
         """Add the pins of a namespace as one message; see `acms.pins.PinnedKV`."""
         from acms.prompt.pins import PinnedKV
 
-        given: dict[str, Any] = {} if strategy is None else {"strategy": strategy}
+        options: dict[str, Any] = {} if strategy is None else {"strategy": strategy}
         return self.use(
             PinnedKV(
                 store=self._own(store),
@@ -325,7 +324,7 @@ class Builder(Recipe):
                 priority=priority,
                 format=format,
                 reserve=reserve,
-                **given,
+                **options,
             )
         )
 
@@ -346,11 +345,10 @@ class Builder(Recipe):
         function, it is called with an empty prompt to fill.
         """
         floor = validation.validate_integer(floor, "floor", most=validation.BUDGET)
-        if (
-            ceiling is not None
-            and validation.validate_integer(ceiling, "ceiling", most=validation.BUDGET) < floor
-        ):
-            raise ValidationError(f"is less than the floor of {floor}", field="ceiling")
+        if ceiling is not None:
+            ceiling = validation.validate_integer(ceiling, "ceiling", most=validation.BUDGET)
+            if ceiling < floor:
+                raise ValidationError(f"is less than the floor of {floor}", field="ceiling")
         if callable(content):
             content = _validate_prompt(content(type(self)(self.codec)), "content")
         name = validation.validate_name(name, "name")
@@ -359,15 +357,12 @@ class Builder(Recipe):
         if any(isinstance(step, Shrinking) and step.name == name for step in self.steps):
             raise ValidationError(f"there is a section {name!r} already", field="name")
         made, steps = self._read(content, "content")
-        step = Shrinking(
-            name,
-            steps,
-            None if priority is None else Truncate(),
-            0 if priority is None else _validate_priority(priority),
-            floor=floor,
-            ceiling=ceiling,
-            share=None if share is None else validation.validate_fraction(share, "share"),
-        )
+        strategy: Strategy | None = None
+        if priority is not None:
+            strategy, priority = Truncate(), _validate_priority(priority)
+        if share is not None:
+            share = validation.validate_fraction(share, "share")
+        step = Shrinking(name, steps, strategy, priority or 0, floor=floor, ceiling=ceiling, share=share)
         return made._with(step)
 
     # ── composition ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -387,11 +382,7 @@ class Builder(Recipe):
 
     def use(self, plugin: Plugin) -> Self:
         """Add the content that a plugin returns at each render."""
-        if (
-            isinstance(plugin, type)
-            or not callable(getattr(plugin, "render", None))
-            or isinstance(plugin, Builder)
-        ):
+        if isinstance(plugin, type | Builder) or not callable(getattr(plugin, "render", None)):
             raise ValidationError("must be an object with an async method render(request)", field="plugin")
         return self._with(Plugged(plugin, getattr(plugin, "name", None) or type(plugin).__name__.lower()))
 
@@ -410,10 +401,9 @@ class Builder(Recipe):
         for prompt in prompts:
             other = _validate_prompt(prompt, "prompts")
             made = made._bound(other)._with(*other.steps)
-            if other.offered:
-                made.offered = contents.parse_tools(
-                    [*made.offered, *(one for one in other.offered if one not in made.offered)]
-                )
+            new_tools = [tool for tool in other.offered if tool not in made.offered]
+            if new_tools:
+                made.offered = contents.parse_tools([*made.offered, *new_tools])
         return made
 
     def tools(self, tools: Sequence[Tool | Mapping[str, Json]]) -> Self:
@@ -430,12 +420,11 @@ class Builder(Recipe):
         """
         if any(isinstance(step, Hint) and step.id == id for step in self.steps):
             raise ValidationError(f"there is a hint {id!r} already", field="id")
-        hint = Hint(
-            validation.validate_name(id, "id"),
-            validation.validate_text(version, "version", limit=validation.NAME_CHARS),
-            None if ttl is None else validation.validate_integer(ttl, "ttl", least=1),
-        )
-        return self._with(hint)
+        id = validation.validate_name(id, "id")
+        version = validation.validate_text(version, "version", limit=validation.NAME_CHARS)
+        if ttl is not None:
+            ttl = validation.validate_integer(ttl, "ttl", least=1)
+        return self._with(Hint(id, version, ttl))
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -449,15 +438,13 @@ class Builder(Recipe):
         made = object.__new__(type(self))
         made.__dict__.update(self.__dict__)
         made.steps = (*self.steps, *steps)
-        recalled = False
-        for step in made.steps if any(isinstance(step, Hint) for step in steps) else ():
-            recalled = recalled or contents.has_moving_content(step)
-            if recalled and isinstance(step, Hint):
-                raise ValidationError(
-                    "what is recalled changes from turn to turn and cannot be part of a cached prefix",
-                    field="cache_hint",
-                    options=("call cache_hint before recall",),
-                )
+        hints = [index for index, step in enumerate(made.steps) if isinstance(step, Hint)]
+        if hints and any(map(contents.has_moving_content, made.steps[: hints[-1]])):
+            raise ValidationError(
+                "what is recalled changes from turn to turn and cannot be part of a cached prefix",
+                field="cache_hint",
+                options=("call cache_hint before recall",),
+            )
         return made
 
     def _bound(self, other: Recipe) -> Self:
@@ -570,14 +557,23 @@ def _validate_session(value: object) -> Readable:
     return contents.as_readable(value)
 
 
+def _validate_excluded_ids(exclude: object) -> tuple[str, ...]:
+    if isinstance(exclude, str) or not isinstance(exclude, Iterable):
+        kind = "string" if isinstance(exclude, str) else type(exclude).__name__
+        raise ValidationError(f"must be a list of ids, not a {kind}", field="exclude")
+    return tuple(exclude)
+
+
+def _validate_filter(where: Mapping[str, Any] | None) -> Any:
+    if where is not None:
+        parse_where(where)
+    return dict(where) if isinstance(where, Mapping) else where
+
+
 def _validate_prompt(value: object, field: str) -> Builder:
     if not isinstance(value, Builder):
         raise ValidationError(f"must be a Prompt, not {type(value).__name__}", field=field)
     return value
-
-
-def _validate_token_cap(tokens: int | None, field: str) -> int | None:
-    return None if tokens is None else validation.validate_integer(tokens, field, most=validation.BUDGET)
 
 
 def _validate_priority(value: object) -> int:

@@ -12,9 +12,6 @@ from acms.ports import Codec
 from acms.prompt.manifest import Manifest, Sent
 from acms.prompt_types import CachePrediction, Change, Changed, Diagnosis, Outcome, PromptMessage, Usage
 
-NAMED = 3
-"""Pieces that a reason names."""
-
 
 def find_hoisted_roles(
     normal: Callable[[Sequence[PromptMessage]], Sequence[PromptMessage]],
@@ -38,40 +35,51 @@ def predict_cache(
     then the rest. `key` is the name under which the cache is kept, if a hint gave one.
     """
     base = codec.base(now.tools)
-    plain = CachePrediction(key=key, total_tokens=base + sum([one.tokens for one in now.messages]))
+    prediction = CachePrediction(key=key, total_tokens=base + _count_tokens(now.messages))
     if previous is None:
-        return replace(plain, reason="there is no earlier prompt to compare with")
-    front = find_hoisted_roles(codec.normal)
-    old, new = _sort_as_read(previous, front), _sort_as_read(now, front)
-    outside = _find_preamble_change(now, previous, key)
-    if outside is not None:
-        first = Change(index=new[0][0], role=new[0][1].role, path=new[0][1].path) if new else None
-        changed, reason = outside
-        return replace(plain, compared=True, changed=changed, first_change=first, reason=reason)
-    place = 0
-    shared = base
-    while place < min(len(old), len(new)) and old[place][1].hash == new[place][1].hash:
-        shared += new[place][1].tokens
-        place += 1
-    readable = shared
-    reason = _explain_first_change([one for _, one in old], [one for _, one in new], place)
+        return replace(prediction, reason="there is no earlier prompt to compare with")
+    hoisted = find_hoisted_roles(codec.normal)
+    old, new = _sort_as_read(previous, hoisted), _sort_as_read(now, hoisted)
+    old_messages, new_messages = [sent for _, sent in old], [sent for _, sent in new]
+    preamble_change = _find_preamble_change(now, previous, key)
+    if preamble_change is not None:
+        changed, reason = preamble_change
+        first = _change_at(new, 0, now) if new else None
+        return replace(prediction, compared=True, changed=changed, first_change=first, reason=reason)
+    shared = count_shared_messages(old_messages, new_messages)
+    shared_tokens = base + _count_tokens(new_messages[:shared])
+    readable_tokens = shared_tokens
+    reason = _explain_first_change(old_messages, new_messages, shared)
     if codec.marks_only:
-        end = _count_marked_messages(previous, old, place, implicit=codec.implicit_mark)
-        if end is None or not (now.marks or codec.implicit_mark):
-            readable = 0
-            reason += "; nothing is cached, as no mark ends what is shared: give a cache hint"
+        marked = _count_marked_messages(previous, old, shared, implicit=codec.implicit_mark)
+        if marked is not None and (now.marks or codec.implicit_mark):
+            readable_tokens = base + _count_tokens(new_messages[:marked])
         else:
-            readable = base + sum([one.tokens for _, one in new[:end]])
-    change, changed = _find_first_change(now, old, new, place)
-    return replace(
-        plain,
-        predicted_tokens=codec.cached(readable),
-        shared_tokens=shared,
-        first_change=change,
+            readable_tokens = 0
+            reason += "; nothing is cached, as no mark ends what is shared: give a cache hint"
+    prediction = replace(
+        prediction,
+        predicted_tokens=codec.cached(readable_tokens),
+        shared_tokens=shared_tokens,
         reason=reason,
         compared=True,
-        changed=changed,
     )
+    if shared == len(old):
+        return prediction
+    changed = _changed_part(old_messages, new_messages, shared)
+    return replace(prediction, first_change=_change_at(new, shared, now), changed=changed)
+
+
+def _count_tokens(messages: Sequence[Sent]) -> int:
+    return sum([sent.tokens for sent in messages])
+
+
+def count_shared_messages(old: Sequence[Sent], new: Sequence[Sent]) -> int:
+    """Return how many messages two prompts begin with in common."""
+    shared = 0
+    while shared < min(len(old), len(new)) and old[shared].hash == new[shared].hash:
+        shared += 1
+    return shared
 
 
 def _find_preamble_change(now: Manifest, previous: Manifest, key: str) -> tuple[Changed, str] | None:
@@ -79,32 +87,33 @@ def _find_preamble_change(now: Manifest, previous: Manifest, key: str) -> tuple[
     if (previous.codec, previous.model) != (now.codec, now.model):
         reason = f"it was sent to {previous.model} by {previous.codec}, this one goes to {now.model} by {now.codec}"
         return Changed.MODEL, reason
-    was, is_now = [[(mark.id, mark.version) for mark in one.marks[:1]] for one in (previous, now)]
-    if key and was and is_now and was != is_now:
-        return (
-            Changed.KEY,
-            f"it is cached as {':'.join(is_now[0])}, the earlier one was as {':'.join(was[0])}",
-        )
-    return (Changed.TOOLS, _describe_tools_change(previous, now)) if previous.tools != now.tools else None
+    if key and previous.marks and now.marks:
+        old_mark, new_mark = previous.marks[0], now.marks[0]
+        if (old_mark.id, old_mark.version) != (new_mark.id, new_mark.version):
+            reason = (
+                f"it is cached as {new_mark.id}:{new_mark.version}, "
+                f"the earlier one was as {old_mark.id}:{old_mark.version}"
+            )
+            return Changed.KEY, reason
+    if previous.tools != now.tools:
+        return Changed.TOOLS, _describe_tools_change(previous, now)
+    return None
 
 
-def _find_first_change(
-    now: Manifest,
-    old: Sequence[tuple[int, Sent]],
-    new: Sequence[tuple[int, Sent]],
-    place: int,
-) -> tuple[Change, Changed] | tuple[None, None]:
-    """Return the first message that differs, and the part of the request it is in."""
-    if place == len(old):
-        return None, None
-    index, sent = new[place] if place < len(new) else (len(now.messages), None)
-    change = Change(
-        index=index, role=None if sent is None else sent.role, path="" if sent is None else sent.path
-    )
-    leading = all(one.role in LEADING for _, one in old[:place])
-    differing = [one for _, one in (*old[place : place + 1], *new[place : place + 1])]
-    system = leading and any(one.role in LEADING for one in differing)
-    return change, Changed.SYSTEM if system else Changed.MESSAGES
+def _change_at(new: Sequence[tuple[int, Sent]], index: int, now: Manifest) -> Change:
+    """Return the message that differs; the end of the prompt if it is shorter than the earlier one."""
+    if index == len(new):
+        return Change(index=len(now.messages), role=None, path="")
+    place, sent = new[index]
+    return Change(index=place, role=sent.role, path=sent.path)
+
+
+def _changed_part(old: Sequence[Sent], new: Sequence[Sent], index: int) -> Changed:
+    """Return the part of the request that the first difference is in."""
+    only_system_before = all(sent.role in LEADING for sent in old[:index])
+    differing = [*old[index : index + 1], *new[index : index + 1]]
+    in_system = any(sent.role in LEADING for sent in differing)
+    return Changed.SYSTEM if only_system_before and in_system else Changed.MESSAGES
 
 
 def diagnosis_agrees(prediction: CachePrediction, usage: Usage, *, asked: bool = False) -> bool | None:
@@ -112,18 +121,19 @@ def diagnosis_agrees(prediction: CachePrediction, usage: Usage, *, asked: bool =
 
     `asked` says that the request asked for a diagnosis: then a provider that reports nothing found no difference.
     """
-    told = usage.diagnosis
-    if told is None or not prediction.compared or told.outcome is Outcome.UNKNOWN:
+    diagnosis = usage.diagnosis
+    if diagnosis is None or not prediction.compared:
         return None
-    if told.outcome is Outcome.SILENT and not asked:
+    outcome = diagnosis.outcome
+    if outcome is Outcome.UNKNOWN or (outcome is Outcome.SILENT and not asked):
         return None
-    if told.outcome is not Outcome.MISS:
+    if outcome is not Outcome.MISS:
         return prediction.changed is None
-    if told.changed in (None, Changed.SETTINGS):
+    if diagnosis.changed in (None, Changed.SETTINGS):
         return None
-    if told.changed is Changed.INPUT:
+    if diagnosis.changed is Changed.INPUT:
         return prediction.changed in (Changed.SYSTEM, Changed.MESSAGES)
-    return told.changed is prediction.changed
+    return diagnosis.changed is prediction.changed
 
 
 def describe_cache_mismatch(prediction: CachePrediction, usage: Usage, *, asked: bool = False) -> str:
@@ -133,20 +143,18 @@ def describe_cache_mismatch(prediction: CachePrediction, usage: Usage, *, asked:
     by the provider is reported beside the predicted one, also when no token was missed but the reasons differ.
     """
     missed = prediction.predicted_tokens - usage.cached_tokens
-    agreed = diagnosis_agrees(prediction, usage, asked=asked)
-    if missed <= 0 and agreed is not False:
+    if missed <= 0 and diagnosis_agrees(prediction, usage, asked=asked) is not False:
         return ""
-    told = _describe_diagnosis(usage.diagnosis, asked=asked)
-    both = f"the provider says {told}, the forecast {prediction.reason!r}" if told else ""
+    diagnosis = _describe_diagnosis(usage.diagnosis, asked=asked)
+    reasons = f"the provider says {diagnosis}, the forecast {prediction.reason!r}" if diagnosis else ""
     if missed <= 0:
-        return both
-    if usage.cached_tokens:
-        found = f"{usage.cached_tokens} of the {prediction.predicted_tokens} tokens predicted were read from the cache"
-    else:
-        found = f"none of the {prediction.predicted_tokens} tokens predicted were read from the cache"
-        if usage.diagnosis is None or usage.diagnosis.outcome is not Outcome.MISS:
-            found += ": it had expired, was never written, or another machine has it"
-    return f"{found}; {both}" if both else found
+        return reasons
+    read = usage.cached_tokens or "none"
+    found = f"{read} of the {prediction.predicted_tokens} tokens predicted were read from the cache"
+    is_explained = usage.diagnosis is not None and usage.diagnosis.outcome is Outcome.MISS
+    if not usage.cached_tokens and not is_explained:
+        found += ": it had expired, was never written, or another machine has it"
+    return f"{found}; {reasons}" if reasons else found
 
 
 def _describe_diagnosis(diagnosis: Diagnosis | None, *, asked: bool) -> str:
@@ -164,102 +172,102 @@ def _describe_diagnosis(diagnosis: Diagnosis | None, *, asked: bool) -> str:
 
 
 def _sort_as_read(manifest: Manifest, front: frozenset[Role]) -> list[tuple[int, Sent]]:
-    """Return the messages with their places, in the order in which the provider reads them."""
-    return sorted(enumerate(manifest.messages), key=lambda one: one[1].role not in front)
+    """Return the messages with their indexes, in the order in which the provider reads them."""
+    return sorted(enumerate(manifest.messages), key=lambda indexed: indexed[1].role not in front)
 
 
 def _count_marked_messages(
-    manifest: Manifest, order: Sequence[tuple[int, Sent]], place: int, *, implicit: bool
+    manifest: Manifest, as_read: Sequence[tuple[int, Sent]], most: int, *, implicit: bool
 ) -> int | None:
-    """Return how many messages, as the provider reads them, end at the last mark within the first `place`."""
-    places = {index: number + 1 for number, (index, _) in enumerate(order)}
-    ends = [places.get(mark.messages - 1, 0) for mark in manifest.marks]
+    """Return how many messages, as the provider reads them, end at the last mark within the first `most`."""
+    counts = {place: count for count, (place, _) in enumerate(as_read, 1)}
+    ends = [counts.get(mark.messages - 1, 0) for mark in manifest.marks]
     if implicit:
-        eligible = [number for number, (_, one) in enumerate(order, 1) if one.role in (Role.USER, Role.TOOL)]
+        eligible = [
+            count for count, (_, sent) in enumerate(as_read, 1) if sent.role in (Role.USER, Role.TOOL)
+        ]
         ends += eligible[-1:]
-    return max((end for end in ends if end <= place), default=None)
+    return max((end for end in ends if end <= most), default=None)
 
 
 def _describe_tools_change(old: Manifest, new: Manifest) -> str:
-    before, after = {tool.name: tool for tool in old.tools}, {tool.name: tool for tool in new.tools}
-    found = [f"{name} is new" for name in after if name not in before]
-    found += [f"{name} is gone" for name in before if name not in after]
-    found += [f"{name} changed" for name in after if name in before and before[name] != after[name]]
-    return f"tools come first, and {', '.join(found) or 'their order changed'}"
+    before = {tool.name: tool for tool in old.tools}
+    after = {tool.name: tool for tool in new.tools}
+    changes = [f"{name} is new" for name in after if name not in before]
+    changes += [f"{name} is gone" for name in before if name not in after]
+    changes += [f"{name} changed" for name in after if name in before and before[name] != after[name]]
+    return f"tools come first, and {', '.join(changes) or 'their order changed'}"
 
 
-def _explain_first_change(old: Sequence[Sent], new: Sequence[Sent], place: int) -> str:
+def _explain_first_change(old: Sequence[Sent], new: Sequence[Sent], index: int) -> str:
     """Describe in words the first difference between two prompts."""
-    if place == len(old):
-        added = len(new) - place
-        return (
-            "nothing changed"
-            if not added
-            else f"the earlier prompt is the beginning of this one, {_format_message_count(added)} more"
-        )
-    was = old[place]
-    if place == len(new):
+    if index == len(old):
+        added = len(new) - index
+        if not added:
+            return "nothing changed"
+        count = "one message" if added == 1 else f"{added} messages"
+        return f"the earlier prompt is the beginning of this one, {count} more"
+    was = old[index]
+    if index == len(new):
         return f"this prompt ends where the earlier one went on with {was.path}"
-    is_now = new[place]
+    sent = new[index]
     if was.moves:
         return f"what was recalled stood here: {was.path} is chosen anew every turn"
-    if was.path != is_now.path:
-        if any(one.hash == is_now.hash for one in old[place:]):
-            return f"{was.path} is gone"
-        return f"{is_now.path} stands where {was.path} was"
-    if was.rendition == "pieces" or is_now.rendition == "pieces":
-        return _describe_pieces_change(was, is_now)
-    return _describe_history_change(was, is_now, old, new, place)
+    if was.path != sent.path:
+        is_later = any(one.hash == sent.hash for one in old[index:])
+        return f"{was.path} is gone" if is_later else f"{sent.path} stands where {was.path} was"
+    if "pieces" in (was.rendition, sent.rendition):
+        return f"{sent.path}: {_describe_pieces_change(was, sent)}"
+    if "summary" in (was.rendition, sent.rendition) or not (sent.first and was.first):
+        return f"{sent.path}: {_describe_text_change(was, sent)}"
+    return _describe_history_change(old, new, index)
 
 
-def _describe_pieces_change(was: Sent, is_now: Sent) -> str:
+def _describe_pieces_change(was: Sent, sent: Sent) -> str:
     """Return which pieces of a message changed: pins."""
-    new = [name for name in is_now.pieces if name not in was.pieces]
-    gone = [name for name in was.pieces if name not in is_now.pieces]
-    found = [*_list_changed_names(new, "new"), *_list_changed_names(gone, "gone")]
-    if not found:
-        same = is_now.pieces == was.pieces
-        found = [f"the text of {' or '.join(is_now.pieces)} changed" if same else "their order changed"]
-    return f"{is_now.path}: {', '.join(found)}"
+    added = [name for name in sent.pieces if name not in was.pieces]
+    gone = [name for name in was.pieces if name not in sent.pieces]
+    if added or gone:
+        return ", ".join([*_list_changed_names(added, "new"), *_list_changed_names(gone, "gone")])
+    if sent.pieces == was.pieces:
+        return f"the text of {' or '.join(sent.pieces)} changed"
+    return "their order changed"
 
 
-def _list_changed_names(names: Sequence[str], what: str) -> list[str]:
-    """Return that some pieces are new or gone; of many the first ones, and how many more."""
-    said = [f"{name} is {what}" for name in names[:NAMED]]
-    return [*said, f"{len(names) - NAMED} more are {what}"] if len(names) > NAMED else said
+def _list_changed_names(names: Sequence[str], change: str) -> list[str]:
+    """Return that some pieces are new or gone: the first three, and how many more."""
+    phrases = [f"{name} is {change}" for name in names[:3]]
+    if len(names) > 3:
+        phrases.append(f"{len(names) - 3} more are {change}")
+    return phrases
 
 
-def _describe_history_change(
-    was: Sent, is_now: Sent, old: Sequence[Sent], new: Sequence[Sent], place: int
-) -> str:
-    """Describe the change of a history."""
-    after = new[place + 1] if place + 1 < len(new) else None
-    if is_now.rendition == "summary" and was.rendition != "summary":
-        return f"{is_now.path}: a summary stands for what began here"
-    if is_now.rendition == "summary":
-        return f"{is_now.path}: the summary changed"
-    if not (is_now.first and was.first):
-        return f"{is_now.path}: the text changed"
-    if after is not None and after.path == is_now.path and is_now.first > after.first > was.first:
-        what = "a summary" if all(map(is_summary, is_now.sources)) else "an edit"
-        return f"{is_now.path}: {what}, v{is_now.first}, stands for {_format_version_span(was.first, after.first - 1)}"
-    if any(one.hash == is_now.hash for one in old[place:]):
-        if place and old[place - 1].path == was.path:
-            return f"{is_now.path}: {_format_version_span(was.first, max(was.first, is_now.first - 1))} left"
-        left = _format_version_span(was.first, max(was.first, is_now.first - 1))
-        return f"the start of {is_now.path} moved: {left} left"
-    if any(one.hash == was.hash for one in new[place:]):
-        added = _format_version_span(is_now.first, max(is_now.first, was.first - 1))
-        return f"{is_now.path}: {added} came in before v{was.first}"
-    if is_now.first == was.first:
-        how = f" and is now {is_now.rendition}" if is_now.rendition != was.rendition else ""
-        return f"{is_now.path}: v{was.first} changed{how}"
-    return f"{is_now.path}: v{is_now.first} stands where v{was.first} was"
+def _describe_text_change(was: Sent, sent: Sent) -> str:
+    if sent.rendition != "summary":
+        return "the text changed"
+    return "the summary changed" if was.rendition == "summary" else "a summary stands for what began here"
 
 
-def _format_version_span(first: int, last: int) -> str:
+def _describe_history_change(old: Sequence[Sent], new: Sequence[Sent], index: int) -> str:
+    """Describe the change of a history whose messages have versions."""
+    was, sent = old[index], new[index]
+    path = sent.path
+    following = new[index + 1] if index + 1 < len(new) else None
+    if following is not None and following.path == path and sent.first > following.first > was.first:
+        what = "a summary" if all(map(is_summary, sent.sources)) else "an edit"
+        return f"{path}: {what}, v{sent.first}, stands for {_format_versions(was.first, following.first - 1)}"
+    if any(one.hash == sent.hash for one in old[index:]):
+        left = _format_versions(was.first, max(was.first, sent.first - 1))
+        is_inside = index > 0 and old[index - 1].path == was.path
+        return f"{path}: {left} left" if is_inside else f"the start of {path} moved: {left} left"
+    if any(one.hash == was.hash for one in new[index:]):
+        added = _format_versions(sent.first, max(sent.first, was.first - 1))
+        return f"{path}: {added} came in before v{was.first}"
+    if sent.first != was.first:
+        return f"{path}: v{sent.first} stands where v{was.first} was"
+    rendition = f" and is now {sent.rendition}" if sent.rendition != was.rendition else ""
+    return f"{path}: v{was.first} changed{rendition}"
+
+
+def _format_versions(first: int, last: int) -> str:
     return f"v{first}" if first == last else f"v{first} to v{last}"
-
-
-def _format_message_count(count: int) -> str:
-    return "one message" if count == 1 else f"{count} messages"

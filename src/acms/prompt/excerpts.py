@@ -22,8 +22,6 @@ from acms.text.tokenizer import content_terms, split_words
 TOOL_CALL = "tool call"
 """Speaker of a tool call; its results follow an arrow."""
 ARROW = "→"
-STATEMENT = 60
-"""Different words of a message that a fact may repeat, at most: a longer text holds many words by chance."""
 
 _BEGIN = datetime.min.replace(tzinfo=UTC)
 
@@ -41,37 +39,37 @@ def write_pieces(items: Sequence[ContextItem], own: Collection[str], *, counted:
     are those of the codec.
     """
     items = _sort_oldest_first(items)
-    elsewhere = any(not _is_own(item, own) for item in items)
-    places = [_name_session(item, own) if elsewhere else None for item in items]
-    found: list[Piece] = []
+    has_others = any(not _is_own(item, own) for item in items)
+    pieces: list[Piece] = []
     group: tuple[str, str] | None = None
-    for item, place in zip(items, places, strict=True):
+    for item in items:
         if not item.content:
             continue
         if item.group is not None and group == _group_of(item):
-            found[-1] = _add_result(found[-1], item)
+            pieces[-1] = _add_result(pieces[-1], item)
             continue
         group = None if item.group is None else _group_of(item)
-        text = chat_messages.escape_closing_mark(_write_paragraph(item, place), chat_messages.RECALLED)
-        plain = counted and text == prefix_speaker(item.speaker, item.content)
-        tokens = item.token_count if plain else None
-        found.append(Piece(text, item.id, item.score, (item.id,), tokens))
-    return tuple(found)
+        session = _name_session(item, own) if has_others else None
+        text = chat_messages.escape_closing_mark(_write_paragraph(item, session), chat_messages.RECALLED)
+        is_plain = text == prefix_speaker(item.speaker, item.content)
+        tokens = item.token_count if counted and is_plain else None
+        pieces.append(Piece(text, item.id, item.score, (item.id,), tokens))
+    return tuple(pieces)
 
 
 def _sort_oldest_first(items: Sequence[ContextItem]) -> list[ContextItem]:
     """Return facts and summaries, then messages of all sessions by time; tool calls stay together."""
-    began: dict[tuple[str, str], datetime] = {}
+    call_times: dict[tuple[str, str], datetime] = {}
     for item in items:
         if item.group is not None:
-            began.setdefault(_group_of(item), item.created_at)
+            call_times.setdefault(_group_of(item), item.created_at)
 
-    def key(item: ContextItem) -> tuple[bool, datetime]:
-        said = item.source is not Source.FACT and item.role is not None
-        when = item.created_at if item.group is None else began[_group_of(item)]
-        return said, when if said else _BEGIN
+    def sort_key(item: ContextItem) -> tuple[bool, datetime]:
+        if item.source is Source.FACT or item.role is None:
+            return False, _BEGIN
+        return True, item.created_at if item.group is None else call_times[_group_of(item)]
 
-    return sorted(items, key=key)
+    return sorted(items, key=sort_key)
 
 
 def _group_of(item: ContextItem) -> tuple[str, str]:
@@ -82,24 +80,31 @@ def _group_of(item: ContextItem) -> tuple[str, str]:
 
 def drop_repeated_facts(items: Sequence[ContextItem]) -> list[ContextItem]:
     """Drop facts whose words all occur in one short message that is recalled too."""
-    said = [
-        words_said
-        for item in items
-        if item.source is not Source.FACT and item.group is None
-        if len(words_said := set(content_terms(split_words(item.content)))) <= STATEMENT
-    ]
-    return [item for item in items if item.source is not Source.FACT or not _is_repeated(item, said)]
+    messages: list[AbstractSet[int]] = []
+    for item in items:
+        if item.source is not Source.FACT and item.group is None:
+            terms = _terms_of_item(item)
+            if len(terms) <= 60:  # a longer text holds many words by chance
+                messages.append(terms)
+    kept: list[ContextItem] = []
+    for item in items:
+        terms = _terms_of_item(item) if item.source is Source.FACT else set[int]()
+        is_repeated = len(terms) > 1 and any(terms <= message for message in messages)
+        if not is_repeated:
+            kept.append(item)
+    return kept
 
 
-def _is_repeated(fact: ContextItem, said: Sequence[AbstractSet[int]]) -> bool:
-    found = set(content_terms(split_words(fact.content)))
-    return len(found) > 1 and any(found <= one for one in said)
+def _terms_of_item(item: ContextItem) -> set[int]:
+    return set(content_terms(split_words(item.content)))
 
 
 def _is_own(item: ContextItem, own: Collection[str]) -> bool:
-    """Whether an item is from this conversation, or of no session: a fact."""
-    owner = parse_entry_id(item.id)
-    return item.source is Source.FACT or owner is None or owner[0] in own or item.session_id is None
+    """Return whether an item is from this conversation, or of no session: a fact."""
+    if item.source is Source.FACT or item.session_id is None:
+        return True
+    parsed = parse_entry_id(item.id)
+    return parsed is None or parsed[0] in own
 
 
 def _name_session(item: ContextItem, own: Collection[str]) -> str | None:
@@ -108,25 +113,23 @@ def _name_session(item: ContextItem, own: Collection[str]) -> str | None:
     return "this session" if _is_own(item, own) else f"session {item.session_id}"
 
 
-def _write_paragraph(item: ContextItem, place: str | None) -> str:
-    """Return an item as a paragraph that says who said it, when and in which session."""
-    speaker = TOOL_CALL if _only_calls(item) else item.speaker
-    return format_paragraph(speaker, item.content, item.day, place=place, external=is_external(item))
-
-
-def _only_calls(item: ContextItem) -> bool:
+def _write_paragraph(item: ContextItem, session: str | None) -> str:
+    """Return an item as a paragraph with its speaker, day and session."""
     calls = any(isinstance(part, ToolCall) for part in item.parts)
-    return calls and not any(isinstance(part, Text) and part.text.strip() for part in item.parts)
+    speaks = any(isinstance(part, Text) and part.text.strip() for part in item.parts)
+    speaker = TOOL_CALL if calls and not speaks else item.speaker
+    return format_paragraph(speaker, item.content, item.day, place=session, external=is_external(item))
 
 
 def _add_result(call: Piece, item: ContextItem) -> Piece:
     """Return a tool call with one more of its results behind an arrow: in its line if both are one line."""
-    said = chat_messages.escape_closing_mark(format_paragraph("", item.content), chat_messages.RECALLED)
-    outside = "(external text) " if is_external(item) else ""
-    gap = "\n" if "\n" in call.text + said or ARROW in call.text else " "
+    result = chat_messages.escape_closing_mark(format_paragraph("", item.content), chat_messages.RECALLED)
+    label = "(external text) " if is_external(item) else ""
+    is_one_line = "\n" not in call.text + result and ARROW not in call.text
+    gap = " " if is_one_line else "\n"
     tokens = None if call.tokens is None else call.tokens + item.token_count
     return call._replace(
-        text=f"{call.text}{gap}{ARROW} {outside}{said}",
+        text=f"{call.text}{gap}{ARROW} {label}{result}",
         rank=max(call.rank, item.score),
         sources=(*call.sources, item.id),
         tokens=tokens,

@@ -10,10 +10,6 @@ from acms.ports import Codec
 from acms.prompt_types import PromptMessage, omit_repeated_dates
 from acms.text.chat_messages import wrap_passage
 
-GENEROUS = 1.5
-"""Pieces of a composed message are counted until their stated tokens are this many times the room there could be."""
-
-
 LOWEST = "ranked lowest, and there was no room for it"
 
 
@@ -85,8 +81,8 @@ class Section:
     """A scope and the total cost of its content."""
 
     __slots__ = (
-        "allowed", "answered", "covers", "early", "floor", "moves", "parent", "parts", "path", "scope",
-        "summary", "text", "used",
+        "allowed", "answered", "covers", "floor", "moves", "parent", "parts", "path", "scope",
+        "summary", "text", "uncounted", "used",
     )  # fmt: skip
 
     def __init__(self, scope: Scope, path: str, parent: Section | None, cap: int | None) -> None:
@@ -96,17 +92,24 @@ class Section:
         self.parts: list[Section | Leaf] = []
         self.used = 0
         #: Units at one end that could not be shown whatever else is left out: never counted.
-        self.early: tuple[Atom, ...] = ()
+        self.uncounted: tuple[Atom, ...] = ()
         self.moves: bool = scope.moves or (parent is not None and parent.moves)
         #: Tokens it may have at most, by a ceiling or its own cap.
         self.allowed = cap
         #: Tokens it is not shrunk below; applies only once all its content is within the allowed tokens.
         self.floor = 0
-        #: The summary at hand: its text, the units it stands for, the leaf that shows it, whether it is a new one.
+        #: The current summary: its text, how many units it replaces, the leaf that shows it, whether it is a new one.
         self.text = ""
         self.answered = False
         self.covers = 0
         self.summary: Leaf | None = None
+
+    def ancestors(self) -> Iterator[Section]:
+        """Yield the sections around it, the innermost first."""
+        section = self.parent
+        while section is not None:
+            yield section
+            section = section.parent
 
     def change(self, tokens: int) -> None:
         """Add `tokens` to the cost of this section and of every section around it."""
@@ -116,7 +119,7 @@ class Section:
             section = section.parent
 
     def free(self) -> bool:
-        """Return whether no floor in force keeps it, or anything in it, from being left out."""
+        """Return whether no floor keeps it, or anything in it, from being left out."""
         return self.spare() == self.used and not any(one.floor for one in self.sections())
 
     def leaves(self) -> Iterator[Leaf]:
@@ -135,7 +138,7 @@ class Section:
         yield self
 
     def spare(self) -> int:
-        """Return how many tokens less it may cost under the floors in force: its own and those around it."""
+        """Return how many tokens less it may cost under its own floor and those around it."""
         found = self.used
         section: Section | None = self
         while section is not None:
@@ -156,10 +159,13 @@ def build_section_tree(tree: Scope, codec: Codec, room: int | None) -> Section:
 
 def compose_message(node: Composed, pieces: Sequence[Piece]) -> PromptMessage:
     """Return a composed message of some of its pieces."""
-    said = [wrap_passage(" ".join(one.sources), one.text) if node.cited else one.text for one in pieces]
-    if node.kind == "recall" and not node.cited:
-        said = list(omit_repeated_dates(said))
-    text = node.opening + node.separator.join(said) + node.closing
+    if node.cited:
+        texts = [wrap_passage(" ".join(piece.sources), piece.text) for piece in pieces]
+    else:
+        texts = [piece.text for piece in pieces]
+        if node.kind == "recall":
+            texts = list(omit_repeated_dates(texts))
+    text = node.opening + node.separator.join(texts) + node.closing
     sources = dict.fromkeys(source for piece in pieces for source in piece.sources)
     return PromptMessage(role=node.role, parts=(Text(text),), sources=tuple(sources))
 
@@ -172,47 +178,30 @@ def by_rank(pieces: Sequence[Piece]) -> list[int]:
 def _build_section(
     scope: Scope, path: str, parent: Section | None, codec: Codec, room: int | None, *, plain: bool
 ) -> Section:
+    """Return a section; `plain` says that no section around it has a strategy of its own."""
     strategy = scope.strategy
-    caps = [
-        cap
-        for cap in (scope.ceiling, strategy.tokens if isinstance(strategy, Truncate) else None)
-        if cap is not None
-    ]
-    section = Section(scope, path, parent, min(caps) if caps else None)
-    bound = _smaller_limit(room, section.allowed)
-    children = scope.children
-    kept = _end_to_keep(section) if plain and bound is not None and len(children) > 1 else None
-    if kept is not None and bound is not None:
-        units = [node for node in children if isinstance(node, Atom)]
-        if len(units) == len(children):
-            _count_within_bound(section, units, max(bound, scope.floor), kept, codec)
+    cap = strategy.tokens if isinstance(strategy, Truncate) else None
+    section = Section(scope, path, parent, smallest_limit(scope.ceiling, cap))
+    bound = smallest_limit(room, section.allowed)
+    end = _end_to_keep(section) if plain and len(scope.children) > 1 else None
+    if end is not None and bound is not None:
+        atoms = [node for node in scope.children if isinstance(node, Atom)]
+        if len(atoms) == len(scope.children):
+            _count_within_bound(section, atoms, max(bound, scope.floor), end, codec)
             return section
-    cost = codec.cost
-    parts = section.parts
-    used = 0
-    for node in children:
+    for node in scope.children:
+        part: Leaf | Section
         if isinstance(node, Atom):
-            messages = node.messages
-            # Most units are one message: for those what `_atom` does, without the call.
-            leaf = (
-                Leaf(node, section, cost(messages[0]))
-                if len(messages) == 1
-                else _build_atom_leaf(node, section, cost)
-            )
-            used += leaf.tokens
-            parts.append(leaf)
-        elif isinstance(node, Composed):
-            if node.pieces:
-                leaf = _build_composed_leaf(node, section, codec, bound)
-                used += leaf.tokens
-                parts.append(leaf)
+            part = _build_atom_leaf(node, section, codec.cost)
+        elif isinstance(node, Scope):
+            inner_path = f"{path}/{node.id}"
+            part = _build_section(node, inner_path, section, codec, bound, plain=plain and strategy is None)
+        elif node.pieces:
+            part = _build_composed_leaf(node, section, codec, bound)
         else:
-            below = _build_section(
-                node, f"{path}/{node.id}", section, codec, bound, plain=plain and strategy is None
-            )
-            used += below.used
-            parts.append(below)
-    section.used = used
+            continue
+        section.parts.append(part)
+        section.used += part.used if isinstance(part, Section) else part.tokens
     return section
 
 
@@ -228,24 +217,20 @@ def _count_within_bound(
     section: Section, atoms: Sequence[Atom], bound: int, keep: Keep, codec: Codec
 ) -> None:
     """Count units from the end that is kept until they cost more than there is room for."""
-    cost = codec.cost
     left = bound
-    ordered = reversed(atoms) if keep is Keep.END else iter(atoms)
-    parts: list[Section | Leaf] = []
-    early: list[Atom] = []
-    for atom in ordered:
+    uncounted: list[Atom] = []
+    for atom in reversed(atoms) if keep is Keep.END else atoms:
         if left < 0 and not atom.mandatory:
-            early.append(atom)
+            uncounted.append(atom)
             continue
-        leaf = _build_atom_leaf(atom, section, cost)
+        leaf = _build_atom_leaf(atom, section, codec.cost)
         left -= leaf.tokens
         section.used += leaf.tokens
-        parts.append(leaf)
+        section.parts.append(leaf)
     if keep is Keep.END:
-        parts.reverse()
-        early.reverse()
-    section.parts = parts
-    section.early = tuple(early)
+        section.parts.reverse()
+        uncounted.reverse()
+    section.uncounted = tuple(uncounted)
 
 
 def _build_atom_leaf(node: Atom, section: Section, cost: Callable[[PromptMessage], int]) -> Leaf:
@@ -262,15 +247,15 @@ def _build_composed_leaf(node: Composed, section: Section, codec: Codec, bound: 
     """Return a composed message, without the pieces whose stated costs show that they cannot fit."""
     pieces = node.pieces
     if bound is not None and len(pieces) > 1:
-        room = int(max(bound, section.scope.floor) * GENEROUS)
-        kept: list[int] = []
+        # Stated tokens are upper bounds: half as many again leave no piece out that could fit.
+        room = int(max(bound, section.scope.floor) * 1.5)
+        indexes: list[int] = []
         for index in by_rank(pieces):
             room -= pieces[index].tokens or 0
-            if room < 0 and kept:
+            if room < 0 and indexes:
                 break
-            kept.append(index)
-        if len(kept) < len(pieces):
-            pieces = tuple([pieces[index] for index in sorted(kept)])
+            indexes.append(index)
+        pieces = tuple([pieces[index] for index in sorted(indexes)])
     message = compose_message(node, pieces)
     leaf = Leaf(node, section, codec.cost(message))
     leaf.messages = (message,)
@@ -280,7 +265,6 @@ def _build_composed_leaf(node: Composed, section: Section, codec: Codec, bound: 
     return leaf
 
 
-def _smaller_limit(one: int | None, other: int | None) -> int | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return min(one, other)
+def smallest_limit(*limits: int | None) -> int | None:
+    """Return the smallest of some limits; None is no limit."""
+    return min([limit for limit in limits if limit is not None], default=None)

@@ -1,4 +1,4 @@
-"""The manifest of a prompt: the messages sent, the log entry behind each stretch of text, and the omitted entries.
+"""The manifest of a prompt: the messages sent, the log entry behind each span of text, and the omitted entries.
 
 It holds no text of the log: for text that comes from an entry it records which characters of which entry. So it is
 small enough to keep, and `acms.prompt.replay` rebuilds exactly the same payload from it. Text written by the caller,
@@ -8,15 +8,18 @@ pins, and stored summaries are not entries and are included verbatim.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from acms.errors import ValidationError
-from acms.model import Json, Privacy, Role
-from acms.prompt_types import CacheMark, Redacted, Tool
+from acms.log.encoding import parse_entry_id
+from acms.log.trust import LEADING
+from acms.model import Json, Privacy, Role, Source
+from acms.plan.nodes import Left, Step
+from acms.prompt_types import CacheMark, Redacted, Tool, Verdict
 
 __all__ = [
     "FORMAT",
@@ -24,11 +27,8 @@ __all__ = [
     "Quote",
     "Read",
     "Redacted",
-    "Scored",
     "Segment",
     "Sent",
-    "Tried",
-    "Unsent",
     "Whole",
     "Written",
     "canonical",
@@ -42,7 +42,7 @@ canonical = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(","
 
 
 class Quote(NamedTuple):
-    """A stretch of an entry of the log."""
+    """A span of an entry of the log."""
 
     entry: str
     #: Characters of it, the end excluded.
@@ -53,7 +53,7 @@ class Quote(NamedTuple):
 
 
 Segment: TypeAlias = str | Quote
-"""A stretch of a text: a literal one, or where it is to be found."""
+"""A span of a text: literal, or quoted from an entry."""
 
 
 class Whole(NamedTuple):
@@ -71,9 +71,18 @@ class Written(NamedTuple):
     #: Its fields by name: texts as segments, everything else as it is.
     fields: tuple[tuple[str, tuple[Segment, ...] | int | None], ...]
 
+    @property
+    def quotes(self) -> list[Quote]:
+        """The quotes in its texts."""
+        quotes: list[Quote] = []
+        for _, value in self.fields:
+            if isinstance(value, tuple):
+                quotes += [segment for segment in value if isinstance(segment, Quote)]
+        return quotes
+
 
 class Sent(NamedTuple):
-    """One message as it was given to the codec, and where each stretch of it comes from."""
+    """One message as it was given to the codec, and where each span of it comes from."""
 
     #: Scope it came from.
     path: str
@@ -112,49 +121,6 @@ class Read(NamedTuple):
     summary: str = ""
 
 
-class Scored(NamedTuple):
-    """A candidate of a recall, and the decision about it."""
-
-    id: str
-    included: bool
-    #: Rule that decided, and the reason in words.
-    rule: str
-    reason: str
-    score: float = 0.0
-    relevance: float = 0.0
-    #: Contribution of the markers, as a share of the best relevance.
-    boost: float = 0.0
-    tokens: int = 0
-    #: Where it came from: "fact", "similar", "marked"; "" for an entry that was hidden from the recall.
-    source: str = ""
-    #: Contribution of each signal to the relevance.
-    parts: tuple[tuple[str, float], ...] = ()
-
-
-class Unsent(NamedTuple):
-    """Something that was left out or cut to fit, and the rule that did it."""
-
-    #: Ids of entries, keys of pins; the path of the scope for text written by the caller.
-    ids: tuple[str, ...]
-    path: str
-    rule: str
-    reason: str
-    tokens: int
-    #: False when it is shown in part.
-    gone: bool = True
-
-
-class Tried(NamedTuple):
-    """One thing the fit did."""
-
-    path: str
-    priority: int
-    strategy: str
-    #: Raw tokens of the whole prompt before and after.
-    before: int
-    after: int
-
-
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
     """Everything about one rendered prompt but the text of the log, addressed by its hash."""
@@ -176,9 +142,9 @@ class Manifest:
     #: Logs that were read.
     reads: tuple[Read, ...] = ()
     #: Every candidate of every recall, shown or not.
-    candidates: tuple[Scored, ...] = ()
-    left: tuple[Unsent, ...] = ()
-    steps: tuple[Tried, ...] = ()
+    candidates: tuple[Verdict, ...] = ()
+    left: tuple[Left, ...] = ()
+    steps: tuple[Step, ...] = ()
     #: Entries that were redacted or withheld, in the order of the prompt; a replay does it again.
     redactions: tuple[Redacted, ...] = ()
     #: SHA-256 of the canonical JSON of the payload, compared on replay; "" when it is not known.
@@ -194,20 +160,20 @@ class Manifest:
     @cached_property
     def entries(self) -> tuple[str, ...]:
         """Ids of the entries whose text is shown, each once, in the order of the prompt."""
-        found: dict[str, None] = {}
+        ids: dict[str, None] = {}
         for message in self.messages:
-            found.update(dict.fromkeys(message.sources))
+            ids.update(dict.fromkeys(message.sources))
             for part in message.parts:
                 if isinstance(part, Whole):
-                    found[part.entry] = None
+                    ids[part.entry] = None
                 else:
-                    found.update((quote.entry, None) for quote in _list_quotes(part))
-        return tuple(found)
+                    ids.update(dict.fromkeys([quote.entry for quote in part.quotes]))
+        return tuple(ids)
 
     def to_json(self) -> dict[str, Json]:
         """Return it as a JSON object without empty fields."""
         places = {entry: place for place, entry in enumerate(self.entries)}
-        words = _Words()
+        words: dict[str, int] = {}  # words that occur many times are written once, rows hold their index
         written: dict[str, Json] = {
             "format": self.format,
             "codec": self.codec,
@@ -217,27 +183,17 @@ class Manifest:
             "limit": self.limit,
             "tokens": self.tokens,
             "upper_bound": self.upper_bound,
-            "tools": [
-                {
-                    "name": tool.name,
-                    "description": tool.description,
-                    "parameters": dict(tool.parameters),
-                    "strict": tool.strict,
-                }
-                for tool in self.tools
-            ],
+            "tools": [_tool_to_json(tool) for tool in self.tools],
             "marks": [[mark.messages, mark.id, mark.version, mark.ttl] for mark in self.marks],
             "entries": list(places),
             "messages": [_sent_to_json(message, places, words) for message in self.messages],
-            "reads": [
-                [*read[:3], [list(segment) for segment in read.lineage], read.summary] for read in self.reads
-            ],
-            "candidates": [_scored_to_json(one, words) for one in self.candidates],
-            "left": [_unsent_to_json(one, words) for one in self.left],
-            "steps": [list(step) for step in self.steps],
+            "reads": [[*read[:3], list(map(list, read.lineage)), read.summary] for read in self.reads],
+            "candidates": [_candidate_to_json(candidate, words) for candidate in self.candidates],
+            "left": [_left_to_json(left, words) for left in self.left],
+            "steps": list(map(list, self.steps)),
             "redactions": [[places[one.entry], one.mode.value, dict(one.kinds)] for one in self.redactions],
             "payload": self.payload,
-            "words": words.found,
+            "words": list(words),
         }
         if self.max_tokens is not None:
             written["max_tokens"] = self.max_tokens
@@ -245,80 +201,39 @@ class Manifest:
 
     @classmethod
     def from_json(cls, written: Mapping[str, Json]) -> Manifest:
-        """Read one back; `ValidationError` when it is none, or was written by a newer release."""
-        found = written.get("format") if isinstance(written, Mapping) else None
-        if found != FORMAT:
+        """Parse the result of `to_json`; `ValidationError` if it is none, or was written by a newer release."""
+        format = written.get("format") if isinstance(written, Mapping) else None
+        if format != FORMAT:
             raise ValidationError(
-                f"has format {found!r}, this release reads {FORMAT}",
+                f"has format {format!r}, this release reads {FORMAT}",
                 field="manifest",
                 options=("read it with the release that wrote it", "render the prompt again"),
             )
         try:
-            entries = [_require_text(entry) for entry in written.get("entries", ())]
-            words = [_require_text(word) for word in written.get("words", ())]
-            return cls(
-                codec=_require_text(written["codec"]),
-                model=_require_text(written["model"]),
-                counter=_require_text(written.get("counter", "")),
-                budget=_require_optional_number(written.get("budget")),
-                limit=_require_optional_number(written.get("limit")),
-                tokens=_require_whole_number(written["tokens"]),
-                upper_bound=_require_whole_number(written["upper_bound"]),
-                tools=tuple([_tool_from_json(tool) for tool in written.get("tools", ())]),
-                marks=tuple(
-                    [
-                        CacheMark(
-                            messages=_require_whole_number(messages),
-                            id=_require_text(id),
-                            version=_require_text(version),
-                            ttl=_require_optional_number(ttl),
-                        )
-                        for messages, id, version, ttl in written.get("marks", ())
-                    ]
-                ),
-                messages=tuple([_sent_from_json(row, entries, words) for row in written.get("messages", ())]),
-                reads=tuple([_read_from_json(row) for row in written.get("reads", ())]),
-                candidates=tuple([_scored_from_json(row, words) for row in written.get("candidates", ())]),
-                left=tuple([_unsent_from_json(row, words) for row in written.get("left", ())]),
-                steps=tuple([_tried_from_json(row) for row in written.get("steps", ())]),
-                redactions=tuple(
-                    [_redacted_from_json(row, entries) for row in written.get("redactions", ())]
-                ),
-                payload=_require_text(written.get("payload", "")),
-                max_tokens=_require_optional_number(written.get("max_tokens")),
-            )
+            return _parse_manifest(written)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise ValidationError(f"is damaged: {error!r}", field="manifest") from error
 
 
-def _list_quotes(part: Written) -> list[Quote]:
-    return [
-        segment
-        for _, value in part.fields
-        if isinstance(value, tuple)
-        for segment in value
-        if isinstance(segment, Quote)
-    ]
+# ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class _Words:
-    """Words that are said many times, written once: a row has their place."""
-
-    def __init__(self) -> None:
-        self.found: list[str] = []
-        self._places: dict[str, int] = {}
-
-    def at(self, word: str) -> int:
-        """Return the place of a word."""
-        place = self._places.setdefault(word, len(self.found))
-        if place == len(self.found):
-            self.found.append(word)
-        return place
+def _tool_to_json(tool: Tool) -> dict[str, Json]:
+    return {
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": dict(tool.parameters),
+        "strict": tool.strict,
+    }
 
 
-def _sent_to_json(message: Sent, places: Mapping[str, int], words: _Words) -> dict[str, Json]:
+def _index_word(word: str, words: dict[str, int]) -> int:
+    return words.setdefault(word, len(words))
+
+
+def _sent_to_json(message: Sent, places: Mapping[str, int], words: dict[str, int]) -> dict[str, Json]:
     written: dict[str, Json] = {
-        "path": words.at(message.path),
+        "path": _index_word(message.path, words),
         "role": message.role.value,
         "hash": message.hash,
         "tokens": message.tokens,
@@ -335,56 +250,79 @@ def _sent_to_json(message: Sent, places: Mapping[str, int], words: _Words) -> di
     return {name: value for name, value in written.items() if value or name in ("path", "tokens")}
 
 
-def _scored_to_json(one: Scored, words: _Words) -> list[Json]:
-    row = [
-        one.id,
-        int(one.included),
-        words.at(one.rule),
-        words.at(one.reason),
-        words.at(one.source),
-        one.tokens,
-    ]
-    if one.score or one.relevance or one.boost or one.parts:
-        parts = [[words.at(name), value] for name, value in one.parts]
-        return [*row, one.score, one.relevance, one.boost, parts]
-    return row
-
-
-def _unsent_to_json(one: Unsent, words: _Words) -> list[Json]:
-    return [
-        list(one.ids),
-        words.at(one.path),
-        words.at(one.rule),
-        words.at(one.reason),
-        one.tokens,
-        int(one.gone),
-    ]
-
-
 def _part_to_json(part: Whole | Written, places: Mapping[str, int]) -> Json:
-    """Write a whole part as [entry, part], a written one as an object, a quote as [entry, start, end] and its field."""
+    """Write a whole part as [entry, part], a written one as an object."""
     if isinstance(part, Whole):
         return [places[part.entry], part.part]
     written: dict[str, Json] = {} if part.kind == "text" else {"type": part.kind}
     for name, value in part.fields:
+        written[name] = value
         if isinstance(value, tuple):
-            written[name] = [
-                segment
-                if isinstance(segment, str)
-                else [
-                    places[segment.entry],
-                    segment.start,
-                    segment.end,
-                    *([segment.field] if segment.field else []),
-                ]
-                for segment in value
-            ]
-        else:
-            written[name] = value
+            written[name] = [_segment_to_json(segment, places) for segment in value]
     return written
 
 
-def _tool_from_json(written: Mapping[str, Json]) -> Tool:
+def _segment_to_json(segment: Segment, places: Mapping[str, int]) -> Json:
+    """Write a quote as [entry, start, end], and its field if that is not the content."""
+    if isinstance(segment, str):
+        return segment
+    quote: list[Json] = [places[segment.entry], segment.start, segment.end]
+    return [*quote, segment.field] if segment.field else quote
+
+
+def _candidate_to_json(candidate: Verdict, words: dict[str, int]) -> list[Json]:
+    row: list[Json] = [
+        candidate.id,
+        int(candidate.included),
+        _index_word(candidate.rule, words),
+        _index_word(candidate.reason, words),
+        _index_word("" if candidate.source is None else candidate.source.value, words),
+        candidate.tokens,
+    ]
+    scores = (candidate.score, candidate.relevance, candidate.boost)
+    if any(scores) or candidate.parts:
+        parts = [[_index_word(name, words), value] for name, value in candidate.parts.items()]
+        row += [*scores, parts]
+    return row
+
+
+def _left_to_json(left: Left, words: dict[str, int]) -> list[Json]:
+    named = [_index_word(word, words) for word in (left.path, left.rule, left.reason)]
+    return [list(left.ids), *named, left.tokens, int(left.gone)]
+
+
+# ── parsing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _parse_manifest(written: Mapping[str, Json]) -> Manifest:
+    entries = list(map(_require_text, written.get("entries", ())))
+    words = list(map(_require_text, written.get("words", ())))
+
+    def parse_rows(name: str, parse: Callable[..., Any], *tables: list[str]) -> tuple[Any, ...]:
+        return tuple([parse(row, *tables) for row in written.get(name, ())])
+
+    return Manifest(
+        codec=_require_text(written["codec"]),
+        model=_require_text(written["model"]),
+        counter=_require_text(written.get("counter", "")),
+        budget=_require_optional_number(written.get("budget")),
+        limit=_require_optional_number(written.get("limit")),
+        tokens=_require_number(written["tokens"]),
+        upper_bound=_require_number(written["upper_bound"]),
+        tools=parse_rows("tools", _parse_tool),
+        marks=parse_rows("marks", _parse_mark),
+        messages=parse_rows("messages", _parse_sent, entries, words),
+        reads=parse_rows("reads", _parse_read),
+        candidates=parse_rows("candidates", _parse_candidate, words),
+        left=parse_rows("left", _parse_left, words),
+        steps=parse_rows("steps", _parse_step),
+        redactions=parse_rows("redactions", _parse_redacted, entries),
+        payload=_require_text(written.get("payload", "")),
+        max_tokens=_require_optional_number(written.get("max_tokens")),
+    )
+
+
+def _parse_tool(written: Mapping[str, Json]) -> Tool:
     if not isinstance(written["parameters"], dict):
         raise TypeError("a tool without parameters")
     return Tool(
@@ -395,46 +333,45 @@ def _tool_from_json(written: Mapping[str, Json]) -> Tool:
     )
 
 
-def _sent_from_json(row: Mapping[str, Json], entries: list[str], words: list[str]) -> Sent:
-    first = _require_whole_number(row.get("first", 0))
+def _parse_mark(row: Sequence[Json]) -> CacheMark:
+    messages, id, version, ttl = row
+    return CacheMark(
+        messages=_require_number(messages),
+        id=_require_text(id),
+        version=_require_text(version),
+        ttl=_require_optional_number(ttl),
+    )
+
+
+def _parse_sent(row: Mapping[str, Json], entries: list[str], words: list[str]) -> Sent:
+    first = _require_number(row.get("first", 0))
     return Sent(
         path=words[row["path"]],
         role=Role(row["role"]),
         hash=_require_text(row["hash"]),
-        tokens=_require_whole_number(row["tokens"]),
-        parts=tuple([_part_from_json(part, entries) for part in row.get("parts", ())]),
+        tokens=_require_number(row["tokens"]),
+        parts=tuple([_parse_part(part, entries) for part in row.get("parts", ())]),
         name=row.get("name"),
         group=row.get("group"),
         rendition=_require_text(row.get("rendition", "whole")),
         sources=tuple([entries[place] for place in row.get("sources", ())]),
-        pieces=tuple([_require_text(piece) for piece in row.get("pieces", ())]),
+        pieces=tuple(map(_require_text, row.get("pieces", ()))),
         moves=bool(row.get("moves", False)),
         first=first,
-        last=_require_whole_number(row.get("last", first)),
+        last=_require_number(row.get("last", first)),
     )
 
 
-def _part_from_json(written: Json, entries: list[str]) -> Whole | Written:
+def _parse_part(written: Json, entries: list[str]) -> Whole | Written:
     if isinstance(written, list):
         entry, part = written
-        return Whole(entries[entry], _require_whole_number(part))
+        return Whole(entries[entry], _require_number(part))
     fields: list[tuple[str, tuple[Segment, ...] | int | None]] = []
     for name, value in written.items():
         if name == "type":
             continue
         if isinstance(value, list):
-            segments = [
-                segment
-                if isinstance(segment, str)
-                else Quote(
-                    entries[segment[0]],
-                    _require_whole_number(segment[1]),
-                    _require_whole_number(segment[2]),
-                    *segment[3:],
-                )
-                for segment in value
-            ]
-            fields.append((name, tuple(segments)))
+            fields.append((name, tuple([_parse_segment(segment, entries) for segment in value])))
         elif value is None or isinstance(value, int):
             fields.append((name, value))
         else:
@@ -442,62 +379,85 @@ def _part_from_json(written: Json, entries: list[str]) -> Whole | Written:
     return Written(written.get("type", "text"), tuple(sorted(fields)))
 
 
-def _read_from_json(row: Sequence[Json]) -> Read:
+def _parse_segment(segment: Json, entries: list[str]) -> Segment:
+    if isinstance(segment, str):
+        return segment
+    entry, start, end, *field = segment
+    return Quote(entries[entry], _require_number(start), _require_number(end), *field)
+
+
+def _parse_read(row: Sequence[Json]) -> Read:
     context, version, first, lineage, summary = row
-    segments = tuple([(_require_text(owner), _require_whole_number(upto)) for owner, upto in lineage])
+    segments = tuple([(_require_text(owner), _require_number(last)) for owner, last in lineage])
     return Read(
         _require_text(context),
-        _require_whole_number(version),
-        _require_whole_number(first),
+        _require_number(version),
+        _require_number(first),
         segments,
         _require_text(summary),
     )
 
 
-def _scored_from_json(row: Sequence[Json], words: list[str]) -> Scored:
+def _parse_candidate(row: Sequence[Json], words: list[str]) -> Verdict:
     id, included, rule, reason, source, tokens = row[:6]
     score, relevance, boost, parts = row[6:] or (0.0, 0.0, 0.0, ())
-    return Scored(
-        _require_text(id),
-        bool(included),
-        words[rule],
-        words[reason],
-        float(score),
-        float(relevance),
-        float(boost),
-        _require_whole_number(tokens),
-        words[source],
-        tuple([(words[name], float(value)) for name, value in parts]),
+    return Verdict(
+        id=_require_text(id),
+        version=version_of_id(id),
+        included=bool(included),
+        rule=words[rule],
+        source=Source(words[source]) if words[source] else None,
+        relevance=float(relevance),
+        boost=float(boost),
+        score=float(score),
+        parts={words[name]: float(value) for name, value in parts},
+        tokens=_require_number(tokens),
+        reason=words[reason],
     )
 
 
-def _unsent_from_json(row: Sequence[Json], words: list[str]) -> Unsent:
+def part_of_request(role: Role, sources: Sequence[str], pieces: Sequence[object], rendition: str) -> str:
+    """Return the part of a request that a message belongs to, as `Use` names it."""
+    if pieces:
+        return "recalled" if sources else "pins"
+    if sources or rendition in ("summary", "placeholder"):
+        return "history"
+    return "system" if role in LEADING else "written"
+
+
+def version_of_id(id: str) -> int:
+    """Return the version of the entry with an id; 0 for the key of a pin and the path of a scope."""
+    parsed = parse_entry_id(id)
+    return 0 if parsed is None else parsed[1]
+
+
+def _parse_left(row: Sequence[Json], words: list[str]) -> Left:
     ids, path, rule, reason, tokens, gone = row
-    return Unsent(
+    return Left(
         tuple(map(_require_text, ids)),
         words[path],
         words[rule],
         words[reason],
-        _require_whole_number(tokens),
+        _require_number(tokens),
         bool(gone),
     )
 
 
-def _tried_from_json(row: Sequence[Json]) -> Tried:
+def _parse_step(row: Sequence[Json]) -> Step:
     path, priority, strategy, before, after = row
-    return Tried(
+    return Step(
         _require_text(path),
         int(priority),
         _require_text(strategy),
-        _require_whole_number(before),
-        _require_whole_number(after),
+        _require_number(before),
+        _require_number(after),
     )
 
 
-def _redacted_from_json(row: Sequence[Json], entries: list[str]) -> Redacted:
+def _parse_redacted(row: Sequence[Json], entries: list[str]) -> Redacted:
     place, mode, kinds = row
-    found = [(_require_text(kind), _require_whole_number(count)) for kind, count in sorted(kinds.items())]
-    return Redacted(entries[place], Privacy(mode), tuple(found))
+    counts = [(_require_text(kind), _require_number(count)) for kind, count in sorted(kinds.items())]
+    return Redacted(entries[place], Privacy(mode), tuple(counts))
 
 
 def _require_text(value: Json) -> str:
@@ -506,11 +466,11 @@ def _require_text(value: Json) -> str:
     return value
 
 
-def _require_whole_number(value: Json) -> int:
+def _require_number(value: Json) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise TypeError(f"{value!r} where a number belongs")
     return value
 
 
 def _require_optional_number(value: Json) -> int | None:
-    return None if value is None else _require_whole_number(value)
+    return None if value is None else _require_number(value)

@@ -1,6 +1,6 @@
 """Manifests: written from a laid-out prompt, converted back into its messages, and read as a ledger.
 
-Every stretch of text is looked up in the entries that the message shows: a whole entry, the head and tail that a cut
+Every span of text is looked up in the entries that the message shows: a whole entry, the head and tail that a cut
 left, the sentences of an excerpt. Text not found in them is kept verbatim. Time is linear in the text, except for texts
 that contain repetitions.
 """
@@ -11,13 +11,14 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
-from itertools import islice
+from itertools import groupby, islice, product
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from acms.errors import EntryNotFoundError, ValidationError
 from acms.log.encoding import parse_entry_id, parts_from_json, parts_to_json
 from acms.log.summary_levels import LEVELS, read_shorter_levels
-from acms.model import Json, Part, Source, Text
+from acms.model import Json, Part, Text
 from acms.plan.nodes import Left, Piece, Placed, Step
 from acms.ports import Codec
 from acms.privacy.modes import describe_redaction, list_redactions
@@ -25,28 +26,22 @@ from acms.prompt.manifest import (
     Manifest,
     Quote,
     Read,
-    Scored,
     Segment,
     Sent,
-    Tried,
-    Unsent,
     Whole,
     Written,
     canonical,
+    version_of_id,
 )
 from acms.prompt_types import CacheMark, Count, PromptMessage, Tool, omit_repeated_dates
 from acms.results import UNSURE, Ledger, Verdict
 from acms.text.chat_messages import ORPHAN, RECALLED, SUMMARY
 
 _CUT = re.compile(r"(\s*\[…[^\]\n]*\]\s*)")
-"""The mark a cut leaves between two stretches of a text, that of `plan.CUT`, and the blanks around it."""
+"""The mark a cut leaves between two spans of a text, that of `plan.CUT`, and the blanks around it."""
 _CLOSINGS = (RECALLED[1], SUMMARY[1], ORPHAN[1])
 _LEAD = re.compile(r": |\n")
 """The end of any text before a quotation: a speaker's name, an opening mark."""
-_LEADING = 300
-"""Maximum characters of the text before a quotation."""
-_AHEAD = 4
-"""Texts in which a stretch is looked for, beginning with the one that was reached."""
 _GRAM = 8
 """Characters that two texts must share before they are compared further."""
 ACTOR = "actor"
@@ -85,17 +80,17 @@ def write_manifest(
     limit: int | None = None,
     tools: Sequence[Tool] = (),
     marks: Sequence[CacheMark] = (),
-    told: Mapping[str, Quotable] | None = None,
+    entries: Mapping[str, Quotable] = MappingProxyType({}),
     reads: Sequence[Read] = (),
     left: Sequence[Left] = (),
     steps: Sequence[Step] = (),
 ) -> Manifest:
-    """Return the manifest of a prompt as it was laid out and given to a codec; `considered` adds the candidates.
+    """Return the manifest of a prompt as it was laid out and given to a codec; `add_candidates` adds the candidates.
 
-    `told` maps ids to the entries whose text is shown; the text of an entry missing there is kept verbatim.
+    `entries` are those whose text is shown, by id; the text of an entry missing there is kept verbatim.
     """
-    known = told or {}
-    messages = tuple([_build_sent(one, known) for one in placed])
+    messages = tuple([_build_sent(one, entries) for one in placed])
+    shown_ids = [id for message in messages for id in message.sources]
     return Manifest(
         codec=codec.name,
         model=codec.model,
@@ -108,9 +103,9 @@ def write_manifest(
         marks=tuple(marks),
         messages=messages,
         reads=tuple(reads),
-        left=tuple([Unsent(*one) for one in left]),
-        steps=tuple([Tried(*one) for one in steps]),
-        redactions=list_redactions([id for one in messages for id in one.sources], known),
+        left=tuple(left),
+        steps=tuple(steps),
+        redactions=list_redactions(shown_ids, entries),
         payload="" if payload is None else hash_payload(payload),
         max_tokens=getattr(codec, "max_tokens", None),
     )
@@ -121,14 +116,13 @@ def add_candidates(manifest: Manifest, recalls: Sequence[Ledger]) -> Manifest:
 
     They take longer than all the rest: hundreds, and the ledger of a recall is written when it is first read.
     """
-    shown = {source for one in manifest.messages for source in one.sources}
-    found = [
-        _build_scored(verdict)
-        for one in recalls
-        for verdict in one.candidates.values()
-        if verdict.included or verdict.id not in shown  # what is shown anyway was no candidate
-    ]
-    return replace(manifest, candidates=tuple(found))
+    shown = {source for message in manifest.messages for source in message.sources}
+    candidates: list[Verdict] = []
+    for ledger in recalls:
+        for verdict in ledger.candidates.values():
+            if verdict.included or verdict.id not in shown:  # what is shown anyway was no candidate
+                candidates.append(_round_scores(verdict))
+    return replace(manifest, candidates=tuple(candidates))
 
 
 def hash_payload(payload: Mapping[str, Json]) -> str:
@@ -139,138 +133,115 @@ def hash_payload(payload: Mapping[str, Json]) -> str:
 def fingerprint_message(message: PromptMessage) -> str:
     """Return the `Sent.hash` of a message: equal for messages with equal content."""
     parts = message.parts
+    kind, text = "p", ""
     if len(parts) == 1 and isinstance(parts[0], Text):
-        said = f"t\0{message.role.value}\0{message.name or ''}\0{parts[0].text}"
+        kind, text = "t", parts[0].text
     else:
-        said = f"p\0{message.role.value}\0{message.name or ''}\0{canonical(parts_to_json(parts))}"
-    return sha256(said.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+        text = canonical(parts_to_json(parts))
+    identity = f"{kind}\0{message.role.value}\0{message.name or ''}\0{text}"
+    return sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-def _build_scored(verdict: Verdict) -> Scored:
-    return Scored(
-        verdict.id,
-        verdict.included,
-        verdict.rule,
-        verdict.reason,
-        float(round(verdict.score, 4)),  # not 0: it would be written in another way than it is read back
-        float(round(verdict.relevance, 4)),
-        float(round(verdict.boost, 4)),
-        verdict.tokens,
-        verdict.source.value if verdict.source is not None else "",
-        tuple([(name, float(round(value, 4))) for name, value in sorted(verdict.parts.items())]),
+def _round_scores(verdict: Verdict) -> Verdict:
+    """Return a verdict as it is stored."""
+    return replace(
+        verdict,
+        version=version_of_id(verdict.id),
+        score=_round(verdict.score),
+        relevance=_round(verdict.relevance),
+        boost=_round(verdict.boost),
+        parts={name: _round(value) for name, value in sorted(verdict.parts.items())},
     )
 
 
-def _build_sent(one: Placed, told: Mapping[str, Quotable]) -> Sent:
-    message = one.message
-    sources = _merge_sources(message.sources, one.pieces)
-    known = [source for source in sources if source in told]
+def _round(value: float) -> float:
+    return float(round(value, 4))  # an integer would be written in another way than it is read back
+
+
+def _build_sent(placed: Placed, entries: Mapping[str, Quotable]) -> Sent:
+    message = placed.message
+    sources = message.sources
+    if placed.pieces:
+        piece_sources = [id for piece in placed.pieces for id in piece.sources]
+        sources = tuple(dict.fromkeys([*sources, *piece_sources]))
+    known = [source for source in sources if source in entries]
     return Sent(
-        path=one.path,
+        path=placed.path,
         role=message.role,
         hash=fingerprint_message(message),
-        tokens=one.tokens,
-        parts=tuple([_build_part(part, known, one.pieces, told) for part in message.parts]),
+        tokens=placed.tokens,
+        parts=tuple([_build_part(part, known, placed.pieces, entries) for part in message.parts]),
         name=message.name,
         group=message.group,
-        rendition=one.rendition,
-        sources=sources,
-        pieces=tuple([piece.id for piece in one.pieces]),
-        moves=one.moves,
-        first=one.first,
-        last=one.last,
+        rendition=placed.rendition,
+        sources=tuple(sources),
+        pieces=tuple([piece.id for piece in placed.pieces]),
+        moves=placed.moves,
+        first=placed.first,
+        last=placed.last,
     )
-
-
-def _merge_sources(sources: Sequence[str], pieces: Sequence[Piece]) -> tuple[str, ...]:
-    if not pieces:
-        return tuple(sources)
-    return tuple(dict.fromkeys([*sources, *[source for piece in pieces for source in piece.sources]]))
 
 
 def _build_part(
-    part: Part, known: Sequence[str], pieces: Sequence[Piece], told: Mapping[str, Quotable]
+    part: Part, known: Sequence[str], pieces: Sequence[Piece], entries: Mapping[str, Quotable]
 ) -> Whole | Written:
     for source in known:
-        parts = told[source].parts
+        parts = entries[source].parts
         if part in parts:
             return Whole(source, parts.index(part))
-    (fields,) = parts_to_json([part])
-    found: list[tuple[str, tuple[Segment, ...] | int | None]] = []
-    for name, value in fields.items():
+    (values,) = parts_to_json([part])
+    fields: list[tuple[str, tuple[Segment, ...] | int | None]] = []
+    for name, value in values.items():
         if name == "type":
             continue
         if not isinstance(value, str):
-            found.append((name, value))
+            fields.append((name, value))
         elif name in _NAMES:
-            found.append((name, (value,)))
+            fields.append((name, (value,)))
+        elif pieces:
+            fields.append((name, _quote_pieces(value, pieces, entries)))
         else:
-            found.append(
-                (
-                    name,
-                    _quote_composed(value, pieces, known, told) if pieces else quote_text(value, known, told),
-                )
-            )
-    return Written(fields["type"], tuple(sorted(found)))
+            fields.append((name, quote_text(value, known, entries)))
+    return Written(values["type"], tuple(sorted(fields)))
 
 
-def _quote_composed(
-    text: str, pieces: Sequence[Piece], known: Sequence[str], told: Mapping[str, Quotable]
-) -> tuple[Segment, ...]:
+def _quote_pieces(text: str, pieces: Sequence[Piece], entries: Mapping[str, Quotable]) -> tuple[Segment, ...]:
     """Quote a text written from pieces: each piece from its own entries, a cut piece from the text in between."""
-    out = _Segments()
-    place = 0
-    waiting: list[str] = []
-    for piece, shown in zip(pieces, omit_repeated_dates(one.text for one in pieces), strict=True):
-        said = piece.text
-        at = text.find(said, place) if said else -1
-        if at < 0 and shown != said:
-            said, at = shown, text.find(shown, place)
-        own = [source for source in piece.sources if source in told]
-        if at < 0:
-            waiting += own
+    segments: list[Segment] = []
+    position = 0
+    skipped: list[str] = []
+    shown_texts = omit_repeated_dates(piece.text for piece in pieces)
+    for piece, shown_text in zip(pieces, shown_texts, strict=True):
+        known = [source for source in piece.sources if source in entries]
+        piece_text = piece.text
+        start = text.find(piece_text, position) if piece_text else -1
+        if start < 0 and shown_text != piece_text:
+            piece_text = shown_text
+            start = text.find(piece_text, position)
+        if start < 0:
+            skipped += known
             continue
-        out.extend(quote_text(text[place:at], waiting, told))
-        out.extend(quote_text(said, own, told))
-        place, waiting = at + len(said), []
-    rest = waiting or (known if not pieces else [])
-    out.extend(quote_text(text[place:], rest, told))
-    return out.done()
+        segments += quote_text(text[position:start], skipped, entries)
+        segments += quote_text(piece_text, known, entries)
+        position = start + len(piece_text)
+        skipped = []
+    segments += quote_text(text[position:], skipped, entries)
+    return _join_literals(segments)
 
 
-class _Segments:
-    """Segments that are being put together: literal ones beside each other are one."""
-
-    def __init__(self) -> None:
-        self._found: list[Segment] = []
-        self._said: list[str] = []
-
-    def add(self, segment: Segment) -> None:
-        """Put a segment at the end."""
-        if isinstance(segment, str):
-            self._said.append(segment)
-        elif segment.end > segment.start:
-            self._flush()
-            self._found.append(segment)
-
-    def extend(self, segments: Iterable[Segment]) -> None:
-        """Put segments at the end."""
-        for segment in segments:
-            self.add(segment)
-
-    def done(self) -> tuple[Segment, ...]:
-        """Return them all."""
-        self._flush()
-        return tuple(self._found)
-
-    def _flush(self) -> None:
-        said = "".join(self._said)
-        self._said.clear()
-        if said:
-            self._found.append(said)
+def _join_literals(segments: Iterable[Segment]) -> tuple[Segment, ...]:
+    """Return segments with adjacent literal texts joined, without empty texts."""
+    joined: list[Segment] = []
+    for is_literal, run in groupby(segments, lambda segment: isinstance(segment, str)):
+        if is_literal:
+            text = "".join(map(str, run))
+            joined += [text] if text else []
+        else:
+            joined += run
+    return tuple(joined)
 
 
-class _Place(NamedTuple):
+class _EntryText(NamedTuple):
     """A text of an entry: its content, or a field of one of its parts."""
 
     entry: str
@@ -278,116 +249,130 @@ class _Place(NamedTuple):
     text: str
 
 
-def _texts_of_entry(entry: str, told: Quotable) -> list[_Place]:
-    found = [_Place(entry, "", told.content)] if told.content else []
-    if told.parts:
-        for index, fields in enumerate(parts_to_json(told.parts)):
-            for name, value in fields.items():
-                if name != "type" and name not in _NAMES and isinstance(value, str) and value:
-                    found.append(_Place(entry, f"{index}.{name}", value))
-    levels = _list_level_texts(told)
-    return found + [_Place(entry, f"{LEVELS}.{index}", one) for index, one in enumerate(levels)]
+def _texts_of_entry(id: str, entry: Quotable) -> list[_EntryText]:
+    texts = [_EntryText(id, "", entry.content)] if entry.content else []
+    for index, fields in enumerate(parts_to_json(entry.parts) if entry.parts else ()):
+        for name, value in fields.items():
+            is_text = name != "type" and name not in _NAMES
+            if is_text and isinstance(value, str) and value:
+                texts.append(_EntryText(id, f"{index}.{name}", value))
+    for index, text in enumerate(_list_level_texts(entry)):
+        texts.append(_EntryText(id, f"{LEVELS}.{index}", text))
+    return texts
 
 
-def _list_level_texts(told: Quotable) -> list[str]:
+def _list_level_texts(entry: Quotable) -> list[str]:
     """Return the shorter texts of a summary."""
-    return [one.content for one in read_shorter_levels(getattr(told, "data", {}))]
+    return [level.content for level in read_shorter_levels(getattr(entry, "data", {}))]
 
 
-def quote_text(text: str, sources: Sequence[str], told: Mapping[str, Quotable]) -> tuple[Segment, ...]:
+def quote_text(text: str, sources: Sequence[str], entries: Mapping[str, Quotable]) -> tuple[Segment, ...]:
     """Return a text as quotations of entries, which it shows in order; text from none of them stays verbatim."""
     if not text:
         return ()
-    if len(sources) == 1 and text == told[sources[0]].content:  # most of them
+    if len(sources) == 1 and text == entries[sources[0]].content:  # most of them
         return (Quote(sources[0], 0, len(text)),)
-    out = _Segments()
-    place = 0
-    cut: list[_Place] = []
-    for number, source in enumerate(sources):
-        texts = _texts_of_entry(source, told[source])
-        last = number == len(sources) - 1
-        for one in texts:
-            at = len(text) - len(one.text)
-            if not (last and at >= place and text.endswith(one.text)):
-                at = text.find(one.text, place)
-            if at >= 0:
-                out.extend(_quote_fragments(text[place:at], cut))
-                out.add(Quote(source, 0, len(one.text), one.field))
-                place, cut = at + len(one.text), []
-                break
-        else:
+    segments: list[Segment] = []
+    position = 0
+    cut: list[_EntryText] = []
+    for number, source in enumerate(sources, 1):
+        texts = _texts_of_entry(source, entries[source])
+        found = _find_whole_text(text, position, texts, is_last=number == len(sources))
+        if found is None:
             cut += texts
-    out.extend(_quote_fragments(text[place:], cut))
-    return out.done()
+            continue
+        start, entry_text = found
+        segments += _quote_fragments(text[position:start], cut)
+        segments.append(Quote(source, 0, len(entry_text.text), entry_text.field))
+        position = start + len(entry_text.text)
+        cut = []
+    segments += _quote_fragments(text[position:], cut)
+    return _join_literals(segments)
 
 
-def _quote_fragments(text: str, places: Sequence[_Place]) -> Iterator[Segment]:
-    """Yield the stretches of a text that shows some texts in part, with marks of a cut in between."""
-    if not places or not text:
+def _find_whole_text(
+    text: str, position: int, texts: Sequence[_EntryText], *, is_last: bool
+) -> tuple[int, _EntryText] | None:
+    """Find the first of the texts of an entry that a text shows whole, from a position on; the last one at its end."""
+    for one in texts:
+        start = len(text) - len(one.text)
+        at_end = is_last and start >= position and text.endswith(one.text)
+        if not at_end:
+            start = text.find(one.text, position)
+        if start >= 0:
+            return start, one
+    return None
+
+
+def _quote_fragments(text: str, texts: Sequence[_EntryText]) -> Iterator[Segment]:
+    """Yield the spans of a text that shows some texts in part, with marks of a cut in between."""
+    if not texts or not text:
         yield text
         return
     reached = (0, 0)
-    grams: dict[str, tuple[_Place, int]] | None = None
+    grams: dict[str, tuple[_EntryText, int]] | None = None
     for index, fragment in enumerate(_CUT.split(text)):
-        if index % 2 or not fragment:
+        is_mark = index % 2 == 1
+        if is_mark or not fragment:
             yield fragment
             continue
-        found = _find_fragment(fragment, places, *reached)
+        found = _find_fragment(fragment, texts, *reached)
         if found is not None:
             *segments, reached = found
             yield from segments
             continue
         if grams is None:
-            grams = _index_grams(places)
+            grams = _index_grams(texts)
         yield from _quote_longest_matches(fragment, grams)
 
 
 def _find_fragment(
-    fragment: str, places: Sequence[_Place], reached: int, end: int
+    fragment: str, texts: Sequence[_EntryText], reached: int, end: int
 ) -> tuple[str, Quote, str, tuple[int, int]] | None:
     """Find a fragment in one of the texts, perhaps after a lead and before a closing mark.
 
-    The search begins in the text reached so far, from `end` on, and continues in the next ones. The last item of the
+    The search begins in the text reached so far, from `end` on, and continues in the next three. The last item of the
     result is the new position.
     """
-    starts = [0, *[lead.end() for lead in islice(_LEAD.finditer(fragment, 0, _LEADING), 8)]]
+    leads = islice(_LEAD.finditer(fragment, 0, 300), 8)  # no text before a quotation is longer
+    starts = [0, *[lead.end() for lead in leads]]
     stops = [len(fragment), *[len(fragment) - len(mark) for mark in _CLOSINGS if fragment.endswith(mark)]]
-    for start in starts:
-        for stop in stops:
-            said = fragment[start:stop]
-            for place in range(reached, min(reached + _AHEAD, len(places))) if said else ():
-                one = places[place]
-                at = one.text.find(said, end if place == reached else 0)
-                if at >= 0:
-                    quote = Quote(one.entry, at, at + len(said), one.field)
-                    return fragment[:start], quote, fragment[stop:], (place, quote.end)
+    for start, stop in product(starts, stops):
+        wanted = fragment[start:stop]
+        if not wanted:
+            continue
+        for number, one in enumerate(texts[reached : reached + 4], reached):
+            at = one.text.find(wanted, end if number == reached else 0)
+            if at >= 0:
+                quote = Quote(one.entry, at, at + len(wanted), one.field)
+                return fragment[:start], quote, fragment[stop:], (number, quote.end)
     return None
 
 
-def _index_grams(places: Sequence[_Place]) -> dict[str, tuple[_Place, int]]:
-    grams: dict[str, tuple[_Place, int]] = {}
-    for one in places:
+def _index_grams(texts: Sequence[_EntryText]) -> dict[str, tuple[_EntryText, int]]:
+    grams: dict[str, tuple[_EntryText, int]] = {}
+    for one in texts:
         for at in range(0, len(one.text) - _GRAM + 1, _GRAM):
             grams.setdefault(one.text[at : at + _GRAM], (one, at))
     return grams
 
 
-def _quote_longest_matches(fragment: str, grams: Mapping[str, tuple[_Place, int]]) -> Iterator[Segment]:
-    """Yield a fragment as the longest stretches that begin where it meets one of the texts."""
-    said = at = 0
-    while at <= len(fragment) - _GRAM:
-        met = grams.get(fragment[at : at + _GRAM])
-        if met is None:
-            at += 1
+def _quote_longest_matches(fragment: str, grams: Mapping[str, tuple[_EntryText, int]]) -> Iterator[Segment]:
+    """Yield a fragment as the longest spans that begin where it meets one of the texts."""
+    done = position = 0
+    while position <= len(fragment) - _GRAM:
+        match = grams.get(fragment[position : position + _GRAM])
+        if match is None:
+            position += 1
             continue
-        one, start = met
-        while at > said and start and fragment[at - 1] == one.text[start - 1]:
-            at, start = at - 1, start - 1
-        length = _common_prefix_length(fragment, at, one.text, start)
-        yield fragment[said:at]
+        one, start = match
+        while position > done and start and fragment[position - 1] == one.text[start - 1]:
+            position, start = position - 1, start - 1
+        length = _common_prefix_length(fragment, position, one.text, start)
+        yield fragment[done:position]
         yield Quote(one.entry, start, start + length, one.field)
-        said = at = at + length
-    yield fragment[said:]
+        done = position = position + length
+    yield fragment[done:]
 
 
 def _common_prefix_length(left: str, at: int, right: str, start: int) -> int:
@@ -411,62 +396,62 @@ def _common_prefix_length(left: str, at: int, right: str, start: int) -> int:
 # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def revive_messages(manifest: Manifest, told: Mapping[str, Quotable]) -> tuple[PromptMessage, ...]:
-    """Return the messages that were given to the codec; `told` has every entry that the manifest quotes.
+def revive_messages(manifest: Manifest, entries: Mapping[str, Quotable]) -> tuple[PromptMessage, ...]:
+    """Return the messages that were given to the codec; `entries` has every entry that the manifest quotes.
 
     `ValidationError` when one does not read as it did.
     """
-    found: list[PromptMessage] = []
-    for number, one in enumerate(manifest.messages):
+    messages: list[PromptMessage] = []
+    for number, sent in enumerate(manifest.messages):
         try:
-            message = revive_message(one, told)
+            message = revive_message(sent, entries)
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise ValidationError(
                 f"quotes what its entry does not have: {error!r}", field=f"messages[{number}]"
             ) from error
-        if fingerprint_message(message) != one.hash:
+        if fingerprint_message(message) != sent.hash:
             raise ValidationError(
-                f"does not read as it did when it was sent (from {one.path})",
+                f"does not read as it did when it was sent (from {sent.path})",
                 field=f"messages[{number}]",
                 options=("replay it from the store it was rendered from",),
             )
-        found.append(message)
-    return tuple(found)
+        messages.append(message)
+    return tuple(messages)
 
 
-def revive_message(sent: Sent, told: Mapping[str, Quotable]) -> PromptMessage:
+def revive_message(sent: Sent, entries: Mapping[str, Quotable]) -> PromptMessage:
     """Return a message as it was given to the codec; a `LookupError` or `ValueError` if an entry does not hold it."""
-    parts = tuple([_revive_part(part, told) for part in sent.parts])
+    parts = tuple([_revive_part(part, entries) for part in sent.parts])
     return PromptMessage(role=sent.role, parts=parts, name=sent.name, sources=sent.sources, group=sent.group)
 
 
-def _revive_part(part: Whole | Written, told: Mapping[str, Quotable]) -> Part:
+def _revive_part(part: Whole | Written, entries: Mapping[str, Quotable]) -> Part:
     if isinstance(part, Whole):
-        return told[part.entry].parts[part.part]
+        return entries[part.entry].parts[part.part]
     fields: dict[str, Any] = {"type": part.kind}
     for name, value in part.fields:
-        fields[name] = join_segments(value, told) if isinstance(value, tuple) else value
+        fields[name] = join_segments(value, entries) if isinstance(value, tuple) else value
     return parts_from_json([fields])[0]
 
 
-def join_segments(segments: tuple[Segment, ...], told: Mapping[str, Quotable]) -> str:
-    """Return the text of some stretches."""
-    said: list[str] = []
-    for segment in segments:
-        if isinstance(segment, str):
-            said.append(segment)
-            continue
-        text = told[segment.entry].content
-        if segment.field == ACTOR:
-            text = getattr(told[segment.entry], "actor", None) or ""
-        elif segment.field:
-            index, _, name = segment.field.partition(".")
-            if index == LEVELS:
-                text = _list_level_texts(told[segment.entry])[int(name)]
-            else:
-                text = getattr(told[segment.entry].parts[int(index)], name)
-        said.append(text[segment.start : segment.end])
-    return "".join(said)
+def join_segments(segments: tuple[Segment, ...], entries: Mapping[str, Quotable]) -> str:
+    """Return the text of some segments."""
+    return "".join(
+        [one if isinstance(one, str) else _quoted_text(one, entries[one.entry]) for one in segments]
+    )
+
+
+def _quoted_text(quote: Quote, entry: Quotable) -> str:
+    index, _, name = quote.field.partition(".")
+    if not quote.field:
+        text = entry.content
+    elif quote.field == ACTOR:
+        text = getattr(entry, "actor", None) or ""
+    elif index == LEVELS:
+        text = _list_level_texts(entry)[int(name)]
+    else:
+        text = getattr(entry.parts[int(index)], name)
+    return text[quote.start : quote.end]
 
 
 # ── the ledger ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -487,13 +472,13 @@ def ledger_of_manifest(
     return Ledger(
         lambda: _collect_verdicts(manifest()),
         tuple(warnings),
-        _Rest(manifest, recalls),
+        _UndecidedEntries(manifest, recalls),
         omitted=omitted,
         certainty=lambda: recalls[0].certainty if recalls else UNSURE,
     )
 
 
-class _Rest:
+class _UndecidedEntries:
     """Entries of the logs of a prompt that nothing was decided about."""
 
     def __init__(self, manifest: Callable[[], Manifest], recalls: Sequence[Ledger]) -> None:
@@ -502,18 +487,18 @@ class _Rest:
 
     def why(self, id: str) -> Verdict | None:
         """Return why an entry was no candidate; None when it is of none of the logs."""
-        for one in self._recalls:
+        for ledger in self._recalls:
             try:
-                return one.why(id)
+                return ledger.why(id)
             except EntryNotFoundError:
                 continue
-        found = parse_entry_id(id)
-        if found is None:
+        parsed = parse_entry_id(id)
+        if parsed is None:
             return None
-        context, version = found
+        context, version = parsed
         for read in self._manifest().reads:
-            upto = read.version if context == read.context else dict(read.lineage).get(context, 0)
-            if version <= upto:
+            last_version = read.version if context == read.context else dict(read.lineage).get(context, 0)
+            if version <= last_version:
                 return _verdict_of_unread(id, version, read)
             if context == read.context:
                 reason = f"said after v{read.version}, which is what was read"
@@ -521,9 +506,9 @@ class _Rest:
         return None
 
     def __iter__(self) -> Iterator[Verdict]:
-        """Say it of everything that a recall knows."""
-        for one in self._recalls:
-            yield from one
+        """Yield the verdicts of the recalls."""
+        for ledger in self._recalls:
+            yield from ledger
 
 
 def _verdict_of_unread(id: str, version: int, read: Read) -> Verdict:
@@ -538,85 +523,89 @@ def _verdict_of_unread(id: str, version: int, read: Read) -> Verdict:
 
 def _collect_verdicts(manifest: Manifest) -> dict[str, Verdict]:
     """Return a verdict on everything a manifest names; being shown takes precedence over being omitted."""
-    scored = {one.id: one for one in manifest.candidates}
-    found = {one.id: _verdict_of_candidate(one) for one in manifest.candidates}
-    left: dict[str, Unsent] = {}
-    for one in manifest.left:
-        for id in one.ids:
-            left[id] = one
-            found[id] = _build_verdict(
-                id, scored.get(id), included=not one.gone, rule=one.rule, reason=one.reason
+    scored = {candidate.id: candidate for candidate in manifest.candidates}
+    verdicts = {candidate.id: _verdict_of_candidate(candidate) for candidate in manifest.candidates}
+    left_by_id: dict[str, Left] = {}
+    for left in manifest.left:
+        for id in left.ids:
+            left_by_id[id] = left
+            verdicts[id] = _build_verdict(
+                id, scored.get(id), included=not left.gone, rule=left.rule, reason=left.reason
             )
     redacted = {one.entry: describe_redaction(one) for one in manifest.redactions}
-    paths: dict[str, list[Sent]] = {}
     for number, message in enumerate(manifest.messages, 1):
-        shown = dict.fromkeys([*message.sources, *message.pieces])
-        for id in shown:
-            score = scored.get(id)
-            rule = _rule_of_message(message, score)
-            reason = f"in message {number} ({message.path})"
-            if rule == "recall" and score is not None:
-                reason = f"{score.reason}; {reason}"
-            cut = left.get(id)
-            if cut is not None and not cut.gone:
-                reason = f"{reason}, in part: {cut.reason}"
-            if id in redacted:
-                reason = f"{reason}; {redacted[id]}"
-            tokens = message.tokens if len(shown) == 1 else 0
-            found[id] = _build_verdict(id, score, included=True, rule=rule, reason=reason, tokens=tokens)
-        steps = message.path.split("/")
-        for depth in range(1, len(steps) + 1):
-            paths.setdefault("/".join(steps[:depth]), []).append(message)
-    for path, sent in paths.items():
-        tokens = sum([message.tokens for message in sent])
-        missing = [one for one in manifest.left if one.gone and f"{one.path}/".startswith(f"{path}/")]
-        reason = f"{_format_count(len(sent), 'message')} of it"
+        ids = dict.fromkeys([*message.sources, *message.pieces])
+        tokens = message.tokens if len(ids) == 1 else 0
+        for id in ids:
+            candidate = scored.get(id)
+            rule = _rule_of_message(message, candidate)
+            reasons = [_reason_to_show(message, number, rule, candidate, left_by_id.get(id))]
+            reasons += [redacted[id]] if id in redacted else []
+            verdicts[id] = _build_verdict(
+                id, candidate, included=True, rule=rule, reason="; ".join(reasons), tokens=tokens
+            )
+    for path, verdict in _verdicts_of_scopes(manifest).items():
+        verdicts.setdefault(path, verdict)
+    return verdicts
+
+
+def _reason_to_show(
+    message: Sent, number: int, rule: str, candidate: Verdict | None, left: Left | None
+) -> str:
+    """Return why an entry is in a message, and why only in part."""
+    reason = f"in message {number} ({message.path})"
+    if rule == "recall" and candidate is not None:
+        reason = f"{candidate.reason}; {reason}"
+    if left is not None and not left.gone:
+        reason = f"{reason}, in part: {left.reason}"
+    return reason
+
+
+def _verdicts_of_scopes(manifest: Manifest) -> dict[str, Verdict]:
+    """Return a verdict on each scope that shows something, by path."""
+    messages_by_path: dict[str, list[Sent]] = {}
+    for message in manifest.messages:
+        path = ""
+        for name in message.path.split("/"):
+            path = f"{path}/{name}" if path else name
+            messages_by_path.setdefault(path, []).append(message)
+    verdicts: dict[str, Verdict] = {}
+    for path, messages in messages_by_path.items():
+        tokens = sum([message.tokens for message in messages])
+        reason = f"{_format_count(len(messages), 'message')} of it"
+        missing = [left for left in manifest.left if left.gone and f"{left.path}/".startswith(f"{path}/")]
         if missing:
-            gone = sum([len(one.ids) for one in missing])
-            reason = f"{reason}; {gone} left out ({', '.join(dict.fromkeys(one.rule for one in missing))})"
-        rule = "required" if not missing else "shrunk"
-        found.setdefault(
-            path, _build_verdict(path, None, included=True, rule=rule, reason=reason, tokens=tokens)
-        )
-    return found
+            rules = dict.fromkeys(left.rule for left in missing)
+            number = sum([len(left.ids) for left in missing])
+            reason = f"{reason}; {number} left out ({', '.join(rules)})"
+        rule = "shrunk" if missing else "required"
+        verdicts[path] = _build_verdict(path, None, included=True, rule=rule, reason=reason, tokens=tokens)
+    return verdicts
 
 
 def _format_count(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def _rule_of_message(message: Sent, score: Scored | None) -> str:
+def _rule_of_message(message: Sent, candidate: Verdict | None) -> str:
     """Return the rule that brought a text into a prompt."""
     if message.pieces:
-        return "recall" if score is not None or message.sources else "pin"
+        return "recall" if candidate is not None or message.sources else "pin"
     return "history" if message.first else "required"
 
 
-def _verdict_of_candidate(one: Scored) -> Verdict:
+def _verdict_of_candidate(candidate: Verdict) -> Verdict:
     """Return the verdict on a recall candidate; one that was chosen but not sent counts as not shown."""
-    if one.included:
-        reason = "chosen by the recall, and left out of the prompt"
-        return _build_verdict(one.id, one, included=False, rule="fit", reason=reason)
-    return _build_verdict(one.id, one, included=False, rule=one.rule, reason=one.reason)
+    if not candidate.included:
+        return candidate
+    reason = "chosen by the recall, and left out of the prompt"
+    return replace(candidate, included=False, rule="fit", reason=reason)
 
 
 def _build_verdict(
-    id: str, score: Scored | None, *, included: bool, rule: str, reason: str, tokens: int = 0
+    id: str, candidate: Verdict | None, *, included: bool, rule: str, reason: str, tokens: int = 0
 ) -> Verdict:
-    place = parse_entry_id(id)
-    version = 0 if place is None else place[1]
-    if score is None:
-        return Verdict(id=id, version=version, included=included, rule=rule, reason=reason, tokens=tokens)
-    return Verdict(
-        id=id,
-        version=version,
-        included=included,
-        rule=rule,
-        source=Source(score.source) if score.source else None,
-        relevance=score.relevance,
-        boost=score.boost,
-        score=score.score,
-        parts=dict(score.parts),
-        tokens=score.tokens or tokens,
-        reason=reason,
-    )
+    if candidate is None:
+        candidate = Verdict(id=id, version=version_of_id(id), included=included, rule=rule)
+    tokens = candidate.tokens or tokens
+    return replace(candidate, included=included, rule=rule, reason=reason, tokens=tokens)

@@ -12,7 +12,7 @@ from acms.errors import TokenBudgetExceededError
 from acms.log.in_force import Unit
 from acms.model import Entry, Json, Kind, Role
 from acms.ports import Frame, TokenCounter
-from acms.prompt.placements import FAR, HALF, OWN
+from acms.prompt.cache_window import FAR
 from acms.recall.pipeline import (
     Gathered,
     Gone,
@@ -65,12 +65,13 @@ class Material:
     """The material of a prompt: leading units, the newest ones, and candidates of the past if these are not all."""
 
     gathered: Gathered
-    lead: Sequence[Unit[Entry]]
+    leading: Sequence[Unit[Entry]]
     rest: Sequence[Unit[Entry]]
-    past: tuple[Ranked, CandidateSet] | None = None
-    known: Sequence[FactIndex] = ()
+    ranked: Ranked | None = None
+    candidates: CandidateSet | None = None
+    facts: Sequence[FactIndex] = ()
     #: Labels of some of these units, by id.
-    told: Mapping[str, str] = given(default_factory=dict[str, str])
+    labels: Mapping[str, str] = given(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,45 +102,48 @@ async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall)
     frame = chat_messages.ChatFrame(reader.counter)
     while True:
         gathered = await _gather_turn(reader, context, at, frame, asked.budget)
-        lead = await load_instructions(reader.storage, reader.stage, gathered)
-        led = {entry.version for unit in lead for entry in unit.entries}
-        sequence = (*gathered.older, *gathered.units)
-        rest = [unit for unit in sequence if unit.entries[0].version not in led]
-        past: tuple[Ranked, CandidateSet] | None = None
+        leading = await load_instructions(reader.storage, reader.stage, gathered)
+        leading_versions = {entry.version for unit in leading for entry in unit.entries}
+        units = (*gathered.older, *gathered.units)
+        rest = [unit for unit in units if unit.entries[0].version not in leading_versions]
+        ranked: Ranked | None = None
+        candidates: CandidateSet | None = None
         known = KnownFacts()
         cost = await off_loop(partial(cost_of, gathered.units, frame), len(gathered.units) * EACH)
         fits = gathered.whole and cost + chat_messages.PRIMER <= asked.budget
-        if not fits or (asked.profile and await reader.indexes.profiles.find(asked.profile) is not None):
+        needs_recall = not fits
+        if fits and asked.profile:
+            needs_recall = await reader.indexes.profiles.find(asked.profile) is not None
+        if needs_recall:
             size = CANDIDATES + len(rest)
-            found = await rank_log(
+            ranked = await rank_log(
                 reader, context, gathered.version, asked.query, size, asked.markers, asked.weights
             )
-            known = await gather_known_facts(reader, found, asked)
-            if fits:  # everything else is there as it was said
-                known = replace(known, known=[one for one in known.known if one.context != context])
+            known = await gather_known_facts(reader, ranked, asked)
+            if fits:  # everything else is there in its own words
+                known = replace(known, known=[fact for fact in known.known if fact.context != context])
             terms = Terms(
                 answers_only=True,
-                shown=led,
+                shown=leading_versions,
                 episode=False,
-                stale=found.stale,
+                stale=ranked.stale,
                 profile=known.stale,
-                labels=found.labels(asked.moment),
+                labels=ranked.labels(asked.moment),
             )
-            offered = await off_loop(
-                partial(collect_candidates, found.corpus, found.ranking, terms, reader.frame), size
-            )
-            learned = collect_fact_candidates(known.known, terms, reader.frame)
-            past = found, merge_candidate_sets(learned, offered)
+            collect = partial(collect_candidates, ranked.corpus, ranked.ranking, terms, reader.frame)
+            messages = await off_loop(collect, size)
+            facts = collect_fact_candidates(known.known, terms, reader.frame)
+            candidates = merge_candidate_sets(facts, messages)
         moment = asked.moment or gathered.newest
-        told = await load_labels(reader.indexes, context, gathered.version, moment)
-        material = Material(gathered, lead, rest, past, known.known, told.by_id(rest, lead))
+        labels = await load_labels(reader.indexes, context, gathered.version, moment)
+        shown = labels.by_id(rest, leading)
+        material = Material(gathered, leading, rest, ranked, candidates, known.known, shown)
         try:
-            return await run_plan(
-                plan_chat(material, asked, reader.counter, reader.frame), reader, asked.budget
-            )
+            steps = plan_chat(material, asked, reader.counter, reader.frame)
+            return await run_plan(steps, reader, asked.budget)
         except Gone as gone:
-            assert past is not None  # else nothing is asked for
-            remove_gone_content(reader, gone, past[0], known)
+            assert ranked is not None  # else nothing is asked for
+            remove_gone_content(reader, gone, ranked, known)
 
 
 async def _gather_turn(
@@ -150,12 +154,8 @@ async def _gather_turn(
     while True:
         gathered = await gather_newest(reader.storage, context, at, frame, wanted, reader.stage)
         units = gathered.units
-        if (
-            gathered.whole
-            or wanted > FAR * budget
-            or not _ends_with_call(units)
-            or _find_turn_start(units) < len(units)
-        ):
+        has_begun = not _ends_with_call(units) or _find_turn_start(units) < len(units)
+        if gathered.whole or has_begun or wanted > FAR * budget:
             return gathered
         wanted *= 4
 
@@ -166,30 +166,28 @@ def _ends_with_call(units: Sequence[Unit[Entry]]) -> bool:
 
 
 def _find_turn_start(units: Sequence[Unit[Entry]]) -> int:
-    """Return the message of the user that calls of tools came after since; the number of units when there is none."""
-    place = len(units)
-    while (
-        _ends_with_call(units) and place and units[place - 1].entries[0].role in (Role.ASSISTANT, Role.TOOL)
-    ):
-        place -= 1
-    begun = 0 < place < len(units) and units[place - 1].entries[0].role is Role.USER
-    return place - 1 if begun else len(units)
+    """Return the index of the user message followed by tool calls only; the number of units when there is none."""
+    if not _ends_with_call(units):
+        return len(units)
+    index = len(units) - 1
+    while index >= 0 and units[index].entries[0].role in (Role.ASSISTANT, Role.TOOL):
+        index -= 1
+    is_question = 0 <= index < len(units) - 1 and units[index].entries[0].role is Role.USER
+    return index if is_question else len(units)
 
 
 def plan_chat(material: Material, asked: Recall, counter: TokenCounter, text: Frame) -> Steps[ChatPlan]:
     """Choose and write a prompt within the budget."""
-    limit = asked.budget
-    if material.past is not None:
+    if material.ranked is not None and material.candidates is not None and asked.rerank:
         from acms.recall.rerank import rerank_candidates
 
-        past, offered = material.past
-        if asked.rerank:
-            warnings = list(past.warnings)
-            offered = yield from rerank_candidates(offered, asked, warnings)
-            past = replace(past, warnings=tuple(warnings))
-        material = replace(material, past=(past, offered))
+        warnings = list(material.ranked.warnings)
+        candidates = yield from rerank_candidates(material.candidates, asked, warnings)
+        ranked = replace(material.ranked, warnings=tuple(warnings))
+        material = replace(material, ranked=ranked, candidates=candidates)
+    limit = asked.budget
     while True:
-        plan = yield from _plan_chat(material, asked, counter, text, limit)
+        plan = yield from _plan_within(material, asked, counter, text, limit)
         over = plan.tokens - asked.budget
         if over <= 0:
             return plan
@@ -204,90 +202,110 @@ def _too_much(budget: int, required: int) -> TokenBudgetExceededError:
     )
 
 
-def _plan_chat(
+def _plan_within(
     material: Material, asked: Recall, counter: TokenCounter, text: Frame, limit: int
 ) -> Steps[ChatPlan]:
+    """Choose and write a prompt of about `limit` tokens, by the sum of its messages."""
     frame = chat_messages.ChatFrame(counter)
-    leading = [build_window_candidate(unit, frame, material.told) for unit in material.lead]
-    newest = [build_window_candidate(unit, frame, material.told) for unit in material.rest]
-    kept = [Choice(one, True, "keep", "a leading system message") for one in leading]
-    room = limit - (chat_messages.PRIMER if leading or newest else 0) - sum(one.tokens for one in leading)
-    turn = _find_turn_start(material.rest)
-    own = sum(one.tokens for one in newest[turn:])
-    if own and own > room * OWN and newest[turn].tokens <= room // 2:
-        question = newest.pop(turn)
+    leading = [build_window_candidate(unit, frame, material.labels) for unit in material.leading]
+    newest = [build_window_candidate(unit, frame, material.labels) for unit in material.rest]
+    kept = [Choice(candidate, True, "keep", "a leading system message") for candidate in leading]
+    room = limit - sum(candidate.tokens for candidate in leading)
+    if leading or newest:
+        room -= chat_messages.PRIMER
+    turn_start = _find_turn_start(material.rest)
+    turn_tokens = sum(candidate.tokens for candidate in newest[turn_start:])
+    if _is_question_in_front(newest, turn_start, turn_tokens, room):
+        question = newest.pop(turn_start)
         kept.append(Choice(question, True, "keep", "what the newest turn began with"))
         room -= question.tokens
-        own = int(room * HALF)
+        turn_tokens = room // 2
     chosen = _Chosen(choose_newest_suffix(newest, room))
-    if material.past is not None:
-        chosen = yield from _choose_past(material, asked, counter, text, newest, kept, room, own)
+    if material.candidates is not None:
+        chosen = yield from _choose_past(
+            material, material.candidates, asked, counter, text, newest, kept, room, turn_tokens
+        )
     choices = [*kept, *chosen.window]
     items = [item for choice in choices if choice.included for item in render_choice(choice, counter, frame)]
     if items and items[-1].truncated and not items[-1].token_count:
         raise _too_much(asked.budget, max(asked.budget + 1, limit - room + newest[-1].tokens))
-    written = chat_messages.render_chat_messages(items)
-    if chosen.items:
-        recalled = chat_messages.render_recalled_text(join_items(chosen.items))
-        shown = tuple(item.id for item in chosen.items if item.content)
-        written.show(recalled, shown, at=_before_last_turn(written))
-    tokens = (
-        chat_messages.count_message_tokens(written, counter, chat_messages.media_tokens_by_ref(items))
-        if written
-        else 0
-    )
+    written, tokens = _write_messages(items, chosen.items, counter)
     return ChatPlan(written, tokens, _explain_choices(material, asked, chosen, choices, items))
+
+
+def _is_question_in_front(newest: Sequence[Candidate], turn_start: int, turn_tokens: int, room: int) -> bool:
+    """Return whether a turn is too long to be shown whole, so that its question goes in front of its newest part."""
+    if turn_start == len(newest) or turn_tokens <= room * 2 / 3:
+        return False
+    return newest[turn_start].tokens <= room // 2
+
+
+def _write_messages(
+    items: Sequence[ContextItem], recalled: Sequence[ContextItem], counter: TokenCounter
+) -> tuple[chat_messages.ChatMessages, int]:
+    """Return the messages, with recalled text before the newest user message, and their tokens."""
+    written = chat_messages.render_chat_messages(items)
+    if recalled:
+        text = chat_messages.render_recalled_text(join_items(recalled))
+        shown_ids = tuple(item.id for item in recalled if item.content)
+        written.show(text, shown_ids, at=_before_last_turn(written))
+    if not written:
+        return written, 0
+    media_tokens = chat_messages.media_tokens_by_ref(items)
+    return written, chat_messages.count_message_tokens(written, counter, media_tokens)
 
 
 def _choose_past(
     material: Material,
+    candidates: CandidateSet,
     asked: Recall,
     counter: TokenCounter,
     text: Frame,
     newest: Sequence[Candidate],
     kept: Sequence[Choice],
     room: int,
-    own: int,
+    turn_tokens: int,
 ) -> Steps[_Chosen]:
     """Choose answers from the past within their share, then the newest messages in the remaining tokens.
 
-    `own` is the number of tokens of the newest turn, which calls tools and is not cut for the past.
+    `turn_tokens` are those of the newest turn, which calls tools and is not cut for the past.
     """
-    assert material.past is not None
-    offered = material.past[1]
-    summarised = any(one.unit.entries[0].kind is Kind.SUMMARY for one in newest)
-    reserved = int(max(0, room) * (RECALL_SHARE - SUMMARIES_SHARE * summarised))
-    reserved = max(0, min(reserved, room - own))
-    left = room - sum(one.tokens for one in newest)
+    has_summary = any(candidate.unit.entries[0].kind is Kind.SUMMARY for candidate in newest)
+    share = RECALL_SHARE - SUMMARIES_SHARE if has_summary else RECALL_SHARE
+    reserved = max(0, min(int(max(0, room) * share), room - turn_tokens))
+    left = room - sum(candidate.tokens for candidate in newest)
     if material.gathered.whole and left >= 0:  # the history fits: it is not cut for other facts
         reserved = min(reserved, left)
     newer = choose_newest_suffix(newest, room - reserved)
-    if left < 0:  # what the newest messages leave because the next one does not fit
-        reserved = max(reserved, room - sum(one.candidate.tokens for one in newer if one.included))
-    narrow = _entry_ids([*kept, *newer])
-    answers = [one for one in offered.past if narrow.isdisjoint(entry.id for entry in one.unit.entries)]
-    overhead = (
-        chat_messages.count_message_tokens([chat_messages.render_recalled_text("")], counter)
-        - chat_messages.PRIMER
-    )
-    found, chosen = yield from fit_to_budget(
+    if left < 0:  # the newest messages leave tokens because the next one does not fit
+        included = sum(choice.candidate.tokens for choice in newer if choice.included)
+        reserved = max(reserved, room - included)
+    shown_ids = _included_ids([*kept, *newer])
+    answers = [one for one in candidates.past if shown_ids.isdisjoint(_ids_of_candidate(one))]
+    empty_block = [chat_messages.render_recalled_text("")]
+    overhead = chat_messages.count_message_tokens(empty_block, counter) - chat_messages.PRIMER
+    found, past = yield from fit_to_budget(
         lambda limit: divide_budget(answers, (), limit, 0.0, asked.external_share),
         max(0, reserved - overhead),
         counter,
         text,
         asked.query,
-        offered.trims,
-        dated=offered.dated,
+        candidates.trims,
+        dated=candidates.dated,
     )
-    window = choose_newest_suffix(
-        newest, room - (overhead + sum(item.token_count for item in found) if found else 0)
-    )
-    shown = _entry_ids(window)
+    if found:
+        room -= overhead + sum(item.token_count for item in found)
+    window = choose_newest_suffix(newest, room)
+    shown_ids = _included_ids(window)
     return _Chosen(
         window,
-        [item for item in found if item.id not in shown],
-        [choice for choice in chosen if shown.isdisjoint(_ids_of_choice(choice))],
-        [choice for choice in offered.rejected if shown.isdisjoint(_ids_of_choice(choice))],
+        [item for item in found if item.id not in shown_ids],
+        [choice for choice in past if shown_ids.isdisjoint(_ids_of_candidate(choice.candidate))],
+        [
+            choice
+            for choice in candidates.rejected
+            if shown_ids.isdisjoint(_ids_of_candidate(choice.candidate))
+        ],
     )
 
 
@@ -299,20 +317,23 @@ def _explain_choices(
     items: Sequence[ContextItem],
 ) -> ContextItems:
     """Return the items a prompt shows, with a reason for every entry that was considered."""
-    decided = {id for choice in (*chosen.past, *chosen.rejected) for id in _ids_of_choice(choice)}
-    windowed = [choice for choice in choices if decided.isdisjoint(_ids_of_choice(choice))]
+    decided = {
+        id for choice in (*chosen.past, *chosen.rejected) for id in _ids_of_candidate(choice.candidate)
+    }
+    windowed = [choice for choice in choices if decided.isdisjoint(_ids_of_candidate(choice.candidate))]
     shown = [*chosen.items, *items]
-    if material.past is not None:
-        past, offered = material.past
+    ranked, candidates = material.ranked, material.candidates
+    if ranked is not None and candidates is not None:
+        repeats = bool(chosen.window) and _repeats_query(chosen.window[-1].candidate, asked.query)
         return build_recall_result(
-            past,
-            replace(offered, rejected=chosen.rejected),
+            ranked,
+            replace(candidates, rejected=chosen.rejected),
             shown,
             [*chosen.past, *windowed],
             asked.budget,
-            past.warnings,
-            material.known,
-            asks=bool(chosen.window) and _repeats_query(chosen.window[-1].candidate, asked.query),
+            ranked.warnings,
+            material.facts,
+            asks=repeats,
         )
     gathered = material.gathered
     return ContextItems(
@@ -329,14 +350,13 @@ def _repeats_query(one: Candidate, query: str) -> bool:
     return isinstance(last, Entry) and last.content.strip() == query.strip()
 
 
-def _entry_ids(choices: Sequence[Choice]) -> set[str]:
-    """Return the ids that some choices show."""
-    return {id for choice in choices if choice.included for id in _ids_of_choice(choice)}
+def _included_ids(choices: Sequence[Choice]) -> set[str]:
+    """Return the ids of the entries that some choices show."""
+    return {id for choice in choices if choice.included for id in _ids_of_candidate(choice.candidate)}
 
 
-def _ids_of_choice(choice: Choice) -> list[str]:
-    """Return the ids of a choice."""
-    return [entry.id for entry in choice.candidate.unit.entries]
+def _ids_of_candidate(candidate: Candidate) -> list[str]:
+    return [entry.id for entry in candidate.unit.entries]
 
 
 def _before_last_turn(written: Sequence[Mapping[str, Json]]) -> int:

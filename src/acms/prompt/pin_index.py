@@ -26,8 +26,11 @@ MOST_PINS = 1_000
 INDEX_BYTES = 262_144
 """Bytes of JSON that its index may have: every change reads and writes the whole of it."""
 TAGS = 64
+"""Tags that a pin may have."""
 MAX_PINS = 20
+"""Pins that a block shows unless the caller asks for more."""
 TRUNCATE_TOKENS = 1200
+"""Tokens of a block unless the caller says otherwise: twenty pins of sixty tokens."""
 OPENING = "Pinned context:\n"
 INDENT = "\n  "
 
@@ -122,10 +125,8 @@ def parse_pins(index: Json, where: str) -> tuple[Pin, ...]:
 
     Higher priority first, then the newest, then by key.
     """
-    pins = [
-        Pin(key, _metadata_from_json(stored, key, where))
-        for key, stored in _pins_of_index(_open_index(index, where)).items()
-    ]
+    stored_pins = _pins_of_index(_open_index(index, where))
+    pins = [Pin(key, _metadata_from_json(stored, key, where)) for key, stored in stored_pins.items()]
     return tuple(sorted(pins, key=_pin_sort_key))
 
 
@@ -142,14 +143,16 @@ def add_pin(index: Json, where: str, pin: Pin, *, now: int) -> Json:
     """
     before = _open_index(index, where)
     pins = dict(_pins_of_index(before))
+    is_new = pin.key not in pins
     old = _object_or_none(pins.get(pin.key)) or {}
+    foreign_fields = {name: value for name, value in old.items() if name not in _FIELDS}
     now = _next_timestamp(before, now)
-    kept = {name: value for name, value in old.items() if name not in _FIELDS}
-    pins[pin.key] = {**_metadata_to_json(pin.metadata, now), **kept}
+    pins[pin.key] = {**_metadata_to_json(pin.metadata, now), **foreign_fields}
     after = {**before, "version": VERSION, "pins": pins, "updatedAt": now}
-    if pin.key not in _pins_of_index(before) and len(pins) > MOST_PINS:
+    if is_new and len(pins) > MOST_PINS:
         raise _too_large(f"{len(pins)} pins, the limit is {MOST_PINS}", before, where)
-    if (size := _json_size(after)) > INDEX_BYTES and size > _json_size(before):
+    size = _json_size(after)
+    if size > INDEX_BYTES and size > _json_size(before):
         raise _too_large(f"{size} bytes of JSON, the limit is {INDEX_BYTES}", before, where)
     return after
 
@@ -171,7 +174,8 @@ def _next_timestamp(before: Mapping[str, Json], now: int) -> int:
 
 def pin_of_key(index: Json, where: str, key: str) -> Pin:
     """Return a pin that is there."""
-    return Pin(key, _metadata_from_json(_pins_of_index(_open_index(index, where))[key], key, where))
+    stored = _pins_of_index(_open_index(index, where))[key]
+    return Pin(key, _metadata_from_json(stored, key, where))
 
 
 def has_pin(index: Json, where: str, key: str) -> bool:
@@ -182,18 +186,18 @@ def has_pin(index: Json, where: str, key: str) -> bool:
 def _open_index(index: Json, where: str) -> Mapping[str, Json]:
     if index is None:
         return {"version": VERSION, "pins": {}}
-    found = _object_or_none(index) or {}
-    version = found.get("version")
+    parsed = _object_or_none(index) or {}
+    version = parsed.get("version")
     if _is_number(version) and version > VERSION:
         raise SchemaVersionError(
             f"the pin index {where!r} has version {version}, this release reads version {VERSION}",
             options=("upgrade acms-engine", "pin in another namespace"),
         )
-    if version != VERSION or _object_or_none(found.get("pins")) is None:
+    if version != VERSION or _object_or_none(parsed.get("pins")) is None:
         raise CorruptRecordError(
             f"the value of {where!r} is no pin index", options=(f"delete {where!r} and pin again",)
         )
-    return found
+    return parsed
 
 
 def _pins_of_index(index: Mapping[str, Json]) -> Mapping[str, Json]:
@@ -222,20 +226,20 @@ def _metadata_to_json(metadata: PinMetadata, now: int) -> dict[str, Json]:
 def _metadata_from_json(stored: Json, key: str, where: str) -> PinMetadata:
     """Parse the stored metadata of a pin; null values count as missing."""
     try:
-        found = _object_or_none(stored)
-        if found is None:
+        fields = _object_or_none(stored)
+        if fields is None:
             raise ValidationError(f"must be an object, not {type(stored).__name__}")
-        when = found.get("updatedAt")
-        if not _is_number(when):
-            raise ValidationError(f"must be a number, was {when!r}", field="updatedAt")
-        label, role, tags = found.get("label"), found.get("role"), found.get("tags")
-        priority = found.get("priority")
+        updated_at = fields.get("updatedAt")
+        if not _is_number(updated_at):
+            raise ValidationError(f"must be a number, was {updated_at!r}", field="updatedAt")
+        label, role, tags = fields.get("label"), fields.get("role"), fields.get("tags")
+        priority = fields.get("priority")
         return PinMetadata(
             label=None if label is None else validation.validate_text(label, "label"),
             role=None if role is None else validation.parse_choice(role, Role, "role"),
             priority=None if priority is None else _validate_number(priority, "priority"),
             tags=() if tags is None else _validate_tags(tags),
-            updated_at=int(when),
+            updated_at=int(updated_at),
         )
     except ValidationError as error:
         raise CorruptRecordError(
@@ -269,7 +273,9 @@ def format_pin(entry: Pinned) -> str:
     """
     key, data, metadata = entry
     value = data if isinstance(data, str) else compact_json(data)
-    head = f"- {_one_line(key)}" + (f" ({_one_line(metadata.label)})" if metadata.label else "")
+    head = f"- {_one_line(key)}"
+    if metadata.label:
+        head += f" ({_one_line(metadata.label)})"
     return INDENT.join([head, *value.splitlines()])
 
 
@@ -338,7 +344,8 @@ def build_pin_block(
     floor: int,
 ) -> Scope:
     """Return one message of all pins, given as (key, text) in order; an empty scope when there are none."""
-    pieces = tuple(Piece(text, key, float(len(texts) - place)) for place, (key, text) in enumerate(texts))
+    ranks = range(len(texts), 0, -1)
+    pieces = tuple(Piece(text, key, float(rank)) for (key, text), rank in zip(texts, ranks, strict=True))
     return Scope(
         id=scope_id(namespace),
         children=(Composed(role, pieces, opening=OPENING, kind="pins"),) if pieces else (),
@@ -361,12 +368,14 @@ def list_skipped_pins(event: PinsSkipped) -> tuple[Left, ...]:
 
 def find_truncated_pins(namespace: str, fitted: Fitted) -> PinsTruncated | None:
     """Return which pins of a namespace a fit left out or cut; None when all are shown whole."""
-    last = scope_id(namespace)
-    ours = [left for left in fitted.left if left.path.rpartition("/")[2] == last]
-    gone: dict[str, None] = dict.fromkeys(key for left in ours if left.gone for key in left.ids)
-    cut: dict[str, None] = dict.fromkeys(key for left in ours if not left.gone for key in left.ids)
-    if not gone and not cut:
+    name = scope_id(namespace)
+    left_out: dict[str, None] = {}
+    cut: dict[str, None] = {}
+    for left in fitted.left:
+        if left.path.rpartition("/")[2] == name:
+            keys = left_out if left.gone else cut
+            keys.update(dict.fromkeys(left.ids))
+    if not left_out and not cut:
         return None
-    return PinsTruncated(
-        namespace=namespace, left_out=tuple(gone), cut=tuple(key for key in cut if key not in gone)
-    )
+    cut_only = tuple(key for key in cut if key not in left_out)
+    return PinsTruncated(namespace=namespace, left_out=tuple(left_out), cut=cut_only)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Literal, Protocol, cast, runtime_checkable
+from typing import Literal, Protocol, cast
 
 from acms.errors import ValidationError
 from acms.log import validation
@@ -38,11 +38,11 @@ class PinRegistry(Protocol):
     """Knows which keys are pinned, in which order."""
 
     async def pin(self, key: str, metadata: PinMetadata | None = None) -> Pin:
-        """Pin a key, or say something else of one that is pinned."""
+        """Pin a key, or change the metadata of a pinned key."""
         ...
 
     async def unpin(self, key: str) -> bool:
-        """Let go of a key; return whether it was pinned."""
+        """Unpin a key; return whether it was pinned."""
         ...
 
     async def list(self) -> Sequence[Pin]:
@@ -85,8 +85,12 @@ class KVPinRegistry:
         if key.startswith(self._reserved):
             raise ValidationError(f"{key!r} is where pins lie", field="key")
         if metadata is None:
-            given = (cast("Role | None", role), cast("tuple[str, ...]", tags))  # checked below
-            metadata = PinMetadata(label=label, role=given[0], priority=priority, tags=given[1])
+            metadata = PinMetadata(
+                label=label,
+                role=cast("Role | None", role),  # checked below, like the tags
+                priority=priority,
+                tags=cast("tuple[str, ...]", tags),
+            )
         elif label is not None or role is not None or priority is not None or tags:
             raise ValidationError("give it, or label, role, priority and tags, not both", field="metadata")
         pin = Pin(key, pin_index.validate_pin_metadata(metadata))
@@ -98,7 +102,7 @@ class KVPinRegistry:
         return pin_index.pin_of_key(stored.data, self.index_key, key)
 
     async def unpin(self, key: str) -> bool:
-        """Let go of a key, whose value stays; return whether it was pinned."""
+        """Unpin a key, whose value stays; return whether it was pinned."""
         validation.validate_key(key)
         found = False
 
@@ -131,8 +135,9 @@ def _validate_store(store: KVMemory) -> KVMemory:
 
 
 def _lists_pins(registry: object) -> bool:
-    """Whether something is a registry of pins, and not a key-value memory, which lists its own keys."""
-    lists, reads = (callable(getattr(registry, name, None)) for name in ("list", "get"))
+    """Return whether an object is a registry of pins, and not a key-value memory, which lists its own keys."""
+    lists = callable(getattr(registry, "list", None))
+    reads = callable(getattr(registry, "get", None))
     return lists and not reads and not isinstance(registry, type)
 
 
@@ -149,11 +154,6 @@ def create_pin_registry(
     or written before the first call.
     """
     return KVPinRegistry(store, namespace=namespace, index_key=index_key, clock=clock)
-
-
-@runtime_checkable
-class _Listens(Protocol):
-    def tell(self, event: Event) -> object: ...
 
 
 class PinnedKV:
@@ -231,20 +231,21 @@ class PinnedKV:
         pins = tuple(await self._registry.list())
         shown, beyond = pins[: self._max_pins], pins[self._max_pins :]
         found = await asyncio.gather(*(self._store.get(pin.key) for pin in shown))
-        entries = [
-            Pinned(pin.key, entry.data, pin.metadata)
-            for pin, entry in zip(shown, found, strict=True)
-            if entry is not None
-        ]
-        missing = tuple(pin.key for pin, entry in zip(shown, found, strict=True) if entry is None)
-        texts = [
-            (entry.key, pin_index.apply_formatter(entry, self.namespace, self._format)) for entry in entries
-        ]
-        if isinstance(request, _Listens):
-            request.tell(PinsLoaded(namespace=self.namespace, keys=tuple(key for key, _ in texts)))
+        texts: list[tuple[str, str]] = []
+        missing_keys: list[str] = []
+        for pin, entry in zip(shown, found, strict=True):
+            if entry is None:
+                missing_keys.append(pin.key)
+                continue
+            pinned = Pinned(pin.key, entry.data, pin.metadata)
+            texts.append((pin.key, pin_index.apply_formatter(pinned, self.namespace, self._format)))
+        missing = tuple(missing_keys)
+        tell: Callable[[Event], object] | None = getattr(request, "tell", None)
+        if tell is not None:
+            tell(PinsLoaded(namespace=self.namespace, keys=tuple(key for key, _ in texts)))
             if missing or beyond:
-                left = tuple(pin.key for pin in beyond)
-                request.tell(PinsSkipped(namespace=self.namespace, missing=missing, beyond=left))
+                beyond_keys = tuple(pin.key for pin in beyond)
+                tell(PinsSkipped(namespace=self.namespace, missing=missing, beyond=beyond_keys))
         return pin_index.build_pin_block(
             self.namespace,
             texts,

@@ -11,14 +11,14 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from hashlib import sha256
 from time import perf_counter
 from typing import Any, NamedTuple
 from uuid import uuid4
 
 from acms.errors import ACMSError, ConfigurationError, PayloadError, ValidationError
 from acms.log import validation
-from acms.log.trust import LEADING
 from acms.log.validity import label_of
 from acms.model import Json, Role, Source
 from acms.observability.events import (
@@ -35,14 +35,13 @@ from acms.plan.nodes import Atom, Composed, Fitted, Left, Node, Placed, Scope, W
 from acms.plan.nodes import Step as Shrunk
 from acms.plan.tool_groups import pair_tool_calls
 from acms.ports import Codec
-from acms.prompt import excerpts, pin_index, placements, summary_coverage
+from acms.prompt import cache_window, excerpts, pin_index, summary_coverage
 from acms.prompt import steps as content
 from acms.prompt.cache_forecast import describe_cache_mismatch, diagnosis_agrees, predict_cache
 from acms.prompt.fit import fit_prompt
 from acms.prompt.fit_state import compose_message
-from acms.prompt.manifest import Manifest, Read
-from acms.prompt.manifest_writer import add_candidates, ledger_of_manifest
-from acms.prompt.manifest_writer import write_manifest as written_manifest
+from acms.prompt.manifest import Manifest, Read, canonical, part_of_request
+from acms.prompt.manifest_writer import add_candidates, ledger_of_manifest, write_manifest
 from acms.prompt.resolve import (
     Request,
     Resolved,
@@ -53,9 +52,19 @@ from acms.prompt.resolve import (
     tokens_for_recall,
     unused_hints,
 )
-from acms.prompt.staying import TRIES, Pair, Staying, find_history_pair, replace_pair_with_scopes
-from acms.prompt.staying import Placed as History
-from acms.prompt.steps import Log, Readable, Recalling, Shrinking, Step, replace_scopes, scope_at_path
+from acms.prompt.stable_history import StableHistory
+from acms.prompt.steps import (
+    Log,
+    Readable,
+    Recalling,
+    Shrinking,
+    Step,
+    drop_earlier_sections,
+    find_history_and_recall,
+    replace_scopes,
+    replace_with_empty_scopes,
+    scope_at_path,
+)
 from acms.prompt_types import CacheMark, CachePrediction, Count, PromptMessage, Tool, Usage, Use
 from acms.results import ContextItems, Ledger
 
@@ -136,11 +145,14 @@ class Rendered:
         #: Warnings for the caller.
         self.warnings = tuple(warnings)
         self._placed = tuple(placed)
-        self._write = manifest
+        self._build_manifest = manifest
         self._recalls = tuple(recalls)
-        self._omitted = sum([len(one.ids) for one in left if one.gone])
+        #: Number of entries and pins left out.
+        self._omitted = sum(len(one.ids) for one in left if one.gone)
         self._after = after
+        #: Tokens of an empty request with the same tools.
         self._base = base
+        #: Whether the request asks why the cache was not read.
         self._asked = False
 
     def __repr__(self) -> str:
@@ -164,13 +176,13 @@ class Rendered:
 
     @cached_property
     def manifest(self) -> Manifest:
-        """Where every stretch of text comes from, without the text of the log; written when it is first read."""
+        """Where every span of text comes from, without the text of the log; written when it is first read."""
         return add_candidates(self.outline, self._recalls)
 
     @cached_property
     def outline(self) -> Manifest:
         """The manifest without the candidates of recalls, which is all that another render is compared with."""
-        return self._write()
+        return self._build_manifest()
 
     @cached_property
     def ledger(self) -> Ledger:
@@ -186,27 +198,29 @@ class Rendered:
     @cached_property
     def use(self) -> Use:
         """Tokens of the request by use; `free` is the unused part of the budget."""
-        found = Counter[str]()
-        for one in self._placed:
-            found[_part_of(one)] += one.tokens
+        tokens = Counter[str]()
+        for placed in self._placed:
+            message = placed.message
+            part = part_of_request(message.role, message.sources, placed.pieces, placed.rendition)
+            tokens[part] += placed.tokens
         free = 0 if self.budget is None else self.budget - self.tokens.upper_bound
-        return Use(**found, tools=self._base, free=free)
+        return Use(**tokens, tools=self._base, free=free)
 
     def entry_texts(self) -> dict[str, str]:
         """Return the text the request shows of each entry, by its id."""
-        found: dict[str, list[str]] = {}
+        texts: dict[str, list[str]] = {}
         for message in self.messages:
             for id in message.sources:
-                found.setdefault(id, []).append(message.text)
-        for one in self._placed:
-            for piece in one.pieces:
+                texts.setdefault(id, []).append(message.text)
+        for placed in self._placed:
+            for piece in placed.pieces:
                 for id in piece.sources:
-                    found.setdefault(id, []).append(piece.text)
-        return {id: "\n".join(texts) for id, texts in found.items()}
+                    texts.setdefault(id, []).append(piece.text)
+        return {id: "\n".join(parts) for id, parts in texts.items()}
 
     def seen(self, id: str) -> bool:
         """Return whether an entry is in the request: its text, or the part that its rendition shows."""
-        return id in _entry_ids(self._placed)
+        return id in _visible_entry_ids(self._placed)
 
     def diagnosed(self, previous: str | None) -> dict[str, Json]:
         """Return the payload, which from now on asks why the cache was not read; see `Codec.diagnosed`."""
@@ -216,9 +230,9 @@ class Rendered:
 
     def report(self, usage: object) -> Report:
         """Learn from an answer, or its usage alone: the object of the provider's SDK, or the same as a mapping."""
-        found = self.codec.usage(usage)
-        self.codec.observe(self.tokens, found)
-        return Report(usage=found, count=self.tokens, predicted=self.cache, asked=self._asked)
+        reported = self.codec.usage(usage)
+        self.codec.observe(self.tokens, reported)
+        return Report(usage=reported, count=self.tokens, predicted=self.cache, asked=self._asked)
 
 
 async def render_steps(
@@ -243,25 +257,39 @@ async def render_steps(
         raise ValidationError(
             f"must be a Rendered or its manifest, not {type(after).__name__}", field="after"
         )
-    earlier = after.outline if isinstance(after, Rendered) else after
-    if (home := content.find_render_service(steps)) is not None:
-        rendered: Rendered = await home.render(steps, codec, budget, tools=tools, after=earlier)
+    previous = after.outline if isinstance(after, Rendered) else after
+    service = content.find_render_service(steps)
+    if service is not None:
+        rendered: Rendered = await service.render(steps, codec, budget, tools=tools, after=previous)
         return rendered
-    kept = next(content.render_logs(steps), None)
-    log = None if kept is None else await kept.begin()
-    work = _Render(codec, budget, tools, listeners)
+    render_log = next(content.render_logs(steps), None)
+    if render_log is not None:
+        render_log = await render_log.begin()
+    renderer = _Renderer(codec, budget, tools, listeners)
     with render_span(codec=codec.name, model=codec.model, budget=budget) as span:
         try:
-            rendered = await work.run(steps, read, earlier, span)
+            rendered = await renderer.render(steps, read, previous, span)
         except Exception as error:
-            work.failed(error)
+            renderer.emit_failure(error)
             raise
-    if log is not None:
-        log.add("prompt", lambda: rendered.manifest)
+    if render_log is not None:
+        render_log.add("prompt", lambda: rendered.manifest)
     return rendered
 
 
-class _Render:
+class _FittedPrompt(NamedTuple):
+    """A prompt as it is sent."""
+
+    fitted: Fitted
+    placed: tuple[Placed, ...]
+    payload: dict[str, Json]
+    token_count: Count
+    marks: tuple[CacheMark, ...]
+    #: Raw tokens it was fitted to.
+    limit: int | None
+
+
+class _Renderer:
     """One render: its request and its results so far."""
 
     def __init__(
@@ -277,36 +305,37 @@ class _Render:
         self._listeners = listeners
         self._id = uuid4().hex
         self._started = perf_counter()
-        of_tools = codec.base(tools) - codec.base(())
-        self._limit = None if budget is None else codec.limit(budget, of_tools)
+        #: Raw tokens that the whole request may have.
+        self._limit: int | None = None
+        if budget is not None:
+            self._limit = codec.limit(budget, codec.base(tools) - codec.base(()))
         self._warnings: list[str] = []
         self._left: list[Left] = []
-        self._pins: list[str] = []
+        self._pin_namespaces: list[str] = []
         #: Answers to questions of the fit, which is made more than once.
-        self._answers: dict[tuple[str, str, int, int], str | None] = {}
+        self._summaries: dict[tuple[str, str, int, int], str | None] = {}
         #: The items of each recall, by the path of its scope.
-        self._found: dict[str, ContextItems] = {}
-        #: Hashes of the requests that reasoning may have answered; None where nothing it stands behind ever changes.
+        self._items: dict[str, ContextItems] = {}
+        #: Hashes of the requests that reasoning may have answered; None if nothing before it ever changes.
         self._sent: frozenset[str] | None = None
-        #: That of this one, where the provider holds reasoning to it.
-        self._request = ""
+        #: Hash of this request, if the provider binds reasoning to it.
+        self._request_hash = ""
         #: Entries that may be shown, by id, for the manifest to quote.
-        self._told: dict[str, Any] = {}
+        self._entries: dict[str, Any] = {}
 
-    def _tell(self, event: Event) -> None:
+    def _emit(self, event: Event) -> None:
         for listener in self._listeners:
             emit_event(listener, event)
         if isinstance(event, PinsSkipped):
             self._left += pin_index.list_skipped_pins(event)
-            self._warnings += [
-                f"the pin {key!r} is not shown: nothing is stored under its key" for key in event.missing
-            ]
+            for key in event.missing:
+                self._warnings.append(f"the pin {key!r} is not shown: nothing is stored under its key")
         elif isinstance(event, PinsLoaded):
-            self._pins.append(event.namespace)
+            self._pin_namespaces.append(event.namespace)
 
-    def failed(self, error: Exception) -> None:
+    def emit_failure(self, error: Exception) -> None:
         """Report that there is no prompt."""
-        self._tell(
+        self._emit(
             PromptFailed(
                 render_id=self._id,
                 codec=self._codec.name,
@@ -317,37 +346,211 @@ class _Render:
             )
         )
 
-    async def run(
+    async def render(
         self,
         steps: Sequence[Step],
         read: Callable[[object], Sequence[Step]],
-        after: Manifest | None,
+        previous: Manifest | None,
         span: RenderSpan,
     ) -> Rendered:
         """Read, decide, write and report."""
-        request = Request(render_id=self._id, budget=self._budget, codec=self._codec, tell=self._tell)
-        stays = None if self._limit is None else find_history_pair(steps)
+        request = Request(render_id=self._id, budget=self._budget, codec=self._codec, tell=self._emit)
+        message_limit = None
+        stable = None
+        if self._limit is not None:
+            message_limit = max(0, self._limit - self._codec.base(self._tools))
+            stable = find_history_and_recall(steps)
         with span.stage("gather"):
-            taken = steps if stays is None else replace_pair_with_scopes(steps, stays)
-            resolved = await Resolver(request, self._message_budget, read).resolve(taken)
-        if stays is None:
-            whole = not resolved.recalls and all(log.complete for log in resolved.logs)
-            self._sent = None if whole else frozenset()
-            found = await self._decided(resolved.tree, resolved, span)
+            others = steps if stable is None else replace_with_empty_scopes(steps, *stable)
+            resolved = await Resolver(request, message_limit, read).resolve(others)
+        if stable is None:
+            is_whole = not resolved.recalls and all(log.complete for log in resolved.logs)
+            self._sent = None if is_whole else frozenset()
+            prompt = await self._recall_and_fit(resolved.tree, resolved, span)
         else:
-            found = await self._stayed(steps, stays, resolved, span)
-        await self._commit(resolved, found.fitted)
-        return self._made(resolved, found, after, span)
+            prompt = await self._render_stable_history(steps, *stable, resolved, span)
+        await self._store_summaries(resolved, prompt.fitted)
+        return self._build_rendered(resolved, prompt, previous, span)
 
-    @property
-    def _others_whole(self) -> int:
-        """Tokens up to which other sessions are shown whole."""
-        return OTHERS_WHOLE if self._budget is None else min(OTHERS_WHOLE, self._budget // 4)
+    async def _recall_and_fit(self, tree: Scope, resolved: Resolved, span: RenderSpan) -> _FittedPrompt:
+        """Make the recalls that are chosen again each turn, and fit the whole."""
+        tree = pair_tool_calls(tree)
+        if resolved.recalls:
+            with span.stage("recall"):
+                tree = await self._add_recalls(tree, resolved)
+        with span.stage("fit"):
+            return await self._fit_and_count(tree, resolved)
 
-    @property
-    def _message_budget(self) -> int | None:
-        """Raw tokens that all messages may have."""
-        return None if self._limit is None else max(0, self._limit - self._codec.base(self._tools))
+    # ── the history that stays in place ─────────────────────────────────────────────────────────────────────────────
+
+    async def _render_stable_history(
+        self, steps: Sequence[Step], history: int, recall: int | None, resolved: Resolved, span: RenderSpan
+    ) -> _FittedPrompt:
+        """Fit a prompt whose history and recall keep their positions, and store these positions."""
+        names = content.name_steps(steps)
+        path = f"{resolved.tree.id}/{names[history]}"
+        stable = await self._build_stable_history(steps, history, recall, resolved)
+        logs, items = list(resolved.logs), dict(self._items)
+        tries = 0
+        while True:
+            with span.stage("recall"):
+                placed = await stable.place()
+            resolved.logs = logs if placed.log is None else [*logs, placed.log]
+            self._items = dict(items)
+            if recall is not None and stable.items is not None:
+                self._items[f"{resolved.tree.id}/{names[recall]}"] = stable.items
+            scope = replace(
+                scope_at_path(resolved.tree, path),
+                children=_wrap_recalls(placed.nodes),
+                strategy=Window(slack=0.0),
+            )
+            self._sent = frozenset() if placed.window is None else frozenset(placed.window.sent)
+            tree = replace_scopes(resolved.tree, {path: scope})
+            prompt = await self._recall_and_fit(tree, resolved, span)
+            committed = await stable.commit(placed, prompt.fitted, path, self._request_hash)
+            tries += 1
+            if committed or tries == 3:  # again if another process stored its positions meanwhile
+                break
+        self._left += [_report_older_atom(atom, path) for atom in placed.older]
+        for id, (whole, shown) in placed.condensed.items():
+            self._left.append(Left((id,), path, "condensed", CONDENSED, whole - shown, gone=False))
+        self._warnings += [*stable.warnings, *placed.list_cut_warnings()]
+        if not committed:
+            self._warnings.append(OVERTAKEN)
+        return prompt
+
+    async def _build_stable_history(
+        self, steps: Sequence[Step], history_index: int, recall_index: int | None, resolved: Resolved
+    ) -> StableHistory:
+        """Return the object that places a history and its recall in the tokens left by everything else."""
+        assert self._budget is not None
+        assert self._limit is not None
+        names = content.name_steps(steps)
+        history = steps[history_index]
+        assert isinstance(history, Shrinking)
+        (log,) = history.steps
+        assert isinstance(log, Log)
+        recall = None if recall_index is None else steps[recall_index]
+        assert recall is None or isinstance(recall, Recalling)
+        tree, floors = drop_earlier_sections(pair_tool_calls(resolved.tree), history.priority)
+        rest = await self._fit(tree, resolved, self._limit)
+        names_behind = set(names[history_index + 1 :])
+        question_follows = False
+        for placed in rest.placed:
+            is_behind = placed.path.split("/", 2)[1] in names_behind
+            if is_behind and placed.message.role is Role.USER and not placed.pieces:
+                question_follows = True
+
+        async def search(tokens: int) -> ContextItems:
+            assert recall is not None
+            return await self._recall(recall, tokens, ())
+
+        return StableHistory(
+            session=log.session,
+            recall=recall,
+            codec=self._codec,
+            budget=max(0, self._limit - rest.tokens - floors),
+            condensed_tokens=self._limit
+            // 12,  # several condensed outputs and the conversation fit one prompt
+            question_follows=question_follows,
+            has_tools=bool(self._tools),
+            record_name=self._name_record(names[history_index], log, recall),
+            prompt_budget=self._budget,
+            entries=self._entries,
+            search=search,
+            first=log.first,
+        )
+
+    def _name_record(self, history_name: str, log: Log, recall: Recalling | None) -> str:
+        """Return a hash of the properties shared by prompts whose recalls have the same positions."""
+        shape: list[Json] = [self._codec.name, self._codec.model, history_name]
+        if recall is not None:
+            options = recall.options
+            where = json.dumps(options["where"], default=str, sort_keys=True)
+            shape += [recall.tokens, log.session.effort, options["scope"], options["min_relevance"]]
+            if options["where"] or options["limit"]:
+                shape += [where, options["limit"]]
+        shape += [*log.first, str(log.session.stage.mode or "")]
+        return sha256(canonical(shape).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+    # ── recalls that are chosen again each turn ─────────────────────────────────────────────────────────────────────
+
+    async def _add_recalls(self, tree: Scope, resolved: Resolved) -> Scope:
+        """Return the tree with recalled content that the prompt does not show anyway.
+
+        A history that fits as a whole is not cut for a recall of itself: the recall gets the remaining tokens.
+        """
+        recalls = resolved.recalls
+        empty = {path: Scope(id=path.rpartition("/")[2]) for path in recalls}
+        fitted = await self._fit(replace_scopes(tree, empty), resolved, self._limit)
+        shown = _visible_entry_ids(fitted.placed)
+        left: int | None = None
+        if all(resolved.shows(step.session, shown) for step in recalls.values()):
+            left = None if self._limit is None else self._limit - fitted.tokens
+        else:
+            fitted = await self._fit(tree, resolved, self._limit)
+            shown = _visible_entry_ids(fitted.placed)
+        scopes = dict(empty)
+        for path, step in recalls.items():
+            if not step.tokens:  # no tokens are asked for, so no search is made
+                continue
+            tokens, frame = tokens_for_recall(step, self._codec, left)
+            items = await self._recall(step, tokens, shown)
+            shown.update(item.id for item in items)
+            self._items[path] = items
+            block = await self._write_recall(step.session, items)
+            most = tokens + frame if tokens else 0
+            scopes[path] = build_recall_scope(step, empty[path].id, most, block)
+            if left is not None and block.pieces:
+                left -= self._codec.cost(compose_message(block, block.pieces))
+        return replace_scopes(tree, scopes)
+
+    async def _write_recall(self, session: Readable, items: ContextItems) -> Composed:
+        context_id = await session.context_id()
+        context = None if context_id is None else await session.storage.context(context_id)
+        pieces = excerpts.write_pieces(
+            excerpts.drop_repeated_facts(items),
+            excerpts.find_own_logs(context),
+            counted=self._codec.counter.name == session.counter.name,
+        )
+        return excerpts.write_block(pieces, self._codec)
+
+    async def _recall(self, step: Recalling, tokens: int, shown: Collection[str]) -> ContextItems:
+        """Recall from the past; a user message that repeats the query is no answer, nor are messages next to it."""
+        options = dict(step.options)
+        exclude = {*options.pop("exclude"), *shown}
+        others_whole = OTHERS_WHOLE
+        if self._budget is not None:
+            others_whole = min(OTHERS_WHOLE, self._budget // 4)
+        query = step.query.strip()
+        while True:
+            items: ContextItems = await step.session.recall_for_prompt(
+                step.query, budget=tokens, others_whole=others_whole, exclude=exclude, **options
+            )
+            echoes = {item.id for item in items if item.role is Role.USER and item.content.strip() == query}
+            if echoes <= exclude:
+                break
+            exclude |= echoes
+        self._warnings += items.ledger.warnings
+        await self._remember_entries(step.session, items)
+        return items
+
+    async def _remember_entries(self, session: Readable, items: ContextItems) -> None:
+        """Keep the entries of recalled items for the manifest, read again if the text of an item differs."""
+        changed: set[str] = set()
+        for item in items:
+            # A fact may carry a note of when it ends.
+            if item.truncated or item.source is Source.FACT or label_of(item.content):
+                changed.add(item.id)
+        if changed:
+            rows = await session.storage.get(sorted(changed))
+            for entry in session.stage.entries([row for row in rows if row is not None]):
+                self._entries[entry.id] = entry
+        for item in items:
+            if item.id not in changed:
+                self._entries.setdefault(item.id, item)  # an entry that the history shows too is known whole
+
+    # ── fit ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _fit(self, tree: Scope, resolved: Resolved, limit: int | None) -> Fitted:
         """Fit a tree; each summary it requests is requested only once per render."""
@@ -356,219 +559,62 @@ class _Render:
             need = next(steps)
             while True:
                 question = (need.id, need.existing, len(need.atoms), need.tokens)
-                if question not in self._answers:
-                    self._answers[question] = await resolved.standing[need.id].answer(need)
-                need = steps.send(self._answers[question])
+                if question not in self._summaries:
+                    self._summaries[question] = await resolved.summary_runs[need.id].answer(need)
+                need = steps.send(self._summaries[question])
         except StopIteration as end:
-            found: Fitted = end.value
-            return found
+            fitted: Fitted = end.value
+            return fitted
 
-    def _proven(self, placed: tuple[Placed, ...]) -> tuple[Placed, ...]:
-        """Return messages without reasoning that the provider would reject because its prefix changed."""
-        if self._sent is None or not self._codec.binds_reasoning:
-            return placed
-        found, self._request = placements.drop_unproven_reasoning(
-            placed, self._sent, self._codec, self._tools
-        )
-        return found
-
-    async def _decided(self, tree: Scope, resolved: Resolved, span: RenderSpan) -> _Fit:
-        """Make the recalls that are chosen again each turn, and fit the whole."""
-        tree = pair_tool_calls(tree)
-        if resolved.recalls:
-            with span.stage("recall"):
-                tree = await self._recalled(tree, resolved)
-        with span.stage("fit"):
-            return await self._fitted(tree, resolved)
-
-    # ── recall ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    async def _stayed(self, steps: Sequence[Step], stays: Pair, resolved: Resolved, span: RenderSpan) -> _Fit:
-        """Fit a prompt whose history and recall keep their positions, and store these positions."""
-        names = content.name_steps(steps)
-        path = f"{resolved.tree.id}/{names[stays.history]}"
-        staying = await self._staying(steps, stays, resolved, names)
-        logs, found = list(resolved.logs), dict(self._found)
-        tries = 0
-        while True:
-            with span.stage("recall"):
-                placed = await staying.place()
-            resolved.logs = logs if placed.log is None else [*logs, placed.log]
-            self._found = {**found, **self._found}
-            scope = replace(
-                scope_at_path(resolved.tree, path),
-                children=_wrap_recalls(placed.nodes),
-                strategy=Window(slack=0.0),
-            )
-            self._sent = frozenset() if placed.kept is None else frozenset(placed.kept.sent)
-            done = await self._decided(replace_scopes(resolved.tree, {path: scope}), resolved, span)
-            tries += 1
-            kept = await staying.keep(placed, done.fitted, path, self._request)
-            if not kept and tries < TRIES:
-                continue
-            self._left += [_report_older_atom(atom, path) for atom in placed.older]
-            self._left += [
-                Left((id,), path, "condensed", CONDENSED, whole - shown, gone=False)
-                for id, (whole, shown) in placed.condensed.items()
-            ]
-            self._warnings += [*staying.warnings, *_warn_of_newest_cut(placed)]
-            self._warnings += [] if kept else [OVERTAKEN]
-            return done
-
-    async def _staying(
-        self, steps: Sequence[Step], stays: Pair, resolved: Resolved, names: Sequence[str]
-    ) -> Staying:
-        """Return the object that places a history and its recall in the tokens left by everything else."""
-        assert self._budget is not None
-        assert self._limit is not None
-        history = steps[stays.history]
-        assert isinstance(history, Shrinking)
-        (log,) = history.steps
-        assert isinstance(log, Log)
-        recall = None if stays.recall is None else steps[stays.recall]
-        if recall is not None:
-            assert isinstance(recall, Recalling)
-        tree, floors = _drop_earlier_sections(pair_tool_calls(resolved.tree), history.priority)
-        rest = await self._fit(tree, resolved, self._limit)
-        after = set(names[stays.history + 1 :])
-        behind = [one for one in rest.placed if one.path.split("/", 2)[1] in after]
-        asked = any(one.message.role is Role.USER and not one.pieces for one in behind)
-
-        async def ask(tokens: int, beside: bool) -> ContextItems:
-            assert recall is not None
-            assert stays.recall is not None
-            items = await self._recall(recall, tokens, (), beside=beside)
-            self._found[f"{resolved.tree.id}/{names[stays.recall]}"] = items
-            return items
-
-        return Staying(
-            log.session,
-            recall,
-            self._codec,
-            room=max(0, self._limit - rest.tokens - floors),
-            result=self._limit // placements.RESULT,
-            asked=asked,
-            tools=bool(self._tools),
-            name=placements.hash_prompt_shape(*self._shape(names, stays, log.session, recall, log.first)),
-            budget=self._budget,
-            told=self._told,
-            ask=ask,
-            first=log.first,
-        )
-
-    def _shape(
-        self,
-        names: Sequence[str],
-        stays: Pair,
-        session: Readable,
-        recall: Recalling | None,
-        first: Sequence[str],
-    ) -> list[Json]:
-        """Return the properties shared by prompts whose recalls have the same positions."""
-        found: list[Json] = [self._codec.name, self._codec.model, names[stays.history]]
-        if recall is not None:
-            options = recall.options
-            where = json.dumps(options["where"], default=str, sort_keys=True)
-            found += [recall.tokens, session.effort, options["scope"], options["min_relevance"]]
-            found += [where, options["limit"]] if options["where"] or options["limit"] else []
-        return [*found, *first, str(session.stage.mode or "")]
-
-    async def _recalled(self, tree: Scope, resolved: Resolved) -> Scope:
-        """Return the tree with recalled content that the prompt does not show anyway.
-
-        A history that fits as a whole is not cut for a recall of itself: the recall gets the remaining tokens.
-        """
-        recalls = resolved.recalls
-        without = replace_scopes(tree, {path: Scope(id=path.rpartition("/")[2]) for path in recalls})
-        fitted = await self._fit(without, resolved, self._limit)
-        seen = _entry_ids(fitted.placed)
-        left: int | None = None
-        if all(resolved.shows(step.session, seen) for step in recalls.values()):
-            left = None if self._limit is None else self._limit - fitted.tokens
-        else:
-            seen = _entry_ids((await self._fit(tree, resolved, self._limit)).placed)
-        made: dict[str, Scope] = {}
-        for path, step in recalls.items():
-            name = path.rpartition("/")[2]
-            if not step.tokens:  # no tokens are asked for, so no search is made
-                made[path] = Scope(id=name)
-                continue
-            tokens, frame = tokens_for_recall(step, self._codec, left)
-            items = await self._recall(step, tokens, seen)
-            seen.update(item.id for item in items)
-            self._found[path] = items
-            same = self._codec.counter.name == step.session.counter.name
-            items_shown = excerpts.drop_repeated_facts(items)
-            id = await step.session.context_id()
-            own = excerpts.find_own_logs(None if id is None else await step.session.storage.context(id))
-            pieces = excerpts.write_pieces(items_shown, own, counted=same)
-            found = excerpts.write_block(pieces, self._codec)
-            made[path] = build_recall_scope(step, name, tokens + frame if tokens else 0, found)
-            if left is not None:
-                left -= self._codec.cost(compose_message(found, found.pieces)) if found.pieces else 0
-        return replace_scopes(tree, made)
-
-    async def _recall(
-        self, step: Recalling, tokens: int, seen: Collection[str], *, beside: bool = False
-    ) -> ContextItems:
-        """Recall from the past; a user message that repeats the query is no answer, nor are messages next to it."""
-        options = dict(step.options)
-        exclude = {*options.pop("exclude"), *seen}
-        while True:
-            items: ContextItems = await step.session.recall_for_prompt(
-                step.query, budget=tokens, others_whole=self._others_whole, exclude=exclude, **options
-            )
-            query = step.query.strip()
-            echoes = {item.id for item in items if item.role is Role.USER and item.content.strip() == query}
-            if not echoes - exclude:
-                break
-            exclude |= echoes
-        self._warnings += items.ledger.warnings
-        # Their text differs from the original: a fact may carry a note of when it ends.
-        other = {
-            item.id
-            for item in items
-            if item.truncated or item.source is Source.FACT or label_of(item.content)
-        }
-        if other:
-            rows = [row for row in await step.session.storage.get(sorted(other)) if row is not None]
-            self._told.update({row.id: row for row in step.session.stage.entries(rows)})
-        # entries that the history shows too are known whole
-        self._told.update({item.id: item for item in items if item.id not in other | self._told.keys()})
-        return items
-
-    # ── fit ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    async def _fitted(self, tree: Scope, resolved: Resolved) -> _Fit:
+    async def _fit_and_count(self, tree: Scope, resolved: Resolved) -> _FittedPrompt:
         """Fit, lay out, write and count, until the request is within the budget and shows nothing twice."""
         limit = self._limit
         while True:
             fitted = await self._fit(tree, resolved, limit)
-            fewer = _drop_repeated_recalls(tree, fitted.placed, resolved.recalls)
-            if fewer is None and resolved.standing:
-                stored = {id: run.stored for id, run in resolved.standing.items()}
-                found = summary_coverage.drop_repeated_pins(tree, fitted, stored)
-                if found is not None:
-                    fewer, left = found
-                    self._left += left
-            if fewer is not None:
-                tree = fewer
+            smaller_tree = self._drop_repeated(tree, fitted, resolved)
+            if smaller_tree is not None:
+                tree = smaller_tree
                 continue
-            placed = self._proven(
-                lay_out_messages([_fix_recall_position(one, resolved.recalls) for one in fitted.placed])
-            )
-            if not placed:
-                raise PayloadError(
-                    "there is no message to send: all was left out, or nothing was there",
-                    field="messages",
-                    options=("add a message that is required, such as user(…)", "raise the budget"),
-                )
+            placed = self._lay_out(fitted, resolved)
             marks = cache_marks(placed, tree, resolved, self._tools)
             payload = self._codec.render([one.message for one in placed], tools=self._tools, marks=marks)
             count = await self._count(payload)
             if limit is None or self._budget is None or count.upper_bound <= self._budget:
-                return _Fit(fitted, placed, payload, count, marks, limit)
+                return _FittedPrompt(fitted, placed, payload, count, marks, limit)
             limit = min(limit, fitted.tokens) - max(1, count.upper_bound - self._budget)
+
+    def _drop_repeated(self, tree: Scope, fitted: Fitted, resolved: Resolved) -> Scope | None:
+        """Return the tree without what is shown twice, or None if nothing is."""
+        without_recalls = _drop_repeated_recalls(tree, fitted.placed, resolved.recalls)
+        if without_recalls is not None or not resolved.summary_runs:
+            return without_recalls
+        stored = {id: run.stored for id, run in resolved.summary_runs.items()}
+        without_pins = summary_coverage.drop_repeated_pins(tree, fitted, stored)
+        if without_pins is None:
+            return None
+        smaller_tree, left = without_pins
+        self._left += left
+        return smaller_tree
+
+    def _lay_out(self, fitted: Fitted, resolved: Resolved) -> tuple[Placed, ...]:
+        """Return the messages in their final order, without reasoning that the provider would reject."""
+        in_place: list[Placed] = []
+        for one in fitted.placed:
+            step = resolved.recalls.get(one.path)
+            is_fixed = step is not None and step.in_place
+            in_place.append(one._replace(moves=False) if is_fixed else one)
+        placed = lay_out_messages(in_place)
+        if self._sent is not None and self._codec.binds_reasoning:
+            placed, self._request_hash = cache_window.drop_unproven_reasoning(
+                placed, self._sent, self._codec, self._tools
+            )
+        if not placed:
+            raise PayloadError(
+                "there is no message to send: all was left out, or nothing was there",
+                field="messages",
+                options=("add a message that is required, such as user(…)", "raise the budget"),
+            )
+        return placed
 
     async def _count(self, payload: dict[str, Json]) -> Count:
         """Count a request by the codec's request counter, or by its own count if that fails."""
@@ -581,9 +627,9 @@ class _Render:
             self._warnings.append(f"the tokens are estimated, since they could not be counted: {error}")
             return self._codec.count(payload)
 
-    async def _commit(self, resolved: Resolved, fitted: Fitted) -> None:
+    async def _store_summaries(self, resolved: Resolved, fitted: Fitted) -> None:
         """Store the summaries that were used: there is a prompt now."""
-        for run in resolved.standing.values():
+        for run in resolved.summary_runs.values():
             await run.commit(fitted.summaries)
             self._warnings += run.warnings
             if run.reason:
@@ -592,57 +638,58 @@ class _Render:
 
     # ── results ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _made(self, resolved: Resolved, found: _Fit, after: Manifest | None, span: RenderSpan) -> Rendered:
-        fitted, codec = found.fitted, self._codec
-        for namespace in self._pins:
+    def _build_rendered(
+        self, resolved: Resolved, prompt: _FittedPrompt, previous: Manifest | None, span: RenderSpan
+    ) -> Rendered:
+        fitted, codec = prompt.fitted, self._codec
+        for namespace in self._pin_namespaces:
             truncated = pin_index.find_truncated_pins(namespace, fitted)
             if truncated is not None:
-                self._tell(truncated)
+                self._emit(truncated)
         left = (*fitted.left, *self._left)
-        recalls = [items.ledger for items in self._found.values()]
         for log in resolved.logs:
-            self._told.update({entry.id: entry for unit in log.gathered.units for entry in unit.entries})
-        shown = _entry_ids(found.placed)
-        told = {id: one for id, one in self._told.items() if id in shown}
-        reads = _list_reads(resolved, self._found.values())
-        warnings = [*_warn_of_cuts(found.placed), *unused_hints(resolved, found.marks), *self._warnings]
-        messages = [one.message for one in found.placed]
-        warnings += codec.notes(messages)
-
-        def manifest() -> Manifest:
-            return written_manifest(
-                found.placed,
-                codec=codec,
-                count=found.counted,
-                payload=found.payload,
-                budget=self._budget,
-                limit=found.limit,
-                tools=self._tools,
-                marks=found.marks,
-                told=told,
-                reads=reads,
-                left=left,
-                steps=fitted.steps,
-            )
-
+            for unit in log.gathered.units:
+                self._entries.update({entry.id: entry for entry in unit.entries})
+        shown = _visible_entry_ids(prompt.placed)
+        warnings = [
+            *_warn_of_cuts(prompt.placed),
+            *unused_hints(resolved, prompt.marks),
+            *self._warnings,
+            *codec.notes([one.message for one in prompt.placed]),
+        ]
+        build_manifest = partial(
+            write_manifest,
+            prompt.placed,
+            codec=codec,
+            count=prompt.token_count,
+            payload=prompt.payload,
+            budget=self._budget,
+            limit=prompt.limit,
+            tools=self._tools,
+            marks=prompt.marks,
+            entries={id: entry for id, entry in self._entries.items() if id in shown},
+            reads=_list_reads(resolved, self._items.values()),
+            left=left,
+            steps=fitted.steps,
+        )
         rendered = Rendered(
-            payload=found.payload,
-            placed=found.placed,
-            count=found.counted,
+            payload=prompt.payload,
+            placed=prompt.placed,
+            count=prompt.token_count,
             budget=self._budget,
             codec=codec,
             steps=fitted.steps,
             warnings=tuple(dict.fromkeys(warnings)),
-            manifest=manifest,
-            recalls=recalls,
+            manifest=build_manifest,
+            recalls=[items.ledger for items in self._items.values()],
             left=left,
-            after=after,
+            after=previous,
             base=codec.base(self._tools),
         )
-        self._report(rendered, fitted, len(left), span)
+        self._emit_results(rendered, fitted, len(left), span)
         return rendered
 
-    def _report(self, rendered: Rendered, fitted: Fitted, left: int, span: RenderSpan) -> None:
+    def _emit_results(self, rendered: Rendered, fitted: Fitted, left_out: int, span: RenderSpan) -> None:
         for step in fitted.steps:
             event = ScopeShrunk(
                 render_id=self._id,
@@ -652,7 +699,7 @@ class _Render:
                 tokens_before=step.before,
                 tokens_after=step.after,
             )
-            self._tell(event)
+            self._emit(event)
             span.step(event)
         cache = rendered.cache if rendered.compared else None
         tokens = rendered.tokens.tokens
@@ -665,54 +712,36 @@ class _Render:
             upper_bound=rendered.tokens.upper_bound,
             messages=len(rendered.messages),
             steps=len(fitted.steps),
-            left_out=left,
+            left_out=left_out,
             predicted_cached_tokens=0 if cache is None else cache.predicted_tokens,
             seconds=perf_counter() - self._started,
             use=rendered.use,
             paid=float(tokens) if cache is None else cache.paid(),
         )
-        self._tell(done)
+        self._emit(done)
         span.done(done, rendered.messages)
 
 
-class _Fit(NamedTuple):
-    """A prompt as it is sent."""
-
-    fitted: Fitted
-    placed: tuple[Placed, ...]
-    payload: dict[str, Json]
-    counted: Count
-    marks: tuple[CacheMark, ...]
-    #: Raw tokens it was fitted to.
-    limit: int | None
-
-
-def _part_of(one: Placed) -> str:
-    """Return the part of a request that a message belongs to."""
-    if one.pieces:
-        return "recalled" if one.message.sources else "pins"
-    if one.message.sources or one.rendition in ("summary", "placeholder"):
-        return "history"
-    return "system" if one.message.role in LEADING else "written"
-
-
-def _entry_ids(placed: Iterable[Placed]) -> set[str]:
+def _visible_entry_ids(placed: Iterable[Placed]) -> set[str]:
     """Return the ids of the entries that some messages show."""
-    found = {source for one in placed for source in one.message.sources}
-    found.update(source for one in placed for piece in one.pieces for source in piece.sources)
-    return found
+    ids: set[str] = set()
+    for one in placed:
+        ids.update(one.message.sources)
+        for piece in one.pieces:
+            ids.update(piece.sources)
+    return ids
 
 
 def _wrap_recalls(nodes: Sequence[Atom | Composed]) -> tuple[Node, ...]:
     """Return the nodes of a history, with each recalled block wrapped in a scope of its own."""
     number = 0
-    found: list[Node] = []
+    wrapped: list[Node] = []
     for node in nodes:
         if isinstance(node, Composed):
             number += 1
             node = Scope(id="recall" if number == 1 else f"recall-{number}", children=(node,))
-        found.append(node)
-    return tuple(found)
+        wrapped.append(node)
+    return tuple(wrapped)
 
 
 def _report_older_atom(atom: Atom, path: str) -> Left:
@@ -722,57 +751,27 @@ def _report_older_atom(atom: Atom, path: str) -> Left:
     return Left(ids, path, "window", "older than the newest messages, with which the history begins", tokens)
 
 
-def _warn_of_newest_cut(placed: History) -> list[str]:
-    """Return a warning for each part of the newest tool call that is not shown whole."""
-    newest = next((node for node in reversed(placed.nodes) if isinstance(node, Atom)), None)
-    shown = () if newest is None else [id for message in newest.messages for id in message.sources]
-    found = {id: placed.condensed[id] for id in shown if id in placed.condensed}
-    return [
-        f"newest tool call: {kept:,} of {whole:,} tokens of {id} are shown"
-        for id, (whole, kept) in found.items()
-    ]
-
-
-def _drop_earlier_sections(tree: Scope, priority: int) -> tuple[Scope, int]:
-    """Return a tree without the sections that shrink before those of a priority do, and the floors of these."""
-    kept: list[Node] = []
-    floors = 0
-    for node in tree.children:
-        if isinstance(node, Scope) and node.strategy is not None and node.priority > priority:
-            floors += node.floor
-            node = Scope(id=node.id)
-        elif isinstance(node, Scope):
-            node, below = _drop_earlier_sections(node, priority)
-            floors += below
-        kept.append(node)
-    return replace(tree, children=tuple(kept)), floors
-
-
 def _drop_repeated_recalls(
     tree: Scope, placed: Sequence[Placed], recalls: Mapping[str, Recalling]
 ) -> Scope | None:
-    """Return the tree without recalled pieces that the history shows too; None when there are none.
+    """Return the tree without recalled pieces that the history shows too, or None if there are none.
 
     A recall may take fewer tokens than its budget, and then the history shows more entries than foreseen.
     """
-    history = _entry_ids(one for one in placed if one.path not in recalls)
-    made: dict[str, Scope] = {}
+    history = _visible_entry_ids(one for one in placed if one.path not in recalls)
+    scopes: dict[str, Scope] = {}
     for one in placed:
-        if one.path in recalls and any(not history.isdisjoint(piece.sources) for piece in one.pieces):
-            scope = scope_at_path(tree, one.path)
-            kept = [
-                node._replace(pieces=tuple([one for one in node.pieces if history.isdisjoint(one.sources)]))
-                for node in scope.children
-                if isinstance(node, Composed)
-            ]
-            made[one.path] = replace(scope, children=tuple([node for node in kept if node.pieces]))
-    return replace_scopes(tree, made) if made else None
-
-
-def _fix_recall_position(one: Placed, recalls: Mapping[str, Recalling]) -> Placed:
-    """Return a recalled message that stays where the caller put it, where that is asked for."""
-    step = recalls.get(one.path)
-    return one if step is None or not step.in_place else one._replace(moves=False)
+        if one.path not in recalls or all(history.isdisjoint(piece.sources) for piece in one.pieces):
+            continue
+        scope = scope_at_path(tree, one.path)
+        blocks: list[Node] = []
+        for node in scope.children:
+            if isinstance(node, Composed):
+                pieces = tuple([piece for piece in node.pieces if history.isdisjoint(piece.sources)])
+                if pieces:
+                    blocks.append(node._replace(pieces=pieces))
+        scopes[one.path] = replace(scope, children=tuple(blocks))
+    return replace_scopes(tree, scopes) if scopes else None
 
 
 def _warn_of_cuts(placed: Sequence[Placed]) -> list[str]:
@@ -786,15 +785,14 @@ def _warn_of_cuts(placed: Sequence[Placed]) -> list[str]:
 
 def _list_reads(resolved: Resolved, recalls: Iterable[ContextItems]) -> tuple[Read, ...]:
     """Return which logs were read, up to which version, and from which on."""
-    found: dict[tuple[str, int], Read] = {}
+    reads: dict[tuple[str, int], Read] = {}
     for log in resolved.logs:
         gathered = log.gathered
         if gathered.context:
             first = 0 if gathered.whole else log.first
-            found[gathered.context, gathered.version] = Read(
-                gathered.context, gathered.version, first, log.lineage, log.summary
-            )
+            read = Read(gathered.context, gathered.version, first, log.lineage, log.summary)
+            reads[gathered.context, gathered.version] = read
     for items in recalls:
         if items.context:
-            found.setdefault((items.context, items.version), Read(items.context, items.version))
-    return tuple(found.values())
+            reads.setdefault((items.context, items.version), Read(items.context, items.version))
+    return tuple(reads.values())

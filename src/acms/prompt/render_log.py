@@ -15,7 +15,8 @@ import zlib
 from base64 import b64decode, b64encode
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 from hashlib import sha256
@@ -31,15 +32,24 @@ from acms.model import Entry, Head, Json, Role, State
 from acms.observability.logging import correlation_id, log_event, safe_error
 from acms.ports import HasRecords, StorageBackend
 from acms.privacy.stage import Stage
-from acms.prompt.cache_forecast import predict_cache
+from acms.prompt.cache_forecast import count_shared_messages, predict_cache
 from acms.prompt.kept_request import (
-    Rebuilt,
     drop_own_words,
     foreign_sources,
     keep_request,
     rebuild_request,
 )
-from acms.prompt.manifest import Manifest, Quote, Read, Sent, Whole, Written, canonical
+from acms.prompt.manifest import (
+    Manifest,
+    Quote,
+    Read,
+    Sent,
+    Whole,
+    Written,
+    canonical,
+    part_of_request,
+    version_of_id,
+)
 from acms.prompt.manifest_writer import add_candidates, join_segments, ledger_of_manifest
 from acms.prompt_types import CachePrediction, LoggedRender, RenderBlock, RenderDetails, Use
 from acms.results import ContextItems, Ledger
@@ -48,24 +58,16 @@ from acms.runtime.threads import in_thread, off_loop
 __all__ = ["RenderLog", "manifest_of_messages", "manifest_of_reply"]
 
 KindOf = Literal["prompt", "messages", "acs"]
+_ATTEMPTS = 4
+"""Attempts to write a record that other renders write at the same time."""
 NEWEST = "renders"
 """Name of the record that is written on; those of the ring are `renders:0` and so on."""
-ROOM = RECORD_BYTES - 2048
-"""Bytes of rows in a record."""
-ROW = 40_000
-"""Bytes of one row, at most: of a larger one the candidates that were left out go first."""
-TRIES = 4
-LONGEST = 1 << 30
-"""More characters than an entry has: all of it."""
-PREVIEW = 160
-"""Characters shown of an omitted text."""
-READ = 60
-"""How long a log it is read off the event loop for, in entries' worth of work per row."""
-INSTRUCTING = (Role.SYSTEM, Role.DEVELOPER)
-TEXTS = ("name", "text", "arguments", "output")
-"""Fields of parts that hold the message text."""
-LIKE = {"messages": ("openai-chat", "gpt-5")}
-"""Formats that stand in where a request has none of its own."""
+ROWS_BYTES = RECORD_BYTES - 2048
+"""Bytes of rows in a record: the rest is for its frame."""
+ROW_BYTES = 40_000
+"""Most bytes of one row, so that a record holds several: of a larger one the candidates left out go first."""
+WORK_PER_ROW = 60
+"""Entries' worth of work to read one row: decides whether rows are read off the event loop."""
 
 
 class _Row(NamedTuple):
@@ -134,7 +136,7 @@ class RenderLog:
         task.add_done_callback(self._pending.discard)
 
     async def _keep(
-        self, kind: KindOf, manifest: Callable[[], Manifest], asked: str, at: int, head: Head | None
+        self, kind: KindOf, manifest: Callable[[], Manifest], request: str, at: int, head: Head | None
     ) -> None:
         storage = self._storage
         if head is None or not isinstance(storage, HasRecords):
@@ -144,11 +146,11 @@ class RenderLog:
             sent = await in_thread(manifest)
             actors = await self._actors(foreign_sources(sent, own))
             kept = await in_thread(partial(keep_request, sent, own, self._stage, actors))
-            row = await in_thread(partial(_pack_row, kind, kept, asked, at, head))
-            await self._put(storage, row, head.epoch)
+            row = await in_thread(partial(_pack_row, kind, kept, request, at, head))
+            await self._add_row(storage, row, head.epoch)
             now = await self._storage.head(self._context)
-            if now.epoch != head.epoch:  # it was erased while this was put
-                await self._drop(storage, row.id)
+            if now.epoch != head.epoch:  # content was erased while this was stored
+                await self._drop_row(storage, row.id)
         except StorageReadOnlyError:
             return
         except Exception as error:
@@ -164,66 +166,69 @@ class RenderLog:
         if await self._known() and isinstance(self._storage, HasRecords):
             await self.idle()
             for name in self._names():
-                await self._replace(self._storage, name, {})
+                await self._replace_record(self._storage, name, {})
 
-    async def _put(self, storage: HasRecords, row: _Row, epoch: int) -> None:
-        """Put a row behind the others, unless something was erased since it was made."""
-        for _ in range(TRIES):
+    async def _add_row(self, storage: HasRecords, row: _Row, epoch: int) -> None:
+        """Add a row behind the others, unless something was erased since it was made."""
+        for _ in range(_ATTEMPTS):
             if (await self._storage.head(self._context)).epoch != epoch:
                 return
-            found = await storage.record(self._context, NEWEST)
-            data, rev = (found.data, found.rev) if found is not None else ({}, 0)
+            record = await storage.record(self._context, NEWEST)
+            data, revision = ({}, 0) if record is None else (record.data, record.rev)
             serial = int(data.get("serial", 0))
-            rows = self._young(data.get("rows", ()), row.at)
-            size = sum([_row_size(one) for one in rows])
-            if rows and size + _row_size(row) > ROOM:
-                await self._replace(storage, f"{NEWEST}:{serial % self._slots}", {"rows": rows})
+            rows = self._unexpired(data.get("rows", ()), row.at)
+            size = sum(map(_row_size, [*rows, row]))
+            if rows and size > ROWS_BYTES:
+                await self._replace_record(storage, f"{NEWEST}:{serial % self._slots}", {"rows": rows})
                 rows, serial = [], serial + 1
             try:
-                await storage.put_record(
-                    self._context, NEWEST, {"serial": serial, "rows": [*rows, list(row)]}, rev=rev
-                )
+                data = {"serial": serial, "rows": [*rows, list(row)]}
+                await storage.put_record(self._context, NEWEST, data, rev=revision)
                 return
             except ConflictError:
                 continue
         raise ConflictError("other renders kept theirs")
 
-    async def _drop(self, storage: HasRecords, id: str) -> None:
-        for _ in range(TRIES):
-            found = await storage.record(self._context, NEWEST)
-            rows = [] if found is None else [one for one in found.data.get("rows", ()) if one[0] != id]
-            if found is None or len(rows) == len(found.data["rows"]):
-                return
-            try:
-                await storage.put_record(self._context, NEWEST, {**found.data, "rows": rows}, rev=found.rev)
-                return
-            except ConflictError:
-                continue
+    async def _drop_row(self, storage: HasRecords, id: str) -> None:
+        def drop(data: Mapping[str, Json]) -> Mapping[str, Json]:
+            rows = data.get("rows", ())
+            kept = [row for row in rows if row[0] != id]
+            return data if len(kept) == len(rows) else {**data, "rows": kept}
 
-    async def _replace(self, storage: HasRecords, name: str, data: Mapping[str, Json]) -> None:
-        """Put a record whatever is there; nothing over nothing."""
-        for _ in range(TRIES):
-            found = await storage.record(self._context, name)
-            if (found is None or not found.data) and not data:
+        await self._update_record(storage, NEWEST, drop)
+
+    async def _replace_record(self, storage: HasRecords, name: str, data: Mapping[str, Json]) -> None:
+        await self._update_record(storage, name, lambda _: data)
+
+    async def _update_record(
+        self, storage: HasRecords, name: str, change: Callable[[Mapping[str, Json]], Mapping[str, Json]]
+    ) -> None:
+        """Change the data of a record, empty if there is none; a warning is logged if others write at the same time."""
+        for _ in range(_ATTEMPTS):
+            record = await storage.record(self._context, name)
+            data, revision = ({}, 0) if record is None else (record.data, record.rev)
+            changed = change(data)
+            if changed == data:
                 return
             try:
-                await storage.put_record(self._context, name, data, rev=0 if found is None else found.rev)
+                await storage.put_record(self._context, name, changed, rev=revision)
                 return
             except ConflictError:
                 continue
+        log_event(logging.WARNING, "render_log_not_changed", context=self._context, record=name)
 
     async def _lineage(self) -> frozenset[str]:
         context = await self._storage.context(self._context)
         return frozenset([context.id, *(owner for owner, _ in context.lineage)])
 
     async def _actors(self, ids: Sequence[str]) -> dict[str, str]:
-        """Return who said some entries, by id."""
+        """Return the speakers of some entries, by id."""
         entries = await self._storage.get(ids) if ids else []
-        return {one.id: one.actor for one in entries if one is not None and one.actor}
+        return {entry.id: entry.actor for entry in entries if entry is not None and entry.actor}
 
-    def _young(self, rows: Iterable[Any], now: int) -> list[list[Any]]:
+    def _unexpired(self, rows: Iterable[Any], now: int) -> list[list[Any]]:
         oldest = now - round(self._config.max_age_seconds * 1_000_000)
-        return [list(one) for one in rows if one[3] >= oldest]
+        return [list(row) for row in rows if row[3] >= oldest]
 
     def _names(self) -> list[str]:
         return [NEWEST, *(f"{NEWEST}:{slot}" for slot in range(15))]
@@ -234,27 +239,29 @@ class RenderLog:
         """Return the newest renders before one, newest first, each compared with the one before it."""
         rows = await self._rows()
         start = 0 if after is None else 1 + _index_of_row(rows, after)
-        return await off_loop(partial(_list_renders, rows, start, limit), READ * min(limit, len(rows)))
+        stop = min(len(rows), start + limit)
+
+        def list_renders() -> list[LoggedRender]:
+            return [LoggedRender(**_summarize_row(rows, index)) for index in range(start, stop)]
+
+        return await off_loop(list_renders, WORK_PER_ROW * min(limit, len(rows)))
 
     async def details(self, id: str) -> RenderDetails:
         """Return one render with its blocks and verdicts; `NotFoundError` for one that is not there any more."""
         rows = await self._rows()
-        place = _index_of_row(rows, id)
-        row, earlier = rows[place], _find_previous_row(rows, place)
-        found, was = (
-            _unpack_full_manifest(row),
-            None if earlier is None else _unpack_manifest(earlier.outline),
-        )
-        verdicts = list(ledger_of_manifest(lambda: found).candidates.values())
-        left = [one.id for one in verdicts if not one.included and one.version]
-        ids = dict.fromkeys([*found.entries, *left, *(() if was is None else was.entries)])
-        entries = [one for one in await self._storage.get(list(ids)) if one is not None]
-        told = {
-            one.id: one for one in self._stage.entries([one for one in entries if one.state is State.LIVE])
-        }
-        previews = {id: preview_text(told[id].content, PREVIEW) for id in left if id in told}
+        index = _index_of_row(rows, id)
+        row, previous = rows[index], _find_previous_row(rows, index)
+        candidates = _unpack_manifest(row.candidates).candidates
+        manifest = replace(_unpack_manifest(row.outline), candidates=candidates)
+        verdicts = list(ledger_of_manifest(lambda: manifest).candidates.values())
+        left_ids = [verdict.id for verdict in verdicts if not verdict.included and verdict.version]
+        previous_ids = () if previous is None else _unpack_manifest(previous.outline).entries
+        stored = await self._storage.get(list(dict.fromkeys([*manifest.entries, *left_ids, *previous_ids])))
+        live = [entry for entry in stored if entry is not None and entry.state is State.LIVE]
+        entries = {entry.id: entry for entry in self._stage.entries(live)}
+        previews = {id: preview_text(entries[id].content, 160) for id in left_ids if id in entries}
         more = {"verdicts": verdicts, "previews": previews}
-        return await off_loop(partial(_build_details, rows, place, told, more), READ * 4)
+        return await off_loop(partial(_build_details, rows, index, entries, more), WORK_PER_ROW * 4)
 
     async def _rows(self) -> list[_Row]:
         """Return the rows that have not expired, newest first, and delete the expired ones."""
@@ -266,17 +273,16 @@ class RenderLog:
         found: dict[str, _Row] = {}
         for name in self._names():
             record = await storage.record(self._context, name)
-            rows = () if record is None else record.data.get("rows", ())
-            young = self._young(rows, now)
-            found.update({one[0]: _Row(*one) for one in young})
-            if len(young) < len(rows) and record is not None:
-                try:
-                    await storage.put_record(
-                        self._context, name, {**record.data, "rows": young}, rev=record.rev
-                    )
-                except (ConflictError, StorageReadOnlyError):
-                    continue
-        return sorted(found.values(), key=lambda one: (one.at, one.id), reverse=True)
+            if record is None:
+                continue
+            rows = record.data.get("rows", ())
+            unexpired = self._unexpired(rows, now)
+            found.update({row[0]: _Row(*row) for row in unexpired})
+            if len(unexpired) < len(rows):
+                data = {**record.data, "rows": unexpired}
+                with suppress(ConflictError, StorageReadOnlyError):
+                    await storage.put_record(self._context, name, data, rev=record.rev)
+        return sorted(found.values(), key=lambda row: (row.at, row.id), reverse=True)
 
 
 # ── manifests of requests without one ───────────────────────────────────────────────────────────────────────────────
@@ -293,44 +299,49 @@ def manifest_of_messages(
 ) -> Manifest:
     """Return the manifest of a list of chat messages: the entries each one shows, and the candidates."""
     costs = {item.id: item.token_count for item in items}
-    sent = [
-        Sent(
-            path="recalled" if len(ids) > 1 else "history",
-            role=Role(str(message["role"])),
-            hash=sha256(canonical(message).encode("utf-8", "surrogatepass")).hexdigest()[:32],
-            tokens=sum([costs.get(id, 0) for id in ids]),
-            parts=tuple([_quote_entry(id) for id in ids]),
-            sources=ids,
-            pieces=ids if len(ids) > 1 else (),
-            first=min(_versions_of_ids(ids), default=0),
-            last=max(_versions_of_ids(ids), default=0),
+    sent: list[Sent] = []
+    for message, ids in zip(messages, sources, strict=True):
+        is_recalled = len(ids) > 1
+        versions = [version_of_id(id) for id in ids if parse_entry_id(id)]
+        sent.append(
+            Sent(
+                path="recalled" if is_recalled else "history",
+                role=Role(str(message["role"])),
+                hash=sha256(canonical(message).encode("utf-8", "surrogatepass")).hexdigest()[:32],
+                tokens=sum([costs.get(id, 0) for id in ids]),
+                parts=tuple([_quote_entry(id) for id in ids]),
+                sources=ids,
+                pieces=ids if is_recalled else (),
+                first=min(versions, default=0),
+                last=max(versions, default=0),
+            )
         )
-        for message, ids in zip(messages, sources, strict=True)
-    ]
-    return _build_manifest(
-        "messages", sent, items.ledger, budget, tokens, counter, (Read(items.context, items.version),)
-    )
+    reads = (Read(items.context, items.version),)
+    return _build_manifest("messages", sent, items.ledger, budget, tokens, counter, reads)
 
 
 def manifest_of_reply(
     fragments: Sequence[tuple[str, str, str, int]], ledger: Ledger, *, budget: int
 ) -> Manifest:
     """Return the manifest of a reply of the contract; a fragment is (id, layer, level of detail, tokens)."""
-    sent = [
-        Sent(
-            path=layer,
-            role=Role.USER,
-            hash=sha256(f"{id} {lod} {tokens}".encode()).hexdigest()[:32],
-            tokens=tokens,
-            parts=(_quote_entry(id),) if parse_entry_id(id) else (),
-            rendition=lod,
-            sources=(id,) if parse_entry_id(id) else (),
-            pieces=(id,),
-            first=min(_versions_of_ids((id,)), default=0),
-            last=max(_versions_of_ids((id,)), default=0),
+    sent: list[Sent] = []
+    for id, layer, level_of_detail, tokens in fragments:
+        entry_ids = (id,) if parse_entry_id(id) else ()
+        version = version_of_id(id)
+        sent.append(
+            Sent(
+                path=layer,
+                role=Role.USER,
+                hash=sha256(f"{id} {level_of_detail} {tokens}".encode()).hexdigest()[:32],
+                tokens=tokens,
+                parts=tuple(map(_quote_entry, entry_ids)),
+                rendition=level_of_detail,
+                sources=entry_ids,
+                pieces=(id,),
+                first=version,
+                last=version,
+            )
         )
-        for id, layer, lod, tokens in fragments
-    ]
     return _build_manifest("acs", sent, ledger, budget, sum([one.tokens for one in sent]), "", ())
 
 
@@ -358,32 +369,28 @@ def _build_manifest(
 
 
 def _quote_entry(id: str) -> Written:
-    return Written("text", (("text", (Quote(id, 0, LONGEST), "\n")),))
-
-
-def _versions_of_ids(ids: Sequence[str]) -> list[int]:
-    return [place[1] for id in ids if (place := parse_entry_id(id)) is not None]
+    whole = Quote(id, 0, 1 << 30)  # more characters than an entry has
+    return Written("text", (("text", (whole, "\n")),))
 
 
 # ── rows ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _pack_row(kind: KindOf, manifest: Manifest, request: str, at: int, head: Head) -> _Row:
-    kept = manifest
-    if not kept.reads:
-        kept = replace(kept, reads=(Read(head.context, head.version),))
-    outline = _pack_manifest(replace(kept, candidates=()))
-    if len(outline) > ROW:
-        kept = drop_own_words(kept)
-        outline = _pack_manifest(replace(kept, candidates=()))
-    chosen = sorted(kept.candidates, key=lambda one: (not one.included, -one.score))
-    rejected = sum([not one.included for one in chosen])
-    nothing = Manifest(codec=kept.codec, model=kept.model, tokens=0, upper_bound=0)
+    if not manifest.reads:
+        manifest = replace(manifest, reads=(Read(head.context, head.version),))
+    outline = _pack_manifest(replace(manifest, candidates=()))
+    if len(outline) > ROW_BYTES:
+        manifest = drop_own_words(manifest)
+        outline = _pack_manifest(replace(manifest, candidates=()))
+    best_first = sorted(manifest.candidates, key=lambda one: (not one.included, -one.score))
+    rejected = sum([not one.included for one in best_first])
+    empty = Manifest(codec=manifest.codec, model=manifest.model, tokens=0, upper_bound=0)
     while True:
-        candidates = _pack_manifest(replace(nothing, candidates=tuple(chosen)))
-        if len(outline) + len(candidates) <= ROW or not chosen:
+        candidates = _pack_manifest(replace(empty, candidates=tuple(best_first)))
+        if len(outline) + len(candidates) <= ROW_BYTES or not best_first:
             return _Row(uuid4().hex[:16], request, kind, at, outline, candidates, rejected)
-        chosen = chosen[: len(chosen) // 2]
+        best_first = best_first[: len(best_first) // 2]
 
 
 def _pack_manifest(manifest: Manifest) -> str:
@@ -396,40 +403,29 @@ def _unpack_manifest(written: str) -> Manifest:
 
 
 def _row_size(row: Sequence[Any]) -> int:
-    return 120 + sum([len(str(one)) for one in row])
-
-
-def _unpack_full_manifest(row: _Row) -> Manifest:
-    return replace(_unpack_manifest(row.outline), candidates=_unpack_manifest(row.candidates).candidates)
+    return 120 + sum([len(str(value)) for value in row])  # and the JSON around its values
 
 
 # ── reports ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _index_of_row(rows: Sequence[_Row], id: str) -> int:
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         if row.id == id:
-            return place
+            return index
     raise NotFoundError(f"no render has the id {id!r}, or it is too old", options=("list the renders",))
 
 
-def _find_previous_row(rows: Sequence[_Row], place: int) -> _Row | None:
+def _find_previous_row(rows: Sequence[_Row], index: int) -> _Row | None:
     """Return the render of the same kind that came before one."""
-    return next((row for row in rows[place + 1 :] if row.kind == rows[place].kind), None)
+    return next((row for row in rows[index + 1 :] if row.kind == rows[index].kind), None)
 
 
-def _list_renders(rows: Sequence[_Row], start: int, limit: int) -> list[LoggedRender]:
-    return [
-        LoggedRender(**_summarize_row(rows, place)) for place in range(start, min(len(rows), start + limit))
-    ]
-
-
-def _summarize_row(rows: Sequence[_Row], place: int) -> dict[str, Any]:
-    row, earlier = rows[place], _find_previous_row(rows, place)
+def _summarize_row(rows: Sequence[_Row], index: int) -> dict[str, Any]:
+    row, previous_row = rows[index], _find_previous_row(rows, index)
     manifest = _unpack_manifest(row.outline)
-    cache, price = _predict_cache_loss(
-        row.kind, manifest, None if earlier is None else _unpack_manifest(earlier.outline)
-    )
+    previous = None if previous_row is None else _unpack_manifest(previous_row.outline)
+    cache, lost = _predict_cache_loss(row.kind, manifest, previous)
     return {
         "id": row.id,
         "request_id": row.request,
@@ -442,91 +438,89 @@ def _summarize_row(rows: Sequence[_Row], place: int) -> dict[str, Any]:
         "tokens": manifest.tokens,
         "upper_bound": manifest.upper_bound,
         "messages": len(manifest.messages),
-        "left_out": row.rejected + sum([len(one.ids) for one in manifest.left if one.gone]),
+        "left_out": row.rejected + sum([len(left.ids) for left in manifest.left if left.gone]),
         "use": _use_of_manifest(manifest),
         "cache": cache,
         "paid": round(manifest.tokens if cache is None else cache.paid()),
-        "lost": price,
-        "previous": None if earlier is None else earlier.id,
+        "lost": lost,
+        "previous": None if previous_row is None else previous_row.id,
     }
 
 
 def _predict_cache_loss(
-    kind: KindOf, now: Manifest, was: Manifest | None
+    kind: KindOf, manifest: Manifest, previous: Manifest | None
 ) -> tuple[CachePrediction | None, int]:
     """Return the part the provider can read from its cache and the cost of a miss; None where nothing is cached."""
     if kind == "acs":
         return None, 0
     from acms.providers import codecs  # the formats of all providers
 
-    codec = codecs.named(*LIKE.get(kind, (now.codec, now.model)))
-    found = predict_cache(now, was, codec)
-    if was is None:
-        return found, 0
-    grown = replace(found, predicted_tokens=codec.cached(min(was.tokens, now.tokens)))
-    return found, max(0, round(found.paid() - grown.paid()))
+    # A list of messages has no format of its own.
+    format = ("openai-chat", "gpt-5") if kind == "messages" else (manifest.codec, manifest.model)
+    codec = codecs.named(*format)
+    prediction = predict_cache(manifest, previous, codec)
+    if previous is None:
+        return prediction, 0
+    best = replace(prediction, predicted_tokens=codec.cached(min(previous.tokens, manifest.tokens)))
+    return prediction, max(0, round(prediction.paid() - best.paid()))
 
 
-def _part_of_request(one: Sent) -> str:
-    """Return the part of a request that a message belongs to, as `Use` names it."""
-    if one.pieces:
-        return "recalled" if one.sources else "pins"
-    if one.sources or one.rendition in ("summary", "placeholder"):
-        return "history"
-    return "system" if one.role in INSTRUCTING else "written"
+def _part_of_sent(sent: Sent) -> str:
+    return part_of_request(sent.role, sent.sources, sent.pieces, sent.rendition)
 
 
 def _use_of_manifest(manifest: Manifest) -> Use:
-    found = Counter[str]()
-    for one in manifest.messages:
-        found[_part_of_request(one)] += one.tokens
-    known = {one.name for one in fields(Use)}
+    tokens = Counter[str]()
+    for sent in manifest.messages:
+        tokens[_part_of_sent(sent)] += sent.tokens
     free = 0 if manifest.budget is None else manifest.budget - manifest.upper_bound
-    frame = max(0, manifest.tokens - sum(found.values()))
-    return Use(**{name: found[name] for name in found if name in known}, tools=frame, free=free)
+    return Use(**tokens, tools=max(0, manifest.tokens - tokens.total()), free=free)
 
 
 def _build_details(
-    rows: Sequence[_Row], place: int, told: Mapping[str, Entry], more: Mapping[str, Any]
+    rows: Sequence[_Row], index: int, entries: Mapping[str, Entry], more: Mapping[str, Any]
 ) -> RenderDetails:
-    earlier = _find_previous_row(rows, place)
-    manifest = _unpack_manifest(rows[place].outline)
-    was = () if earlier is None else _unpack_manifest(earlier.outline).messages
-    old, new = [sent.hash for sent in was], [sent.hash for sent in manifest.messages]
-    both = zip(old, new, strict=False)
-    shared = next((at for at, (a, b) in enumerate(both) if a != b), min(len(old), len(new)))
-    known, now = frozenset(old), frozenset(new)
-    blocks = [
-        _build_block(sent, at, "same" if at < shared else "moved" if sent.hash in known else "added", told)
-        for at, sent in enumerate(manifest.messages)
-    ]
-    request = _request_of(rows[place], told)
+    row, previous_row = rows[index], _find_previous_row(rows, index)
+    manifest = _unpack_manifest(row.outline)
+    messages = manifest.messages
+    previous = () if previous_row is None else _unpack_manifest(previous_row.outline).messages
+    shared = count_shared_messages(previous, messages)
+    previous_hashes = {sent.hash for sent in previous}
+    hashes = {sent.hash for sent in messages}
+    blocks: list[RenderBlock] = []
+    for place, sent in enumerate(messages):
+        change = "same"
+        if place >= shared:
+            change = "moved" if sent.hash in previous_hashes else "added"
+        blocks.append(_build_block(sent, place, change, entries))
+    removed: list[RenderBlock] = []
+    for place, sent in enumerate(previous):
+        if sent.hash not in hashes:
+            removed.append(_build_block(sent, place, "removed", entries))
+    payload: dict[str, Json] | None = None
+    note = f"of {row.kind} only what it showed is kept; the request was written elsewhere"
+    if row.kind == "prompt":
+        payload, note = rebuild_request(manifest, entries)
     return RenderDetails(
-        **_summarize_row(rows, place),
+        **_summarize_row(rows, index),
         **more,
-        payload=request.payload,
-        payload_note=request.note,
+        payload=payload,
+        payload_note=note,
         blocks=blocks,
-        removed=[
-            _build_block(sent, at, "removed", told) for at, sent in enumerate(was) if sent.hash not in now
-        ],
-        steps=[one._asdict() for one in manifest.steps],
-        redactions={one.entry: dict(one.kinds) for one in manifest.redactions},
+        removed=removed,
+        steps=[step._asdict() for step in manifest.steps],
+        redactions={redacted.entry: dict(redacted.kinds) for redacted in manifest.redactions},
     )
 
 
-def _request_of(row: _Row, told: Mapping[str, Entry]) -> Rebuilt:
-    if row.kind != "prompt":
-        return Rebuilt(None, f"of {row.kind} only what it showed is kept; the request was written elsewhere")
-    return rebuild_request(_unpack_manifest(row.outline), told)
-
-
-def _build_block(sent: Sent, place: int, change: str, told: Mapping[str, Entry]) -> RenderBlock:
-    texts = [_text_of(part, told) for part in sent.parts]
+def _build_block(sent: Sent, place: int, change: str, entries: Mapping[str, Entry]) -> RenderBlock:
+    text: str | None = None
+    with suppress(KeyError, IndexError, AttributeError):  # the log no longer has all of it
+        text = "\n".join([_text_of_part(part, entries) for part in sent.parts]).strip()
     return RenderBlock(
         place=place,
         role=sent.role,
-        part=_part_of_request(sent),
+        part=_part_of_sent(sent),
         path=sent.path,
         tokens=sent.tokens,
         rendition=sent.rendition,
@@ -534,16 +528,15 @@ def _build_block(sent: Sent, place: int, change: str, told: Mapping[str, Entry])
         first=sent.first,
         last=sent.last,
         change=change,
-        text=None if not texts or None in texts else "\n".join(map(str, texts)).strip(),
+        text=text if sent.parts else None,
     )
 
 
-def _text_of(part: Whole | Written, told: Mapping[str, Entry]) -> str | None:
-    """Return the text of a part, read from the log; None when the log no longer has it."""
-    try:
-        if isinstance(part, Whole):
-            said = told[part.entry].parts[part.part]
-            return " ".join([str(getattr(said, name)) for name in TEXTS if hasattr(said, name)])
-        return "".join(join_segments(value, told) for _, value in part.fields if isinstance(value, tuple))
-    except (KeyError, IndexError, AttributeError):
-        return None
+def _text_of_part(part: Whole | Written, entries: Mapping[str, Entry]) -> str:
+    """Return the text of a part, read from the log."""
+    if isinstance(part, Written):
+        texts = [value for _, value in part.fields if isinstance(value, tuple)]
+        return "".join([join_segments(text, entries) for text in texts])
+    whole = entries[part.entry].parts[part.part]
+    names = ("name", "text", "arguments", "output")
+    return " ".join([str(getattr(whole, name)) for name in names if hasattr(whole, name)])

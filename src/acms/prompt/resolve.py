@@ -18,6 +18,7 @@ from acms.plan.tool_groups import join_answers
 from acms.ports import Codec
 from acms.prompt import excerpts
 from acms.prompt import steps as content
+from acms.prompt.fit_state import smallest_limit
 from acms.prompt.steps import (
     Fixed,
     Hint,
@@ -38,9 +39,6 @@ if TYPE_CHECKING:
 
 MARGIN = 1.25
 """How much more of a log is read than a budget holds by the session's own count."""
-
-SEAM = 8
-"""Tokens by which a joined text may have more than its parts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,11 +83,11 @@ class Resolved:
     hints: list[tuple[Hint, int]] = field(default_factory=list)
     #: Logs that were read.
     logs: list[LogRead] = field(default_factory=list)
-    #: Contents that a summary may stand for, by its name.
-    standing: dict[str, SummaryRun] = field(default_factory=dict)
+    #: Summaries that may replace a part of the content, by name.
+    summary_runs: dict[str, SummaryRun] = field(default_factory=dict)
 
     def shows(self, view: Readable, seen: set[str]) -> bool:
-        """Return whether everything in force in a log is among the entries that are shown."""
+        """Return whether all active entries of a log are among the entries that are shown."""
         return any(
             log.complete
             and (log.view.session_id, log.view.storage) == (view.session_id, view.storage)
@@ -118,98 +116,103 @@ class Resolver:
 
     def __init__(self, request: Request, limit: int | None, read: Callable[[object], Sequence[Step]]) -> None:
         self._request = request
+        self._codec = request.codec
         self._limit = limit
         self._read = read
-        self._found = Resolved(Scope(id="prompt"))
+        self._resolved = Resolved(Scope(id="prompt"))
 
     async def resolve(self, steps: Sequence[Step]) -> Resolved:
         """Return the tree of a prompt: a scope for each step."""
-        found = self._found
+        resolved = self._resolved
         names = content.name_steps(steps)
-        made = await self._each(steps, names, found.tree.id, ContentBudget(self._limit))
+        nodes_by_step = await self._read_steps(steps, names, resolved.tree.id, ContentBudget(self._limit))
         children: list[Node] = []
-        for step, name, nodes in zip(steps, names, made, strict=True):
+        for step, name, nodes in zip(steps, names, nodes_by_step, strict=True):
             if isinstance(step, Hint):
-                found.hints.append((step, len(children)))
+                resolved.hints.append((step, len(children)))
             elif len(nodes) == 1 and isinstance(nodes[0], Scope):
                 children.append(nodes[0])
             else:
                 children.append(Scope(id=name, children=nodes))
-        found.tree = replace(found.tree, children=_rename_duplicate_scopes(children))
-        return found
+        resolved.tree = replace(resolved.tree, children=_rename_duplicate_scopes(children))
+        return resolved
 
-    async def _nodes(self, steps: Sequence[Step], path: str, room: ContentBudget) -> tuple[Node, ...]:
+    async def _read_content(
+        self, steps: Sequence[Step], path: str, budget: ContentBudget
+    ) -> tuple[Node, ...]:
         """Return the nodes of some steps, in order."""
-        made = await self._each(steps, content.name_steps(steps), path, room)
-        return _rename_duplicate_scopes([node for nodes in made for node in nodes])
+        nodes_by_step = await self._read_steps(steps, content.name_steps(steps), path, budget)
+        return _rename_duplicate_scopes([node for nodes in nodes_by_step for node in nodes])
 
-    async def _each(
-        self, steps: Sequence[Step], names: Sequence[str], path: str, room: ContentBudget
+    async def _read_steps(
+        self, steps: Sequence[Step], names: Sequence[str], path: str, budget: ContentBudget
     ) -> Sequence[tuple[Node, ...]]:
         """Return the nodes of each step; all asynchronous reads run concurrently."""
+        named = zip(steps, names, strict=True)
         return await asyncio.gather(
-            *(self._node(step, name, f"{path}/{name}", room) for step, name in zip(steps, names, strict=True))
+            *(self._read_step(step, name, f"{path}/{name}", budget) for step, name in named)
         )
 
-    async def _node(self, step: Step, name: str, path: str, room: ContentBudget) -> tuple[Node, ...]:
+    async def _read_step(self, step: Step, name: str, path: str, budget: ContentBudget) -> tuple[Node, ...]:
         match step:
             case WrittenMessage(message):
                 return (Atom((message,)),)
             case Fixed(node):
                 return (node,)
             case Log():
-                return tuple(await self._log(step, room))
+                return tuple(await self._read_log(step, budget))
             case Shrinking():
-                return (await self._shrinking(step, name, path, room),)
+                return (await self._build_shrinking_scope(step, name, path, budget),)
             case Plugged():
-                return (await self._plugged(step, name, path, room),)
+                return (await self._call_plugin(step, name, path, budget),)
             case Recalling():
                 if step.tokens is None:
                     step = step._replace(tokens=recall_tokens(self._request.budget))
-                self._found.recalls[path] = step
-                return (build_recall_scope(step, name, sum(tokens_for_recall(step, self._request.codec))),)
+                self._resolved.recalls[path] = step
+                return (build_recall_scope(step, name, sum(tokens_for_recall(step, self._codec))),)
             case SummarisedContent():
-                return (await self._summarised_content(step, name, path, room.tokens),)
+                return (await self._build_summarised_scope(step, name, path, budget.tokens),)
             case Hint():
                 return ()
 
-    async def _plugged(self, step: Plugged, name: str, path: str, room: ContentBudget) -> Scope:
+    async def _call_plugin(self, step: Plugged, name: str, path: str, budget: ContentBudget) -> Scope:
         if path.count("/") > content.DEPTH:
             raise ValidationError(f"plugins ask for plugins more than {content.DEPTH} deep", field="plugin")
-        asked = step.plugin.render(self._request)
-        if not isawaitable(asked):
+        awaitable = step.plugin.render(self._request)
+        if not isawaitable(awaitable):
             raise ValidationError(f"{name!r} must have an async method render", field="plugin")
-        made = self._read(await asked)
-        if len(made) == 1 and isinstance(made[0], Fixed) and isinstance(made[0].node, Scope):
-            return made[0].node
-        return Scope(id=name, children=await self._nodes(made, path, room))
+        steps = self._read(await awaitable)
+        first = steps[0] if len(steps) == 1 else None
+        if isinstance(first, Fixed) and isinstance(first.node, Scope):
+            return first.node
+        return Scope(id=name, children=await self._read_content(steps, path, budget))
 
-    async def _shrinking(self, step: Shrinking, name: str, path: str, room: ContentBudget) -> Scope:
-        ceiling = step.ceiling
+    async def _build_shrinking_scope(
+        self, step: Shrinking, name: str, path: str, budget: ContentBudget
+    ) -> Scope:
+        strategy, ceiling = step.strategy, step.ceiling
         if step.share is not None and self._limit is not None:
-            part = int(step.share * self._limit)
-            ceiling = part if ceiling is None else min(ceiling, part)
-        keeps_start = isinstance(step.strategy, Truncate) and step.strategy.keep is Keep.START
-        caps = [room.tokens, ceiling, step.strategy.tokens if isinstance(step.strategy, Truncate) else None]
-        least = None if keeps_start else min((cap for cap in caps if cap is not None), default=None)
-        count = step.newest if room.newest is None else min(room.newest, step.newest or room.newest)
-        shrinks = room.shrinks or step.strategy is not None
-        strategy = step.strategy
-        slack = strategy.slack if isinstance(strategy, Window) else room.slack
-        begins = room.begins or keeps_start
-        nodes = await self._nodes(step.steps, path, ContentBudget(least, shrinks, count, slack, begins))
+            ceiling = smallest_limit(ceiling, int(step.share * self._limit))
+        cap = strategy.tokens if isinstance(strategy, Truncate) else None
+        keeps_start = isinstance(strategy, Truncate) and strategy.keep is Keep.START
+        tokens = None if keeps_start else smallest_limit(budget.tokens, ceiling, cap)
+        inner = ContentBudget(
+            tokens=tokens,
+            shrinks=budget.shrinks or strategy is not None,
+            newest=smallest_limit(budget.newest, step.newest),
+            slack=strategy.slack if isinstance(strategy, Window) else budget.slack,
+            begins=budget.begins or keeps_start,
+        )
+        nodes = await self._read_content(step.steps, path, inner)
         if isinstance(strategy, Window):
-            sessions = [one.session for one in step.steps if isinstance(one, Log)]
-            lengths = [log.gathered.length for log in self._found.logs if log.view in sessions]
-            strategy = strategy._replace(length=max(lengths, default=0))
-            units = content.flatten_nodes(nodes)
-            if step.newest is None:
-                units = content.mark_summaries_mandatory(
-                    units, self._summaries(), self._request.codec.cost, least
-                )
+            strategy = strategy._replace(length=self._window_length(step))
+            atoms = content.flatten_nodes(nodes)
+            if step.newest is not None:
+                atoms = content.select_newest_atoms(atoms, step.newest)
             else:
-                units = content.select_newest_atoms(units, step.newest)
-            nodes = tuple(content.mark_newest_mandatory(units))
+                summaries = self._find_summaries()
+                atoms = content.mark_summaries_mandatory(atoms, summaries, self._codec.cost, tokens)
+            nodes = tuple(content.mark_newest_mandatory(atoms))
         return Scope(
             id=name,
             children=nodes,
@@ -219,26 +222,31 @@ class Resolver:
             floor=step.floor if ceiling is None else min(step.floor, ceiling),
         )
 
-    async def _summarised_content(
+    def _window_length(self, step: Shrinking) -> int:
+        """Return the tokens of the log between two moves of a window, as measured when its sessions were read."""
+        sessions = [inner.session for inner in step.steps if isinstance(inner, Log)]
+        lengths = [log.gathered.length for log in self._resolved.logs if log.view in sessions]
+        return max(lengths, default=0)
+
+    async def _build_summarised_scope(
         self, step: SummarisedContent, name: str, path: str, room: int | None
     ) -> Scope:
         """Return a content with the summary that is stored for it; of a log no more is read than that goes on from."""
-        if step.id in self._found.standing:
+        if step.id in self._resolved.summary_runs:
             raise ValidationError(f"two summaries of one prompt are named {step.id!r}", field="id")
         run: SummaryRun = step.summaries.run(
-            step.id, self._request.codec.counter, tokens=step.tokens, role=step.role, path=path
+            step.id, self._codec.counter, tokens=step.tokens, role=step.role, path=path
         )
-        self._found.standing[step.id] = run
+        self._resolved.summary_runs[step.id] = run
         only = step.steps[0] if len(step.steps) == 1 else None
         if isinstance(only, Log):
             loaded, gathered = await run.of_log(only.session, room=room)
-            stands = "" if gathered.whole else step.id
+            summary = "" if gathered.whole else step.id
             first = next((atom.first for atom in loaded.atoms if atom.first), gathered.version + 1)
-            await self._note(gathered, only.session, gathered.whole, first=first, summary=stands)
+            await self._add_log(gathered, only.session, gathered.whole, first=first, summary=summary)
         else:
-            loaded = await run.load(
-                join_answers(content.flatten_nodes(await self._nodes(step.steps, path, ContentBudget())))
-            )
+            nodes = await self._read_content(step.steps, path, ContentBudget())
+            loaded = await run.load(join_answers(content.flatten_nodes(nodes)))
             assert loaded is not None  # the content is whole
         return Scope(
             id=name,
@@ -247,99 +255,111 @@ class Resolver:
             strategy=loaded.strategy,
         )
 
-    async def _log(self, step: Log, place: ContentBudget) -> list[Atom]:
+    async def _read_log(self, step: Log, budget: ContentBudget) -> list[Atom]:
         """Read the part of a log that could be shown, and everything that is required."""
-        room = place.tokens if place.shrinks else None
-        view: Readable = step.session
-        counter = view.counter.name
-        same = counter == self._request.codec.counter.name
-        count = step.newest if place.newest is None else place.newest
-        wanted = None if count is not None or room is None else int(room * MARGIN)
-        while True:
-            gathered = await view.said(budget=wanted, messages=count, scale=room or 0, slack=place.slack)
-            units = self._atoms(gathered, counter, place.begins)
-            if wanted is None or room is None or gathered.whole or same or self._cost(units) > room:
-                break
-            wanted = 2 * wanted
-        if wanted is not None:
-            older = content.find_older_summaries(gathered.units, gathered.cover)
-            shown = [Unit(tuple(view.stage.entries(unit.entries))) for unit in older]
-            gathered = replace(gathered, units=[*shown, *gathered.units])
-        own = (
-            content.find_sealed_compaction(view, gathered.cover, self._request.codec.vendors)
-            if count is None
-            else None
-        )
-        if own is not None:
-            gathered = replace(gathered, units=content.substitute_summary(gathered.units, own))
-        if wanted is not None or own is not None:
-            units = self._atoms(gathered, counter, place.begins)
+        session: Readable = step.session
+        count = step.newest if budget.newest is None else budget.newest
+        limit = budget.tokens if budget.shrinks and count is None else None
+        gathered = await self._gather(session, limit, count, budget)
+        units = gathered.units
+        if limit is not None:
+            older = content.find_older_summaries(units, gathered.cover)
+            units = [*(Unit(tuple(session.stage.entries(unit.entries))) for unit in older), *units]
+        sealed = None
+        if count is None:
+            sealed = content.find_sealed_compaction(session, gathered.cover, self._codec.vendors)
+        if sealed is not None:
+            units = content.substitute_summary(units, sealed)
+        gathered = replace(gathered, units=units)
+        atoms = self._build_atoms(gathered, session, budget)
         if step.first:
-            units = await self._with_first(step, gathered, units, place.begins)
-        messages = sum([len(unit.entries) for unit in gathered.units])
-        complete = gathered.whole and own is None and (count is None or messages <= count)
-        await self._note(gathered, view, complete)
-        return units
+            atoms = await self._with_first(step, gathered, atoms, budget)
+        messages = sum([len(unit.entries) for unit in units])
+        shows_all = count is None or messages <= count
+        await self._add_log(gathered, session, gathered.whole and sealed is None and shows_all)
+        return atoms
+
+    async def _gather(
+        self, session: Readable, limit: int | None, count: int | None, budget: ContentBudget
+    ) -> Gathered:
+        """Read back until a limit is filled by the codec's count, too; without a limit, everything."""
+        scale = (budget.tokens or 0) if budget.shrinks else 0
+        counts_alike = session.counter.name == self._codec.counter.name
+        wanted = None if limit is None else int(limit * MARGIN)
+        while True:
+            gathered = await session.said(budget=wanted, messages=count, scale=scale, slack=budget.slack)
+            if wanted is None or limit is None or gathered.whole or counts_alike:
+                return gathered
+            atoms = self._build_atoms(gathered, session, budget)
+            if sum([self._codec.cost(message) for atom in atoms for message in atom.messages]) > limit:
+                return gathered
+            wanted *= 2
 
     async def _with_first(
-        self, step: Log, gathered: Gathered, units: Sequence[Atom], begins: bool
+        self, step: Log, gathered: Gathered, atoms: Sequence[Atom], budget: ContentBudget
     ) -> list[Atom]:
-        """Return the units of a log with some in front that are never left out, also when they were not read."""
-        rows = await step.session.storage.get(step.first)
-        front = [
-            Unit((entry,)) for entry in step.session.stage.entries([row for row in rows if row is not None])
-        ]
-        atoms = self._atoms(replace(gathered, units=front), step.session.counter.name, begins)
-        named = set(step.first)
-        rest = [unit for unit in units if named.isdisjoint(unit.messages[0].sources)]
-        return [*(unit._replace(mandatory=True) for unit in atoms), *rest]
+        """Return the atoms of a log with some in front that are never left out, also when they were not read."""
+        session = step.session
+        rows = [row for row in await session.storage.get(step.first) if row is not None]
+        units = [Unit((entry,)) for entry in session.stage.entries(rows)]
+        front = self._build_atoms(replace(gathered, units=units), session, budget)
+        rest = [atom for atom in atoms if not set(step.first).intersection(atom.messages[0].sources)]
+        return [*(atom._replace(mandatory=True) for atom in front), *rest]
 
-    def _atoms(self, gathered: Gathered, counter: str, begins: bool) -> list[Atom]:
+    def _build_atoms(self, gathered: Gathered, session: Readable, budget: ContentBudget) -> list[Atom]:
         units = gathered.units
-        told = gathered.labels.by_id(units[-1:], units[:-1]) if begins else gathered.labels.by_id(units)
-        return content.build_atoms(units, counter, self._request.codec.vendors, told)
+        newest, older = units, units[:0]
+        if budget.begins:
+            newest, older = units[-1:], units[:-1]
+        labels = gathered.labels.by_id(newest, older)
+        return content.build_atoms(units, session.counter.name, self._codec.vendors, labels)
 
-    def _cost(self, units: Sequence[Atom]) -> int:
-        cost = self._request.codec.cost
-        return sum([cost(message) for unit in units for message in unit.messages])
-
-    def _summaries(self) -> set[str]:
+    def _find_summaries(self) -> set[str]:
         """Return the ids of the summaries that were read, and of the messages that a compaction kept beside them."""
-        units = [unit for log in self._found.logs for unit in log.gathered.units]
-        found = {one.id for unit in units for one in unit.entries if one.kind is Kind.SUMMARY}
-        return found.union(*(log.gathered.stays for log in self._found.logs))
+        ids: set[str] = set()
+        for log in self._resolved.logs:
+            ids |= log.gathered.stays
+            for unit in log.gathered.units:
+                ids.update(entry.id for entry in unit.entries if entry.kind is Kind.SUMMARY)
+        return ids
 
-    async def _note(
+    async def _add_log(
         self, gathered: Gathered, view: Readable, complete: bool, *, first: int = 0, summary: str = ""
     ) -> None:
-        lineage = (await view.storage.context(gathered.context)).lineage if gathered.context else ()
+        lineage: tuple[tuple[str, int], ...] = ()
+        if gathered.context:
+            lineage = (await view.storage.context(gathered.context)).lineage
         versions = [entry.version for unit in gathered.units for entry in unit.entries]
         first = first or min(versions, default=0)
-        self._found.logs.append(LogRead(view, gathered, complete, lineage, first, summary))
+        self._resolved.logs.append(LogRead(view, gathered, complete, lineage, first, summary))
 
 
 def _rename_duplicate_scopes(nodes: Sequence[Node]) -> tuple[Node, ...]:
     """Return nodes of which no two scopes have the same id."""
-    known = {node.id for node in nodes if isinstance(node, Scope)}
+    ids = {node.id for node in nodes if isinstance(node, Scope)}
     seen: set[str] = set()
-    found: list[Node] = []
+    renamed: list[Node] = []
     for node in nodes:
         if isinstance(node, Scope):
-            name, number = node.id, 1
-            while name in seen or (number > 1 and name in known):
+            id, number = node.id, 1
+            while id in seen or (number > 1 and id in ids):
                 number += 1
-                name = f"{node.id}-{number}"
-            seen.add(name)
-            node = node if name == node.id else replace(node, id=name)
-        found.append(node)
-    return tuple(found)
+                id = f"{node.id}-{number}"
+            seen.add(id)
+            node = node if id == node.id else replace(node, id=id)
+        renamed.append(node)
+    return tuple(renamed)
 
 
 def tokens_for_recall(step: Recalling, codec: Codec, left: int | None = None) -> tuple[int, int]:
     """Return the tokens a recall may fill, and those around them, when so many are left; None is no limit."""
-    frame = codec.cost(excerpts.write_frame(codec)) + SEAM
+    frame = (
+        codec.cost(excerpts.write_frame(codec)) + 8
+    )  # a joined text may have so many tokens more than its parts
     tokens = step.tokens or 0
-    return tokens if left is None else max(0, min(tokens, left - frame)), frame
+    if left is not None:
+        tokens = max(0, min(tokens, left - frame))
+    return tokens, frame
 
 
 def build_recall_scope(step: Recalling, name: str, tokens: int, found: Composed | None = None) -> Scope:
@@ -382,18 +402,16 @@ def cache_marks(
     there.
     """
     found: list[CacheMark] = []
-    for hint, count in resolved.hints:
-        names = {node.id for node in tree.children[:count] if isinstance(node, Scope)}
+    for hint, scope_count in resolved.hints:
+        names = {node.id for node in tree.children[:scope_count] if isinstance(node, Scope)}
         messages = 0
-        for one in placed:
-            if one.path.split("/", 2)[1] not in names:
-                break
+        while messages < len(placed) and placed[messages].path.split("/", 2)[1] in names:
             messages += 1
         if messages or tools:
             found.append(CacheMark(messages=messages, id=hint.id, version=hint.version, ttl=hint.ttl))
-    stays = next((index for index, one in enumerate(placed) if one.moves), len(placed))
-    if found and any(one.first for one in placed[found[-1].messages : stays]):
-        found.append(CacheMark(messages=stays))
+    stable_end = next((index for index, one in enumerate(placed) if one.moves), len(placed))
+    if found and any(one.first for one in placed[found[-1].messages : stable_end]):
+        found.append(CacheMark(messages=stable_end))
     return tuple(found)
 
 

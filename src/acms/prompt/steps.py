@@ -11,6 +11,7 @@ from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
 from acms.errors import ValidationError
@@ -19,7 +20,7 @@ from acms.log.in_force import Cover, Unit, anchor_version, rendered_role
 from acms.log.trust import is_instruction
 from acms.log.validity import attach_label
 from acms.model import Entry, Json, Kind, Media, Part, Raw, Reasoning, Role, State, Text, ToolResult
-from acms.plan.nodes import Atom, Node, Scope, Strategy
+from acms.plan.nodes import Atom, Node, Scope, Strategy, Window
 from acms.prompt.fit_state import compose_message
 from acms.prompt_types import PromptMessage, Tool
 from acms.results import ContextItems
@@ -114,16 +115,6 @@ class Readable(Protocol):
 
 
 @runtime_checkable
-class Logging(Protocol):
-    """A session that may keep a log of the requests it sends."""
-
-    @property
-    def render_log(self) -> RenderLog | None:
-        """The log of its renders, or None if they are not kept."""
-        ...
-
-
-@runtime_checkable
 class Elsewhere(Protocol):
     """A session at a service, which renders the prompts that read it."""
 
@@ -157,7 +148,7 @@ class Log(NamedTuple):
 
     session: Readable
     newest: int | None = None
-    #: Ids of entries that stand in front and are never left out.
+    #: Ids of entries in front that are never left out.
     first: tuple[str, ...] = ()
 
 
@@ -183,7 +174,7 @@ class Shrinking(NamedTuple):
 
 
 class SummarisedContent(NamedTuple):
-    """A content whose oldest part a stored summary may stand for."""
+    """A content whose oldest part a stored summary may replace."""
 
     steps: tuple[Step, ...]
     id: str
@@ -243,29 +234,26 @@ def build_message(
 
     Calls and reasoning belong to the assistant, results to a tool, and a tool says nothing but results.
     """
-    who = validation.parse_choice(role, Role, "role")
+    parsed_role = validation.parse_choice(role, Role, "role")
     given: list[Part] = list(parts or ())
     if reasoning is not None:
-        thought = (
-            reasoning
-            if isinstance(reasoning, Reasoning)
-            else Reasoning(_validate_text(reasoning, "reasoning"))
-        )
-        given.insert(0, thought)
+        if not isinstance(reasoning, Reasoning):
+            reasoning = Reasoning(_validate_text(reasoning, "reasoning"))
+        given.insert(0, reasoning)
     text = "" if content is None else _validate_text(content, "content")
-    found, text = validation.build_message_parts(who, text, given, tool_calls, tool_call_id)
-    found = found or (Text(text),)
-    if isinstance(reasoning, str | Reasoning):  # a model thinks before it speaks
-        found = tuple(sorted(found, key=lambda part: not isinstance(part, Reasoning)))
-    if who is Role.TOOL and not all(isinstance(part, ToolResult | Media) for part in found):
+    built, text = validation.build_message_parts(parsed_role, text, given, tool_calls, tool_call_id)
+    built = built or (Text(text),)
+    if reasoning is not None:  # a model thinks before it speaks
+        built = tuple(sorted(built, key=lambda part: not isinstance(part, Reasoning)))
+    if parsed_role is Role.TOOL and not all(isinstance(part, ToolResult | Media) for part in built):
         raise ValidationError(
             "a tool message must say which call it answers",
             field="tool_call_id",
             options=("give tool_call_id", "give parts=[ToolResult(…)]"),
         )
-    return PromptMessage(
-        role=who, parts=found, name=None if name is None else validation.validate_name(name, "name")
-    )
+    if name is not None:
+        name = validation.validate_name(name, "name")
+    return PromptMessage(role=parsed_role, parts=built, name=name)
 
 
 def _validate_text(value: object, field: str) -> str:
@@ -285,15 +273,20 @@ def parse_message_mapping(value: Mapping[str, Any], field: str) -> list[PromptMe
     """Read a mapping, one of ours or a provider's own, as the messages it is; bytes in it stay where they are."""
     if value.get("type", "message") == "message" and not isinstance(value.get("content"), list | tuple):
         return [_parse_neutral_message(value, field)]
-    found: list[PromptMessage] = []
+    messages: list[PromptMessage] = []
     for turn in foreign.parse_provider_message(value, field, keep=_encode_data_url):
         given: Sequence[Part] = turn.get("parts") or ()
         parts = [part for part in given if not (isinstance(part, Raw) and part.vendor == foreign.AS_GIVEN)]
-        call_id, name = turn.get("tool_call_id"), turn.get("actor_id")
-        found.append(
-            build_message(turn["role"], turn["content"], parts=parts, tool_call_id=call_id, name=name)
+        messages.append(
+            build_message(
+                turn["role"],
+                turn["content"],
+                parts=parts,
+                tool_call_id=turn.get("tool_call_id"),
+                name=turn.get("actor_id"),
+            )
         )
-    return found
+    return messages
 
 
 def _encode_data_url(data: bytes, mime: str) -> str:
@@ -302,20 +295,16 @@ def _encode_data_url(data: bytes, mime: str) -> str:
 
 def _parse_neutral_message(value: Mapping[str, Any], field: str) -> PromptMessage:
     unknown = set(value) - _FIELDS - _OTHERS
-    if unknown or "role" not in value:
-        what = f"unknown field {sorted(unknown, key=str)[0]!r}" if unknown else "needs a role"
-        raise ValidationError(what, field=field)
+    if unknown:
+        raise ValidationError(f"unknown field {sorted(unknown, key=str)[0]!r}", field=field)
+    if "role" not in value:
+        raise ValidationError("needs a role", field=field)
     parts = value.get("parts")
     call_id, content = value.get("tool_call_id"), value.get("content", "")
     try:
         if value.get("is_error"):
-            parts = [
-                ToolResult(
-                    validation.validate_name(call_id, "tool_call_id"),
-                    _validate_text(content, "content"),
-                    True,
-                )
-            ]
+            call_id = validation.validate_name(call_id, "tool_call_id")
+            parts = [ToolResult(call_id, _validate_text(content, "content"), True)]
             call_id = content = None
         return build_message(
             value["role"],
@@ -327,8 +316,13 @@ def _parse_neutral_message(value: Mapping[str, Any], field: str) -> PromptMessag
             name=value.get("name") or value.get("actor_id"),
         )
     except ValidationError as error:
-        said = str(error).removeprefix(f"{error.field}: ")
-        raise ValidationError(said, field=f"{field}.{error.field}", options=error.options) from error
+        raise _inside_field(error, field) from error
+
+
+def _inside_field(error: ValidationError, field: str) -> ValidationError:
+    """Return an error about a field of a message as one about the message inside another field."""
+    problem = str(error).removeprefix(f"{error.field}: ")
+    return ValidationError(problem, field=f"{field}.{error.field}", options=error.options)
 
 
 def validate_message(given: PromptMessage, field: str) -> PromptMessage:
@@ -336,8 +330,7 @@ def validate_message(given: PromptMessage, field: str) -> PromptMessage:
     try:
         made = build_message(given.role, parts=given.parts)
     except ValidationError as error:
-        said = str(error).removeprefix(f"{error.field}: ")
-        raise ValidationError(said, field=f"{field}.{error.field}", options=error.options) from error
+        raise _inside_field(error, field) from error
     return given if made.parts == given.parts else replace(given, parts=made.parts)
 
 
@@ -378,12 +371,13 @@ def parse_tools(given: Sequence[object]) -> tuple[Tool, ...]:
     """Read tools, each name once."""
     if not isinstance(given, Sequence) or isinstance(given, str | bytes):
         raise ValidationError(f"must be a list, not {type(given).__name__}", field="tools")
-    found = tuple(parse_tool(one, f"tools[{index}]") for index, one in enumerate(given))
-    names = [one.name for one in found]
-    twice = next((name for index, name in enumerate(names) if name in names[:index]), None)
-    if twice is not None:
-        raise ValidationError(f"has two tools named {twice!r}", field="tools")
-    return found
+    tools: dict[str, Tool] = {}
+    for index, one in enumerate(given):
+        tool = parse_tool(one, f"tools[{index}]")
+        if tool.name in tools:
+            raise ValidationError(f"has two tools named {tool.name!r}", field="tools")
+        tools[tool.name] = tool
+    return tuple(tools.values())
 
 
 # ── the log as atoms ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -392,57 +386,58 @@ def parse_tools(given: Sequence[object]) -> tuple[Tool, ...]:
 def message_of_entry(entry: Entry, counter: str, label: str = "") -> PromptMessage:
     """Return a message or a summary of a log as it stands in a prompt; its tokens were counted when it was stored.
 
-    With a label where it has to say that it may not be so any more: then it has no parts.
+    With a label if it may be outdated: then it has no parts.
     """
     if entry.kind is Kind.SUMMARY:
-        text = attach_label(entry.content, label)
-        return PromptMessage(
-            role=Role.USER,
-            parts=(Text(chat_messages.wrap_text(text, chat_messages.SUMMARY)),),
-            sources=(entry.id,),
-        )
+        text = chat_messages.wrap_text(attach_label(entry.content, label), chat_messages.SUMMARY)
+        return PromptMessage(role=Role.USER, parts=(Text(text),), sources=(entry.id,))
     role = rendered_role(entry) or Role.USER
-    name = None if entry.actor is None else chat_messages.name_of(entry.actor, role)
-    parts = entry.parts
-    if role is Role.USER and any(isinstance(part, ToolResult) for part in parts):
+    name: str | None = None
+    if entry.actor is not None and role is not Role.TOOL:
+        name = chat_messages.name_of(entry.actor, role)
+    if role is Role.USER and any(isinstance(part, ToolResult) for part in entry.parts):
         text = chat_messages.wrap_text(entry.content, chat_messages.ORPHAN)
         return PromptMessage(role=role, parts=(Text(text),), name=name, sources=(entry.id,))
-    plain = not parts
-    if plain:
+    tokens: int | None = None
+    parts = entry.parts
+    if not parts:
         parts = (Text(attach_label(chat_messages.escape_passages(entry.content), label)),)
+        tokens = None if label else entry.tokens
     elif role is Role.USER:
-        parts = tuple(
-            [Text(chat_messages.escape_passages(one.text)) if type(one) is Text else one for one in parts]
-        )
+        parts = tuple(map(_escape_part, parts))
     return PromptMessage(
         role=role,
         parts=parts,
-        name=name if role is not Role.TOOL else None,
+        name=name,
         sources=(entry.id,),
         group=entry.group,
-        tokens=entry.tokens if plain and not label else None,
-        counter=counter if plain and not label else "",
+        tokens=tokens,
+        counter="" if tokens is None else counter,
     )
 
 
-def messages_of(
+def _escape_part(part: Part) -> Part:
+    return Text(chat_messages.escape_passages(part.text)) if type(part) is Text else part
+
+
+def messages_of_entry(
     entry: Entry, counter: str, vendors: Sequence[str], label: str = ""
 ) -> tuple[PromptMessage, ...]:
     """Return an entry of a log as it stands in a prompt: a vendor's own compaction word for word, if it is for it.
 
-    In doubt it is a summary like any other: its text with the label.
+    With a label it is a summary like any other: its text with the label.
     """
-    own = [part for part in entry.parts if isinstance(part, Raw) and part.vendor in vendors]
-    if entry.kind is not Kind.SUMMARY or not own or label:
+    compacted_parts = [part for part in entry.parts if isinstance(part, Raw) and part.vendor in vendors]
+    if entry.kind is not Kind.SUMMARY or not compacted_parts or label:
         return (message_of_entry(entry, counter, label),)
-    found: list[PromptMessage] = []
-    for part in own:
-        held = compacted.parse_raw_json(part)
-        if isinstance(held, Mapping) and "role" in held:  # said by the user, kept beside the compacted rest
-            found += parse_message_mapping(held, "item")
+    messages: list[PromptMessage] = []
+    for part in compacted_parts:
+        item = compacted.parse_raw_json(part)
+        if isinstance(item, Mapping) and "role" in item:  # a user message, kept beside the compacted rest
+            messages += parse_message_mapping(item, "item")
         else:
-            found.append(PromptMessage(role=Role.ASSISTANT, parts=(part,)))
-    return tuple([replace(one, sources=(entry.id,)) for one in found])
+            messages.append(PromptMessage(role=Role.ASSISTANT, parts=(part,)))
+    return tuple([replace(message, sources=(entry.id,)) for message in messages])
 
 
 def find_sealed_compaction(view: Readable, cover: Cover, vendors: Sequence[str]) -> Entry | None:
@@ -457,54 +452,46 @@ def find_sealed_compaction(view: Readable, cover: Cover, vendors: Sequence[str])
     return None
 
 
-def substitute_summary(units: Sequence[Unit[Entry]], by: Entry) -> list[Unit[Entry]]:
+def substitute_summary(units: Sequence[Unit[Entry]], summary: Entry) -> list[Unit[Entry]]:
     """Return the units of a log with a summary replacing those it covers, after the leading instructions."""
-    left = [
-        unit
-        for unit in units
-        if not any(first <= unit.entries[0].version <= last for first, last in by.replaces)
-    ]
-    place = next((at for at, unit in enumerate(left) if not is_instruction(unit.entries[0])), len(left))
-    return [*left[:place], Unit((by,)), *left[place:]]
+    kept: list[Unit[Entry]] = []
+    for unit in units:
+        version = unit.entries[0].version
+        if not any(first <= version <= last for first, last in summary.replaces):
+            kept.append(unit)
+    index = 0
+    while index < len(kept) and is_instruction(kept[index].entries[0]):
+        index += 1
+    return [*kept[:index], Unit((summary,)), *kept[index:]]
 
 
 def build_atoms(
     units: Sequence[Unit[Entry]],
     counter: str,
     vendors: Sequence[str] = (),
-    told: Mapping[str, str] = {},
+    labels: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Atom]:
     """Return the units of a log as atoms, each with its position in the log; `vendors` read their own compactions.
 
-    `told` holds the labels of outdated units, by id. An entry that replaces others, an edit or a summary, has the
+    `labels` are those of outdated units, by id. An entry that replaces others, an edit or a summary, has the
     position of the next message that was never edited: that position is known without reading the replaced entries, and
     does not change.
     """
-    found: list[Atom] = []
-    after = 0
+    newest_first: list[Atom] = []
+    position = 0
     for unit in reversed(units):
         last = unit.entries[-1]
         if last.kind is Kind.MESSAGE and not last.replaces:
-            after = last.total - last.tokens
-        elif not after:
-            after = last.total
+            position = last.total - last.tokens
+        elif not position:
+            position = last.total
         versions = [entry.version for entry in unit.entries]
-        found.append(
-            Atom(
-                tuple(
-                    [
-                        one
-                        for entry in unit.entries
-                        for one in messages_of(entry, counter, vendors, told.get(entry.id, ""))
-                    ]
-                ),
-                first=min(versions),
-                last=max(versions),
-                before=after,
-            )
-        )
-    found.reverse()
-    return found
+        messages: list[PromptMessage] = []
+        for entry in unit.entries:
+            messages += messages_of_entry(entry, counter, vendors, labels.get(entry.id, ""))
+        newest_first.append(Atom(tuple(messages), min(versions), max(versions), before=position))
+    newest_first.reverse()
+    return newest_first
 
 
 def as_readable(session: Readable | Elsewhere) -> Readable:
@@ -514,25 +501,23 @@ def as_readable(session: Readable | Elsewhere) -> Readable:
 
 def find_render_service(steps: Sequence[Step]) -> Any:
     """Return the service that renders some steps, or None when all sessions are read in this process."""
-    found = set(map(_service_of_session, _sessions_of_steps(steps)))
-    if len(found) > 1:
+    sessions = _sessions_of_steps(steps)
+    services = {session.home if isinstance(session, Elsewhere) else None for session in sessions}
+    if len(services) > 1:
         raise ValidationError(
             "reads sessions of this process and of a service, or of two: one place must render it",
             field="prompt",
             options=("take all sessions from one Client", "recall(…) first, and add the items as messages"),
         )
-    return next(iter(found), None)
-
-
-def _service_of_session(session: Readable) -> Any:
-    return session.home if isinstance(session, Elsewhere) else None
+    return next(iter(services), None)
 
 
 def render_logs(steps: Sequence[Step]) -> Iterator[RenderLog]:
-    """Yield the render logs of the sessions that are read."""
+    """Yield the render logs of the sessions that are read and keep one."""
     for session in _sessions_of_steps(steps):
-        if isinstance(session, Logging) and session.render_log is not None:
-            yield session.render_log
+        render_log: RenderLog | None = getattr(session, "render_log", None)
+        if render_log is not None:
+            yield render_log
 
 
 def _sessions_of_steps(steps: Sequence[Step]) -> Iterator[Readable]:
@@ -544,6 +529,48 @@ def _sessions_of_steps(steps: Sequence[Step]) -> Iterator[Readable]:
 
 
 # ── steps ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def find_history_and_recall(steps: Sequence[Step]) -> tuple[int, int | None] | None:
+    """Return the indexes of the one history of a prompt and of the recall of the same session.
+
+    None if the prompt has no such history, or several.
+    """
+    histories = [index for index, step in enumerate(steps) if _session_of_history(step) is not None]
+    if len(histories) != 1:
+        return None
+    session = _session_of_history(steps[histories[0]])
+    assert session is not None
+    for index, step in enumerate(steps):
+        if isinstance(step, Recalling) and not step.in_place and _is_same_session(step.session, session):
+            return histories[0], index
+    return histories[0], None
+
+
+def _session_of_history(step: Step) -> Readable | None:
+    """Return the session if a step shows its newest messages and nothing else."""
+    if not isinstance(step, Shrinking) or step.newest is not None or len(step.steps) != 1:
+        return None
+    strategy, log = step.strategy, step.steps[0]
+    if not isinstance(strategy, Window) or not strategy.slack:
+        return None
+    return log.session if isinstance(log, Log) and log.newest is None else None
+
+
+def _is_same_session(one: Readable, other: Readable) -> bool:
+    return (one.session_id, one.storage, one.ends_at) == (other.session_id, other.storage, other.ends_at)
+
+
+def replace_with_empty_scopes(steps: Sequence[Step], history: int, recall: int | None) -> list[Step]:
+    """Return the steps with empty scopes of the same names where a history and its recall are."""
+    names = name_steps(steps)
+    step = steps[history]
+    assert isinstance(step, Shrinking)
+    replaced = list(steps)
+    replaced[history] = Fixed(Scope(id=names[history], priority=step.priority))
+    if recall is not None:
+        replaced[recall] = Fixed(Scope(id=names[recall]))
+    return replaced
 
 
 def has_moving_content(step: Step) -> bool:
@@ -583,24 +610,25 @@ def _has_moving_node(node: Node) -> bool:
 
 def name_steps(steps: Sequence[Step]) -> list[str]:
     """Return a unique name for each step: its kind, with a number from the second one on."""
-    known: dict[str, int] = {}
-    found: list[str] = []
+    numbers: dict[str, int] = {}
+    names: list[str] = []
     for step in steps:
         name = _base_name_of_step(step).replace("/", "-")
-        number = known[name] = known.get(name, 0) + 1
-        while number > 1 and f"{name}-{number}" in known:
+        number = numbers.get(name, 0) + 1
+        while number > 1 and f"{name}-{number}" in numbers:
             number += 1
+        numbers[name] = number
         if number > 1:
             name = f"{name}-{number}"
-            known[name] = 1
-        found.append(name)
-    return found
+            numbers[name] = 1
+        names.append(name)
+    return names
 
 
 def _base_name_of_step(step: Step) -> str:
     match step:
-        case WrittenMessage(build_message):
-            return build_message.role.value
+        case WrittenMessage(message):
+            return message.role.value
         case Log():
             return "session"
         case Fixed(node):
@@ -638,14 +666,13 @@ def select_newest_atoms(units: Sequence[Atom], messages: int) -> list[Atom]:
 
 
 def find_older_summaries(units: Sequence[Unit[Entry]], cover: Cover) -> list[Unit[Entry]]:
-    """Return the summaries in force from before some units: they say most about the past in the fewest tokens."""
+    """Return the active summaries from before some units: they say most about the past in the fewest tokens."""
     known = {entry.id for unit in units for entry in unit.entries}
-    found = [
-        entry
-        for entry in cover.shown
-        if entry.kind is Kind.SUMMARY and entry.state is State.LIVE and entry.id not in known
-    ]
-    return [Unit((entry,)) for entry in sorted(found, key=anchor_version)]
+    summaries: list[Entry] = []
+    for entry in cover.shown:
+        if entry.kind is Kind.SUMMARY and entry.state is State.LIVE and entry.id not in known:
+            summaries.append(entry)
+    return [Unit((entry,)) for entry in sorted(summaries, key=anchor_version)]
 
 
 def mark_newest_mandatory(units: Sequence[Atom]) -> list[Atom]:
@@ -654,34 +681,32 @@ def mark_newest_mandatory(units: Sequence[Atom]) -> list[Atom]:
 
 
 def mark_summaries_mandatory(
-    units: Sequence[Atom], summaries: AbstractSet[str], cost: Callable[[PromptMessage], int], room: int | None
+    atoms: Sequence[Atom], summaries: AbstractSet[str], cost: Callable[[PromptMessage], int], room: int | None
 ) -> list[Atom]:
-    """Return units of which the summaries with some ids must stay: the newest that have half the room at most."""
-    left = None if room is None else room // 2
-    found: list[Atom] = []
-    for unit in reversed(units):
-        stays = unit.mandatory
-        if any(not summaries.isdisjoint(message.sources) for message in unit.messages):
-            left = None if left is None else left - sum(map(cost, unit.messages))
-            stays = stays or left is None or left >= 0
-        found.append(unit if stays is unit.mandatory else unit._replace(mandatory=stays))
-    found.reverse()
-    return found
+    """Return atoms of which the summaries with some ids must stay: the newest that have half the room at most."""
+    tokens = 0
+    newest_first: list[Atom] = []
+    for atom in reversed(atoms):
+        if any(not summaries.isdisjoint(message.sources) for message in atom.messages):
+            tokens += sum(map(cost, atom.messages))
+            fits = room is None or tokens <= room // 2
+            atom = atom._replace(mandatory=atom.mandatory or fits)
+        newest_first.append(atom)
+    return newest_first[::-1]
 
 
-def replace_scopes(tree: Scope, made: Mapping[str, Scope], path: str = "") -> Scope:
+def replace_scopes(tree: Scope, scopes: Mapping[str, Scope], path: str = "") -> Scope:
     """Return a tree with other scopes at some paths."""
     path = path or tree.id
     children: list[Node] = []
     for node in tree.children:
-        below = f"{path}/{node.id}" if isinstance(node, Scope) else ""
         if isinstance(node, Scope):
-            found = made.get(below)
-            if found is None and any(one.startswith(f"{below}/") for one in made):
-                found = replace_scopes(node, made, below)
-            children.append(node if found is None else found)
-        else:
-            children.append(node)
+            inner_path = f"{path}/{node.id}"
+            if inner_path in scopes:
+                node = scopes[inner_path]
+            elif any(one.startswith(f"{inner_path}/") for one in scopes):
+                node = replace_scopes(node, scopes, inner_path)
+        children.append(node)
     return replace(tree, children=tuple(children))
 
 
@@ -691,3 +716,18 @@ def scope_at_path(tree: Scope, path: str) -> Scope:
     for name in names:
         tree = next(node for node in tree.children if isinstance(node, Scope) and node.id == name)
     return tree
+
+
+def drop_earlier_sections(tree: Scope, priority: int) -> tuple[Scope, int]:
+    """Return a tree without the sections that shrink before those of a priority do, and the floors of these."""
+    children: list[Node] = []
+    floors = 0
+    for node in tree.children:
+        if isinstance(node, Scope) and node.strategy is not None and node.priority > priority:
+            floors += node.floor
+            node = Scope(id=node.id)
+        elif isinstance(node, Scope):
+            node, inner_floors = drop_earlier_sections(node, priority)
+            floors += inner_floors
+        children.append(node)
+    return replace(tree, children=tuple(children)), floors

@@ -12,7 +12,7 @@ from itertools import accumulate
 
 from acms.model import Text
 from acms.plan.nodes import Atom, Composed, Keep, NeedSummary, Omit, Piece, Summarise, Truncate, Window
-from acms.plan.prefix_cache import epoch_length, find_start
+from acms.plan.prefix_cache import find_start, window_length
 from acms.ports import Codec
 from acms.prompt.fit_state import LOWEST, Leaf, Section, by_rank, compose_message, omit_leaves
 from acms.prompt.truncate import cut_messages, cut_text, shorten_text
@@ -26,7 +26,8 @@ def apply_strategy(
     """Make a section cost `over` tokens less, or as much less as it can; `scale` is the limit of its container."""
     strategy = section.scope.strategy
     if isinstance(strategy, Omit):
-        omit_section(section)
+        if section.free():
+            omit_leaves(section.leaves(), "omit", "left out as a whole when room was short")
     elif isinstance(strategy, Truncate):
         truncate_section(section, over, codec, strategy.keep)
     elif isinstance(strategy, Window):
@@ -40,19 +41,12 @@ def cut_mandatory(section: Section, over: int, codec: Codec) -> None:
     strategy = section.scope.strategy
     keep = strategy.keep if isinstance(strategy, Truncate) else None
     target = section.used - over
+    rule, reason = name_of_strategy(section), "it must stay, and nothing else could shrink"
     for leaf in section.leaves():
         if section.used <= target:
             return
         if leaf.mandatory and not leaf.gone:
-            shorten_leaf(
-                section,
-                leaf,
-                target,
-                codec,
-                keep,
-                name_of_strategy(section),
-                "it must stay, and nothing else could shrink",
-            )
+            shorten_leaf(section, leaf, target, codec, keep, rule, reason)
 
 
 def name_of_strategy(section: Section) -> str:
@@ -61,41 +55,36 @@ def name_of_strategy(section: Section) -> str:
     return "summary" if isinstance(strategy, Summarise) else type(strategy).__name__.lower()
 
 
-def omit_section(section: Section) -> None:
-    """Leave everything out, unless a floor holds."""
-    if section.free():
-        omit_leaves(section.leaves(), "omit", "left out as a whole when room was short")
-
-
 def truncate_section(section: Section, over: int, codec: Codec, keep: Keep) -> None:
     """Leave whole units and pieces out from the end that is not kept, then cut the last one, then leave it out."""
-    left = [leaf for leaf in section.leaves() if not leaf.gone]
+    leaves = [leaf for leaf in section.leaves() if not leaf.gone]
     if keep is Keep.START:
-        left.reverse()
+        leaves.reverse()
+    optional = [leaf for leaf in leaves if not leaf.mandatory]
+    if not optional:
+        return
     end = "first" if keep is Keep.END else "last"
-    reason = f"what comes {end} goes before the rest"
     target = section.used - over
-    optional = [leaf for leaf in left if not leaf.mandatory]
+    cut_reason = "cut to the room that is left"
+    last = optional[-1]
     for leaf in optional:
+        if section.used > target and isinstance(leaf.node, Composed):
+            drop_pieces(section, leaf, target, codec)
         if section.used <= target:
             return
-        if isinstance(leaf.node, Composed):
-            drop_pieces(section, leaf, target, codec)
-            if section.used <= target:
-                return
-        if leaf is left[-1]:
+        if leaf is leaves[-1]:
             break
         if leaf.section.spare() >= leaf.tokens:
-            leaf.leave("truncate", reason)
+            leaf.leave("truncate", f"what comes {end} goes before the rest")
             continue
-        shorten_leaf(section, leaf, target, codec, keep, "truncate", "cut to the room that is left")
+        shorten_leaf(section, leaf, target, codec, keep, "truncate", cut_reason)
         if section.spare() < leaf.tokens:
             return  # its floor: the next one is not left out before this
-    for leaf in optional[-1:]:
-        if section.used > target and not leaf.gone:
-            shorten_leaf(section, leaf, target, codec, keep, "truncate", "cut to the room that is left")
-            if section.used > target and leaf.section.spare() >= leaf.tokens:
-                leaf.leave("truncate", "even cut it did not fit")
+    if section.used <= target or last.gone:
+        return
+    shorten_leaf(section, last, target, codec, keep, "truncate", cut_reason)
+    if section.used > target and last.section.spare() >= last.tokens:
+        last.leave("truncate", "even cut it did not fit")
 
 
 def move_window(section: Section, over: int, scale: int, strategy: Window) -> None:
@@ -104,115 +93,128 @@ def move_window(section: Section, over: int, scale: int, strategy: Window) -> No
     The grid is measured by `scale`, the limit, halved until the available tokens are more than half of it, so the grid
     stays the same while the rest of the prompt grows or shrinks a little.
     """
-    left = [leaf for leaf in section.leaves() if not leaf.gone]
-    if not left:
+    leaves = [leaf for leaf in section.leaves() if not leaf.gone]
+    if not leaves:
         return
     room = max(0, section.used - over)
-    costs = [leaf.tokens for leaf in left]
-    befores = [leaf.node.before if isinstance(leaf.node, Atom) else 0 for leaf in left]
-    if not any(befores):  # the caller's messages have no position in a log: their costs give one
-        befores = [0, *accumulate(costs[:-1])]
     while scale >= 2 * room > 0:
         scale //= 2
-    length = strategy.length or epoch_length(scale, strategy.slack, 1)
-    first = held = 0
-    while True:  # older ones that must stay take room from the rest
-        first = find_start(befores, costs, room - held, length, scale)
-        if costs[first] > room - held and first == len(left) - 1:
-            first += 1
-        found = sum([leaf.tokens for leaf in left[:first] if leaf.mandatory]) if first < len(left) else 0
-        if found <= held:
-            break
-        held = found
+    start = _find_window_start(leaves, room, scale, strategy)
+    older = [leaf for leaf in leaves[:start] if not leaf.mandatory]
     reason = f"older than the newest messages that fit {room} tokens"
     if section.free():
-        omit_leaves([leaf for leaf in left[:first] if not leaf.mandatory], "window", reason)
+        omit_leaves(older, "window", reason)
         return
-    for leaf in left[:first]:
+    for leaf in leaves[:start]:
         if section.spare() < leaf.tokens:
             break
         if not leaf.mandatory and leaf.section.spare() >= leaf.tokens:
             leaf.leave("window", reason)
 
 
+def _find_window_start(leaves: Sequence[Leaf], room: int, scale: int, strategy: Window) -> int:
+    """Return the first leaf to be shown; older mandatory ones take room from the rest."""
+    costs = [leaf.tokens for leaf in leaves]
+    positions = [leaf.node.before if isinstance(leaf.node, Atom) else 0 for leaf in leaves]
+    if not any(positions):  # the caller's messages have no position in a log: their costs give one
+        positions = [0, *accumulate(costs[:-1])]
+    length = strategy.length or window_length(scale, strategy.slack, 1)
+    older_tokens = 0
+    while True:
+        start = find_start(positions, costs, room - older_tokens, length, scale)
+        if start == len(leaves) - 1 and costs[start] > room - older_tokens:
+            return len(leaves)
+        mandatory_tokens = sum([leaf.tokens for leaf in leaves[:start] if leaf.mandatory])
+        if mandatory_tokens <= older_tokens:
+            return start
+        older_tokens = mandatory_tokens
+
+
 def summarise_section(
     section: Section, over: int, codec: Codec, strategy: Summarise
 ) -> Generator[NeedSummary, str | None, None]:
-    """Let a summary stand for the oldest units: the stored one when it is enough, else a new one that is asked for.
+    """Let a summary replace the oldest units: the stored one when it is enough, else a new one that is asked for.
 
     A summarised section shrinks further: the remaining units go, oldest first, then the summary is cut, then it goes.
     """
-    units = list(section.leaves())
+    leaves = list(section.leaves())
     target = section.used - over
-    if section.summary is None and not section.text:
-        section.text, section.covers = (strategy.text, strategy.covers) if strategy.text.strip() else ("", 0)
-    most = next(
-        (
-            place
-            for place, leaf in enumerate(units)
-            if leaf.mandatory or (leaf.section is not section and _has_floor_between(leaf, section))
-        ),
-        len(units),
-    )
+    if section.summary is None and not section.text and strategy.text.strip():
+        section.text, section.covers = strategy.text, strategy.covers
+    most = _count_replaceable(leaves, section)
     section.covers = min(section.covers, most)
     if section.covers == 0:
         section.text = ""
-    if _apply_summary(section, units, target, codec, strategy):
+    if _apply_summary(section, leaves, target, codec, strategy):
         return
     frame = codec.cost(_summary_message(strategy, ""))
-    passed = [0, *accumulate([leaf.full for leaf in units])]
-    least = passed[-1] + frame + strategy.tokens - (target - target // 2)
-    wanted = min(most, bisect_left(passed, least, lo=1)) if most else 0
-    allowed = min(strategy.tokens, passed[wanted] - frame - 1)
+    sums = [0, *accumulate([leaf.full for leaf in leaves])]
+    # With a summary of full size, the units left are to take half of the target.
+    least = sums[-1] + frame + strategy.tokens - (target - target // 2)
+    wanted = min(most, bisect_left(sums, least, lo=1)) if most else 0
+    allowed = min(strategy.tokens, sums[wanted] - frame - 1)
     if wanted > section.covers and allowed > 0:
-        atoms = tuple([_atom_of_leaf(leaf) for leaf in units[section.covers : wanted]])
-        answer = yield NeedSummary(strategy.id, section.text, atoms, allowed)
-        if answer is not None and answer.strip():
+        atoms = tuple([_atom_of_leaf(leaf) for leaf in leaves[section.covers : wanted]])
+        answer = (yield NeedSummary(strategy.id, section.text, atoms, allowed)) or ""
+        if answer.strip():
             section.text = shorten_text(answer.strip(), allowed, codec.counter, Keep.START)
             section.covers = wanted
             section.answered = True
-            if _apply_summary(section, units, target, codec, strategy):
+            if _apply_summary(section, leaves, target, codec, strategy):
                 return
-    _apply_summary(section, units, None, codec, strategy)
+    _apply_summary(section, leaves, None, codec, strategy)
     if section.summary is not None:
-        _shrink_summarised(section, units, target, codec, strategy)
+        _shrink_summarised(section, leaves, target, codec, strategy)
+
+
+def _count_replaceable(leaves: Sequence[Leaf], section: Section) -> int:
+    """Return how many of the oldest units a summary may replace: up to one that must stay, or that a floor holds."""
+    for index, leaf in enumerate(leaves):
+        if leaf.mandatory or (leaf.section is not section and _has_floor_between(leaf, section)):
+            return index
+    return len(leaves)
 
 
 def _shrink_summarised(
-    section: Section, units: Sequence[Leaf], target: int, codec: Codec, strategy: Summarise
+    section: Section, leaves: Sequence[Leaf], target: int, codec: Codec, strategy: Summarise
 ) -> None:
-    rest = [leaf for leaf in units if not leaf.gone]
-    for leaf in rest:
+    for leaf in leaves:
+        if leaf.gone or leaf.mandatory:
+            continue
         if section.used <= target:
             return
-        if not leaf.mandatory and leaf.section.spare() >= leaf.tokens:
+        if leaf.section.spare() >= leaf.tokens:
             leaf.leave("summary", "the oldest after the summary goes first")
     summary = section.summary
-    if summary is not None and section.used > target:
-        room = summary.tokens - min(section.used - target, section.spare())
-        _, message, cost = cut_text(
-            section.text, lambda text: _summary_message(strategy, text), room, codec, Keep.START
-        )
-        if summary.tokens - section.spare() <= cost < summary.tokens:
-            summary.write((message,), (cost,), "", "")
-        if section.used > target and section.spare() >= summary.tokens:
-            summary.leave("summary", "even cut it did not fit")
+    if summary is None or section.used <= target:
+        return
+    room = summary.tokens - min(section.used - target, section.spare())
+    _, message, cost = cut_text(
+        section.text, lambda text: _summary_message(strategy, text), room, codec, Keep.START
+    )
+    if summary.tokens - section.spare() <= cost < summary.tokens:
+        summary.write((message,), (cost,), "", "")
+    if section.used > target and section.spare() >= summary.tokens:
+        summary.leave("summary", "even cut it did not fit")
 
 
 def _apply_summary(
-    section: Section, units: Sequence[Leaf], target: int | None, codec: Codec, strategy: Summarise
+    section: Section, leaves: Sequence[Leaf], target: int | None, codec: Codec, strategy: Summarise
 ) -> bool:
-    """Replace the units a summary covers by it, if it is shorter and, when asked, fits within `target`."""
+    """Replace the units a summary covers by it, if it is shorter and, with a target, makes the section fit it."""
     if not section.text:
         return False
-    covered = units[: section.covers]
-    message = _summary_message(
-        strategy, shorten_text(section.text, strategy.tokens, codec.counter, Keep.START)
-    )
+    covered = leaves[: section.covers]
+    text = shorten_text(section.text, strategy.tokens, codec.counter, Keep.START)
+    message = _summary_message(strategy, text)
     cost = codec.cost(message)
-    old = section.summary.tokens if section.summary is not None else 0
-    saved = sum([leaf.tokens for leaf in covered]) + old - cost
-    if saved <= 0 or saved > section.spare() or (target is not None and section.used - saved > target):
+    replaced = sum([leaf.tokens for leaf in covered])
+    if section.summary is not None:
+        replaced += section.summary.tokens
+    saved = replaced - cost
+    if saved <= 0 or saved > section.spare():
+        return False
+    if target is not None and section.used - saved > target:
         return False
     omit_leaves(covered, "summary", f"the summary {strategy.id} stands for it")
     if section.summary is None:
@@ -223,11 +225,11 @@ def _apply_summary(
 
 def _has_floor_between(leaf: Leaf, section: Section) -> bool:
     """Return whether a floor holds somewhere between a section and a unit under it."""
-    around = leaf.section
-    while around is not section and around.parent is not None:
-        if around.floor:
+    for inner in (leaf.section, *leaf.section.ancestors()):
+        if inner is section:
+            return False
+        if inner.floor:
             return True
-        around = around.parent
     return False
 
 
@@ -247,36 +249,33 @@ def drop_pieces(section: Section, leaf: Leaf, target: int, codec: Codec) -> None
     Counts of joined text do not add up, so the remaining text is counted as a whole; the number of pieces is found by
     bisection.
     """
-    node = leaf.node
-    pieces = leaf.pieces
+    node, pieces = leaf.node, leaf.pieces
     if not isinstance(node, Composed) or len(pieces) < 2:
         return
-    best = by_rank(pieces)
+    best_first = by_rank(pieces)
 
-    def best_of(count: int) -> tuple[PromptMessage, int]:
-        message = compose_message(node, [pieces[index] for index in sorted(best[:count])])
+    def compose_best(count: int) -> tuple[PromptMessage, int]:
+        message = compose_message(node, [pieces[index] for index in sorted(best_first[:count])])
         return message, codec.cost(message)
 
     room = target - (section.used - leaf.tokens)
-    low, high = 1, len(pieces) - 1
-    found = best_of(low)
-    if found[1] <= room:
-        while low < high:
-            middle = (low + high + 1) // 2
-            wider = best_of(middle)
-            if wider[1] <= room:
-                low, found = middle, wider
-            else:
-                high = middle - 1
-    while found[1] >= leaf.tokens or leaf.section.spare() < leaf.tokens - found[1]:
-        low += 1
-        if low >= len(pieces):
+    count, most = 1, len(pieces) - 1
+    message, cost = compose_best(count)
+    while cost <= room and count < most:
+        middle = (count + most + 1) // 2
+        larger, larger_cost = compose_best(middle)
+        if larger_cost <= room:
+            count, message, cost = middle, larger, larger_cost
+        else:
+            most = middle - 1
+    while cost >= leaf.tokens or leaf.section.spare() < leaf.tokens - cost:
+        count += 1
+        if count >= len(pieces):
             return
-        found = best_of(low)
-        if found[1] >= leaf.tokens:
+        message, cost = compose_best(count)
+        if cost >= leaf.tokens:
             return
-    message, cost = found
-    leaf.pieces = tuple([pieces[index] for index in sorted(best[:low])])
+    leaf.pieces = tuple([pieces[index] for index in sorted(best_first[:count])])
     leaf.write((message,), (cost,), "pieces", LOWEST)
 
 
@@ -288,9 +287,11 @@ def shorten_leaf(
     Recalled text keeps its beginning, which says who spoke; where no more is left of it, it is left out.
     """
     node = leaf.node
-    recalled = isinstance(node, Composed) and node.kind == "recall"
-    keep = Keep.START if recalled else keep
-    room = max(leaf.tokens - (section.used - target), leaf.tokens - leaf.section.spare(), 0)
+    is_recalled = isinstance(node, Composed) and node.kind == "recall"
+    if is_recalled:
+        keep = Keep.START
+    excess = min(section.used - target, leaf.section.spare())
+    room = max(leaf.tokens - excess, 0)
     for _ in range(3):
         if room >= leaf.tokens:
             return
@@ -298,11 +299,12 @@ def shorten_leaf(
         cost = sum(costs)
         if cost >= leaf.tokens:
             return
-        if recalled and not any(": " in piece.text for piece in pieces):
-            if leaf.section.spare() >= leaf.tokens:
+        spare = leaf.section.spare()
+        if is_recalled and not any(": " in piece.text for piece in pieces):
+            if spare >= leaf.tokens:
                 leaf.leave(rule, "not even its beginning fits")
             return
-        if leaf.section.spare() >= leaf.tokens - cost:
+        if spare >= leaf.tokens - cost:
             leaf.pieces = pieces
             leaf.write(messages, costs, rule, reason)
             leaf.cut = True
@@ -318,13 +320,13 @@ def _cut_leaf(
     if isinstance(node, Atom):
         return ((), *cut_messages(node.messages, leaf.whole or (leaf.full,), room, codec, keep))
     pieces = list(leaf.pieces)
-    place = by_rank(pieces)[-1]
-    piece = next(one for one in node.pieces if one.id == pieces[place].id)
+    index = by_rank(pieces)[-1]
+    whole = next(piece for piece in node.pieces if piece.id == pieces[index].id)
 
     def write(text: str) -> PromptMessage:
-        pieces[place] = piece._replace(text=text)
+        pieces[index] = whole._replace(text=text)
         return compose_message(node, pieces)
 
-    text, message, cost = cut_text(piece.text, write, room, codec, keep)
-    pieces[place] = piece._replace(text=text)
+    text, message, cost = cut_text(whole.text, write, room, codec, keep)
+    pieces[index] = whole._replace(text=text)
     return tuple(pieces), (message,), (cost,)

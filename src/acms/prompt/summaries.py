@@ -1,4 +1,4 @@
-"""Summaries inside a prompt: a stored text that stands for the oldest messages, and goes on from where it ended.
+"""Summaries inside a prompt: a stored text that replaces the oldest messages and grows with them.
 
 summaries = Summaries(kv, summarizer=HTTPSummarizer("http://localhost:11434/v1", "llama3.2"))
 await summaries.write("trip", history)                  # now, without waiting for a prompt that is too long
@@ -88,23 +88,25 @@ class Summaries:
         an earlier summary covers are not read again; when it covers all of them, the summarizer is not called. A
         failure of the summarizer is raised as `ProviderError`, and nothing is stored.
         """
+        tokens = validation.validate_integer(tokens, "tokens", least=1, most=validation.BUDGET)
         steps = tuple(steps_of(content, "content", []))
-        only = steps[0].session if len(steps) == 1 and isinstance(steps[0], Log) else None
-        counts: TokenCounter = counter or (default_counter() if only is None else only.counter)
-        run = self.run(
-            id, counts, tokens=validation.validate_integer(tokens, "tokens", least=1, most=validation.BUDGET)
-        )
-        loaded = (
-            (await run.of_log(only))[0] if only is not None else await run.load(await _atoms_of_steps(steps))
-        )
+        session = steps[0].session if len(steps) == 1 and isinstance(steps[0], Log) else None
+        if counter is None:
+            counter = default_counter() if session is None else session.counter
+        run = self.run(id, counter, tokens=tokens)
+        loaded: Loaded | None
+        if session is not None:
+            loaded, _ = await run.of_log(session)
+        else:
+            loaded = await run.load(await _atoms_of_steps(steps))
         assert loaded is not None  # the content is whole
-        known = loaded.strategy
         if not loaded.atoms:
             raise ValidationError("has no messages", field="content")
-        rest = loaded.atoms[known.covers :]
+        existing = loaded.strategy
+        rest = loaded.atoms[existing.covers :]
         if not rest:
-            return known.text
-        text = await run.asked(NeedSummary(id, known.text, rest, tokens))
+            return existing.text
+        text = await run.asked(NeedSummary(id, existing.text, rest, tokens))
         await run.put(text, len(loaded.atoms))
         return text
 
@@ -134,7 +136,7 @@ class Loaded(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Known:
+class _LoadedContent:
     """A summary as loaded for a render."""
 
     atoms: Sequence[Atom]
@@ -149,7 +151,7 @@ class _Known:
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
-class _Asked:
+class _Question:
     """One question to a summarizer, shared by all renders that ask it at the same time."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -157,7 +159,7 @@ class _Asked:
     error: ACMSError | None = None
 
 
-_asked: WeakValueDictionary[tuple[int, int, str], _Asked] = WeakValueDictionary()
+_questions: WeakValueDictionary[tuple[int, int, str], _Question] = WeakValueDictionary()
 """By event loop, summarizer and question; it stays as long as a render that asked it."""
 _guard = threading.Lock()
 
@@ -187,8 +189,8 @@ class SummaryRun:
     stored: str = ""
     _entry: KVEntry | None = None
     _read: bool = False
-    _known: _Known | None = None
-    _kept: list[_Asked] = field(default_factory=list)
+    _known: _LoadedContent | None = None
+    _kept: list[_Question] = field(default_factory=list)
 
     @property
     def model(self) -> str:
@@ -234,7 +236,7 @@ class SummaryRun:
                 return None
             text, mark = "", None
         shown = {one.id: one for one in entries}
-        self._known = known = _Known(atoms, shown, stamp, text, mark, found.covers)
+        self._known = known = _LoadedContent(atoms, shown, stamp, text, mark, found.covers)
         role = summary_coverage.role_of_summary(self.role, atoms, whole=whole)
         if whole:
             return Loaded(Summarise(self.id, text, found.covers, self.tokens, role), tuple(atoms))
@@ -271,35 +273,33 @@ class SummaryRun:
 
     async def asked(self, need: NeedSummary) -> str:
         """Return a text for a question; renders that ask the same at the same time share one answer."""
-        known = self._loaded()
-        said = summary_coverage.turns_of_atoms(need.atoms, need.existing, known.entries)
-        if len(said) == (1 if need.existing else 0):
+        turns = summary_coverage.turns_of_atoms(need.atoms, need.existing, self._loaded().entries)
+        if len(turns) == (1 if need.existing else 0):
             raise ProviderError("there is no text to summarise", provider=self.model)
-        question = f"{self.id}\n{need.tokens}\n{getattr(self.counter, 'name', '')}\n{need.existing}"
-        key = (
-            id(asyncio.get_running_loop()),
-            id(self.summarizer),
-            summary_coverage.chain_digests(need.atoms, question),
+        counter_name = getattr(self.counter, "name", "")
+        digest = summary_coverage.chain_digests(
+            need.atoms, f"{self.id}\n{need.tokens}\n{counter_name}\n{need.existing}"
         )
+        key = (id(asyncio.get_running_loop()), id(self.summarizer), digest)
         with _guard:
-            asked = _asked.setdefault(key, _Asked())
-        self._kept.append(asked)
-        async with asked.lock:
-            if not asked.text and asked.error is None:
+            question = _questions.setdefault(key, _Question())
+        self._kept.append(question)
+        async with question.lock:
+            if not question.text and question.error is None:
                 try:
-                    asked.text, _ = await job.shorten_turns(
+                    question.text, _ = await job.shorten_turns(
                         await job.resolve_summarizer(self.summarizer),
-                        said,
+                        turns,
                         limit=need.tokens,
-                        below=sum(self.counter.count(turn.text) for turn in said),
+                        below=sum(self.counter.count(turn.text) for turn in turns),
                         counter=self.counter,
                         model=self.summarizer is not None,
                     )
                 except ACMSError as error:
-                    asked.error = error
-        if asked.error is not None:
-            raise asked.error
-        return asked.text
+                    question.error = error
+        if question.error is not None:
+            raise question.error
+        return question.text
 
     async def commit(self, summaries: Iterable[tuple[str, str, int]]) -> None:
         """Store the summaries a fit used, (id, text, atoms it covers); call it once the prompt is rendered.
@@ -318,20 +318,20 @@ class SummaryRun:
             self.warnings.append(f"the summary {self.id!r} could not be stored: {safe_error(error)}")
 
     async def put(self, text: str, covers: int) -> None:
-        """Store a text that stands for so many atoms of the scope, and pin it."""
+        """Store a text that covers so many atoms of the scope, and pin it."""
         known = self._loaded()
         covers += known.hidden
         mark = summary_coverage.build_watermark(
             known.mark, known.covers, known.atoms, covers, model=self.model, stamp=known.stamp
         )
         await self._write(text, mark)
-        if self.pin is not None and all(
-            getattr(pin, "key", None) != self.id for pin in await self.pin.list()
-        ):
-            await self.pin.pin(self.id)
+        if self.pin is not None:
+            pinned_keys = [getattr(pin, "key", None) for pin in await self.pin.list()]
+            if self.id not in pinned_keys:
+                await self.pin.pin(self.id)
 
     async def _stamp(self) -> None:
-        """Note that a text was seen to stand in a newer state of the log, so that it need not be read whole again."""
+        """Record that a text matches a newer state of the log, which then need not be read whole again."""
         known = self._known
         if known is None or known.mark is None or not known.stamp or known.mark.stamp == known.stamp:
             return
@@ -364,7 +364,7 @@ class SummaryRun:
             self.stored = "" if self._entry is None else _text_of_entry(self._entry)
         return self._entry
 
-    def _loaded(self) -> _Known:
+    def _loaded(self) -> _LoadedContent:
         if self._known is None:
             raise ACMSError(f"the summary {self.id!r} was not loaded")
         return self._known

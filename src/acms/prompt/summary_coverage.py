@@ -8,9 +8,10 @@ differs, the text does not match and a new one is written: a summary never repla
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from typing import TypeGuard
 
 from acms.compaction import span
 from acms.log.encoding import parts_to_json
@@ -31,14 +32,14 @@ FIELD = "watermark"
 class Watermark:
     """A record of the messages a stored summary was made from."""
 
-    #: How many leading atoms it stands for, and the chain of their digests.
+    #: How many leading atoms it covers, and the chain of their digests.
     atoms: int
     chain: str
     #: Who wrote it.
     model: str
     #: The rest is known where all of them came from one log, as it was when `stamp` was its state.
     stamp: str = ""
-    #: The last entry it stands for, and the tokens of the log before that atom.
+    #: The last entry it covers, and the tokens of the log before that atom.
     entry: str = ""
     before: int = 0
     #: Highest version that was read then: later entries are not in it, wherever they are shown.
@@ -53,7 +54,7 @@ class Watermark:
 class Match:
     """How a stored summary and the messages of a prompt fit together."""
 
-    #: Leading atoms it stands for here; 0 when it does not match.
+    #: Leading atoms it covers here; 0 when it does not match.
     covers: int = 0
     #: Why it does not, for the ledger; "" when it does.
     reason: str = ""
@@ -61,22 +62,23 @@ class Match:
 
 def parse_watermark(metadata: Mapping[str, Json]) -> Watermark | None:
     """Read the watermark beside a stored text; None when there is none of this form."""
-    found = metadata.get(FIELD)
-    if not isinstance(found, Mapping):
+    stored = metadata.get(FIELD)
+    if not isinstance(stored, Mapping):
         return None
     kinds: dict[str, type] = {
         "atoms": int, "chain": str, "model": str, "stamp": str, "entry": str, "before": int, "seen": int,
     }  # fmt: skip
-    known = {name: value for name, value in found.items() if name in kinds}
-    if not {"atoms", "chain", "model"} <= known.keys():
+    values = {name: value for name, value in stored.items() if name in kinds}
+    if not {"atoms", "chain", "model"} <= values.keys():
         return None
-    if any(type(value) is not kinds[name] for name, value in known.items()) or known["atoms"] < 1:
+    has_wrong_type = any(type(value) is not kinds[name] for name, value in values.items())
+    if has_wrong_type or values["atoms"] < 1:
         return None
-    return Watermark(**known)
+    return Watermark(**values)
 
 
 def is_stored(entry: KVEntry | None) -> bool:
-    """Whether a value is the text of a stored summary."""
+    """Return whether a value is the text of a stored summary."""
     return entry is not None and FIELD in entry.metadata
 
 
@@ -84,8 +86,10 @@ def chain_digests(atoms: Iterable[Atom], start: str = "") -> str:
     """Return the chain of digests over some atoms, going on from that of those before them."""
     link = start
     for atom in atoms:
-        said = [[message.role.value, message.name, parts_to_json(message.parts)] for message in atom.messages]
-        text = json.dumps(said, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+        messages = [
+            [message.role.value, message.name, parts_to_json(message.parts)] for message in atom.messages
+        ]
+        text = json.dumps(messages, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
         link = sha256(f"{link}\n{text}".encode("utf-8", "surrogatepass")).hexdigest()
     return link
 
@@ -102,11 +106,10 @@ def match_watermark(
         return Match(reason="nothing is stored that says what it stands for")
     if mark.model != model:
         return Match(reason=f"it was written by {mark.model}, this prompt is summarised by {model}")
-    if stamp and mark.entry and mark.stamp == stamp:
-        ends = next((i + 1 for i, atom in enumerate(atoms) if _last_entry_id(atom) == mark.entry), 0)
-        known = 0 < ends == mark.atoms if whole else 0 < ends <= mark.atoms
-        if known and _all_logged(atoms[:ends]) and max(atom.last for atom in atoms[:ends]) <= mark.seen:
-            return Match(covers=ends)
+    if stamp and mark.stamp == stamp:
+        covers = _find_covered_atoms(mark, atoms, whole=whole)
+        if covers:
+            return Match(covers=covers)
     if not whole:
         return Match(reason="the log was rewritten since, or what it stands for has grown")
     if mark.atoms > len(atoms):
@@ -116,30 +119,35 @@ def match_watermark(
     return Match(covers=mark.atoms)
 
 
+def _find_covered_atoms(mark: Watermark, atoms: Sequence[Atom], *, whole: bool) -> int:
+    """Return how many leading atoms end with the last entry of a watermark; 0 if they hold more than it has read."""
+    entry_ids = [_last_entry_id(atom) for atom in atoms]
+    if not mark.entry or mark.entry not in entry_ids:
+        return 0
+    count = entry_ids.index(mark.entry) + 1
+    fits = count == mark.atoms if whole else count <= mark.atoms
+    covered = atoms[:count]
+    if not fits or not _all_logged(covered) or max(atom.last for atom in covered) > mark.seen:
+        return 0
+    return count
+
+
 def build_watermark(
     old: Watermark | None, known: int, atoms: Sequence[Atom], covers: int, *, model: str, stamp: str = ""
 ) -> Watermark:
-    """Return the watermark of a text that stands for so many leading atoms.
+    """Return the watermark of a text that covers so many leading atoms.
 
-    `old` is that of the text it goes on from, which stood for the first `known` of them and for whatever was before.
+    `old` is that of the text it continues, which covered the first `known` of them and for whatever was before.
     """
-    base = old if old is not None and known else None
-    start, before = (base.chain, base.atoms - known) if base else ("", 0)
-    logged = bool(stamp) and _all_logged(atoms[:covers])
-    found = Watermark(
-        atoms=before + covers, chain=chain_digests(atoms[known if base else 0 : covers], start), model=model
-    )
-    if not logged:
-        return found
-    return Watermark(
-        atoms=found.atoms,
-        chain=found.chain,
-        model=model,
-        stamp=stamp,
-        entry=_last_entry_id(atoms[covers - 1]),
-        before=atoms[covers - 1].before,
-        seen=max(atom.last for atom in atoms),
-    )
+    count, link, start = covers, "", 0
+    if old is not None and known:
+        count, link, start = old.atoms - known + covers, old.chain, known
+    mark = Watermark(atoms=count, chain=chain_digests(atoms[start:covers], link), model=model)
+    if not stamp or not _all_logged(atoms[:covers]):
+        return mark
+    last = atoms[covers - 1]
+    seen = max(atom.last for atom in atoms)
+    return replace(mark, stamp=stamp, entry=_last_entry_id(last), before=last.before, seen=seen)
 
 
 def find_resume_offset(mark: Watermark | None, *, model: str, stamp: str) -> int:
@@ -147,8 +155,9 @@ def find_resume_offset(mark: Watermark | None, *, model: str, stamp: str) -> int
 
     0 when it must be read from its beginning.
     """
-    fresh = mark is not None and bool(mark.entry) and mark.stamp == stamp and mark.model == model
-    return mark.before if mark is not None and fresh else 0
+    if mark is None or not mark.entry or (mark.stamp, mark.model) != (stamp, model):
+        return 0
+    return mark.before
 
 
 def covers_more_atoms(mine: Watermark, theirs: Watermark | None) -> bool:
@@ -157,7 +166,7 @@ def covers_more_atoms(mine: Watermark, theirs: Watermark | None) -> bool:
 
 
 def role_of_summary(asked: Role, atoms: Iterable[Atom], *, whole: bool) -> Role:
-    """Return the role of a text that stands for some atoms: one that instructs only where all of them do."""
+    """Return the role of a text that covers some atoms: one that instructs only where all of them do."""
     instructing = whole and all(message.role in LEADING for atom in atoms for message in atom.messages)
     return asked if instructing or asked not in LEADING else Role.USER
 
@@ -176,59 +185,62 @@ def drop_repeated_pins(
     stands for; not when that scope is left out. `stored` are the texts by id: a pin that does not show the text is
     another thing under the same name.
     """
-    scopes = list(_walk_scopes(tree, ""))
-    shown = {
-        scope.strategy.id: path
-        for path, scope in scopes
-        if isinstance(scope.strategy, Summarise) and _is_rendered(path, scope, fitted)
-    }
+    scopes = _list_scopes(tree, tree.id)
+    shown: dict[str, str] = {}
+    for path, scope in scopes:
+        if isinstance(scope.strategy, Summarise) and _is_rendered(path, scope, scope.strategy, fitted):
+            shown[scope.strategy.id] = path
     texts = {id: stored[id] for id in shown if stored.get(id)}
-    left = tuple(
-        Left((piece.id,), path, "once", f"{shown[piece.id]} has it already", piece.tokens or 0)
-        for path, scope in scopes
-        for node in scope.children
-        if isinstance(node, Composed) and node.kind == "pins"
-        for piece in node.pieces
-        if _contains_text(piece, texts.get(piece.id))
-    )
-    return (_drop_pins(tree, texts), left) if left else None
+    left: list[Left] = []
+    for path, scope in scopes:
+        for node in scope.children:
+            for piece in node.pieces if _is_pin_block(node) else ():
+                if _contains_text(piece, texts.get(piece.id)):
+                    reason = f"{shown[piece.id]} has it already"
+                    left.append(Left((piece.id,), path, "once", reason, piece.tokens or 0))
+    return (_drop_pins(tree, texts), tuple(left)) if left else None
 
 
-def _walk_scopes(scope: Scope, path: str) -> Iterator[tuple[str, Scope]]:
-    path = f"{path}/{scope.id}" if path else scope.id
-    yield path, scope
+def _is_pin_block(node: Node) -> TypeGuard[Composed]:
+    return isinstance(node, Composed) and node.kind == "pins"
+
+
+def _list_scopes(scope: Scope, path: str) -> list[tuple[str, Scope]]:
+    """Return a scope and all scopes inside it, with their paths."""
+    scopes = [(path, scope)]
     for node in scope.children:
         if isinstance(node, Scope):
-            yield from _walk_scopes(node, path)
+            scopes += _list_scopes(node, f"{path}/{node.id}")
+    return scopes
 
 
-def _is_rendered(path: str, scope: Scope, fitted: Fitted) -> bool:
-    """Whether a summary, or all that it stands for, is in a prompt."""
-    inside = [one for one in fitted.placed if one.path == path or one.path.startswith(f"{path}/")]
+def _is_rendered(path: str, scope: Scope, strategy: Summarise, fitted: Fitted) -> bool:
+    """Return whether a summary, or everything it covers, is in a prompt."""
+    inside = [one for one in fitted.placed if f"{one.path}/".startswith(f"{path}/")]
     if not inside:
         return False
     if any(one.path == path and one.rendition == "summary" for one in inside):
         return True
-    how = scope.strategy
-    stands = build_summary_message(how.text, how.role) if isinstance(how, Summarise) and how.text else None
-    if isinstance(scope.children[0], Atom) and scope.children[0].messages == (
-        stands,
-    ):  # in place of the oldest
-        return inside[0].message == stands
-    return not any(one.gone and (one.path == path or one.path.startswith(f"{path}/")) for one in fitted.left)
+    first = scope.children[0]
+    if strategy.text and isinstance(first, Atom):
+        summary = build_summary_message(strategy.text, strategy.role)
+        if first.messages == (summary,):  # in place of the oldest
+            return inside[0].message == summary
+    return not any(left.gone and f"{left.path}/".startswith(f"{path}/") for left in fitted.left)
 
 
-def _drop_pins(scope: Scope, pins: Mapping[str, str]) -> Scope:
-    """Return a scope without pieces that show these pins."""
+def _drop_pins(scope: Scope, texts: Mapping[str, str]) -> Scope:
+    """Return a scope without the pins that show these texts."""
     children: list[Node] = []
     for node in scope.children:
         if isinstance(node, Scope):
-            children.append(_drop_pins(node, pins))
-        elif isinstance(node, Composed) and node.kind == "pins":
-            kept = tuple([one for one in node.pieces if not _contains_text(one, pins.get(one.id))])
-            children += [node._replace(pieces=kept)] if kept else []
-        else:
-            children.append(node)
+            node = _drop_pins(node, texts)
+        elif _is_pin_block(node):
+            pieces = [piece for piece in node.pieces if not _contains_text(piece, texts.get(piece.id))]
+            if not pieces:
+                continue
+            node = node._replace(pieces=tuple(pieces))
+        children.append(node)
     return replace(scope, children=tuple(children))
 
 
@@ -238,18 +250,20 @@ def _contains_text(piece: Piece, text: str | None) -> bool:
 
 def turns_of_atoms(atoms: Iterable[Atom], existing: str, entries: Mapping[str, Entry]) -> tuple[Turn, ...]:
     """Return the input of a summarizer: the earlier summary, then the messages; entries as a compaction reads them."""
-    found: list[Turn] = []
+    turns: list[Turn] = []
     if existing:
-        found.append(Turn(speaker="summary", text=existing, version=0, summary=True))
-    for one in (one for atom in atoms for one in atom.messages):
-        known = [entries.get(id) for id in one.sources]
-        if known and None not in known:
-            found += span.turns_of_entries([entry for entry in known if entry is not None])
-            continue
-        text = canonical_text(one.parts)
-        if text.strip():
-            found.append(Turn(speaker=one.name or one.role.value, text=text, version=len(found) + 1))
-    return tuple(found)
+        turns.append(Turn(speaker="summary", text=existing, version=0, summary=True))
+    for atom in atoms:
+        for message in atom.messages:
+            known = [entries[id] for id in message.sources if id in entries]
+            if known and len(known) == len(message.sources):
+                turns += span.turns_of_entries(known)
+                continue
+            text = canonical_text(message.parts)
+            if text.strip():
+                speaker = message.name or message.role.value
+                turns.append(Turn(speaker=speaker, text=text, version=len(turns) + 1))
+    return tuple(turns)
 
 
 def _last_entry_id(atom: Atom) -> str:
@@ -258,7 +272,7 @@ def _last_entry_id(atom: Atom) -> str:
 
 
 def _all_logged(atoms: Sequence[Atom]) -> bool:
-    """Whether nothing in some atoms was written by the caller of a prompt."""
+    """Return whether nothing in some atoms was written by the caller of a prompt."""
     return all(
         atom.last > 0 and all(message.sources or is_placeholder(message) for message in atom.messages)
         for atom in atoms

@@ -1,78 +1,107 @@
 """Outputs and arguments of finished tool calls, cut to the tokens that a prompt has for them.
 
 As much of the newest call is shown as fits; of older ones the most relevant parts. Text shown in one request is shown
-again word for word, so the tokens of each call are kept with the placement (`acms.prompt.placements`).
+again word for word, so the tokens of each call are kept with the cache window (`acms.prompt.cache_window`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from acms.log.encoding import is_summary
-from acms.model import Role
+from acms.model import Part, Role, ToolCall, ToolResult
 from acms.plan.nodes import Atom
 from acms.ports import Codec
-from acms.prompt import placements
-from acms.text.condense import find_level
-
-PARTS = 4
-"""A condensed call has as many tokens as so many condensed outputs, at most."""
+from acms.prompt.cache_window import is_question
+from acms.prompt_types import PromptMessage
+from acms.text import condense
 
 
 class CallCutter:
     """Cuts the tool calls of a history, and remembers the last cuts."""
 
-    def __init__(self, codec: Codec, *, room: int, result: int) -> None:
+    def __init__(self, codec: Codec, *, budget: int, condensed_tokens: int) -> None:
         self._codec = codec
-        #: Tokens that are never too few, and those of a condensed output.
-        self._whole = room
-        self._result = result
+        #: Tokens that no part of a call exceeds, and those of a condensed output.
+        self._budget = budget
+        self._condensed_tokens = condensed_tokens
         #: Of the calls that were cut last, by version: tokens of each message, whole and as shown.
-        self.cut_calls: dict[int, dict[str, tuple[int, int]]] = {}
+        self.last_cuts: dict[int, dict[str, tuple[int, int]]] = {}
 
-    def cut(self, units: Sequence[Atom], tokens: Mapping[int, int], question: str = "") -> list[Atom]:
-        """Return units with each part of a finished tool call cut to its tokens, by the version of the call.
+    def cut(self, atoms: Sequence[Atom], limits: Mapping[int, int], question: str = "") -> list[Atom]:
+        """Return atoms with each part of a finished tool call cut to its limit, by the version of the call.
 
-        Calls without tokens of their own are condensed. The user message before an output decides which parts of it are
-        kept; `question` is the user message before all units.
+        Calls without a limit of their own are condensed. The user message before an output decides which parts of it
+        are kept; `question` is the user message before all atoms.
         """
-        self.cut_calls = {}
-        found: list[Atom] = []
-        for unit in units:
-            first = unit.messages[0]
-            if first.role is Role.USER and not any(map(is_summary, first.sources)):
-                question = first.text
-            shown = placements.condense_call(
-                unit, tokens.get(unit.first) or self._least(unit), self._codec.counter, question
-            )
-            self._note(unit, shown)
-            found.append(shown)
-        return found
+        self.last_cuts = {}
+        cut_atoms: list[Atom] = []
+        for atom in atoms:
+            if is_question(atom):
+                question = atom.messages[0].text
+            cut_atoms.append(self._cut_atom(atom, limits.get(atom.first), question))
+        return cut_atoms
 
-    def _note(self, unit: Atom, shown: Atom) -> None:
+    def _cut_atom(self, atom: Atom, limit: int | None, question: str) -> Atom:
+        if not any(message.role is Role.TOOL for message in atom.messages):
+            return atom
+        limit = limit or self._condensed_limit(atom)
+        messages = tuple([self._cut_message(message, limit, question) for message in atom.messages])
         cost = self._codec.cost
-        both = zip(unit.messages, shown.messages, strict=True)
-        cut = {id: (cost(was), cost(one)) for was, one in both if one is not was for id in one.sources}
-        if cut:
-            self.cut_calls[unit.first] = cut
+        cuts: dict[str, tuple[int, int]] = {}
+        for whole, shown in zip(atom.messages, messages, strict=True):
+            if shown is not whole:
+                cuts.update(dict.fromkeys(whole.sources, (cost(whole), cost(shown))))
+        if cuts:
+            self.last_cuts[atom.first] = cuts
+        return atom._replace(messages=messages)
+
+    def _cut_message(self, message: PromptMessage, limit: int, question: str) -> PromptMessage:
+        known = message.tokens if message.counter == self._codec.counter.name else None
+        if message.role is Role.TOOL and known is not None and known <= limit:
+            return message
+        entry = message.sources[0] if message.sources else ""
+        parts = tuple([self._cut_part(part, limit, question, entry) for part in message.parts])
+        if parts == message.parts:
+            return message
+        return replace(message, parts=parts, tokens=None, counter="")
+
+    def _cut_part(self, part: Part, limit: int, question: str, entry: str) -> Part:
+        counter = self._codec.counter
+        if isinstance(part, ToolCall):
+            arguments = condense.condense_arguments(part.arguments, limit, counter)
+            return part if arguments == part.arguments else replace(part, arguments=arguments)
+        if isinstance(part, ToolResult):
+            output = condense.condense_output(part.output, limit, counter, question=question, entry=entry)
+            return replace(part, output=output or condense.CUT)
+        return part
 
     def condense(
-        self, units: Sequence[Atom], tokens: Mapping[int, int], question: str = ""
+        self, atoms: Sequence[Atom], limits: Mapping[int, int], question: str = ""
     ) -> tuple[list[Atom], dict[int, int]]:
-        """Return the same units, and the tokens of all calls: as given, of others that are cut those they have now."""
-        found = self.cut(units, tokens, question)
-        least = {unit.first: self._least(unit) for unit in units if unit.first in self.cut_calls}
-        return found, least | dict(tokens)
+        """Return atoms cut to the given limits, all other calls condensed, and the limits of all calls cut."""
+        cut_atoms = self.cut(atoms, limits, question)
+        condensed = {
+            atom.first: self._condensed_limit(atom) for atom in atoms if atom.first in self.last_cuts
+        }
+        return cut_atoms, condensed | dict(limits)
 
-    def _least(self, unit: Atom) -> int:
-        """Return the tokens that each part of a condensed call has: of many parts each has less."""
-        parts = sum(len(message.parts) for message in unit.messages)
-        return max(1, min(self._result, PARTS * self._result // max(1, parts)))
+    def _condensed_limit(self, atom: Atom) -> int:
+        """Return the tokens of each part of a condensed call, which has at most four times those of one output."""
+        parts = sum(len(message.parts) for message in atom.messages)
+        share = 4 * self._condensed_tokens // max(1, parts)
+        return max(1, min(self._condensed_tokens, share))
 
-    def tokens_within(self, unit: Atom, room: int) -> int:
-        """Return the tokens that each part of a call may have so that the call takes no more than a room."""
-        whole = sum(map(self._codec.cost, unit.messages))
-        if whole <= room:
-            return self._whole
-        costs = placements.variable_costs(unit, self._codec.counter)
-        return max(self._least(unit), find_level(costs, room - (whole - sum(costs))))
+    def limit_within(self, atom: Atom, budget: int) -> int:
+        """Return the tokens that each part of a call may have so that the whole call fits a budget."""
+        whole_cost = sum(map(self._codec.cost, atom.messages))
+        if whole_cost <= budget:
+            return self._budget
+        costs: list[int] = []
+        for message in atom.messages:
+            for part in message.parts:
+                if isinstance(part, ToolCall | ToolResult):
+                    text = part.arguments if isinstance(part, ToolCall) else part.output
+                    costs.append(self._codec.counter.count(text))
+        frame_cost = whole_cost - sum(costs)
+        return max(self._condensed_limit(atom), condense.find_level(costs, budget - frame_cost))

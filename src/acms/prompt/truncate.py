@@ -54,21 +54,24 @@ def cut_messages(
     Results of tools are cut first, the longest ones to an equal length; then texts, then arguments of calls that have a
     result. Reasoning and media are never cut, and a role never changes.
     """
-    written, priced = list(messages), list(costs)
-    kinds = [(_has_result, _cut_message), (_has_text, _cut_message)]
-    if any(map(_has_result, written)):
-        kinds.append((_has_call, _cut_calls))
-    for is_kind, cut_one in kinds:
-        places = [index for index, message in enumerate(written) if is_kind(message)]
-        over = sum(priced) - room
-        if over <= 0 or not places:
+    cut, cut_costs = list(messages), list(costs)
+    results = [index for index, message in enumerate(messages) if _has_result(message)]
+    texts = [index for index in range(len(messages)) if index not in results]
+    steps: list[tuple[list[int], Callable[..., tuple[PromptMessage, int]]]]
+    steps = [(results, _cut_message), (texts, _cut_message)]
+    if results:
+        calls = [index for index, message in enumerate(messages) if _has_call(message)]
+        steps.append((calls, _cut_calls))
+    for indexes, cut_one in steps:
+        over = sum(cut_costs) - room
+        if over <= 0 or not indexes:
             continue
-        kept = [priced[index] for index in places]
-        level = find_level(kept, sum(kept) - over)
-        for index in places:
-            if priced[index] > level:
-                written[index], priced[index] = cut_one(written[index], priced[index], level, codec, keep)
-    return tuple(written), tuple(priced)
+        before = [cut_costs[index] for index in indexes]
+        level = find_level(before, sum(before) - over)
+        for index in indexes:
+            if cut_costs[index] > level:
+                cut[index], cut_costs[index] = cut_one(cut[index], cut_costs[index], level, codec, keep)
+    return tuple(cut), tuple(cut_costs)
 
 
 def _cut_message(
@@ -88,15 +91,12 @@ def _cut_calls(
     """Return a message of which the calls have shorter arguments, inside valid JSON."""
     costs = [codec.counter.count(part.arguments) for part in message.parts if isinstance(part, ToolCall)]
     most = max(1, find_level(costs, sum(costs) - (cost - room)))
-    parts = tuple(
-        [
-            replace(part, arguments=condense_arguments(part.arguments, most, codec.counter))
-            if isinstance(part, ToolCall)
-            else part
-            for part in message.parts
-        ]
-    )
-    shorter = replace(message, parts=parts, tokens=None, counter="")
+    parts: list[Part] = []
+    for part in message.parts:
+        if isinstance(part, ToolCall):
+            part = replace(part, arguments=condense_arguments(part.arguments, most, codec.counter))
+        parts.append(part)
+    shorter = replace(message, parts=tuple(parts), tokens=None, counter="")
     price = codec.cost(shorter)
     return (shorter, price) if price < cost else (message, cost)
 
@@ -131,10 +131,6 @@ def _has_call(message: PromptMessage) -> bool:
     return any(isinstance(part, ToolCall) for part in message.parts)
 
 
-def _has_text(message: PromptMessage) -> bool:
-    return not _has_result(message)
-
-
 def _text_of_message(message: PromptMessage) -> str:
     for part in message.parts:
         if isinstance(part, ToolResult):
@@ -144,17 +140,15 @@ def _text_of_message(message: PromptMessage) -> str:
 
 def _replace_text(message: PromptMessage, text: str) -> PromptMessage:
     """Return a message with another text, in the place of the first; it has to be counted again."""
+    kind = ToolResult if _has_result(message) else Text
     parts: list[Part] = []
-    told = False
-    results = _has_result(message)
+    is_replaced = False
     for part in message.parts:
-        if isinstance(part, ToolResult) and not told:
-            parts.append(replace(part, output=text))
-            told = True
-        elif isinstance(part, Text) and not results:
-            if not told:
-                parts.append(Text(text))
-                told = True
-        else:
+        if not isinstance(part, kind):
+            parts.append(part)
+        elif not is_replaced:
+            is_replaced = True
+            parts.append(replace(part, output=text) if isinstance(part, ToolResult) else Text(text))
+        elif kind is ToolResult:
             parts.append(part)
     return replace(message, parts=tuple(parts), tokens=None, counter="")

@@ -1,0 +1,443 @@
+"""Cache windows: where the prompts of a session show their history and what they recalled.
+
+A provider reads from its cache the prefix a request shares with the one before, up to the first change, and accepts
+signed reasoning only after the exact prefix it was produced under. Placing a recall again each turn would change the
+request in its middle, every turn. So the passages recalled for a turn become a block before that turn's user message
+and stay there, before everything that follows, until the budget is full. Then a new window begins with the newest
+messages and a new recall.
+
+The positions cannot be derived from the log alone (recalls depend on the question, and on vectors that arrive late), so
+they are kept in a record of ids and spans, without text, beside the log (decision 0060). Everything here is a pure
+function of such a record and of the entries read; `acms.prompt.stable_history` reads and stores.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from datetime import datetime
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+from acms.knowledge import DOUBT
+from acms.log.encoding import is_summary, parse_entry_id
+from acms.log.in_force import Cover, is_automatic_summary, is_sealed
+from acms.log.native_items import AS_GIVEN
+from acms.log.validity import Period, label_of
+from acms.model import Entry, Json, Kind, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
+from acms.plan.nodes import Atom, Composed, Piece, Placed
+from acms.ports import Codec
+from acms.prompt.cache_forecast import find_hoisted_roles
+from acms.prompt.manifest import Quote, Segment, canonical
+from acms.prompt.manifest_writer import Quotable, fingerprint_message, join_segments, quote_text
+from acms.prompt_types import PromptMessage, Tool
+from acms.results import ContextItem
+from acms.text import condense
+
+FAR = 32
+"""Budgets: how far back the message that began a turn is searched for."""
+
+_BREAK = re.compile(rf"{condense.MARK.pattern}|\n")
+
+_REASONING = ("reasoning", "redacted_thinking")
+"""Types of items that hold encrypted reasoning."""
+
+
+class QuotedPiece(NamedTuple):
+    """A piece of a block: the entries it shows, and which spans of them."""
+
+    sources: tuple[str, ...]
+    text: tuple[Segment, ...]
+
+
+class Block(NamedTuple):
+    """The passages recalled for one turn, and their position."""
+
+    #: The block stands before everything that was written after this version of the log.
+    after: int
+    #: Short hash of the query: 16 bits, which reveal nothing about its text.
+    tag: int
+    pieces: tuple[QuotedPiece, ...]
+
+
+class CacheWindow(NamedTuple):
+    """A run of requests that share a beginning: where their history starts, and the blocks among it."""
+
+    #: Tokens of the log before the first message shown, and the version of that message.
+    start: int
+    first: int
+    #: Version of the log when the window began: earlier reasoning was produced under another prefix.
+    began: int
+    #: Erasure generation of the log then.
+    generation: int
+    #: Hashes of the requests rendered in it: reasoning is sent again only behind one of them.
+    sent: tuple[str, ...] = ()
+    #: Entries in front: system messages, a question, and summaries with the tokens of the text shown (0 for a message).
+    lead: tuple[tuple[str, int], ...] = ()
+    blocks: tuple[Block, ...] = ()
+    #: Labels of messages and summaries of the history that may be outdated, by id.
+    labels: tuple[tuple[str, str], ...] = ()
+    #: Tool calls by version, each with the most tokens that one of its outputs was shown with.
+    outputs: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def ids(self) -> list[str]:
+        """Ids of the entries that the front and the blocks show."""
+        ids = [id for id, _ in self.lead]
+        for block in self.blocks:
+            for piece in block.pieces:
+                ids += piece.sources
+        return ids
+
+    def pack(self) -> str:
+        """Serialize as compressed text: the same ids and field names repeat many times."""
+        fields: dict[str, Json] = {
+            "start": self.start,
+            "first": self.first,
+            "began": self.began,
+            "generation": self.generation,
+            "sent": self.sent,
+            "lead": self.lead,
+            "labels": self.labels,
+            "outputs": self.outputs,
+            "blocks": [block._asdict() for block in self.blocks],
+        }
+        return b64encode(zlib.compress(canonical(fields).encode("utf-8", "surrogatepass"))).decode()
+
+    @classmethod
+    def unpack(cls, packed: str) -> CacheWindow:
+        """Parse the result of `pack`."""
+        fields = json.loads(zlib.decompress(b64decode(packed)))
+        return cls(
+            start=fields["start"],
+            first=fields["first"],
+            began=fields["began"],
+            generation=fields["generation"],
+            sent=tuple(fields["sent"]),
+            lead=tuple(map(tuple, fields["lead"])),
+            labels=tuple(map(tuple, fields.get("labels", ()))),
+            outputs=tuple(map(tuple, fields.get("outputs", ()))),
+            blocks=tuple(map(_block_from_json, fields["blocks"])),
+        )
+
+    def inherit(self, fork: int) -> CacheWindow | None:
+        """Return the part that a fork at a version continues, or None if the window began later."""
+        if self.began > fork:
+            return None
+        return self._replace(
+            blocks=tuple(block for block in self.blocks if block.after <= fork),
+            outputs=tuple(output for output in self.outputs if output[0] <= fork),
+        )
+
+
+def _block_from_json(block: Mapping[str, Any]) -> Block:
+    pieces = [QuotedPiece(tuple(ids), tuple(map(_segment_from_json, text))) for ids, text in block["pieces"]]
+    return Block(block["after"], block["tag"], tuple(pieces))
+
+
+def _segment_from_json(segment: Any) -> Segment:
+    return segment if isinstance(segment, str) else Quote(*segment)
+
+
+# ── whether a window can go on ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def is_window_valid(window: CacheWindow, shown: Cover, searchable: Cover, entries: Sequence[Entry]) -> bool:
+    """Return whether nothing that a window shows was replaced or retracted since it began.
+
+    `shown` covers the entries superseded or retracted in the log, `searchable` those that a recall cannot find,
+    `entries` are those of this log that the window shows in front and in blocks. An automatic summary takes effect with
+    the next window; the messages a summary covers are recalled in their original wording.
+    """
+    for entry in shown.after(window.began):
+        if not is_automatic_summary(entry) and _changes_history(entry, window.first):
+            return False
+    shown, searchable = shown.asked(window.began), searchable.asked(window.began)
+    front_ids = {id for id, _ in window.lead}
+    for entry in entries:
+        cover = shown if entry.id in front_ids else searchable
+        if cover.by(entry.version) is not None:
+            return False
+        if is_sealed(entry) and shown.outdates(entry):
+            return False
+    return True
+
+
+def _changes_history(entry: Entry, first: int) -> bool:
+    """Return whether an entry changes the history from a version on; facts replace facts, which are not part of it."""
+    if entry.kind is Kind.SUMMARY:
+        return True
+    return entry.kind is not Kind.FACT and any(last >= first for _, last in entry.replaces)
+
+
+def group_foreign_ids(window: CacheWindow, lineage: Container[str]) -> dict[str, list[str]]:
+    """Return the ids that blocks show of other logs, by log: a profile, another session."""
+    ids_by_log: dict[str, list[str]] = {}
+    for id in window.ids:
+        parsed = parse_entry_id(id)
+        if parsed is not None and parsed[0] not in lineage:
+            ids_by_log.setdefault(parsed[0], []).append(id)
+    return ids_by_log
+
+
+def is_label_current(shown: str | None, period: Period, entry: Entry, moment: datetime | None) -> bool:
+    """Return whether the shown text of an entry carries its current label; None means it is not shown here.
+
+    An ended fact is not shown at all, and a tool call and its answer have no label.
+    """
+    if entry.kind is Kind.FACT and moment is not None and period.over(moment):
+        return False
+    if shown is None or entry.group is not None or label_of(entry.content):  # its own text looks like a label
+        return True
+    if entry.kind is Kind.FACT:
+        return period.doubt in shown and bool(period.doubt) == (DOUBT in shown)
+    return label_of(shown).strip() == period.warning(moment)
+
+
+# ── positions among the messages ────────────────────────────────────────────────────────────────────────────────────
+
+
+def is_question(atom: Atom) -> bool:
+    """Return whether an atom is a message of the user, and no summary."""
+    message = atom.messages[0]
+    return message.role is Role.USER and not any(map(is_summary, message.sources))
+
+
+def find_turn_start(atoms: Sequence[Atom], *, question_follows: bool) -> int:
+    """Return the index before which a block of the newest turn stands, or the number of atoms if behind all of them.
+
+    That is the newest message of a user, unless it was answered: by a text with no tool call after it.
+    `question_follows` says that the caller wrote one after the atoms.
+    """
+    if question_follows:
+        return len(atoms)
+    called = False
+    for index in reversed(range(len(atoms))):
+        if is_question(atoms[index]):
+            return index
+        message = atoms[index].messages[0]
+        called = called or any(isinstance(part, ToolCall) for part in message.parts)
+        if message.role is Role.ASSISTANT and message.text and not called:
+            break
+    return len(atoms)
+
+
+def call_tokens_by_turn(atoms: Sequence[Atom], costs: Sequence[int]) -> list[int]:
+    """Return the tokens of each turn's tool calls and their answers, oldest first."""
+    turns = [0]
+    for atom, cost in zip(atoms, costs, strict=True):
+        if atom.messages[0].role is Role.USER:
+            turns.append(0)
+        elif len(atom.messages) > 1:
+            turns[-1] += cost
+    return turns
+
+
+def index_after_version(atoms: Sequence[Atom], after: int) -> int:
+    """Return the index of the first of the atoms that were all written after a version."""
+    index = len(atoms)
+    while index and atoms[index - 1].first > after:
+        index -= 1
+    return index
+
+
+def skip_answers(atoms: Sequence[Atom], start: int, most: int) -> int:
+    """Return the first index from `start` on, at most `most`, that does not answer an omitted message."""
+    while 0 < start < most and atoms[start].messages[0].role is Role.ASSISTANT:
+        start += 1
+    return start
+
+
+def find_newest_start(costs: Sequence[int], share: int, budget: int, turn_start: int) -> int:
+    """Return the index of the first of the newest atoms that fit `share` tokens.
+
+    Those of the newest turn, from `turn_start` on, are taken as far as they fit the whole budget.
+    """
+    if not costs:
+        return 0
+    start = len(costs)
+    tokens = 0
+    while start:
+        tokens += costs[start - 1]
+        if tokens > (budget if start > turn_start else share):
+            break
+        start -= 1
+    return min(start, len(costs) - 1)
+
+
+def question_of(front: Sequence[Atom]) -> str:
+    """Return the newest user message among the atoms in front of a history, or "" if there is none."""
+    return next((atom.messages[0].text for atom in reversed(front) if is_question(atom)), "")
+
+
+def ends_with_call(atoms: Sequence[Atom]) -> bool:
+    """Return whether the newest atom is a tool call with its answer."""
+    return bool(atoms) and len(atoms[-1].messages) > 1
+
+
+def interleave_blocks(atoms: Sequence[Atom], blocks: Sequence[tuple[int, Composed]]) -> list[Atom | Composed]:
+    """Return atoms with blocks among them: each before everything that was written after its version."""
+    blocks_by_index: dict[int, list[Composed]] = {}
+    for after, block in blocks:
+        blocks_by_index.setdefault(index_after_version(atoms, after), []).append(block)
+    nodes: list[Atom | Composed] = []
+    for index, atom in enumerate(atoms):
+        nodes += blocks_by_index.get(index, ())
+        nodes.append(atom)
+    return nodes + blocks_by_index.get(len(atoms), [])
+
+
+def tag_of_query(query: str) -> int:
+    """Return a hash of 16 bits that identifies a query."""
+    digest = sha256(query.encode("utf-8", "surrogatepass")).digest()
+    return int.from_bytes(digest[2:4], "big")
+
+
+# ── the shown text ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def build_recall_block(
+    after: int, query: str, pieces: Sequence[Piece], entries: Mapping[str, Quotable]
+) -> Block:
+    """Return recalled pieces as they are stored: by the spans of the entries they show."""
+    quoted: list[QuotedPiece] = []
+    for piece in pieces:
+        known = [id for id in piece.sources if id in entries]
+        quoted.append(QuotedPiece(piece.sources, quote_text(piece.text, known, entries)))
+    return Block(after, tag_of_query(query), tuple(quoted))
+
+
+def pieces_of_block(block: Block, entries: Mapping[str, Quotable]) -> tuple[Piece, ...]:
+    """Return the pieces of a block as they were shown."""
+    return tuple(
+        Piece(join_segments(piece.text, entries), piece.sources[0], sources=piece.sources)
+        for piece in block.pieces
+    )
+
+
+def select_answers(items: Sequence[ContextItem], least: int, cutoff: float) -> list[ContextItem]:
+    """Return, in their order, the best items until they take `least` tokens, then those not far below the best.
+
+    The messages of one tool call count as one item.
+    """
+    groups: dict[str, list[ContextItem]] = {}
+    for item in items:
+        groups.setdefault(item.group or item.id, []).append(item)
+    best_first = sorted(groups.values(), key=lambda group: -max(item.score for item in group))
+    best_relevance = max((item.relevance for item in items), default=0.0)
+    selected: set[str] = set()
+    tokens = 0
+    for group in best_first:
+        relevance = max(item.relevance for item in group)
+        if tokens >= least and relevance < cutoff * best_relevance:
+            continue
+        selected.update(item.id for item in group)
+        tokens += sum(item.token_count for item in group)
+    return [item for item in items if item.id in selected]
+
+
+def collect_visible_texts(
+    atoms: Sequence[Atom], blocks: Sequence[Block], entries: Mapping[str, Quotable]
+) -> dict[str, str]:
+    """Return the shown text of each entry, by its id."""
+    shown: list[tuple[Sequence[str], str]] = []
+    for atom in atoms:
+        for message in atom.messages:
+            shown.append((message.sources, "\n".join(map(_text_of_part, message.parts))))
+    for block in blocks:
+        for piece in block.pieces:
+            shown.append((piece.sources, join_segments(piece.text, entries)))
+    texts: dict[str, str] = {}
+    for ids, text in shown:
+        for id in ids:
+            texts[id] = texts.get(id, "") + text
+    return texts
+
+
+def _text_of_part(part: Part) -> str:
+    match part:
+        case ToolResult():
+            return part.output
+        case ToolCall():
+            return part.arguments
+        case Text():
+            return part.text
+        case _:
+            return ""
+
+
+def covers_content(text: str | None, content: str) -> bool:
+    """Return whether the shown text of an entry (None if not shown) contains the content a recall would add."""
+    if text is None:
+        return False
+    if not condense.MARK.search(text):
+        return True
+    return all(fragment.strip() in text for fragment in _BREAK.split(content))
+
+
+def visible_ids(atoms: Iterable[Atom]) -> frozenset[str]:
+    """Return the ids of the entries that atoms show."""
+    return frozenset(id for atom in atoms for message in atom.messages for id in message.sources)
+
+
+# ── reasoning ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def strip_old_reasoning(atoms: Sequence[Atom], began: int) -> list[Atom]:
+    """Return atoms without the signed or encrypted reasoning from before a window, produced under another prefix."""
+    stripped: list[Atom] = []
+    for atom in atoms:
+        bound = any(_is_prefix_bound(part) for message in atom.messages for part in message.parts)
+        if atom.first <= began and bound:
+            atom = atom._replace(messages=tuple(map(_strip_reasoning, atom.messages)))
+        stripped.append(atom)
+    return stripped
+
+
+def _strip_reasoning(message: PromptMessage) -> PromptMessage:
+    parts = tuple([part for part in message.parts if not _is_prefix_bound(part)])
+    if len(parts) == len(message.parts):
+        return message
+    return replace(message, parts=parts or (Text(""),))
+
+
+def _is_prefix_bound(part: Part) -> bool:
+    """Return whether a provider accepts a part only behind the prefix it was produced under."""
+    if isinstance(part, Reasoning):
+        return bool(part.signature)
+    if not isinstance(part, Raw) or part.vendor == AS_GIVEN:
+        return False
+    return any(f'"{kind}"' in part.json for kind in _REASONING)
+
+
+def drop_unproven_reasoning(
+    placed: Sequence[Placed], sent: AbstractSet[str], codec: Codec, tools: Sequence[Tool]
+) -> tuple[tuple[Placed, ...], str]:
+    """Return messages without the reasoning of a log that no known request led to, and a hash of the whole request.
+
+    A provider takes signed reasoning only behind the very request that it answered: tools, system, every message.
+    `sent` are the hashes of requests; reasoning stays where one of them is that of everything before it.
+    """
+    hoisted = find_hoisted_roles(codec.normal)
+    kept = list(placed)
+    signatures = [[tool.name, tool.description, tool.parameters, tool.strict] for tool in tools]
+    digest = sha256(canonical(signatures).encode())
+    as_read = sorted(range(len(placed)), key=lambda index: placed[index].message.role not in hoisted)
+    for index in as_read:
+        message = placed[index].message
+        bound = bool(message.sources) and any(map(_is_prefix_bound, message.parts))
+        if bound and _short_hash(digest.hexdigest()) not in sent:
+            message = _strip_reasoning(message)
+            kept[index] = placed[index]._replace(message=message, tokens=codec.cost(message))
+        digest.update(fingerprint_message(message).encode())
+    return tuple(kept), _short_hash(digest.hexdigest())
+
+
+def _short_hash(digest: str) -> str:
+    """Return the 64 bits of a hash that tell the requests of one window apart."""
+    return digest[:16]

@@ -1,0 +1,224 @@
+"""The stored cache windows of a prompt: a record beside the log, read before a render and stored after it.
+
+One record holds the windows of the budgets that were used last. A budget without a window of its own continues the
+newest of another one, so that a caller whose budget changes from turn to turn keeps the provider's cache.
+
+A render never fails because of this record. If it cannot be read or stored, the prompt loses its cache, and a warning
+says so.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from acms.errors import ConflictError, SessionNotFoundError, StorageReadOnlyError
+from acms.log.policy import PRIVATE
+from acms.log.read import cover_at, valid_times_at
+from acms.log.validation import RECORD_BYTES, UNNAMED
+from acms.log.validity import Period
+from acms.model import Context, Entry, Json, Kind, State
+from acms.observability.logging import log_event, safe_error
+from acms.ports import HasRecords, StorageBackend
+from acms.prompt import cache_window
+from acms.prompt.cache_window import CacheWindow
+from acms.prompt.excerpts import find_own_logs
+from acms.prompt.steps import Readable
+
+FORMAT = 3
+"""Version of the record's format; a record of another version counts as none."""
+
+Windows = dict[int, str]
+"""Packed windows by budget, the ones stored last first."""
+
+
+class WindowRecord:
+    """Reads and stores the cache windows of one prompt of one log."""
+
+    def __init__(self, storage: HasRecords, name: str, budget: int) -> None:
+        self._storage = storage
+        self._name = name
+        self._budget = budget
+        #: Revision that was read; 0 if this log has no record of its own, None if it could not be read.
+        self._revision: int | None = None
+        self._windows: Windows = {}
+        #: The window for the budget in this log's own record.
+        self.own: CacheWindow | None = None
+        #: Whether the loaded window was made for another budget.
+        self.borrowed = False
+        #: Warnings about failed reads and writes.
+        self.warnings: list[str] = []
+
+    async def load(self, context: Context) -> CacheWindow | None:
+        """Return the window of a log, or the part a fork inherits from the nearest ancestor that has one.
+
+        It is the one for the budget; if there is none, the one that was stored last for another budget.
+        """
+        try:
+            return await self._load(context)
+        except Exception as error:
+            log_event(logging.WARNING, "placement_not_read", context=context.id, error=safe_error(error))
+            self.warnings.append(
+                "this request of the prompt and the next one lose the provider's cache: the record of where "
+                f"earlier ones show what was recalled could not be read ({safe_error(error)})"
+            )
+            return None
+
+    async def _load(self, context: Context) -> CacheWindow | None:
+        record = await self._storage.record(context.id, self._name)
+        if record is not None:
+            self._revision = record.rev
+            self._windows = read_windows(record.data)
+            window = self._choose(self._windows)
+            self.own = None if self.borrowed else window
+            return window
+        self._revision = 0
+        for ancestor, fork in reversed(context.lineage):
+            if ancestor == context.id:
+                continue
+            try:
+                record = await self._storage.record(ancestor, self._name)
+            except SessionNotFoundError:  # the parent was deleted
+                continue
+            if record is not None:
+                window = self._choose(read_windows(record.data))
+                return None if window is None else window.inherit(fork)
+        return None
+
+    def _choose(self, windows: Windows) -> CacheWindow | None:
+        """Return the window of the budget, else the one that was stored last."""
+        if not windows:
+            return None
+        self.borrowed = self._budget not in windows
+        budget = next(iter(windows)) if self.borrowed else self._budget
+        return CacheWindow.unpack(windows[budget])
+
+    async def store(self, context: str, window: CacheWindow, *, replaces: bool) -> bool:
+        """Store a window; return False if another render stored one since this one was read.
+
+        `replaces` says that a new window began: the stored one is finished, and is dropped if its successor cannot be
+        stored.
+        """
+        if self._revision is None:
+            return True
+        others = {budget: packed for budget, packed in self._windows.items() if budget != self._budget}
+        try:
+            data = write_windows({self._budget: window.pack(), **others})
+            await self._storage.put_record(context, self._name, data, rev=self._revision)
+        except ConflictError:
+            return False
+        except StorageReadOnlyError:  # as with a view
+            return True
+        except Exception as error:
+            log_event(logging.WARNING, "placement_not_stored", context=context, error=safe_error(error))
+            self.warnings.append(
+                "the next request of this prompt loses the provider's cache: the record of where this one shows what "
+                f"was recalled could not be stored ({safe_error(error)})"
+            )
+            if replaces and self._revision:
+                data = write_windows(others) if others else {}
+                with suppress(Exception):
+                    await self._storage.put_record(context, self._name, data, rev=self._revision)
+        return True
+
+
+def read_windows(record: Mapping[str, Any]) -> Windows:
+    """Parse the data of a record; one of another format has no windows, which only costs the cache."""
+    if record.get("format") != FORMAT:
+        return {}
+    return dict(record["epochs"])
+
+
+def write_windows(windows: Windows) -> dict[str, Json]:
+    """Serialize the first window, and up to three others, as far as they fit into a record."""
+    stored: list[list[Json]] = []
+    bytes_left = RECORD_BYTES - 1024  # the rest is for the frame of the record
+    for budget, packed in windows.items():
+        bytes_left -= len(json.dumps([budget, packed])) + 1
+        if stored and (bytes_left < 0 or len(stored) == 4):
+            break
+        stored.append([budget, packed])
+    return {"format": FORMAT, "epochs": stored}
+
+
+# ── whether a window can go on ──────────────────────────────────────────────────────────────────────────────────────
+
+
+async def load_window_entries(
+    session: Readable, window: CacheWindow, context: Context
+) -> dict[str, Entry] | None:
+    """Return the entries that a window shows, redacted, by id; None if it can no longer go on."""
+    storage = session.storage
+    head = await storage.head(context.id)
+    if head.epoch != window.generation:
+        return None
+    rows = await storage.get(window.ids) if window.ids else []
+    live = [row for row in rows if row is not None and row.state is State.LIVE]
+    if len(live) < len(rows):
+        return None
+    lineage = find_own_logs(context)
+    foreign = cache_window.group_foreign_ids(window, lineage)
+    own = [row for row in live if row.context in lineage]
+    shown = await cover_at(storage, context.id, head, head.version)
+    searchable = await cover_at(storage, context.id, head, head.version, searchable=True)
+    if not cache_window.is_window_valid(window, shown, searchable, own):
+        return None
+    if not await _are_foreign_entries_valid(storage, foreign):
+        return None
+    entries = {entry.id: entry for entry in session.stage.entries(live)}
+    current = await _are_labels_current(session, window, context, foreign, live, entries)
+    return entries if current else None
+
+
+async def _are_foreign_entries_valid(
+    storage: StorageBackend, ids_by_log: Mapping[str, Sequence[str]]
+) -> bool:
+    """Return whether the entries shown of other logs are active there and may still be shown outside of them."""
+    for owner, ids in ids_by_log.items():
+        try:
+            context, head = await storage.context(owner), await storage.head(owner)
+        except SessionNotFoundError:
+            return False
+        if context.settings.get(PRIVATE) or context.namespace == UNNAMED:
+            return False
+        cover = await cover_at(storage, owner, head, head.version)
+        for row in await storage.get(ids):
+            if row is None or cover.by(row.version) is not None:
+                return False
+    return True
+
+
+async def _are_labels_current(
+    session: Readable,
+    window: CacheWindow,
+    context: Context,
+    foreign: Mapping[str, Sequence[str]],
+    rows: Sequence[Entry],
+    entries: Mapping[str, Entry],
+) -> bool:
+    """Return whether no fact that is shown has ended by now, and every doubtful entry carries its label."""
+    storage = session.storage
+    labels = (await session.said(messages=1)).labels
+    texts = cache_window.collect_visible_texts((), window.blocks, entries)
+    rows_by_log: dict[str, list[Entry]] = {}
+    for row in rows:
+        owner = row.context if row.context in foreign else context.id
+        rows_by_log.setdefault(owner, []).append(row)
+    for owner, owned in rows_by_log.items():
+        head = await storage.head(owner)
+        if head.version == head.messages:  # there are no facts
+            continue
+        periods = labels.times
+        if owner != context.id:
+            periods = await valid_times_at(storage, owner, head, head.version)
+        for row in owned:
+            period = periods.get(row.version)
+            if period is None and row.kind is not Kind.FACT:
+                period = Period()
+            text, entry = texts.get(row.id), entries[row.id]
+            if period is None or not cache_window.is_label_current(text, period, entry, labels.moment):
+                return False
+    return True
