@@ -29,7 +29,7 @@ from typing import NamedTuple
 from acms.errors import PayloadError
 from acms.model import Json, Role
 from acms.ports import TokenCounter
-from acms.prompt_types import CacheMark, CacheRates
+from acms.prompt_types import CacheMark, CacheRates, Tool
 
 RECIPE = ("gpt-3.5-turbo", "gpt-35-turbo", "gpt-4", "chatgpt-4o")
 """Families of the counting recipe of the cookbook ("How to count tokens with tiktoken")."""
@@ -188,15 +188,6 @@ def _holds_nul(value: Json) -> bool:
     return isinstance(value, list | tuple) and any(map(_holds_nul, value))
 
 
-class Function(NamedTuple):
-    """A tool in the form that either API takes."""
-
-    name: str
-    description: str
-    parameters: Json
-    strict: bool
-
-
 class Framing:
     """The tokens of everything that is not plain text, for one model and one counter."""
 
@@ -244,7 +235,7 @@ class Framing:
         """Return the tokens of an item that is kept verbatim."""
         return RAW + self._count(item)
 
-    def tools(self, functions: Sequence[Function]) -> tuple[int, bool]:
+    def tools(self, functions: Sequence[Tool]) -> tuple[int, bool]:
         """Return the tokens of a list of tools, an upper bound, and whether it has been measured how they are shown."""
         if not functions:
             return 0, True
@@ -254,10 +245,14 @@ class Framing:
         shown = [_render_typescript(function, more) for function in functions]
         listed = "\n".join(["namespace functions {\n", *shown, "} // namespace functions"])
         total = TOOLS + self._count(listed) + (0 if self._model.recipe else _NAMESPACE)
-        return total + sum([MORE + self._count(dump(one)) for one in more]), not more
+        return total + sum([MORE + self._count(dump(to_plain_json(one))) for one in more]), not more
 
-    def _tool_in_template(self, tool: Function) -> int:
-        shown = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+    def _tool_in_template(self, tool: Tool) -> int:
+        shown = {
+            "name": tool.name,
+            "description": tool.description,
+            "parameters": to_plain_json(tool.parameters),
+        }
         written = json.dumps({"type": "function", "function": shown}, ensure_ascii=False)
         return self._count(written)
 
@@ -266,7 +261,7 @@ class Framing:
         return ADOPTED + self._count(system + "\n") - self._count(system)
 
 
-def _render_typescript(function: Function, more: list[Json]) -> str:
+def _render_typescript(function: Tool, more: list[Json]) -> str:
     """Return a tool as TypeScript; append the fields whose rendering has not been measured to `more`."""
     schema = function.parameters if isinstance(function.parameters, Mapping) else {}
     if function.strict:
@@ -305,7 +300,7 @@ def _render_comment(description: Json, more: list[Json]) -> str:
 def _render_properties(schema: Mapping[str, Json], indent: int, more: list[Json]) -> str:
     properties, required = schema["properties"], schema.get("required", ())
     if not isinstance(properties, Mapping) or not isinstance(required, list | tuple):
-        more.append(to_plain_json(schema))
+        more.append(schema)
         return ""
     lines: list[str] = []
     for name, of in properties.items():
@@ -318,13 +313,13 @@ def _render_properties(schema: Mapping[str, Json], indent: int, more: list[Json]
 def _render_type(of: Json, indent: int, more: list[Json]) -> str:
     kind = of.get("type") if isinstance(of, Mapping) else None
     if not isinstance(kind, str) or kind not in _KNOWN:
-        more.append(to_plain_json(of))
+        more.append(of)
         return "any"
     _collect_unmeasured_fields(of, kind, more)
     items = of.get("enum", ())
     if kind == "string" and "enum" in of:
         if not isinstance(items, list | tuple) or not items or not all(isinstance(one, str) for one in items):
-            more.append(to_plain_json(items))
+            more.append(items)
             return "string"
         return " | ".join([f'"{one}"' for one in items])
     if kind == "array":
