@@ -60,9 +60,6 @@ REMINDER = ("<system-reminder>\n", "\n</system-reminder>")
 
 RESULT, TITLE = "search_result", "Memory"
 """Type and title of the block that a recalled passage is sent as; its source is the ids of its entries."""
-CITING = 300
-"""Tokens that the provider is taken to add to a system prompt where something can be cited: it says there are some."""
-
 DOCUMENT = 10_000
 """Tokens of a document of unknown length: some pages, each of them read as text and as an image."""
 

@@ -169,6 +169,15 @@ def to_plain_json(value: Json) -> Json:
     return [to_plain_json(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
+def serialize_tool(tool: Tool, schema_field: str) -> dict[str, Json]:
+    """Return the fields that every format has for a tool; the name of that for its schema differs."""
+    fields: dict[str, Json] = {"name": tool.name}
+    if tool.description:
+        fields["description"] = tool.description
+    fields[schema_field] = to_plain_json(tool.parameters)
+    return fields
+
+
 def check_strings(payload: Mapping[str, Json]) -> None:
     """Raise `PayloadError` for a text that providers refuse: with half a surrogate pair or a NUL character in it."""
     try:

@@ -65,56 +65,54 @@ _SYSTEM = frozenset((Role.SYSTEM, Role.DEVELOPER))
 class _Turns(Arranging):
     """Turns as Gemini takes them: no system message later on, and signatures in place of signed reasoning."""
 
-    _own = VENDOR
+    _vendor = VENDOR
 
     def __init__(self) -> None:
-        super().__init__(system=False, reasoning=False, cited=False)
+        super().__init__(has_system_messages=False, sends_reasoning=False, cites_passages=False)
         #: Whether a signature stands in front of the part that is read.
-        self._carrying = False
+        self._is_signed = False
 
-    def _part(self, one: Part, role: Role) -> Part | None:
-        if isinstance(one, Reasoning):
-            if self._carrying:
-                return Reasoning(one.text) if one.text else None
-            self._notes[REASONING] = None
-            return None
-        if isinstance(one, Raw):
-            sent = raw_to_payload_part(one)
-            if sent is None or role is not Role.ASSISTANT:
-                return self._read(one)
-            return Raw(VENDOR, blocks.dump(sent))
-        if isinstance(one, Media) and role is Role.ASSISTANT and (media := to_gemini_media(one)) is not None:
-            return media  # an image that the model made
-        return super()._part(one, role)
+    def _sendable_part(self, part: Part, role: Role) -> Part | None:
+        match part:
+            case Reasoning(text) if self._is_signed:
+                return Reasoning(text) if text else None
+            case Reasoning():
+                return self._omit(REASONING)
+            case Raw():
+                item = raw_to_payload_part(part) if role is Role.ASSISTANT else None
+                return self._item_to_text(part) if item is None else Raw(VENDOR, blocks.dump(item))
+            case Media() if role is Role.ASSISTANT:  # an image that the model made
+                return to_gemini_media(part) or super()._sendable_part(part, role)
+            case _:
+                return super()._sendable_part(part, role)
 
     def _parts(self, message: PromptMessage) -> Iterator[Part]:
         """Yield the parts of a message; a signature goes with the part that carries it, sent or left out."""
-        held: Raw | None = None
-        for one in message.parts:
-            if isinstance(one, Raw) and read_thought_signature(one) is not None:
-                if held is not None:
-                    yield _detach_signature(held)
-                held = one
+        signature: Raw | None = None
+        for part in message.parts:
+            if isinstance(part, Raw) and read_thought_signature(part) is not None:
+                if signature is not None:
+                    yield _detach_signature(signature)
+                signature = part
                 continue
-            self._carrying = held is not None
-            if held is not None and (_is_blank_text(one) or self._part(one, message.role) is None):
-                held = None
-                continue
-            if held is not None:
-                yield held
-            held = None
-            yield one
-        if held is not None:
-            yield _detach_signature(held)
+            self._is_signed = signature is not None
+            if signature is not None:
+                carrier, signature = signature, None
+                if _is_blank_text(part) or self._sendable_part(part, message.role) is None:
+                    continue
+                yield carrier
+            yield part
+        if signature is not None:
+            yield _detach_signature(signature)
 
-    def _trim_turn(self, turn: Turn, *, open_: bool) -> None:
+    def _trim_turn(self, turn: Turn, *, is_continued: bool) -> None:
         """Leave everything where it is: thoughts are sent with their signatures only."""
 
-    def _precedes(self, one: Part) -> bool:
-        return isinstance(one, Raw) and read_thought_signature(one) is not None
+    def _precedes_call(self, part: Part) -> bool:
+        return isinstance(part, Raw) and read_thought_signature(part) is not None
 
-    def _sendable(self, one: Media) -> Media | None:
-        return to_gemini_media(one)
+    def _sendable_media(self, media: Media) -> Media | None:
+        return to_gemini_media(media)
 
 
 def read_thought_signature(raw: Raw) -> str | None:
@@ -233,19 +231,20 @@ class Gemini(CountingCodec):
 
     def normal(self, messages: Sequence[PromptMessage]) -> tuple[PromptMessage, ...]:
         """Return the messages as the provider can have them."""
-        return tuple([message for one in self._arranged(messages).said for message in one.messages()])
+        return tuple([message for one in self._arrange(messages).turns for message in one.messages()])
 
     def notes(self, messages: Sequence[PromptMessage]) -> tuple[str, ...]:
         """Describe the changes that `normal` makes to the messages, each kind of change once."""
-        return self._arranged(messages).notes
+        return self._arrange(messages).notes
 
-    def _arranged(self, messages: Sequence[PromptMessage]) -> Arranged:
-        arranged = _Turns().of(messages)
+    def _arrange(self, messages: Sequence[PromptMessage]) -> Arranged:
+        arranged = _Turns().arrange(messages)
         if not self._wants_signatures:
             return arranged
-        said = tuple([_with_signed_call(message) for message in arranged.said])
-        notes = arranged.notes if said == arranged.said else (*arranged.notes, UNSIGNED_CALLS)
-        return Arranged(said, notes)
+        turns = tuple([_with_signed_call(turn) for turn in arranged.turns])
+        if turns == arranged.turns:
+            return arranged
+        return Arranged(turns, (*arranged.notes, UNSIGNED_CALLS))
 
     def render(
         self,
@@ -258,7 +257,7 @@ class Gemini(CountingCodec):
 
         `PayloadError` when the provider would refuse it: nothing that the user or the model says.
         """
-        said = list(self._arranged(messages).said)
+        said = list(self._arrange(messages).turns)
         fields = given_fields(messages, _extra_fields_of_raw)
         config: dict[str, Json] = {}
         if said and said[0].role is Role.SYSTEM:

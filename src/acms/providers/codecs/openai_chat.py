@@ -9,7 +9,7 @@ from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, 
 from acms.prompt_types import Count, PromptMessage, Tool, Usage
 from acms.providers.codecs import gemini, openai_answers
 from acms.providers.codecs.checks import refuse, require
-from acms.providers.codecs.framing import check_strings, dump, to_plain_json
+from acms.providers.codecs.framing import check_strings, dump, serialize_tool, to_plain_json
 from acms.providers.codecs.openai_base import (
     NAME,
     OWN_MODELS,
@@ -149,10 +149,7 @@ class OpenAIChat(OpenAICodec):
         return [serialized]
 
     def _serialize_tool(self, tool: Tool) -> dict[str, Json]:
-        function: dict[str, Json] = {"name": tool.name}
-        if tool.description:
-            function["description"] = tool.description
-        function["parameters"] = to_plain_json(tool.parameters)
+        function = serialize_tool(tool, "parameters")
         if tool.strict:
             function["strict"] = True
         return {"type": "function", "function": function}

@@ -15,7 +15,7 @@ from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, 
 from acms.prompt_types import CacheMark, Count, PromptMessage, Tool, Usage
 from acms.providers.codecs import openai_answers
 from acms.providers.codecs.checks import refuse, require
-from acms.providers.codecs.framing import check_strings, dump, to_plain_json
+from acms.providers.codecs.framing import check_strings, dump, serialize_tool, to_plain_json
 from acms.providers.codecs.openai_base import (
     Arranged,
     Note,
@@ -150,12 +150,7 @@ class OpenAIResponses(OpenAICodec):
         return items
 
     def _serialize_tool(self, tool: Tool) -> dict[str, Json]:
-        serialized: dict[str, Json] = {"type": "function", "name": tool.name}
-        if tool.description:
-            serialized["description"] = tool.description
-        serialized["parameters"] = to_plain_json(tool.parameters)
-        serialized["strict"] = tool.strict
-        return serialized
+        return {"type": "function", **serialize_tool(tool, "parameters"), "strict": tool.strict}
 
     def parse(self, payload: Mapping[str, Json]) -> tuple[PromptMessage, ...]:
         """Return the messages of a payload in normal form; see `Codec.parse`."""
