@@ -379,9 +379,12 @@ class OpenAICodec(CountingCodec):
         self._media[media.ref] = tokens
         return tokens
 
+    def referred(self, ref: str) -> int:
+        """Return the tokens of media in a payload: the cost stated when they were rendered, else the default."""
+        return self._media.get(ref, MEDIA)
+
     def _count_payload_part(self, part: Part) -> int:
-        """Return the tokens of a part of a payload; media have the cost stated when they were rendered."""
-        return self._media.get(part.ref, MEDIA) if isinstance(part, Media) else self._count_part(part)
+        return self.referred(part.ref) if isinstance(part, Media) else self._count_part(part)
 
     def base(self, tools: Sequence[Tool] = ()) -> int:
         """Return the raw tokens of everything that is no message: the reply's primer and the tools."""
