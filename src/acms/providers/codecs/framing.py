@@ -293,8 +293,8 @@ _KNOWN: Mapping[str, frozenset[str]] = {
 """What a property of a type can have for its form to be known."""
 
 
-def _collect_unmeasured_fields(of: Mapping[str, Json], kind: str, more: list[Json]) -> None:
-    rest = {key: value for key, value in of.items() if key not in _KNOWN[kind]}
+def _collect_unmeasured_fields(schema: Mapping[str, Json], kind: str, more: list[Json]) -> None:
+    rest = {key: value for key, value in schema.items() if key not in _KNOWN[kind]}
     if rest:
         more.append(rest)
 
@@ -319,26 +319,35 @@ def _render_properties(schema: Mapping[str, Json], indent: int, more: list[Json]
     return "\n".join([" " * indent + line for line in lines])
 
 
-def _render_type(of: Json, indent: int, more: list[Json]) -> str:
-    kind = of.get("type") if isinstance(of, Mapping) else None
+def _render_type(schema: Json, indent: int, more: list[Json]) -> str:
+    kind = schema.get("type") if isinstance(schema, Mapping) else None
     if not isinstance(kind, str) or kind not in _KNOWN:
-        more.append(of)
+        more.append(schema)
         return "any"
-    _collect_unmeasured_fields(of, kind, more)
-    items = of.get("enum", ())
-    if kind == "string" and "enum" in of:
-        if not isinstance(items, list | tuple) or not items or not all(isinstance(one, str) for one in items):
-            more.append(items)
-            return "string"
-        return " | ".join([f'"{one}"' for one in items])
-    if kind == "array":
-        return f"{_render_type(of['items'], indent, more) if 'items' in of else 'any'}[]"
-    if kind == "object":
-        if not of.get("properties"):
+    _collect_unmeasured_fields(schema, kind, more)
+    match kind:
+        case "string" if "enum" in schema:
+            return _render_choices(schema["enum"], more)
+        case "array":
+            items = _render_type(schema["items"], indent, more) if "items" in schema else "any"
+            return f"{items}[]"
+        case "object" if not schema.get("properties"):
             more.append("object")
             return "object"
-        return f"{{\n{_render_properties(of, indent + 2, more)}\n}}"
-    return "number" if kind == "integer" else kind
+        case "object":
+            return f"{{\n{_render_properties(schema, indent + 2, more)}\n}}"
+        case "integer":
+            return "number"
+        case _:
+            return kind
+
+
+def _render_choices(choices: Json, more: list[Json]) -> str:
+    is_list = isinstance(choices, list | tuple) and choices
+    if not is_list or not all(isinstance(choice, str) for choice in choices):
+        more.append(choices)
+        return "string"
+    return " | ".join([f'"{choice}"' for choice in choices])
 
 
 def cache_key(mark: CacheMark, tools: Json, messages: Iterable[Json]) -> str:

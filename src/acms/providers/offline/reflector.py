@@ -133,42 +133,48 @@ def _propose_fact(turn: Turn, marker: str, line: str, below: list[str]) -> Itera
     "Cannot:" or "Budget:", are part of the content.
     """
     label = _LABEL.match(line)
-    said = _take_leading_sentences(line[label.end() :] if label else line)
-    if not said or said.endswith(":"):
-        paragraph: list[str] = []
-        for more in below:
-            if _marker_of_line(more) is not None:
-                break
-            if more.strip():
-                paragraph.append(more.strip())
-            elif paragraph:
-                break
-        said = _take_leading_sentences(" ".join([said, *paragraph]) if said else "\n".join(paragraph))
-    if not said:
+    statement = _take_leading_sentences(line[label.end() :] if label else line)
+    if not statement or statement.endswith(":"):
+        paragraph = _read_paragraph(below)
+        text = " ".join([statement, *paragraph]) if statement else "\n".join(paragraph)
+        statement = _take_leading_sentences(text)
+    if not statement:
         return
     name = label[0].strip(_EDGES) if label else ""
-    bare = not name or (name.casefold() == marker.casefold() and len(said.split()) > 2)
+    repeats_type = name.casefold() == marker.casefold() and len(statement.split()) > 2
+    timed = _extract_period(statement, turn)
     marked = Proposal(
-        content=said if bare else f"{name}: {said}",
+        content=f"{name}: {statement}" if name and not repeats_type else statement,
         subject=PROJECT,
         attribute=marker,
-        value=said,
+        value=statement,
         cardinality="many",
         fact_type=marker,
         confidence=MARKED,
+        valid_from=timed.period.start,
+        valid_to=timed.period.end,
         sources=(turn.version,),
         reason="marked",
     )
-    told = _extract_period(said, turn)
-    marked = replace(marked, valid_from=told.period.start, valid_to=told.period.end)
-    opening = _OPENING.match(told.text)
+    opening = _OPENING.match(timed.text)
     start = opening.end() if opening and not UNREAL.search(opening[0]) else 0
     for cardinality, shape in _ADDRESSES:
-        match = shape.match(told.text) or shape.match(told.text, start)
+        match = shape.match(timed.text) or shape.match(timed.text, start)
         if match and _names_something(match["thing"]):
             yield _apply_address(marked, match, turn, cardinality)
             return
     yield marked
+
+
+def _read_paragraph(lines: list[str]) -> list[str]:
+    """Return the lines of the first paragraph, up to the next marked line."""
+    paragraph: list[str] = []
+    for line in lines:
+        if _marker_of_line(line) is not None or (paragraph and not line.strip()):
+            break
+        if line.strip():
+            paragraph.append(line.strip())
+    return paragraph
 
 
 def _take_leading_sentences(text: str) -> str:
