@@ -12,7 +12,9 @@ import pytest
 from acms import ACMS, ACMSConfig, Prompt
 from acms.codecs import AnthropicMessages, Gemini, OpenAIChat, OpenAIResponses
 from acms.errors import FitError, ValidationError
+from acms.model import Raw, Role
 from acms.ports import Codec
+from acms.prompt_types import PromptMessage
 from acms.storage import MemoryStorage
 from tests.providers import judge
 from tests.providers.transcripts import Message, native_pair, transcript
@@ -75,6 +77,36 @@ async def test_a_native_pair_comes_back_as_it_was_given(seed: int) -> None:
             assert (
                 "lookup" in shown or str(call["type"]).removesuffix("_call") in shown or call["name"] in shown
             )
+
+
+async def test_items_of_unknown_types_keep_the_call_id_that_they_share() -> None:
+    items = [
+        {"type": "qubit_request", "call_id": "c", "circuit": "x"},
+        {"type": "qubit_progress", "call_id": "c", "percent": 3},
+        {"type": "qubit_measurement", "call_id": "c", "output": {"bits": ["101"]}},
+    ]
+    for given in (items, items[:2]):
+        async with new_session() as session:
+            await session.sync([{"role": "user", "content": "q"}, *given])
+            rendered = await Prompt(RESPONSES).history(session).user("go on").render(budget=100_000)
+            assert rendered.payload["input"][1:-1] == given
+
+
+def test_open_calls_of_unknown_types_are_one_message_as_in_what_is_read_back() -> None:
+    open_calls = [{"type": "qubit_request", "call_id": id, "circuit": "x"} for id in ("c", "d")]
+    messages = [
+        PromptMessage(role=Role.ASSISTANT, parts=(Raw("openai-responses", json.dumps(item)),))
+        for item in open_calls
+    ]
+    assert RESPONSES.normal(messages) == RESPONSES.parse(RESPONSES.render(messages))
+
+
+async def test_the_output_of_a_program_keeps_the_id_that_the_api_asks_for() -> None:
+    call = {"type": "program", "id": "prog_1", "call_id": "c", "code": "1 + 1", "fingerprint": "f"}
+    output = {"type": "program_output", "id": "po_1", "call_id": "c", "result": "2", "status": "completed"}
+    async with new_session() as session:
+        await session.sync([{"role": "user", "content": "q"}, call, output])
+        assert (await payload_of(session, RESPONSES))["input"][1:-1] == [call, output]
 
 
 def without_id(item: Message) -> Message:

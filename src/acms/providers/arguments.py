@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from acms.errors import ConfigurationError
+from collections.abc import Sequence
+
+from acms.errors import ConfigurationError, ValidationError
 
 
 def model_name(given: object) -> str:
@@ -17,3 +19,9 @@ def validate_positive_int(given: object, name: str) -> int:
     if isinstance(given, bool) or not isinstance(given, int) or given < 1:
         raise ConfigurationError(f"{name} must be a whole number above 0, was {given!r}")
     return given
+
+
+def check_texts(texts: Sequence[object]) -> None:
+    """Raise `ValidationError` unless these are texts: a text alone is no list of them."""
+    if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+        raise ValidationError("must be a list of texts", field="texts")

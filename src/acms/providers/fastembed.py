@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 
 from acms.errors import ACMSError, ConfigurationError, MissingExtraError, ProviderError, ValidationError
-from acms.providers.arguments import validate_positive_int
+from acms.providers.arguments import check_texts, validate_positive_int
 from acms.providers.model_prompts import Prompts, find_prompts, name_space
 from acms.runtime.threads import in_thread
 
@@ -118,8 +118,7 @@ class FastEmbedEmbedder:
 
     async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return one unit vector for each text, in order: float32 of shape (len(texts), dimension)."""
-        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-            raise ValidationError("must be a list of texts", field="texts")
+        check_texts(texts)
         if not len(texts):
             return np.empty((0, self.dimension), np.float32)
         sent = [self._prompts.passage + _replace_surrogates(text) for text in texts]
@@ -171,8 +170,7 @@ class FastEmbedReranker:
 
     async def rerank(self, query: str, texts: Sequence[str]) -> list[float]:
         """Return one score in [0, 1] for each text, in order; none for no texts."""
-        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-            raise ValidationError("must be a list of texts", field="texts")
+        check_texts(texts)
         if not texts:
             return []
         sent = [_replace_surrogates(text) for text in texts]

@@ -12,7 +12,7 @@ import numpy as np
 
 from acms.errors import ConfigurationError, ProviderError, ValidationError
 from acms.model import Json
-from acms.providers.arguments import model_name, validate_positive_int
+from acms.providers.arguments import check_texts, model_name, validate_positive_int
 from acms.providers.http import Endpoint, OverEndpoint, StatusError, resolve_endpoint
 from acms.providers.model_prompts import Prompts, find_prompts, name_space
 from acms.providers.refusal import InputRefusedError
@@ -138,8 +138,7 @@ class ModelEmbedder(ABC):
 
         A text without a letter has the vector of a full stop.
         """
-        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-            raise ValidationError("must be a list of texts", field="texts")
+        check_texts(texts)
         sent = [self._sent(text, self._prompts.passage) for text in texts]
         vectors = np.empty((len(texts), self.dimension), np.float32)
         done = 0

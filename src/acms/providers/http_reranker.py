@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from acms.errors import ProviderError, ValidationError
-from acms.providers.arguments import model_name, validate_positive_int
+from acms.errors import ProviderError
+from acms.providers.arguments import check_texts, model_name, validate_positive_int
 from acms.providers.http import Endpoint, OverEndpoint, StatusError, resolve_endpoint
 
 __all__ = ["HTTPReranker"]
@@ -57,8 +57,7 @@ class HTTPReranker(OverEndpoint):
 
     async def rerank(self, query: str, texts: Sequence[str]) -> list[float]:
         """Return one score in [0, 1] for each text, in order; none for no texts."""
-        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-            raise ValidationError("must be a list of texts", field="texts")
+        check_texts(texts)
         if not texts:
             return []
         longest = self._longest

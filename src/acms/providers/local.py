@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from acms.errors import ConfigurationError, MissingExtraError, ValidationError
+from acms.errors import ConfigurationError, MissingExtraError
+from acms.providers.arguments import check_texts
 from acms.providers.minilm import DIMENSION, MiniLM, WordPieces, read_weights
 from acms.text.tokenizer import ENGLISH, UNKNOWN, detect_language, split_words
 
@@ -69,8 +70,7 @@ class LocalEmbedder:
 
         A text without a word, even an empty one, has a vector too.
         """
-        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-            raise ValidationError("must be a list of texts", field="texts")
+        check_texts(texts)
         vectors = np.empty((len(texts), DIMENSION), np.float32)
         if not len(texts):
             return vectors

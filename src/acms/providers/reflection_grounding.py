@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from acms.knowledge import Decision, Proposal, Reflection
+from acms.knowledge import Decision, Outcome, Proposal, Reflection
 from acms.model import Origin
 from acms.ports import ReflectionRequest
 from acms.providers.summary_repair import repair_summary
@@ -54,31 +54,37 @@ class Grounds:
         """
         if proposal.action not in ("add", "update") or not proposal.content:
             return proposal
-        empty = next((name for name in _FIELDS if is_placeholder(getattr(proposal, name))), None)
-        if empty is not None:
-            return Decision(proposal=proposal, outcome="placeholder", reason=f"its {empty} has no words")
+        for name in _FIELDS:
+            if is_placeholder(getattr(proposal, name)):
+                return _refuse(proposal, "placeholder", f"its {name} has no words")
         missing = self._all.missing_details(proposal.content)
         if missing:
-            reason = f"its content names {missing[0]!r}, which no turn says"
-            return Decision(proposal=proposal, outcome="ungrounded", reason=reason)
-        if proposal.value:
-            field = f"{proposal.subject} {proposal.attribute}"
-            saying = [version for version, one in self._each.items() if one.says(proposal.value, field)]
-        else:
-            saying = [version for version, one in self._each.items() if one.share(proposal.content) >= ENOUGH]
+            return _refuse(proposal, "ungrounded", f"its content names {missing[0]!r}, which no turn says")
+        saying = self._find_turns_saying(proposal)
         if not saying:
             part = "value" if proposal.value else "content"
-            return Decision(proposal=proposal, outcome="ungrounded", reason=f"its {part} stands in no turn")
+            return _refuse(proposal, "ungrounded", f"its {part} stands in no turn")
         if proposal.value and not Evidence([(proposal.content, self._said)]).says(proposal.value):
-            reason = "its content does not say its value"
-            return Decision(proposal=proposal, outcome="ungrounded", reason=reason)
-        sources = [version for version in proposal.sources if version in saying] or saying
-        if self._assistant.issuperset(sources) and not self._names_something_new(proposal.content):
+            return _refuse(proposal, "ungrounded", "its content does not say its value")
+        sources = [version for version in proposal.sources if version in saying]
+        is_of_assistant = self._assistant.issuperset(sources or saying)
+        if is_of_assistant and not self._names_something_new(proposal.content):
             reason = "it is taken from the assistant, and names nothing new"
-            return Decision(proposal=proposal, outcome="small_talk", reason=reason)
-        if proposal.sources and not set(saying) & set(proposal.sources):
+            return _refuse(proposal, "small_talk", reason)
+        if proposal.sources and not sources:
             return replace(proposal, sources=tuple(saying))
         return proposal
+
+    def _find_turns_saying(self, proposal: Proposal) -> list[int]:
+        """Return the versions of the turns that state the value of a proposal, or else its content."""
+        if proposal.value:
+            field = f"{proposal.subject} {proposal.attribute}"
+            return [version for version, turn in self._each.items() if turn.says(proposal.value, field)]
+        return [version for version, turn in self._each.items() if turn.share(proposal.content) >= ENOUGH]
+
+
+def _refuse(proposal: Proposal, outcome: Outcome, reason: str) -> Decision:
+    return Decision(proposal=proposal, outcome=outcome, reason=reason)
 
 
 def ground_reflection(found: Reflection, request: ReflectionRequest) -> Reflection:

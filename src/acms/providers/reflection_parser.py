@@ -256,18 +256,14 @@ def _parse_proposal(item: Any, names: Mapping[str, str], said: Mapping[int, date
             raise ValidationError(f"has more than {_CONTENT} characters")
         if action == "update" and fact_id is not None and fact_id not in names.values():
             raise ValidationError("updates a fact that it was not shown")
-        if len(content) == CONTENT_CHARS or len(_parse_text(given.get("value"))) == VALUE_CHARS:
-            raise ValidationError("was cut at the length the schema allows")
+        _check_not_cut(content, _parse_text(given.get("value")))
     elif fact_id is None and not (subject or attribute):
         raise ValidationError(f"does not say which fact to {action}")
     sources = _parse_sources(given.get("sources"), said)
-    when = next((said[version] for version in sources or tuple(said)[::-1]), None)
-    valid_from = _parse_datetime(given.get("valid_from"), when)
-    valid_to = _parse_datetime(given.get("valid_to"), when, end=True)
-    if valid_from and valid_to and valid_to < valid_from:
-        valid_from = valid_to = None
+    valid_from, valid_to = _parse_validity(given, sources, said)
     cardinality = _normalize_word(given.get("cardinality"))
     kind = _normalize_word(_first_non_null(given, "fact_type", "type"))
+    scope: Scope = "namespace" if _normalize_word(given.get("scope")) == "namespace" else "session"
     return Proposal(
         action=action,
         content=content,
@@ -278,7 +274,7 @@ def _parse_proposal(item: Any, names: Mapping[str, str], said: Mapping[int, date
         fact_type=kind if _WORD.match(kind) else "fact",
         confidence=_parse_confidence(given.get("confidence")),
         negative=_parse_negative(given),
-        scope=cast("Scope", "namespace") if _normalize_word(given.get("scope")) == "namespace" else "session",
+        scope=scope,
         valid_from=valid_from,
         valid_to=valid_to,
         fact_id=fact_id,
@@ -286,6 +282,27 @@ def _parse_proposal(item: Any, names: Mapping[str, str], said: Mapping[int, date
         sources=sources,
         reason=_parse_text(given.get("reason"))[:_REASON],
     )
+
+
+def _check_not_cut(content: str, value: str) -> None:
+    if len(content) == CONTENT_CHARS or len(value) == VALUE_CHARS:
+        raise ValidationError("was cut at the length the schema allows")
+
+
+def _parse_validity(
+    given: _Object, sources: Sequence[int], said: Mapping[int, datetime | None]
+) -> tuple[datetime | None, datetime | None]:
+    """Return the first and last moment at which a fact is true, as far as they are stated and agree.
+
+    Dates in words count from the time of the first source, or else of the newest turn.
+    """
+    versions = sources or tuple(said)[::-1]
+    spoken_at = said[versions[0]] if versions else None
+    valid_from = _parse_datetime(given.get("valid_from"), spoken_at)
+    valid_to = _parse_datetime(given.get("valid_to"), spoken_at, end=True)
+    if valid_from and valid_to and valid_to < valid_from:
+        return None, None
+    return valid_from, valid_to
 
 
 def _first_non_null(given: _Object, *names: str) -> Any:
@@ -340,10 +357,9 @@ def _parse_fact_id(value: Any, names: Mapping[str, str]) -> str | None:
 def _parse_dependencies(value: Any, names: Mapping[str, str]) -> tuple[str, ...]:
     """Return the ids of the known facts that are named, once each; unknown names are skipped."""
     said = cast("list[Any]", value) if isinstance(value, list) else [value]
-    ids = set(names.values())
-    return tuple(
-        dict.fromkeys(id for one in said if (id := _parse_fact_id(one, names)) in ids and id is not None)
-    )
+    known = set(names.values())
+    ids = [_parse_fact_id(one, names) for one in said]
+    return tuple(dict.fromkeys([id for id in ids if id is not None and id in known]))
 
 
 def _parse_confidence(value: Any) -> float:
@@ -373,14 +389,12 @@ def _parse_datetime(value: Any, said: datetime | None, *, end: bool = False) -> 
     """Return an ISO 8601 time in UTC, or what a date in words means that was said at a time; UTC without a zone."""
     if not isinstance(value, str):
         return None
-    if (
-        said is not None
-        and (found := parse_date_bound(value, said, end=end))
-        and not _ISO.match(clean_text(value))
-    ):
-        return found
+    text = clean_text(value)
+    bound = None if said is None else parse_date_bound(value, said, end=end)
+    if bound is not None and not _ISO.match(text):
+        return bound
     try:
-        when = datetime.fromisoformat(clean_text(value))
+        when = datetime.fromisoformat(text)
         return when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC)
     except (ValueError, OverflowError):
         return None

@@ -14,7 +14,7 @@ __all__ = ["create", "names", "register"]
 
 _KINDS = ("embedder", "reranker", "summarizer", "reflector")
 _KEY = "ACMS_MODEL_KEY"
-_OF_CLIENT = ("base_url", "api_key", "timeout", "max_retries")
+_CLIENT_SETTINGS = ("base_url", "api_key", "timeout", "max_retries")
 
 # providers that ship with ACMS, imported on first use: the module, and the class in it
 _BUILT_IN: Mapping[tuple[str, str], tuple[str, str]] = {
@@ -74,18 +74,18 @@ def create(kind: str, name: str, **settings: Any) -> Any:
         raise ConfigurationError(
             f"there is no {kind} {name!r}, only {', '.join(known)}", options=tuple(known)
         )
-    room, shown = _BUILT_IN[kind, name]
-    module = import_module(f"acms.providers.{room}")
-    factory = getattr(module, shown)
+    module_name, class_name = _BUILT_IN[kind, name]
+    module = import_module(f"acms.providers.{module_name}")
+    factory = getattr(module, class_name)
     if name == "http" and "api_key" not in settings and isinstance(settings.get("base_url"), str):
         settings["api_key"] = os.environ.get(_KEY) or None
     if name not in ("openai", "anthropic") or "client" in settings:
         return _call_factory(kind, name, factory, settings)
-    of_client = {key: settings.pop(key) for key in _OF_CLIENT if key in settings}
+    client_settings = {key: settings.pop(key) for key in _CLIENT_SETTINGS if key in settings}
     _check_settings(kind, name, factory, {"client": None, **settings})
-    found = factory(module.create_client(**of_client), **settings)
-    found.owns_client = True
-    return found
+    provider = factory(module.create_client(**client_settings), **settings)
+    provider.owns_client = True
+    return provider
 
 
 def _call_factory(kind: str, name: str, factory: Callable[..., Any], settings: Mapping[str, Any]) -> Any:

@@ -22,40 +22,41 @@ def repair_summary(answer: str, turns: Sequence[Turn]) -> tuple[str, Mapping[str
     occurred before; an answer that consists mostly of them is a loop, and nothing of it is kept. `unsaid`: sentences
     with a number or a coined name that no turn has. `cut`: an unfinished last sentence after finished ones.
     """
-    found: Counter[str] = Counter()
+    removed: Counter[str] = Counter()
     text = answer.strip()
     fence = _FENCE.fullmatch(text)
     if fence is not None:
         text = fence[1].strip()
-        found["heading"] += 1
+        removed["heading"] += 1
     first, _, rest = text.partition("\n")
     if first.rstrip("*_ ").endswith((":", "：")) and rest.strip():
         text = rest.strip()
-        found["heading"] += 1
-    evidence = Evidence(
-        [*((turn.text, turn.created_at) for turn in turns), *((turn.speaker, None) for turn in turns)]
-    )
+        removed["heading"] += 1
+    statements = [(turn.text, turn.created_at) for turn in turns]
+    speakers = [(turn.speaker, None) for turn in turns]
+    evidence = Evidence([*statements, *speakers])
     sentences = [text[start:end] for start, end in find_sentence_spans(text)]
     kept: list[str] = []
     seen: set[str] = set()
-    for number, sentence in enumerate(sentences):
-        said = " ".join(sentence.split()).casefold()
-        is_last = number == len(sentences) - 1
+    for number, sentence in enumerate(sentences, 1):
         item = _ITEM.match(sentence)
-        if item is not None and item.end() == len(sentence):  # the number of a list is a sentence of its own
+        body = sentence[item.end() :] if item else sentence
+        if item and not body:  # the number of a list is a sentence of its own
             kept.append(sentence)
-        elif said in seen:
-            found["repeated"] += 1
-        elif evidence.missing_details(sentence[item.end() if item else 0 :]):
-            found["unsaid"] += 1
-        elif is_last and kept and _is_cut(sentence, kept[-1]):
-            found["cut"] += 1
+            continue
+        normalized = " ".join(sentence.split()).casefold()
+        if normalized in seen:
+            removed["repeated"] += 1
+        elif evidence.missing_details(body):
+            removed["unsaid"] += 1
+        elif number == len(sentences) and kept and _is_cut(sentence, kept[-1]):
+            removed["cut"] += 1
         else:
             kept.append(sentence)
-            seen.add(said)
-    if found["repeated"] > len(kept):  # a loop: its beginning is no summary either
+            seen.add(normalized)
+    if removed["repeated"] > len(kept):  # a loop: its beginning is no summary either
         kept = []
-    return "".join(kept).strip(), +found
+    return "".join(kept).strip(), +removed
 
 
 def _is_cut(sentence: str, before: str) -> bool:

@@ -123,28 +123,6 @@ _DIGITS = _build_byte_table(ord(" "), (b"0", b"0"))
 _MARKS = _build_byte_table(ord(" "), (b".", b"."))
 _SPACES = _build_byte_table(ord("x"), (b" ", b" "))
 
-# Tokens per occurrence: a non-negative least-squares fit to o200k_base counts, 2026-11, on every other 2 kB
-# chunk of LoCoMo, REALTALK and BEAM conversations, Python, JavaScript and C sources, JSON (configuration,
-# tool results, conversations), Markdown and reStructuredText, manual pages in 10 languages and program
-# messages in 22. On the other chunks, which also guided the choice of patterns, the totals of chat, code and
-# JSON were within 3 %, all Chinese together 2 % under, and any one other language within 25 %.
-_WORD = 0.89  # a run of ASCII or accented Latin letters, or a camelCase part of one
-_LONG = 1.26  # every ninth letter of a run
-_NUMBER = 1.60  # a run of digits, with the space before it
-_DIGITS4 = 1.07  # every fourth digit of a run
-_MARK = 1.03  # a run of ASCII punctuation
-_JOINED = 0.36  # a single mark right before a letter, as in "(x" or "_x": often one token with the word
-_MARK_MORE = 0.07  # every further character of a run of punctuation
-_NEWLINE = 1.93  # a line break not swallowed by the punctuation or the line break before it
-_INDENT = 0.67  # a run of two spaces or more, and every 80 spaces of it
-_ACCENT = 1.15  # a Latin letter with an accent: on top of its word
-_SYMBOL = 1.11
-_OTHER = 0.36  # a letter of another script
-_KANA = 0.65
-_HAN = 0.79
-_HANGUL = 0.73
-_ASTRAL = 3.09
-
 
 class EstimatingTokenCounter:
     """Estimated token counts without any dependency, fitted to o200k_base.
@@ -169,34 +147,41 @@ class EstimatingTokenCounter:
         joined = sum(
             count(b"." + letter) - count(b" ." + letter) - count(b".." + letter) for letter in (b"a", b"A")
         )
+        # Tokens per occurrence: a non-negative least-squares fit to o200k_base counts, 2026-11, on every other 2 kB
+        # chunk of LoCoMo, REALTALK and BEAM conversations, Python, JavaScript and C sources, JSON (configuration,
+        # tool results, conversations), Markdown and reStructuredText, manual pages in 10 languages and program
+        # messages in 22. On the other chunks, which also guided the choice of patterns, the totals of chat, code and
+        # JSON were within 3 %, all Chinese together 2 % under, and any one other language within 25 %.
         tokens = (
-            _WORD * (letters.count(b" a") + count(b"aA"))
-            + _LONG * letters.count(b"a" * 9)
-            + _NUMBER * digits.count(b" 0")
-            + _DIGITS4 * digits.count(b"0000")
-            + _MARK * (marks - joined)
-            + _JOINED * joined
-            + _MARK_MORE * (count(b".") - marks)
-            + _NEWLINE * (count(b"\n") - count(b".\n") - count(b"\n\n"))
-            + _INDENT * (spaces.count(b"x  ") + spaces.count(b" " * 80))
+            # A run of ASCII or accented Latin letters, or a camelCase part of one; every ninth letter of a run.
+            0.89 * (letters.count(b" a") + count(b"aA"))
+            + 1.26 * letters.count(b"a" * 9)
+            # A run of digits, with the space before it; every fourth digit of a run.
+            + 1.60 * digits.count(b" 0")
+            + 1.07 * digits.count(b"0000")
+            # A run of ASCII punctuation; a single mark right before a letter, as in "(x" or "_x", which is often one
+            # token with the word; every further character of a run of punctuation.
+            + 1.03 * (marks - joined)
+            + 0.36 * joined
+            + 0.07 * (count(b".") - marks)
+            # A line break not swallowed by the punctuation or the line break before it.
+            + 1.93 * (count(b"\n") - count(b".\n") - count(b"\n\n"))
+            # A run of two spaces or more, and every 80 spaces of it.
+            + 0.67 * (spaces.count(b"x  ") + spaces.count(b" " * 80))
         )
         if not text.isascii():
             tokens += (
-                _ACCENT * count(b"l")
-                + _SYMBOL * count(b"s")
-                + _OTHER * count(b"o")
-                + _KANA * count(b"k")
-                + _HAN * count(b"h")
-                + _HANGUL * count(b"g")
-                + _ASTRAL * count(b"e")
+                1.15 * count(b"l")  # a Latin letter with an accent: on top of its word
+                + 1.11 * count(b"s")  # a symbol
+                + 0.36 * count(b"o")  # a letter of another script
+                + 0.65 * count(b"k")  # kana
+                + 0.79 * count(b"h")  # Han
+                + 0.73 * count(b"g")  # Hangul
+                + 3.09 * count(b"e")  # a character outside the BMP
             )
         return max(1, round(tokens))
 
 
-_TOKEN = 1.15  # a token of o200k_base
-_OLDER = 2.2  # a token that cl100k_base needs beyond that, up to a share of them: no English text
-_MUCH_OLDER = 0.7  # every further one
-_OLDER_SHARE = 0.18
 _BY_CLASS: tuple[tuple[bytes, float], ...] = (
     (b"0", 0.38),
     (b".", 0.18),
@@ -209,8 +194,9 @@ _BY_CLASS: tuple[tuple[bytes, float], ...] = (
 )
 """Tokens beyond those for each character of a class.
 
-All fitted 2026-11 by quantile regression to the largest count of Qwen2.5, SmolLM2 and Gemma 3 for 2,000 texts: chat in
-English and Chinese, Python, TypeScript, JSON, numbers, emoji, and program messages in 33 languages.
+These, and the weights of the two vocabularies, were fitted 2026-11 by quantile regression to the largest count of
+Qwen2.5, SmolLM2 and Gemma 3 for 2,000 texts: chat in English and Chinese, Python, TypeScript, JSON, numbers, emoji, and
+program messages in 33 languages.
 """
 _SCRIPT = _build_byte_table(
     ord(" "),
@@ -243,9 +229,10 @@ class CautiousTokenCounter:
         if not text:
             return 0
         newer = self._newer.count(text)
+        # Tokens that cl100k_base needs beyond those of o200k_base weigh more up to a share of 18 %: no English text.
         older = max(0, self._older.count(text) - newer)
-        some_older = min(older, _OLDER_SHARE * newer)
-        tokens = _TOKEN * newer + _OLDER * some_older + _MUCH_OLDER * (older - some_older)
+        some_older = min(older, 0.18 * newer)
+        tokens = 1.15 * newer + 2.2 * some_older + 0.7 * (older - some_older)
         classes = text.encode("utf-8").translate(_SCRIPT, _CONTINUATION)
         for letter, weight in _BY_CLASS:
             tokens += weight * classes.count(letter)

@@ -78,11 +78,11 @@ def named(
     short = name.removesuffix("-messages")  # as the codec calls itself
     if short not in NAMED:
         raise ValidationError(f"{name!r} is not one of {', '.join(NAMED)}", field="codec")
-    made, usual = NAMED[short]
-    given = {} if max_tokens is None else {"max_tokens": max_tokens}
-    if given and short != "anthropic":
+    if max_tokens is not None and short != "anthropic":
         raise ValidationError(f"{name} does not state it", field="max_tokens")
-    found: Any = __getattr__(made)(usual if model is None else model, **given)
+    class_name, default_model = NAMED[short]
+    options = {} if max_tokens is None else {"max_tokens": max_tokens}
+    codec: Any = __getattr__(class_name)(default_model if model is None else model, **options)
     if calibrated is not None:
-        found.calibration.restore(calibrated)
-    return cast("Codec", found)
+        codec.calibration.restore(calibrated)
+    return cast("Codec", codec)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from acms.errors import ValidationError
 from acms.prompt_types import Diagnosis, Outcome
 
 __all__ = [
     "get_count_field",
     "get_field",
     "get_text_field",
+    "get_token_count",
     "iterate_list_field",
     "split_usage",
     "unknown_diagnosis",
@@ -30,20 +32,32 @@ def split_usage(answer: object) -> tuple[object, object | None]:
 
 def iterate_list_field(source: object, key: str) -> Iterator[object]:
     """Yield the entries of a list that a field holds; none where it holds no list."""
-    found = get_field(source, key)
-    yield from found if isinstance(found, list | tuple) else ()
+    entries = get_field(source, key)
+    if isinstance(entries, list | tuple):
+        yield from entries
 
 
 def get_text_field(source: object, key: str) -> str:
     """Return a field that is a text; "" where it is none."""
-    found = get_field(source, key)
-    return found if isinstance(found, str) else ""
+    text = get_field(source, key)
+    return text if isinstance(text, str) else ""
 
 
 def get_count_field(source: object, key: str, default: int = 0) -> int:
     """Return a field that is a count; `default` where it is none."""
-    found = get_field(source, key)
-    return found if isinstance(found, int) and found >= 0 else default
+    count = get_field(source, key)
+    return count if isinstance(count, int) and count >= 0 else default
+
+
+def get_token_count(source: object, *names: str) -> int | None:
+    """Return the number of tokens in the first of these fields that exists, or None; the names are spellings."""
+    for name in names:
+        value = get_field(source, name)
+        if value is not None:
+            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+                raise ValidationError("must be a number of tokens", field=f"usage.{names[0]}")
+            return value
+    return None
 
 
 def unknown_diagnosis(reason: str) -> Diagnosis:

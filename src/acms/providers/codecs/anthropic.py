@@ -16,27 +16,23 @@ from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, 
 from acms.ports import RequestCounter, TokenCounter
 from acms.prompt_types import CacheMark, CacheRates, Count, Exactness, PromptMessage, Tool, Usage
 from acms.providers.codecs import anthropic_answers, anthropic_blocks
-from acms.providers.codecs.answers import get_field, split_usage
+from acms.providers.codecs.answers import get_token_count, split_usage
 from acms.providers.codecs.anthropic_rules import BREAKPOINTS, check_payload, find_claude_family
 from acms.providers.codecs.anthropic_turns import (
     BEGINNING,
     Arranged,
+    Arranging,
     SentMessage,
-    arrange_turns,
     speaker_name,
 )
 from acms.providers.codecs.calibration import Calibration
+from acms.providers.codecs.framing import serialize_tool
 from acms.providers.codecs.given_fields import Fields, Key, given_fields, key_of_part
 from acms.providers.codecs.request_count import CountingCodec, request_counts
 from acms.providers.tokens import default_counter
 from acms.text.chat_messages import NO_RESULT
 
 __all__ = ["AnthropicMessages"]
-
-PRIMER = 8
-"""Tokens that a request has however little it says: the tokenizer's reconstruction finds six to eleven."""
-
-HOUR = 3600
 
 _SYSTEM = frozenset((Role.SYSTEM, Role.DEVELOPER))
 _ROLES = {"user": Role.USER, "assistant": Role.ASSISTANT, "system": Role.SYSTEM}
@@ -108,14 +104,14 @@ class AnthropicMessages(CountingCodec):
         self._sizes = anthropic_blocks.Sizes()
         self._prices = anthropic_blocks.Prices(self.counter, image=family.image, sizes=self._sizes)
         self._beginning = self._prices.text(BEGINNING)
-        self._told = anthropic_blocks.BLOCK + self._prices.reminder
+        self._system_frame = anthropic_blocks.BLOCK + self._prices.reminder
 
     # ── requests ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def normal(self, messages: Sequence[PromptMessage]) -> tuple[PromptMessage, ...]:
         """Return the messages as the provider can have them."""
-        said = self._arrange(messages).said
-        return tuple([message for one in said for message in one.messages()])
+        turns = self._arrange(messages).turns
+        return tuple([message for turn in turns for message in turn.messages()])
 
     def notes(self, messages: Sequence[PromptMessage]) -> tuple[str, ...]:
         """Describe the changes that `normal` makes to the messages, each kind of change once."""
@@ -134,40 +130,44 @@ class AnthropicMessages(CountingCodec):
         hour is kept for an hour too. `PayloadError` when the provider would refuse it: no message but the system's, an
         answer last where the model does not go on with one, a tool that it cannot have.
         """
-        said = self._arrange(messages).said
+        turns = self._arrange(messages).turns
         payload: dict[str, Json] = {}
         if self.max_tokens is not None:
             payload["max_tokens"] = self.max_tokens
         if tools:
             payload["tools"] = [_serialize_tool(tool) for tool in tools]
         fields = given_fields(messages, anthropic_blocks.extra_fields_of_raw)
-        content = [[self._block(one.part, turn.role, fields) for one in turn.shown] for turn in said]
-        turns = list(zip(said, content, strict=True))
-        if turns and turns[0][0].role is Role.SYSTEM:
-            payload["system"] = turns.pop(0)[1]
-        payload["messages"] = [{"role": turn.role.value, "content": written} for turn, written in turns]
-        _apply_cache_marks(
-            payload.get("tools", []), [block for written in content for block in written], said, marks
-        )
+        contents = [[self._block(sent.part, turn.role, fields) for sent in turn.shown] for turn in turns]
+        has_system = bool(turns) and turns[0].role is Role.SYSTEM
+        if has_system:
+            payload["system"] = contents[0]
+        start = 1 if has_system else 0
+        turns_and_contents = zip(turns[start:], contents[start:], strict=True)
+        payload["messages"] = [
+            {"role": turn.role.value, "content": content} for turn, content in turns_and_contents
+        ]
+        if marks:
+            blocks = [block for content in contents for block in content]
+            _apply_cache_marks(payload.get("tools", []), blocks, turns, marks)
         check_payload(payload, self._family)
         return payload
 
     def parse(self, payload: Mapping[str, Json]) -> tuple[PromptMessage, ...]:
         """Return the messages of a payload in normal form, without sources; `PayloadError` for another format."""
-        found: list[PromptMessage] = []
+        parsed: list[PromptMessage] = []
         if payload.get("system"):
-            found += _parse_message("system", payload["system"], "system")
+            parsed += _parse_message("system", payload["system"], "system")
         messages = payload.get("messages")
         if not isinstance(messages, list):
             raise PayloadError("must be a list of messages", field="messages")
-        for at, message in enumerate(messages):
+        for index, message in enumerate(messages):
             role = message.get("role") if isinstance(message, Mapping) else None
             if role not in _ROLES:
                 raise PayloadError(
-                    "must be a message of the user, the assistant or the system", field=f"messages[{at}]"
+                    "must be a message of the user, the assistant or the system", field=f"messages[{index}]"
                 )
-            found += _parse_message(role, message.get("content"), f"messages[{at}].content")
-        return tuple(found)
+            parsed += _parse_message(role, message.get("content"), f"messages[{index}].content")
+        return tuple(parsed)
 
     def check(self, payload: Mapping[str, Json]) -> None:
         """Raise `PayloadError` when the provider would refuse a payload: role order, tool pairs, system placement."""
@@ -184,118 +184,133 @@ class AnthropicMessages(CountingCodec):
         return block
 
     def _arrange(self, messages: Sequence[PromptMessage]) -> Arranged:
-        system, reasoning = self._family.system, self._family.reasoning
-        said = [self._folded(message) for message in messages]
-        return arrange_turns(said, system=system, reasoning=reasoning, cited=self.search_results)
+        family = self._family
+        arranging = Arranging(family.system, family.reasoning, cites_passages=self.search_results)
+        return arranging.arrange([self._restore_blocks(message) for message in messages])
 
-    def _folded(self, message: PromptMessage) -> PromptMessage:
+    def _restore_blocks(self, message: PromptMessage) -> PromptMessage:
         """Return a message of the user with its documents and search results restored to their original blocks."""
-        parts = message.parts
-        if message.role is not Role.USER or (found := anthropic_blocks.restore_user_blocks(parts)) is parts:
+        if message.role is not Role.USER:
             return message
-        for one in parts:
-            if isinstance(one, Media):
-                self._sizes.state(one)
-        return replace(message, parts=tuple(found), tokens=None, counter="")
+        restored = anthropic_blocks.restore_user_blocks(message.parts)
+        if restored is message.parts:
+            return message
+        for part in message.parts:
+            if isinstance(part, Media):
+                self._sizes.state(part)
+        return replace(message, parts=tuple(restored), tokens=None, counter="")
 
     # ── costs ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def cost(self, message: PromptMessage) -> int:
         """Return the raw tokens of one message; an upper bound where it has to be mapped."""
-        parts = message.parts
-        if message.tokens and len(parts) == 1 and message.counter == self.counter.name:
+        if message.tokens and len(message.parts) == 1 and message.counter == self.counter.name:
             # One fit costs a history of thousands of messages: use the count that a message already has.
-            only = parts[0]
-            if isinstance(only, Text) and not (
-                self.search_results and anthropic_blocks.split_recalled_passages(only)
-            ):
-                tokens = message.tokens + (self._told if message.role in _SYSTEM else anthropic_blocks.BLOCK)
-                return tokens if message.name is None else tokens + self._name(message)
-            if isinstance(only, ToolResult) and only.output != NO_RESULT:
-                return message.tokens + self._prices.result("")
-        parts = self._folded(message).parts
-        total = sum([self._part(part, message.role) for part in parts])
-        if total and message.role in _SYSTEM:
-            return total + self._prices.reminder * len(parts)
-        return total + self._name(message) if total else 0
+            tokens = self._add_frame(message.tokens, message)
+            if tokens is not None:
+                return tokens
+        parts = self._restore_blocks(message).parts
+        tokens = sum([self._count_part(part, message.role) for part in parts])
+        if not tokens:
+            return 0
+        if message.role in _SYSTEM:
+            return tokens + self._prices.reminder * len(parts)
+        return tokens + self._count_name(message)
 
-    def _name(self, message: PromptMessage) -> int:
-        who = speaker_name(message)
-        return self._prices.name(who) if who else 0
+    def _add_frame(self, tokens: int, message: PromptMessage) -> int | None:
+        """Return the cost of a message of one part with so many tokens, or None if its text is not sent as it is."""
+        only = message.parts[0]
+        if isinstance(only, ToolResult) and only.output != NO_RESULT:
+            return tokens + self._prices.result("")
+        if not isinstance(only, Text):
+            return None
+        if self.search_results and anthropic_blocks.split_recalled_passages(only):
+            return None
+        tokens += self._system_frame if message.role in _SYSTEM else anthropic_blocks.BLOCK
+        return tokens if message.name is None else tokens + self._count_name(message)
 
-    def _part(self, part: Part, role: Role) -> int:
+    def _count_name(self, message: PromptMessage) -> int:
+        name = speaker_name(message)
+        return self._prices.name(name) if name else 0
+
+    def _count_part(self, part: Part, role: Role) -> int:
         prices = self._prices
         match part:
             case Text():
-                found = anthropic_blocks.split_recalled_passages(part) if self.search_results else ()
-                return sum([prices.text(one.text) for one in found or (part,)])
+                passages = anthropic_blocks.split_recalled_passages(part) if self.search_results else ()
+                return sum([prices.text(passage.text) for passage in passages or (part,)])
             case ToolResult():
                 return prices.result(part.output)
             case ToolCall():
-                written = anthropic_blocks.parse_call_arguments(part.arguments)[1]
-                return prices.call(part.call_id, anthropic_blocks.sanitize_tool_name(part.name), written)
+                _, arguments, _ = anthropic_blocks.parse_call_arguments(part.arguments)
+                return prices.call(part.call_id, anthropic_blocks.sanitize_tool_name(part.name), arguments)
             case Media():
-                media = (
-                    None
-                    if role in _SYSTEM or role is Role.ASSISTANT
-                    else anthropic_blocks.to_sendable_media(part)
-                )
-                return (
-                    prices.text(anthropic_blocks.describe_media(part))
-                    if media is None
-                    else prices.media(media)
-                )
+                is_sent = role in (Role.USER, Role.TOOL)
+                media = anthropic_blocks.to_sendable_media(part) if is_sent else None
+                if media is None:
+                    return prices.text(anthropic_blocks.describe_media(part))
+                return prices.media(media)
             case Reasoning():
-                return prices.signed(part.text, part.signature) if self._sent(role) and part.signature else 0
-            case Raw() if part.vendor == AS_GIVEN:
-                return (
-                    prices.fields(anthropic_blocks.extra_fields_of_raw(part)) if role is Role.ASSISTANT else 0
-                )
+                if part.signature and self._sends_reasoning(role):
+                    return prices.signed(part.text, part.signature)
+                return 0
             case Raw():
-                if anthropic_blocks.raw_to_block(part) is None:
-                    return 0 if part.vendor == "anthropic" else prices.text(item_text(part))
-                if role in _SYSTEM:
-                    return 0
-                return (
-                    prices.raw(part)
-                    if self._sent(role) or not anthropic_blocks.is_reasoning_part(part)
-                    else 0
-                )
+                return self._count_item(part, role)
 
-    def _sent(self, role: Role) -> bool:
+    def _count_item(self, raw: Raw, role: Role) -> int:
+        """Return the cost of an item that is kept verbatim, or of the fields of a block that its part does not hold."""
+        if raw.vendor == AS_GIVEN:
+            fields = anthropic_blocks.extra_fields_of_raw(raw) if role is Role.ASSISTANT else None
+            return self._prices.fields(fields)
+        if anthropic_blocks.raw_to_block(raw) is None:
+            return 0 if raw.vendor == "anthropic" else self._prices.text(item_text(raw))
+        if role in _SYSTEM:
+            return 0
+        if anthropic_blocks.is_reasoning_part(raw) and not self._sends_reasoning(role):
+            return 0
+        return self._prices.raw(raw)
+
+    def _sends_reasoning(self, role: Role) -> bool:
         return self._family.reasoning and role is Role.ASSISTANT
 
     def base(self, tools: Sequence[Tool] = ()) -> int:
         """Return the raw tokens of everything besides messages, and of the text that may be added at the beginning."""
-        return self._base([_serialize_tool(tool) for tool in tools]) + self._beginning
+        return self._count_base([_serialize_tool(tool) for tool in tools]) + self._beginning
 
-    def _base(self, tools: Sequence[Mapping[str, Json]]) -> int:
-        start = PRIMER + (anthropic_blocks.CITING if self.search_results else 0)
-        if not tools:
-            return start
-        prompt = math.ceil(self._family.tools / self._family.typical)
-        return start + prompt + sum([self._prices.tool(tool) for tool in tools])
+    def _count_base(self, tools: Sequence[Mapping[str, Json]]) -> int:
+        # However little a request says, the tokenizer's reconstruction finds six to eleven tokens.
+        tokens = 8
+        if self.search_results:
+            # The provider is taken to add this to a system prompt where something can be cited: it says there are some.
+            tokens += 300
+        if tools:
+            tokens += math.ceil(self._family.tools / self._family.typical)
+            tokens += sum([self._prices.tool(tool) for tool in tools])
+        return tokens
 
     def count(self, payload: Mapping[str, Json]) -> Count:
         """Count a payload from scratch; `tokens` are raw ones, a budget is compared with the bound."""
-        raw = self._base(payload.get("tools", ())) + self._beginning
-        tools = raw - self._base(()) - self._beginning
-        system = payload.get("system", ())
-        raw += self._content(system, system=True)
-        for at, message in enumerate(payload["messages"]):
+        base = self._count_base(payload.get("tools", ()))
+        tools = base - self._count_base(())
+        raw = base + self._beginning
+        raw += self._count_content(payload.get("system", ()), is_system=True)
+        for index, message in enumerate(payload["messages"]):
             content = message["content"]
-            if at == 0 and not isinstance(content, str) and content[0].get("text") == BEGINNING:
+            if index == 0 and not isinstance(content, str) and content[0].get("text") == BEGINNING:
                 content = content[1:]  # `base` has paid for it
-            raw += self._content(content, system=message["role"] == "system")
-        exact = Exactness.BYTES if self._bound else Exactness.CALIBRATED
+            raw += self._count_content(content, is_system=message["role"] == "system")
+        exactness = Exactness.BYTES if self._bound else Exactness.CALIBRATED
         upper = raw if self._bound else self.calibration.upper(raw, tools)
-        return Count(tokens=raw, exactness=exact, upper_bound=upper, tools=tools)
+        return Count(tokens=raw, exactness=exactness, upper_bound=upper, tools=tools)
 
-    def _content(self, content: Json, *, system: bool) -> int:
+    def _count_content(self, content: Json, *, is_system: bool) -> int:
         if isinstance(content, str):
             content = [{"type": "text", "text": content}]
-        fields = [self._prices.fields(anthropic_blocks.other_fields(block)) for block in content]
-        return sum([self._prices.block(block, system=system) for block in content]) + sum(fields)
+        tokens = 0
+        for block in content:
+            tokens += self._prices.block(block, system=is_system)
+            tokens += self._prices.fields(anthropic_blocks.other_fields(block))
+        return tokens
 
     def cached(self, tokens: int) -> int:
         """Return how many tokens of an unchanged prefix of so many are read from the cache, when it ends at a mark."""
@@ -314,11 +329,11 @@ class AnthropicMessages(CountingCodec):
         `input_tokens` there are only those that came neither out of the cache nor into it.
         """
         reported, answer = split_usage(usage)
-        fresh = _read_token_count(reported, "input_tokens")
-        if fresh is None or _read_token_count(reported, "total_tokens") is not None:
+        fresh = get_token_count(reported, "input_tokens")
+        if fresh is None or get_token_count(reported, "total_tokens") is not None:
             raise ValidationError("is not the usage of a message of Anthropic's", field="usage")
-        written = _read_token_count(reported, "cache_creation_input_tokens") or 0
-        read = _read_token_count(reported, "cache_read_input_tokens") or 0
+        written = get_token_count(reported, "cache_creation_input_tokens") or 0
+        read = get_token_count(reported, "cache_read_input_tokens") or 0
         return Usage(
             input_tokens=fresh + written + read,
             cached_tokens=read,
@@ -329,19 +344,10 @@ class AnthropicMessages(CountingCodec):
 
 
 def _serialize_tool(tool: Tool) -> dict[str, Json]:
-    found: dict[str, Json] = {"name": tool.name}
-    if tool.description:
-        found["description"] = tool.description
-    found["input_schema"] = _to_plain_json(tool.parameters)
+    serialized = serialize_tool(tool, "input_schema")
     if tool.strict:
-        found["strict"] = True
-    return found
-
-
-def _to_plain_json(value: Json) -> Json:
-    if isinstance(value, Mapping):
-        return {key: _to_plain_json(inner) for key, inner in value.items()}
-    return [_to_plain_json(inner) for inner in value] if isinstance(value, list | tuple) else value
+        serialized["strict"] = True
+    return serialized
 
 
 def _parse_message(role: str, content: Json, field: str) -> list[PromptMessage]:
@@ -351,46 +357,44 @@ def _parse_message(role: str, content: Json, field: str) -> list[PromptMessage]:
         raise PayloadError("must be a text or a list of blocks", field=field)
     results: list[Part] = []
     others: list[Part] = []
-    for at, block in enumerate(content):
+    for index, block in enumerate(content):
         part = anthropic_blocks.block_to_part(block) if isinstance(block, Mapping) else None
         if part is None:
-            raise PayloadError("is no block that a message of ACMS has", field=f"{field}[{at}]")
+            raise PayloadError("is no block that a message of ACMS has", field=f"{field}[{index}]")
         (results if isinstance(part, ToolResult) else others).append(part)
-    found = [(Role.TOOL, results), (_ROLES[role], others)]
-    return [PromptMessage(role=of, parts=tuple(parts)) for of, parts in found if parts]
+    messages: list[PromptMessage] = []
+    if results:
+        messages.append(PromptMessage(role=Role.TOOL, parts=tuple(results)))
+    if others:
+        messages.append(PromptMessage(role=_ROLES[role], parts=tuple(others)))
+    return messages
 
 
 def _apply_cache_marks(
     tools: list[dict[str, Json]],
-    written: Sequence[dict[str, Json]],
-    said: Sequence[SentMessage],
+    blocks: Sequence[dict[str, Json]],
+    turns: Sequence[SentMessage],
     marks: Sequence[CacheMark],
 ) -> None:
-    """Put cache marks on the last blocks of the prefixes that are to be kept."""
-    if not marks:
-        return
-    newest = list(accumulate([one.at for turn in said for one in turn.shown], max))
-    found: dict[int, int | None] = {}
+    """Put cache marks on the last blocks of the prefixes that are to be kept; the last tool ends an empty prefix."""
+    newest = list(accumulate([sent.at for turn in turns for sent in turn.shown], max))
+    seconds: dict[int, int] = {}
     for mark in marks:
         end = bisect_left(newest, mark.messages) - 1
-        while end >= 0 and written[end]["type"] in ("thinking", "redacted_thinking"):
+        while end >= 0 and blocks[end]["type"] in ("thinking", "redacted_thinking"):
             end -= 1
         if end >= 0 or tools:
-            found[end] = max(found.get(end) or 0, mark.ttl or 0) or None
-    ends = sorted(found)
+            seconds[end] = max(seconds.get(end, 0), mark.ttl or 0)
+    ends = sorted(seconds)
     if len(ends) > BREAKPOINTS:
         ends = [ends[0], *ends[1 - BREAKPOINTS :]]
-    hour = False
+    keeps_an_hour = False
     for end in reversed(ends):
-        ttl = found[end]
-        hour = hour or (ttl is not None and ttl >= HOUR)
-        kept = "1h" if hour else None if ttl is None else "5m"
-        block = written[end] if end >= 0 else tools[-1]
-        block["cache_control"] = {"type": "ephemeral"} if kept is None else {"type": "ephemeral", "ttl": kept}
-
-
-def _read_token_count(usage: object, name: str) -> int | None:
-    value = get_field(usage, name)
-    if value is not None and (not isinstance(value, int) or value < 0):
-        raise ValidationError("must be a number of tokens", field=f"usage.{name}")
-    return value
+        keeps_an_hour = keeps_an_hour or seconds[end] >= 3_600
+        cache_control: dict[str, Json] = {"type": "ephemeral"}
+        if keeps_an_hour:
+            cache_control["ttl"] = "1h"
+        elif seconds[end]:
+            cache_control["ttl"] = "5m"
+        block = blocks[end] if end >= 0 else tools[-1]
+        block["cache_control"] = cache_control

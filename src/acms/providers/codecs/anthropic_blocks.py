@@ -58,11 +58,6 @@ SEAM = 4
 REMINDER = ("<system-reminder>\n", "\n</system-reminder>")
 """Around system text that has to be told by the user: the marks that the provider's guide has for it."""
 
-RESULT, TITLE = "search_result", "Memory"
-"""Type and title of the block that a recalled passage is sent as; its source is the ids of its entries."""
-CITING = 300
-"""Tokens that the provider is taken to add to a system prompt where something can be cited: it says there are some."""
-
 DOCUMENT = 10_000
 """Tokens of a document of unknown length: some pages, each of them read as text and as an image."""
 
@@ -171,9 +166,9 @@ def server_tool_reference(one: Part) -> tuple[str, bool] | None:
 def is_allowed_block(block: Mapping[str, Json], *, user: bool) -> bool:
     """Return whether the user, or else the assistant, can have a block."""
     kind = block["type"]
-    return (
-        not (is_server_tool_block(kind) or kind in (_REDACTED, "compaction")) if user else kind not in USERS
-    )
+    if user:
+        return not is_server_tool_block(kind) and kind not in (_REDACTED, "compaction")
+    return kind not in USERS
 
 
 _HELD = {
@@ -341,43 +336,55 @@ def passage_to_block(one: Text) -> dict[str, Json]:
     if len(found) != 1 or not found[0][1].strip():
         return part_to_block(one)
     source, text = found[0]
-    content = [{"type": "text", "text": text}]
-    citations = {"enabled": True}
-    return {"type": RESULT, "source": source, "title": TITLE, "content": content, "citations": citations}
+    return {
+        "type": "search_result",
+        "source": source,
+        "title": "Memory",
+        "content": [{"type": "text", "text": text}],
+        "citations": {"enabled": True},
+    }
 
 
-def block_to_part(one: Mapping[str, Json]) -> Part | None:
-    """Parse a content block; None if no part represents it."""
-    match one:
+def block_to_part(block: Mapping[str, Json]) -> Part | None:
+    """Parse a content block, or return None if no part represents it."""
+    match block:
         case {"type": "text", "text": str(text)}:
             return Text(text)
         case {
             "type": "search_result",
-            "title": title,
+            "title": "Memory",
             "source": str(source),
             "content": [{"type": "text", "text": str(text)}],
-        } if title == TITLE:
+        }:
             return Text(chat_messages.wrap_passage(source, text))
         case {"type": "thinking", "thinking": str(text), "signature": str(signature)}:
             return Reasoning(text, signature)
         case {"type": "redacted_thinking", "data": str(data)}:
             return Raw("anthropic", dump({"type": _REDACTED, "data": data}))
         case {"type": "compaction"}:
-            return Raw("anthropic", dump({key: one[key] for key in one if key != _MARK}))
-        case {"type": "tool_use", "id": str(id_), "name": str(of), "input": dict(given)}:
-            return ToolCall(id_, of, dump(given))
-        case {"type": "tool_result", "tool_use_id": str(id_)}:
-            return ToolResult(id_, text_of(one.get("content", "")), one.get("is_error") is True)
-        case {"type": "image" | "document" as kind, "source": dict(source), **more} if (
-            more.keys() <= {_MARK} and (media := _parse_media(kind, source)) is not None
-        ):
-            return media
+            return Raw("anthropic", dump({key: block[key] for key in block if key != _MARK}))
+        case {"type": "tool_use", "id": str(call_id), "name": str(name), "input": dict(arguments)}:
+            return ToolCall(call_id, name, dump(arguments))
+        case {"type": "tool_result", "tool_use_id": str(call_id)}:
+            return ToolResult(call_id, text_of(block.get("content", "")), block.get("is_error") is True)
         case {"type": str()}:
-            kept = Raw("anthropic", dump(dict(one)))
-            sent = raw_to_block(kept)
-            return None if sent is None else Raw("anthropic", dump(sent))
+            return _parse_plain_media(block) or _parse_item(block)
         case _:
             return None
+
+
+def _parse_plain_media(block: Mapping[str, Json]) -> Media | None:
+    """Return the media of a block that holds nothing else, or None for any other block."""
+    match block:
+        case {"type": "image" | "document" as kind, "source": dict(source), **more} if more.keys() <= {_MARK}:
+            return _parse_media(kind, source)
+        case _:
+            return None
+
+
+def _parse_item(block: Mapping[str, Json]) -> Raw | None:
+    item = raw_to_block(Raw("anthropic", dump(dict(block))))
+    return None if item is None else Raw("anthropic", dump(item))
 
 
 def _parse_media(kind: str, source: Mapping[str, Any]) -> Media | None:

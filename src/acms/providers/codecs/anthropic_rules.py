@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 from acms.errors import PayloadError
 from acms.model import Json
 from acms.providers.codecs.anthropic_blocks import USERS, is_server_tool_block, text_of
+from acms.providers.codecs.checks import refuse, require
 from acms.providers.codecs.framing import check_strings
 
 __all__ = ["Claude", "check_payload", "find_claude_family"]
@@ -95,13 +95,13 @@ def find_claude_family(model: str) -> Claude:
 _ID = re.compile(r"[a-zA-Z0-9_-]{1,128}\Z")
 _TOOL = re.compile(r"[a-zA-Z0-9_-]{1,64}\Z")
 _THINKING = frozenset(("thinking", "redacted_thinking"))
-_ROLES = frozenset(("user", "assistant", "system"))
+_ROLES = ("user", "assistant", "system")
 _ASSISTANT_ONLY = frozenset(("tool_use", "compaction", *_THINKING))
 _USER_ONLY = frozenset(("tool_result", *USERS))
-_TTLS = {None: 0, "5m": 0, "1h": 1}
+_SECONDS_OF_TTL = {None: 300, "5m": 300, "1h": 3_600}
 _COMBINED = frozenset(("oneOf", "anyOf", "allOf"))
-MESSAGES = 100_000
 BREAKPOINTS = 4
+"""Cache marks that a request may have."""
 
 
 def check_payload(payload: Mapping[str, Json], model: Claude) -> None:
@@ -113,180 +113,198 @@ def check_payload(payload: Mapping[str, Json], model: Claude) -> None:
             field="messages",
             options=("add a message of the user: what the system says is not one",),
         )
-    if len(messages) > MESSAGES:
-        raise PayloadError(f"there may be at most {MESSAGES}", field="messages")
-    most = payload.get("max_tokens")
-    if most is not None and (not isinstance(most, int) or most < 0):
-        raise PayloadError("must be a number of tokens", field="max_tokens")
+    require(len(messages) <= 100_000, "there may be at most 100000", "messages")
+    max_tokens: Json = payload.get("max_tokens", 0)
+    is_number = max_tokens is None or (isinstance(max_tokens, int) and max_tokens >= 0)
+    require(is_number, "must be a number of tokens", "max_tokens")
     if "system" in payload:
         _check_system(payload["system"], "system")
     _check_tools(payload.get("tools", ()))
-    for at, message in enumerate(messages):
-        _check_message(message, f"messages[{at}]")
-    _check_message_order(messages, model)
+    for index, message in enumerate(messages):
+        _check_message(message, "messages", index)
+    _check_compactions(messages)
+    _check_first_message(messages[0])
+    _check_system_places(messages, model)
+    _check_last_message(messages[-1], model, "messages", len(messages) - 1)
     _check_tool_pairs(messages)
     _check_server_tool_pairs(messages)
     _check_cache_marks(payload)
     check_strings(payload)
 
 
-def _raise_payload_error(reason: str, field: str) -> None:
-    raise PayloadError(reason, field=field)
+# ── one message ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _validate_blocks(content: Json, field: str) -> Sequence[Mapping[str, Json]]:
+def _validate_blocks(content: Json, *path: str | int) -> Sequence[Mapping[str, Json]]:
     if isinstance(content, str):
         content = [{"type": "text", "text": content}]
-    if not isinstance(content, list) or not content:
-        raise PayloadError("must be a text or a list of blocks, and not empty", field=field)
-    for at, block in enumerate(content):
-        if not isinstance(block, Mapping) or not isinstance(block.get("type"), str):
-            _raise_payload_error("must be a block with a type", f"{field}[{at}]")
-        if block["type"] == "text" and not str(block.get("text", "")).strip():
-            _raise_payload_error("a text must say something", f"{field}[{at}].text")
+    is_list = isinstance(content, list) and content
+    require(is_list, "must be a text or a list of blocks, and not empty", *path)
+    for index, block in enumerate(content):
+        is_block = isinstance(block, Mapping) and isinstance(block.get("type"), str)
+        require(is_block, "must be a block with a type", *path, index)
+        if block["type"] == "text":
+            text = str(block.get("text", ""))
+            require(text.strip(), "a text must say something", *path, index, "text")
     return content
 
 
-def _check_system(content: Json, field: str) -> None:
-    for at, block in enumerate(_validate_blocks(content, field)):
-        if block["type"] != "text":
-            _raise_payload_error("the system speaks in text only", f"{field}[{at}].type")
+def _check_system(content: Json, *path: str | int) -> None:
+    for index, block in enumerate(_validate_blocks(content, *path)):
+        require(block["type"] == "text", "the system speaks in text only", *path, index, "type")
 
 
-def _check_message(message: Json, field: str) -> None:
-    if not isinstance(message, Mapping) or message.get("role") not in _ROLES:
-        raise PayloadError("must be a message of the user, the assistant or the system", field=field)
+def _check_message(message: Json, *path: str | int) -> None:
+    is_message = isinstance(message, Mapping) and message.get("role") in _ROLES
+    require(is_message, "must be a message of the user, the assistant or the system", *path)
     role = message["role"]
+    path = (*path, "content")
     if role == "system":
-        return _check_system(message.get("content"), f"{field}.content")
-    blocks = _validate_blocks(message.get("content"), f"{field}.content")
-    others = _USER_ONLY if role == "assistant" else _ASSISTANT_ONLY
-    for at, block in enumerate(blocks):
-        if block["type"] in others or (role == "user" and is_server_tool_block(block["type"])):
-            _raise_payload_error(
-                f"the {role} cannot have a block of this type", f"{field}.content[{at}].type"
-            )
-    if role == "user":
-        return None
+        _check_system(message.get("content"), *path)
+        return
+    blocks = _validate_blocks(message.get("content"), *path)
+    for index, block in enumerate(blocks):
+        if not _may_have(role, block["type"]):
+            refuse(f"the {role} cannot have a block of this type", *path, index, "type")
+    if role == "assistant":
+        _check_reasoning_places(blocks, *path)
+        _check_call_places(blocks, *path)
+
+
+def _may_have(role: str, kind: str) -> bool:
+    """Return whether the user, or the assistant, can have a block of a type."""
+    if role == "assistant":
+        return kind not in _USER_ONLY
+    return kind not in _ASSISTANT_ONLY and not is_server_tool_block(kind)
+
+
+def _check_reasoning_places(blocks: Sequence[Mapping[str, Json]], *path: str | int) -> None:
     kinds = [block["type"] for block in blocks]
-    if not _THINKING.isdisjoint(kinds):
-        first = next(at for at, kind in enumerate(kinds) if kind != "compaction")
-        if kinds[first] not in _THINKING:
-            _raise_payload_error("reasoning must come first", f"{field}.content[{first}].type")
-        if kinds[-1] in _THINKING:
-            _raise_payload_error("reasoning must not come last", f"{field}.content[{len(kinds) - 1}].type")
-        for at, block in enumerate(blocks):
-            if block["type"] == "thinking" and not block.get("signature"):
-                _raise_payload_error("must be signed", f"{field}.content[{at}].signature")
-    calls = [at for at, kind in enumerate(kinds) if kind == "tool_use"]
-    if calls and calls != list(range(calls[0], len(kinds))):
-        _raise_payload_error("nothing may follow a tool call but another", f"{field}.content[{calls[0] + 1}]")
-    return None
+    if _THINKING.isdisjoint(kinds):
+        return
+    first = next(index for index, kind in enumerate(kinds) if kind != "compaction")
+    last = len(kinds) - 1
+    require(kinds[first] in _THINKING, "reasoning must come first", *path, first, "type")
+    require(kinds[last] not in _THINKING, "reasoning must not come last", *path, last, "type")
+    for index, block in enumerate(blocks):
+        if block["type"] == "thinking":
+            require(block.get("signature"), "must be signed", *path, index, "signature")
+
+
+def _check_call_places(blocks: Sequence[Mapping[str, Json]], *path: str | int) -> None:
+    calls = [index for index, block in enumerate(blocks) if block["type"] == "tool_use"]
+    if calls:
+        are_last = calls == list(range(calls[0], len(blocks)))
+        require(are_last, "nothing may follow a tool call but another", *path, calls[0] + 1)
+
+
+# ── the order of messages ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _blocks_of(message: Mapping[str, Json]) -> Sequence[Mapping[str, Json]]:
+    """Return the blocks of a message; none where its content is a text."""
+    content = message["content"]
+    return content if isinstance(content, list) else ()
 
 
 def _check_compactions(messages: Sequence[Mapping[str, Json]]) -> None:
     """Raise for a signed compaction that is not the first block of all, or not the only compaction."""
-    said = [
-        (f"messages[{at}].content[{number}]", block)
-        for at, message in enumerate(messages)
-        for number, block in enumerate(message["content"] if isinstance(message["content"], list) else ())
-        if block["type"] == "compaction" and block.get("content") is not None
-    ]
-    if any(block.get("signature") for _, block in said):
-        for field, _ in [one for one in said if one[0] != "messages[0].content[0]"]:
-            _raise_payload_error(
-                "a signed compaction must come first, in place of what it stands for, and alone", field
-            )
+    places: list[tuple[int, int]] = []
+    has_signed = False
+    for number, message in enumerate(messages):
+        for index, block in enumerate(_blocks_of(message)):
+            if block["type"] == "compaction" and block.get("content") is not None:
+                places.append((number, index))
+                has_signed = has_signed or bool(block.get("signature"))
+    others = [place for place in places if place != (0, 0)]
+    if has_signed and others:
+        number, index = others[0]
+        problem = "a signed compaction must come first, in place of what it stands for, and alone"
+        refuse(problem, "messages", number, "content", index)
 
 
-def _check_message_order(messages: Sequence[Mapping[str, Json]], model: Claude) -> None:
-    _check_compactions(messages)
-    if messages[0]["role"] != "user" and not _block_of(messages[0], 0, "compaction"):
-        _raise_payload_error("the first message must be the user's", "messages[0].role")
-    for at, message in enumerate(messages):
-        if message["role"] != "system":
-            continue
-        field = f"messages[{at}].role"
-        if not model.system:
-            _raise_payload_error("this model takes no system message here", field)
-        if messages[at - 1]["role"] != "user" or [
-            one for one in messages[at + 1 : at + 2] if one["role"] != "assistant"
-        ]:
-            _raise_payload_error(
-                "a system message must stand between the user and the assistant, or be last", field
-            )
-    last = messages[-1]
-    if last["role"] != "assistant" or _block_of(last, -1, "compaction"):
+def _check_first_message(message: Mapping[str, Json]) -> None:
+    blocks = _blocks_of(message)
+    is_compaction = blocks and blocks[0]["type"] == "compaction"
+    is_first = message["role"] == "user" or is_compaction
+    require(is_first, "the first message must be the user's", "messages[0].role")
+
+
+def _check_system_places(messages: Sequence[Mapping[str, Json]], model: Claude) -> None:
+    roles = [message["role"] for message in messages]
+    for index, role in enumerate(roles):
+        if role == "system":
+            require(model.system, "this model takes no system message here", "messages", index, "role")
+            fits = roles[index - 1] == "user" and roles[index + 1 : index + 2] in ([], ["assistant"])
+            problem = "a system message must stand between the user and the assistant, or be last"
+            require(fits, problem, "messages", index, "role")
+
+
+def _check_last_message(message: Mapping[str, Json], model: Claude, *path: str | int) -> None:
+    """Raise if the model cannot continue a request that ends with an answer of the assistant."""
+    if message["role"] != "assistant":
         return
-    if not isinstance(last["content"], str) and is_server_tool_block(last["content"][-1]["type"]):
-        return  # a turn that the provider paused in the middle of its own tools
-    field = f"messages[{len(messages) - 1}]"
+    blocks = _blocks_of(message)
+    if blocks and (blocks[-1]["type"] == "compaction" or is_server_tool_block(blocks[-1]["type"])):
+        return  # the provider paused: behind a compaction, or in the middle of its own tools
     if not model.prefill:
         raise PayloadError(
             "this model does not go on with an answer: the last message must be the user's",
-            field=field,
+            field=f"messages[{path[-1]}]",
             options=("add a message of the user", "choose a model that takes a prefill"),
         )
-    content = last["content"]
-    if not isinstance(content, str):
-        if not _THINKING.isdisjoint([block["type"] for block in content]):
-            _raise_payload_error("an answer to go on with must hold no reasoning", f"{field}.content")
-        content = text_of(content[-1:])
-    if content != content.rstrip():
-        _raise_payload_error("an answer to go on with must not end in white space", f"{field}.content")
+    has_reasoning = any(block["type"] in _THINKING for block in blocks)
+    require(not has_reasoning, "an answer to go on with must hold no reasoning", *path, "content")
+    text = text_of(blocks[-1:] or message["content"])
+    require(text == text.rstrip(), "an answer to go on with must not end in white space", *path, "content")
 
 
-def _block_of(message: Mapping[str, Json], at: int, kind: str) -> bool:
-    """Return whether a block of a message is of a kind."""
-    content = message["content"]
-    return isinstance(content, list) and content[at]["type"] == kind
+# ── tools ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _check_tool_pairs(messages: Sequence[Mapping[str, Json]]) -> None:
-    taken: set[str] = set()
-    waiting: list[str] = []
-    for at, message in enumerate(messages):
-        content = message["content"]
-        blocks = content if isinstance(content, list) else ()
-        results = [block for block in blocks if block["type"] == "tool_result"]
-        field = f"messages[{at}].content"
-        if results and any(block["type"] != "tool_result" for block in blocks[: len(results)]):
-            _raise_payload_error("tool results must come first", field)
-        _check_result_texts(results, field)
-        answered = [block.get("tool_use_id") for block in results]
-        if sorted(map(str, answered)) != sorted(waiting):
-            _raise_payload_error(
-                "every tool call must have its result in the next message, and no other", field
-            )
-        waiting = []
-        for number, block in enumerate(blocks):
+    ids: set[str] = set()
+    open_calls: list[str] = []
+    for number, message in enumerate(messages):
+        path = ("messages", number, "content")
+        blocks = _blocks_of(message)
+        _check_results(blocks, open_calls, *path)
+        open_calls = []
+        for index, block in enumerate(blocks):
             if block["type"] == "tool_use":
-                id_ = block.get("id")
-                if not isinstance(id_, str) or not _ID.match(id_):
-                    _raise_payload_error("must be letters, digits, _ and -", f"{field}[{number}].id")
-                if id_ in taken:
-                    _raise_payload_error("is used twice", f"{field}[{number}].id")
-                if not _TOOL.match(str(block.get("name", ""))):
-                    _raise_payload_error(
-                        "must be 1 to 64 letters, digits, _ and -", f"{field}[{number}].name"
-                    )
-                if not isinstance(block.get("input"), Mapping):
-                    _raise_payload_error("must be an object", f"{field}[{number}].input")
-                taken.add(str(id_))
-                waiting.append(str(id_))
-    if waiting:
-        _raise_payload_error(
-            "every tool call must have its result in the next message", f"messages[{len(messages) - 1}]"
-        )
+                _check_call(block, ids, *path, index)
+                open_calls.append(block["id"])
+                ids.add(block["id"])
+    is_answered = not open_calls
+    require(
+        is_answered, "every tool call must have its result in the next message", "messages", len(messages) - 1
+    )
 
 
-def _check_result_texts(results: Sequence[Mapping[str, Json]], field: str) -> None:
-    """Raise for an empty text among the blocks of a result."""
+def _check_results(blocks: Sequence[Mapping[str, Json]], open_calls: list[str], *path: str | int) -> None:
+    """Raise unless a message begins with the results of the calls before it."""
+    results = [block for block in blocks if block["type"] == "tool_result"]
+    come_first = all(block["type"] == "tool_result" for block in blocks[: len(results)])
+    require(come_first, "tool results must come first", *path)
     for block in results:
-        inner = block.get("content")
-        for one in inner if isinstance(inner, list) else ():
-            if one.get("type") == "text" and not one.get("text"):
-                _raise_payload_error("a text must say something", field)
+        content = block.get("content")
+        for inner in content if isinstance(content, list) else ():
+            has_text = inner.get("type") != "text" or inner.get("text")
+            require(has_text, "a text must say something", *path)
+    answered = sorted([str(block.get("tool_use_id")) for block in results])
+    problem = "every tool call must have its result in the next message, and no other"
+    require(answered == sorted(open_calls), problem, *path)
+
+
+def _check_call(block: Mapping[str, Json], ids: set[str], *path: str | int) -> None:
+    """Raise for an invalid call; `ids` are those of the calls before it."""
+    id = block.get("id")
+    is_id = isinstance(id, str) and _ID.match(id)
+    require(is_id, "must be letters, digits, _ and -", *path, "id")
+    require(id not in ids, "is used twice", *path, "id")
+    is_name = _TOOL.match(str(block.get("name", "")))
+    require(is_name, "must be 1 to 64 letters, digits, _ and -", *path, "name")
+    require(isinstance(block.get("input"), Mapping), "must be an object", *path, "input")
 
 
 def _check_server_tool_pairs(messages: Sequence[Mapping[str, Json]]) -> None:
@@ -294,78 +312,79 @@ def _check_server_tool_pairs(messages: Sequence[Mapping[str, Json]]) -> None:
 
     The last call may be open: there the provider paused, and goes on.
     """
-    waiting: dict[str, str] = {}
+    open_calls: dict[str, tuple[str | int, ...]] = {}
     last = ""
-    for at, message in enumerate(messages):
-        content = message["content"]
-        for number, block in enumerate(content if isinstance(content, list) else ()):
-            field, last = f"messages[{at}].content[{number}]", ""
-            if block["type"] in ("tool_use", "tool_result") or not is_server_tool_block(block["type"]):
+    for number, message in enumerate(messages):
+        for index, block in enumerate(_blocks_of(message)):
+            last = ""
+            kind = block["type"]
+            if kind in ("tool_use", "tool_result") or not is_server_tool_block(kind):
                 continue
+            path = ("messages", number, "content", index)
             if "tool_use_id" not in block:
                 last = str(block.get("id"))
-                waiting[last] = field
-            elif waiting.pop(str(block["tool_use_id"]), None) is None:
-                _raise_payload_error(
-                    "answers no call before it of a tool that the provider runs", f"{field}.tool_use_id"
-                )
+                open_calls[last] = path
+            else:
+                call = open_calls.pop(str(block["tool_use_id"]), None)
+                problem = "answers no call before it of a tool that the provider runs"
+                require(call is not None, problem, *path, "tool_use_id")
     if messages[-1]["role"] == "assistant":
-        waiting.pop(last, None)
-    for field in waiting.values():
-        _raise_payload_error("is a call of a tool that the provider runs, and has no result", field)
+        open_calls.pop(last, None)
+    for path in open_calls.values():
+        refuse("is a call of a tool that the provider runs, and has no result", *path)
 
 
 def _check_tools(tools: Sequence[Mapping[str, Json]]) -> None:
-    taken: set[str] = set()
-    for at, tool in enumerate(tools):
-        name = tool.get("name")
-        if not isinstance(name, str) or not _TOOL.match(name):
-            _raise_payload_error("must be 1 to 64 letters, digits, _ and -", f"tools[{at}].name")
-        if name in taken:
-            _raise_payload_error("is used twice", f"tools[{at}].name")
-        taken.add(str(name))
-        if tool.get("type", "custom") != "custom":
-            continue
-        schema = tool.get("input_schema")
-        field = f"tools[{at}].input_schema"
-        if not isinstance(schema, Mapping) or schema.get("type") != "object":
-            raise PayloadError('must be a schema of type "object"', field=field)
-        if not _COMBINED.isdisjoint(schema):
-            _raise_payload_error("may not combine schemas at its top", field)
-        if tool.get("strict") and schema.get("additionalProperties") is not False:
-            raise PayloadError(
-                "a strict tool must rule out further properties",
-                field=field,
-                options=('set "additionalProperties" to false', "make the tool not strict"),
-            )
+    names: set[str] = set()
+    for index, tool in enumerate(tools):
+        path = ("tools", index)
+        name: Json = tool.get("name", "")
+        is_name = isinstance(name, str) and _TOOL.match(name)
+        require(is_name, "must be 1 to 64 letters, digits, _ and -", *path, "name")
+        require(name not in names, "is used twice", *path, "name")
+        names.add(name)
+        if tool.get("type", "custom") == "custom":
+            _check_schema(tool, *path, "input_schema")
+
+
+def _check_schema(tool: Mapping[str, Json], *path: str | int) -> None:
+    schema: Json = tool.get("input_schema", {})
+    is_object = isinstance(schema, Mapping) and schema.get("type") == "object"
+    require(is_object, 'must be a schema of type "object"', *path)
+    require(_COMBINED.isdisjoint(schema), "may not combine schemas at its top", *path)
+    if tool.get("strict") and schema.get("additionalProperties") is not False:
+        raise PayloadError(
+            "a strict tool must rule out further properties",
+            field=f"tools[{path[1]}].input_schema",
+            options=('set "additionalProperties" to false', "make the tool not strict"),
+        )
+
+
+# ── cache marks ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _check_cache_marks(payload: Mapping[str, Json]) -> None:
-    found: list[tuple[str, Json]] = []
-    for field, block in _iterate_markable_blocks(payload):
+    seconds: list[int] = []
+    for block, path in _iterate_markable_blocks(payload):
         mark = block.get("cache_control")
         if mark is None:
             continue
-        if block["type"] in _THINKING:
-            _raise_payload_error("reasoning cannot end a cached prefix", field)
-        if not isinstance(mark, Mapping) or mark.get("type") != "ephemeral" or mark.get("ttl") not in _TTLS:
-            _raise_payload_error("is no cache mark", field)
-        found.append((field, mark.get("ttl")))
-    if len(found) > BREAKPOINTS:
-        _raise_payload_error(f"there may be at most {BREAKPOINTS} cache marks", found[BREAKPOINTS][0])
-    for (_, before), (field, ttl) in pairwise(found):
-        if _TTLS[ttl] > _TTLS[before]:
-            _raise_payload_error("what is kept for an hour must come before what is not", field)
+        require(block.get("type") not in _THINKING, "reasoning cannot end a cached prefix", *path)
+        is_object = isinstance(mark, Mapping) and mark.get("type") == "ephemeral"
+        require(is_object and mark.get("ttl") in _SECONDS_OF_TTL, "is no cache mark", *path)
+        seconds.append(_SECONDS_OF_TTL[mark.get("ttl")])
+        require(len(seconds) <= BREAKPOINTS, f"there may be at most {BREAKPOINTS} cache marks", *path)
+        require(seconds[-1] <= min(seconds), "what is kept for an hour must come before what is not", *path)
 
 
-def _iterate_markable_blocks(payload: Mapping[str, Json]) -> Iterator[tuple[str, Mapping[str, Json]]]:
-    for at, tool in enumerate(payload.get("tools", ())):
-        yield f"tools[{at}]", {"type": "custom", **tool}
+def _iterate_markable_blocks(
+    payload: Mapping[str, Json],
+) -> Iterator[tuple[Mapping[str, Json], tuple[str | int, ...]]]:
+    for index, tool in enumerate(payload.get("tools", ())):
+        yield tool, ("tools", index)
     system = payload.get("system", ())
-    if not isinstance(system, str):
-        for at, block in enumerate(system):
-            yield f"system[{at}]", block
-    for at, message in enumerate(payload["messages"]):
-        if not isinstance(message["content"], str):
-            for number, block in enumerate(message["content"]):
-                yield f"messages[{at}].content[{number}]", block
+    for index, block in enumerate(system if isinstance(system, list) else ()):
+        yield block, ("system", index)
+    for number, message in enumerate(payload["messages"]):
+        for index, block in enumerate(_blocks_of(message)):
+            yield block, ("messages", number, "content", index)

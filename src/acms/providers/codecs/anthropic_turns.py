@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from acms.prompt_types import PromptMessage
 from acms.providers.codecs import anthropic_blocks
 from acms.text.chat_messages import NO_RESULT, ORPHAN, wrap_text
 
-__all__ = ["BEGINNING", "Arranged", "Arranging", "SentMessage", "Turn", "arrange_turns", "speaker_name"]
+__all__ = ["BEGINNING", "Arranged", "Arranging", "SentMessage", "SentPart", "Turn", "speaker_name"]
 
 BEGINNING = "(The beginning of the conversation is not shown.)"
 """What the user says when the first message shown is the assistant's: the first turn must be the user's."""
@@ -58,11 +58,16 @@ class SentPart(NamedTuple):
 
 @dataclass(slots=True)
 class _Call:
+    """A call of an unfinished turn, and its result."""
+
     part: ToolCall
     at: int
+    #: Tool group of its message.
+    group: str | None
+    turn: Turn
     result: ToolResult | None = None
     #: Number of the message that answered it.
-    answer: int = 0
+    answered_at: int = 0
     #: Parts that precede the call and belong to it.
     prefix: tuple[SentPart, ...] = ()
 
@@ -91,124 +96,120 @@ class SentMessage(NamedTuple):
 
     def messages(self) -> Iterator[PromptMessage]:
         """Yield it as messages: results are of the role tool."""
-        for role, shown, sources in (
-            (Role.TOOL, self.shown[: self.results], self.answered),
-            (self.role, self.shown[self.results :], self.sources),
-        ):
-            if shown:
-                yield PromptMessage(role=role, parts=tuple([one.part for one in shown]), sources=sources)
+        parts = tuple([sent.part for sent in self.shown])
+        if self.results:
+            yield PromptMessage(role=Role.TOOL, parts=parts[: self.results], sources=self.answered)
+        if len(parts) > self.results:
+            yield PromptMessage(role=self.role, parts=parts[self.results :], sources=self.sources)
 
 
 class Arranged(NamedTuple):
     """A prompt as it is sent, and notes on the changes made for it."""
 
-    said: tuple[SentMessage, ...]
+    turns: tuple[SentMessage, ...]
     notes: tuple[str, ...]
 
 
-def arrange_turns(
-    messages: Sequence[PromptMessage], *, system: bool, reasoning: bool, cited: bool = False
-) -> Arranged:
-    """Return the turns of a prompt.
-
-    `system` says whether the model takes system messages later on, `reasoning` whether signed reasoning is sent back,
-    `cited` whether each passage that was recalled is a part by itself.
-    """
-    return Arranging(system, reasoning, cited).of(messages)
-
-
 class Arranging:
-    """Makes turns of messages; another format overrides the steps in which it differs."""
+    """Makes turns of messages; another format overrides the steps in which it differs.
+
+    `has_system_messages` says whether the model takes system messages later on, `sends_reasoning` whether signed
+    reasoning is sent back, `cites_passages` whether each passage that was recalled is a part by itself.
+    """
 
     #: Vendor of the items that are sent as they are, or not at all.
-    _own = "anthropic"
+    _vendor = "anthropic"
 
-    def __init__(self, system: bool, reasoning: bool, cited: bool) -> None:
-        self._system = system
-        self._cited = cited
-        self._reasoning = reasoning
+    def __init__(self, has_system_messages: bool, sends_reasoning: bool, cites_passages: bool) -> None:
+        self._has_system_messages = has_system_messages
+        self._sends_reasoning = sends_reasoning
+        self._cites_passages = cites_passages
         self._turns: list[Turn] = []
-        self._waiting: dict[str, list[tuple[str | None, Turn, _Call]]] = {}
+        self._open_calls: dict[str, list[_Call]] = {}
         self._notes: dict[str, None] = {}
         #: The compaction that all other messages follow, and its sources.
         self._first: tuple[SentPart, tuple[str, ...]] | None = None
 
-    def of(self, messages: Sequence[PromptMessage]) -> Arranged:
+    def arrange(self, messages: Sequence[PromptMessage]) -> Arranged:
         """Return the turns of a prompt; once."""
         for index, message in enumerate(messages):
-            self._add(index, message)
-        self._serve()
-        self._trim()
-        self._place()
-        self._begin()
-        self._name()
+            self._add_message(index, message)
+        self._omit_unpaired_server_tools()
+        self._omit_misplaced_parts()
+        self._join_turns()
+        self._add_beginning()
+        self._complete_calls()
         return Arranged(tuple(self._sent_messages()), tuple(self._notes))
 
     # ── one message after the other ─────────────────────────────────────────────────────────────────────────────────
 
-    def _add(self, index: int, message: PromptMessage) -> None:
+    def _add_message(self, index: int, message: PromptMessage) -> None:
         if message.name is not None:
             self._notes[NAMES] = None
-        role = message.role
+        role = Role.USER if message.role is Role.TOOL else message.role
         if role is Role.DEVELOPER:
             self._notes[DEVELOPER] = None
             role = Role.SYSTEM
-        if role is Role.TOOL:
-            role = Role.USER
         name = speaker_name(message)
         turn: Turn | None = None
-        made: list[tuple[str, Turn, _Call]] = []
-        for one in self._parts(message):
-            if isinstance(one, ToolResult):
-                self._answer(one, index, message)
+        calls: list[_Call] = []
+        for given in self._parts(message):
+            if isinstance(given, ToolResult):
+                self._add_result(given, index, message)
                 turn = None
                 continue
-            part = self._part(one, role)
-            if part is None or (isinstance(part, Raw) and self._comes_first(part, index, message, role)):
+            part = self._sendable_part(given, role)
+            if part is None or self._must_come_first(part, index, message, role):
                 continue
             if turn is None or turn is not self._turns[-1]:
-                turn = self._turn(role, message)
+                turn = self._turn_for(role, message)
             turn.sources.update(dict.fromkeys(message.sources))
             if name:
-                said, name = anthropic_blocks.prefix_user_name(name, part), ""
-                turn.shown += [SentPart(one, index) for one in said]
+                named = anthropic_blocks.prefix_user_name(name, part)
+                turn.shown += [SentPart(each, index) for each in named]
+                name = ""
             elif isinstance(part, ToolCall):
-                call = _Call(part, index, prefix=self._taken(turn, index))
+                call = _Call(part, index, message.group, turn, prefix=self._take_prefix(turn, index))
                 turn.calls.append(call)
-                made.append((part.call_id, turn, call))
+                calls.append(call)
             else:
-                if turn.calls and not self._precedes(part):
+                if turn.calls and not self._precedes_call(part):
                     self._notes[CALLS] = None
                 turn.shown.append(SentPart(part, index))
-        for id_, turn, call in reversed(made):  # of two with one id in a message the first is answered first
-            self._waiting.setdefault(id_, []).append((message.group, turn, call))
+        for call in reversed(calls):  # of two with one id in a message the first is answered first
+            self._open_calls.setdefault(call.part.call_id, []).append(call)
 
-    def _taken(self, turn: Turn, index: int) -> tuple[SentPart, ...]:
-        """Remove the parts that belong to the following call from the end of a message, and return them."""
+    def _take_prefix(self, turn: Turn, index: int) -> tuple[SentPart, ...]:
+        """Remove the part that belongs to the following call from the end of a message, and return it."""
         last = turn.shown[-1] if turn.shown else None
-        return (turn.shown.pop(),) if last and last.at == index and self._precedes(last.part) else ()
+        if last is None or last.at != index or not self._precedes_call(last.part):
+            return ()
+        return (turn.shown.pop(),)
 
-    def _precedes(self, one: Part) -> bool:
+    def _precedes_call(self, part: Part) -> bool:
         """Return whether a part belongs to the call that follows it."""
         return False
 
     def _parts(self, message: PromptMessage) -> Iterable[Part]:
         """Return the parts of a message, with each recalled passage by itself where these are cited."""
-        if not self._cited or message.role is not Role.USER:
+        if not self._cites_passages or message.role is not Role.USER:
             return message.parts
-        return [
-            each for one in message.parts for each in anthropic_blocks.split_recalled_passages(one) or (one,)
-        ]
+        parts: list[Part] = []
+        for part in message.parts:
+            parts += anthropic_blocks.split_recalled_passages(part) or [part]
+        return parts
 
-    def _comes_first(self, part: Raw, index: int, message: PromptMessage, role: Role) -> bool:
+    def _must_come_first(self, part: Part, index: int, message: PromptMessage, role: Role) -> bool:
         """Return whether an item is a compaction that must come first; if so, remember it.
 
         It is signed, or comes from a log that leaves out the compacted messages; then other parts may precede it.
         """
-        signed = anthropic_blocks.comes_first(part)
-        others = [one for one in message.parts if not isinstance(one, Raw | Reasoning)]
-        summary = message.sources and all(self._part(one, role) is None for one in others)
-        if signed is None or not (signed or summary):
+        is_signed = anthropic_blocks.comes_first(part) if isinstance(part, Raw) else None
+        if is_signed is None:
+            return False
+        others = [each for each in message.parts if not isinstance(each, Raw | Reasoning)]
+        is_alone = all(self._sendable_part(each, role) is None for each in others)
+        if not is_signed and not (message.sources and is_alone):
             return False
         if self._first is not None:
             self._notes[NEWER] = None
@@ -217,261 +218,268 @@ class Arranging:
         self._first = SentPart(part, index), message.sources
         return True
 
-    def _turn(self, role: Role, message: PromptMessage) -> Turn:
+    def _turn_for(self, role: Role, message: PromptMessage) -> Turn:
         """Return the turn to continue, or begin one.
 
         Calls that follow calls are parallel to them; text that follows calls comes after the answers.
         """
         last = self._turns[-1] if self._turns else None
-        if last is not None and last.role is role:
-            if role is not Role.ASSISTANT or not last.calls:
-                return last
-            if all(isinstance(part, ToolCall) for part in message.parts) and not any(
-                call.result for call in last.calls
-            ):
-                return last
+        if last is not None and last.role is role and self._may_continue(last, message):
+            return last
         self._turns.append(Turn(role))
         return self._turns[-1]
 
-    def _answer(self, result: ToolResult, index: int, message: PromptMessage) -> None:
-        waiting = self._open(result.call_id, message.group)
+    def _may_continue(self, turn: Turn, message: PromptMessage) -> bool:
+        if turn.role is not Role.ASSISTANT or not turn.calls:
+            return True
+        makes_calls = all(isinstance(part, ToolCall) for part in message.parts)
+        return makes_calls and not any(call.result for call in turn.calls)
+
+    def _add_result(self, result: ToolResult, index: int, message: PromptMessage) -> None:
+        call = self._take_open_call(result.call_id, message.group)
         output = result.output
         if output and output.isspace():
             self._notes[BLANK] = None
             output = ""
-        if waiting:
-            turn, call = waiting
-            if turn is not self._turns[-1]:
+        if call is not None:
+            if call.turn is not self._turns[-1]:
                 self._notes[LATE] = None
-            call.result, call.answer = ToolResult(result.call_id, output, result.is_error), index
-            turn.answered.update(dict.fromkeys(message.sources))
+            call.result = ToolResult(result.call_id, output, result.is_error)
+            call.answered_at = index
+            call.turn.answered.update(dict.fromkeys(message.sources))
             return
         self._notes[ORPHANS] = None
         if output and output != NO_RESULT:
-            turn = self._turn(Role.USER, message)
+            turn = self._turn_for(Role.USER, message)
             turn.shown.append(SentPart(Text(wrap_text(output, ORPHAN)), index))
             turn.sources.update(dict.fromkeys(message.sources))
 
-    def _open(self, id_: str, group: str | None) -> tuple[Turn, _Call] | None:
-        """Return the latest open call that an answer may be to, open no more: of its group where both have one."""
-        waiting = self._waiting.get(id_, [])
-        for at in range(len(waiting) - 1, -1, -1):
-            of, turn, call = waiting[at]
-            if of is None or group is None or of == group:
-                del waiting[at]
-                return turn, call
+    def _take_open_call(self, call_id: str, group: str | None) -> _Call | None:
+        """Return the latest open call that an answer may be to, and close it: of its group where both have one."""
+        open_calls = self._open_calls.get(call_id, [])
+        for index in range(len(open_calls) - 1, -1, -1):
+            call = open_calls[index]
+            if call.group is None or group is None or call.group == group:
+                return open_calls.pop(index)
         return None
 
-    def _part(self, one: Part, role: Role) -> Part | None:
-        """Return a part as it can be sent by a role; None when it cannot."""
-        match one:
-            case Text():
-                return one if one.text and not one.text.isspace() else self._without(BLANK)
-            case Media():
-                return self._media(one, role)
-            case Raw():
-                return self._item(one, role)
-            case Reasoning():
-                if not one.signature:
-                    return self._without(UNSIGNED)
-            case ToolCall() | ToolResult():
-                pass
-        if role is not Role.ASSISTANT:
-            return self._without(MISFITS)
-        if isinstance(one, ToolCall):
-            return self._call(one)
-        if not self._reasoning and anthropic_blocks.is_reasoning_part(one):
-            return self._without(UNSENT)
-        return one
+    # ── one part ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _item(self, one: Raw, role: Role) -> Part | None:
-        """Return an item of the vendor as it can be sent by a role; None when it cannot."""
-        block = anthropic_blocks.raw_to_block(one)
+    def _sendable_part(self, part: Part, role: Role) -> Part | None:
+        """Return a part as it can be sent by a role, or None if it cannot."""
+        match part:
+            case Text():
+                return part if part.text and not part.text.isspace() else self._omit(BLANK)
+            case Media():
+                return self._media_or_text(part, role)
+            case Raw():
+                return self._sendable_item(part, role)
+            case ToolCall() | ToolResult():
+                return self._sendable_call(part) if role is Role.ASSISTANT else self._omit(MISFITS)
+            case Reasoning():
+                if not part.signature:
+                    return self._omit(UNSIGNED)
+                if role is not Role.ASSISTANT:
+                    return self._omit(MISFITS)
+                return part if self._sends_reasoning else self._omit(UNSENT)
+
+    def _sendable_item(self, raw: Raw, role: Role) -> Part | None:
+        """Return an item of the vendor as it can be sent by a role, or None if it cannot."""
+        block = anthropic_blocks.raw_to_block(raw)
         if block is None:
-            return self._read(one)
+            return self._item_to_text(raw)
         if role is Role.SYSTEM or not anthropic_blocks.is_allowed_block(block, user=role is Role.USER):
-            return self._without(MISFITS)
-        if not self._reasoning and anthropic_blocks.is_reasoning_part(one):
-            return self._without(UNSENT)
+            return self._omit(MISFITS)
+        if not self._sends_reasoning and anthropic_blocks.is_reasoning_part(raw):
+            return self._omit(UNSENT)
         return anthropic_blocks.block_to_part(block)
 
-    def _read(self, one: Raw) -> Text | None:
-        """Return the content of an item of another vendor, as a text; None if it has none."""
-        said = "" if one.vendor == self._own else item_text(one)
-        if said:
+    def _item_to_text(self, raw: Raw) -> Text | None:
+        """Return the content of an item of another vendor as a text, or None if it has none."""
+        text = "" if raw.vendor == self._vendor else item_text(raw)
+        if text:
             self._notes[READ] = None
-            return Text(said)
-        return None if one.vendor == AS_GIVEN else self._without(FOREIGN)
+            return Text(text)
+        return None if raw.vendor == AS_GIVEN else self._omit(FOREIGN)
 
-    def _media(self, one: Media, role: Role) -> Part:
-        """Return media as a user can show it, else a mention of it."""
-        media = self._sendable(one) if role is Role.USER else None
-        if media is not None:
-            return media
+    def _media_or_text(self, media: Media, role: Role) -> Part:
+        """Return media as a user can show them, else a mention of them."""
+        sendable = self._sendable_media(media) if role is Role.USER else None
+        if sendable is not None:
+            return sendable
         self._notes[MEDIA] = None
-        return Text(anthropic_blocks.describe_media(one))
+        return Text(anthropic_blocks.describe_media(media))
 
-    def _sendable(self, one: Media) -> Media | None:
-        """Return media as the provider can fetch or hold them; None when it cannot."""
-        return anthropic_blocks.to_sendable_media(one)
+    def _sendable_media(self, media: Media) -> Media | None:
+        """Return media as the provider can fetch or hold them, or None if it cannot."""
+        return anthropic_blocks.to_sendable_media(media)
 
-    def _call(self, one: ToolCall) -> ToolCall:
+    def _sendable_call(self, part: ToolCall | ToolResult) -> Part:
         """Return a call with arguments that are an object."""
-        _, written, valid = anthropic_blocks.parse_call_arguments(one.arguments)
-        if not valid:
+        if isinstance(part, ToolResult):
+            return part
+        _, arguments, is_object = anthropic_blocks.parse_call_arguments(part.arguments)
+        if not is_object:
             self._notes[ARGUMENTS] = None
-        return ToolCall(one.call_id, one.name, written)
+        return ToolCall(part.call_id, part.name, arguments)
 
-    def _without(self, note: str) -> None:
+    def _omit(self, note: str) -> None:
         self._notes[note] = None
 
     # ── all of them ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _serve(self) -> None:
+    def _omit_unpaired_server_tools(self) -> None:
         """Leave out calls of the provider's own tools without a result, and results without a call: it refuses them.
 
         A call may be open at the end, where the model continues with it: only its other tools may follow it.
         """
         called: set[str] = set()
-        unpaired: list[SentPart] = []
         answered: set[str] = set()
-        for sent in [one for turn in self._turns for one in turn.shown]:
-            if (found := anthropic_blocks.server_tool_reference(sent.part)) is None:
-                continue
-            id_, result = found
-            if not result:
-                called.add(id_)
-            elif id_ in called:
-                answered.add(id_)
-            else:
-                unpaired.append(sent)
-        last = True
-        for turn in reversed(self._turns):
-            last = last and turn.role is Role.ASSISTANT
-            for sent in reversed(turn.shown):
-                found = anthropic_blocks.server_tool_reference(sent.part)
-                last = last and found is not None
-                if found is not None and found[0] in called - answered and not last:
+        unpaired: list[SentPart] = []
+        for turn in self._turns:
+            for sent in turn.shown:
+                id, is_result = anthropic_blocks.server_tool_reference(sent.part) or ("", False)
+                if id and not is_result:
+                    called.add(id)
+                elif id in called:
+                    answered.add(id)
+                elif id:
                     unpaired.append(sent)
+        unpaired += self._find_open_server_calls(called - answered)
         if unpaired:
             self._notes[UNPAIRED] = None
             for turn in self._turns:
-                turn.shown = [one for one in turn.shown if one not in unpaired]
+                turn.shown = [sent for sent in turn.shown if sent not in unpaired]
 
-    def _trim(self) -> None:
-        """Leave out reasoning where it is refused: not first, last, or in an answer that the model is to go on with."""
-        last = True
+    def _find_open_server_calls(self, open_ids: set[str]) -> list[SentPart]:
+        """Return the open calls of the provider's tools that are not at the end, where the model continues."""
+        unpaired: list[SentPart] = []
+        is_end = True
+        for turn in reversed(self._turns):
+            is_end = is_end and turn.role is Role.ASSISTANT
+            for sent in reversed(turn.shown):
+                reference = anthropic_blocks.server_tool_reference(sent.part)
+                is_end = is_end and reference is not None
+                if reference is not None and reference[0] in open_ids and not is_end:
+                    unpaired.append(sent)
+        return unpaired
+
+    def _omit_misplaced_parts(self) -> None:
+        """Leave out reasoning where it is refused, empty turns, and white space at the end of the last answer."""
         kept: list[Turn] = []
         for turn in reversed(self._turns):
             if turn.role is Role.ASSISTANT:
-                self._trim_turn(turn, open_=last and not turn.calls)
+                self._trim_turn(turn, is_continued=not kept and not turn.calls)
             if turn.shown or turn.calls:
                 kept.append(turn)
-                last = False
-        kept.reverse()
-        self._turns = kept
-        if kept and kept[-1].role is Role.ASSISTANT and not kept[-1].calls:
-            final, index = kept[-1].shown[-1]
+        self._turns = kept[::-1]
+        last = self._turns[-1] if self._turns else None
+        if last is not None and last.role is Role.ASSISTANT and not last.calls:
+            final, index = last.shown[-1]
             if isinstance(final, Text) and final.text != final.text.rstrip():
                 self._notes[ENDS] = None
-                kept[-1].shown[-1] = SentPart(Text(final.text.rstrip()), index)
+                last.shown[-1] = SentPart(Text(final.text.rstrip()), index)
 
-    def _trim_turn(self, turn: Turn, *, open_: bool) -> None:
+    def _trim_turn(self, turn: Turn, *, is_continued: bool) -> None:
+        """Leave out reasoning that is not first, or last, or in an answer that the model is to continue."""
         shown = turn.shown
         if self._first is not None and any(map(_is_effective_compaction, shown)):
             self._notes[NEWER] = None
-            shown = [one for one in shown if not _is_effective_compaction(one)]
-        before = len(shown)
-        first = next((one for one in shown if not _is_compaction(one)), None)
-        open_ = open_ and bool(shown) and anthropic_blocks.server_tool_reference(shown[-1].part) is None
-        if open_ or (first is not None and not _is_reasoning_part(first)):
-            shown = [one for one in shown if not _is_reasoning_part(one)]
-        while shown and not turn.calls and _is_reasoning_part(shown[-1]):
+            shown = [sent for sent in shown if not _is_effective_compaction(sent)]
+        length = len(shown)
+        first = next((sent for sent in shown if not _is_compaction(sent)), None)
+        begins_otherwise = first is not None and not _is_reasoning(first)
+        pauses_in_tools = shown and anthropic_blocks.server_tool_reference(shown[-1].part) is not None
+        if begins_otherwise or (is_continued and not pauses_in_tools):
+            shown = [sent for sent in shown if not _is_reasoning(sent)]
+        while shown and not turn.calls and _is_reasoning(shown[-1]):
             shown.pop()
-        if len(shown) < before:
+        if len(shown) < length:
             self._notes[MISPLACED] = None
         turn.shown = shown
 
-    def _place(self) -> None:
+    def _join_turns(self) -> None:
         """Join turns of one role, and convert system text to user text where the system may not speak."""
-        found: list[Turn] = []
-        for at, turn in enumerate(self._turns):
-            if turn.role is Role.SYSTEM and at > 0 and not self._may_stand(found, at):
+        joined: list[Turn] = []
+        for index, turn in enumerate(self._turns):
+            if turn.role is Role.SYSTEM and index > 0 and not self._may_system_speak(joined[-1], index):
                 self._notes[TOLD] = None
                 turn.role = Role.USER
-                turn.shown = [
-                    SentPart(Text(wrap_text(part.text, anthropic_blocks.REMINDER)), index)
-                    for part, index in turn.shown
-                    if isinstance(part, Text)
-                ]
-            last = found[-1] if found else None
+                turn.shown = [_to_reminder(part, at) for part, at in turn.shown if isinstance(part, Text)]
+            last = joined[-1] if joined else None
             if last is not None and last.role is turn.role and turn.role is not Role.ASSISTANT:
                 last.shown += turn.shown
                 last.sources.update(turn.sources)
             else:
-                found.append(turn)
-        self._turns = found
+                joined.append(turn)
+        self._turns = joined
 
-    def _begin(self) -> None:
+    def _may_system_speak(self, before: Turn, index: int) -> bool:
+        """Return whether a system message is accepted: behind the user's, and last or before the assistant's."""
+        follows_user = before.role is Role.USER or bool(before.calls)
+        following = self._turns[index + 1 : index + 2]
+        return (
+            self._has_system_messages
+            and follows_user
+            and all(turn.role is Role.ASSISTANT for turn in following)
+        )
+
+    def _add_beginning(self) -> None:
         """Let a conversation begin as it may: with a compaction, else with the user."""
-        found = self._turns
-        at = 1 if found and found[0].role is Role.SYSTEM else 0
+        start = 1 if self._turns and self._turns[0].role is Role.SYSTEM else 0
+        first_turn = self._turns[start] if len(self._turns) > start else None
+        begins_with_assistant = first_turn is not None and first_turn.role is Role.ASSISTANT
         if self._first is not None:
             first, sources = self._first
-            first = first._replace(at=_first_message_index(found[at]) if len(found) > at else first.at)
-            if len(found) == at or found[at].role is not Role.ASSISTANT:
-                found.insert(at, Turn(Role.ASSISTANT))
-            found[at].shown.insert(0, first)
-            found[at].sources = {**dict.fromkeys(sources), **found[at].sources}
-        elif (
-            len(found) > at
-            and found[at].role is Role.ASSISTANT
-            and not any(map(_is_effective_compaction, found[at].shown[:1]))
-        ):
+            if first_turn is not None:
+                first = SentPart(first.part, _first_message_index(first_turn))
+            if first_turn is None or not begins_with_assistant:
+                first_turn = Turn(Role.ASSISTANT)
+                self._turns.insert(start, first_turn)
+            first_turn.shown.insert(0, first)
+            first_turn.sources = {**dict.fromkeys(sources), **first_turn.sources}
+            return
+        if first_turn is None or not begins_with_assistant:
+            return
+        if not any(map(_is_effective_compaction, first_turn.shown[:1])):
             self._notes[BEGUN] = None
-            opening = SentPart(Text(BEGINNING), _first_message_index(found[at]))
-            found.insert(at, Turn(Role.USER, [opening]))
+            opening = SentPart(Text(BEGINNING), _first_message_index(first_turn))
+            self._turns.insert(start, Turn(Role.USER, [opening]))
 
-    def _may_stand(self, before: Sequence[Turn], at: int) -> bool:
-        """Whether a system message is taken: behind one of the user, and before one of the assistant or last."""
-        after = self._turns[at + 1 : at + 2]
-        behind = before[-1].role is Role.USER or bool(before[-1].calls)
-        return self._system and behind and all(turn.role is Role.ASSISTANT for turn in after)
-
-    def _name(self) -> None:
+    def _complete_calls(self) -> None:
         """Give every call an id and a name that are accepted, no id twice, and every call an answer."""
         taken: dict[str, int] = {}
-        for turn in self._turns:
-            for call in turn.calls:
-                part = call.part
-                id_ = _generate_unused_id(part.call_id, taken)
-                call.part = ToolCall(id_, anthropic_blocks.sanitize_tool_name(part.name), part.arguments)
-                if call.part != part:
-                    self._notes[IDS] = None
-                if call.result is None:
-                    self._notes[OPEN] = None
-                    call.result, call.answer = ToolResult(id_, NO_RESULT), call.at
-                elif call.result.call_id != id_:
-                    call.result = ToolResult(id_, call.result.output, call.result.is_error)
+        for call in [call for turn in self._turns for call in turn.calls]:
+            given = call.part
+            id = _generate_unused_id(given.call_id, taken)
+            call.part = ToolCall(id, anthropic_blocks.sanitize_tool_name(given.name), given.arguments)
+            if call.part != given:
+                self._notes[IDS] = None
+            if call.result is None:
+                self._notes[OPEN] = None
+                call.result, call.answered_at = ToolResult(id, NO_RESULT), call.at
+            elif call.result.call_id != id:
+                call.result = ToolResult(id, call.result.output, call.result.is_error)
 
     def _sent_messages(self) -> Iterator[SentMessage]:
-        results: list[SentPart] = []
-        answered: Mapping[str, None] = {}
+        results: tuple[SentPart, ...] = ()
+        answered: tuple[str, ...] = ()
         for turn in self._turns:
             if turn.role is Role.USER:
-                yield SentMessage(
-                    Role.USER, (*results, *turn.shown), tuple(turn.sources), len(results), tuple(answered)
-                )
-                results, answered = [], {}
+                shown = (*results, *turn.shown)
+                yield SentMessage(Role.USER, shown, tuple(turn.sources), len(results), answered)
+                results, answered = (), ()
                 continue
             if results:
-                yield SentMessage(Role.USER, tuple(results), (), len(results), tuple(answered))
-            calls = [one for call in turn.calls for one in (*call.prefix, SentPart(call.part, call.at))]
+                yield SentMessage(Role.USER, results, (), len(results), answered)
+            calls: list[SentPart] = []
+            for call in turn.calls:
+                calls += [*call.prefix, SentPart(call.part, call.at)]
             yield SentMessage(turn.role, (*turn.shown, *calls), tuple(turn.sources))
-            results = [SentPart(call.result, call.answer) for call in turn.calls if call.result is not None]
-            answered = turn.answered
+            results = tuple([SentPart(call.result, call.answered_at) for call in turn.calls if call.result])
+            answered = tuple(turn.answered)
         if results:
-            yield SentMessage(Role.USER, tuple(results), (), len(results), tuple(answered))
+            yield SentMessage(Role.USER, results, (), len(results), answered)
 
 
 def speaker_name(message: PromptMessage) -> str:
@@ -479,8 +487,12 @@ def speaker_name(message: PromptMessage) -> str:
     return message.name.strip() if message.name is not None and message.role is Role.USER else ""
 
 
-def _is_reasoning_part(one: SentPart) -> bool:
-    return anthropic_blocks.is_reasoning_part(one.part)
+def _to_reminder(text: Text, at: int) -> SentPart:
+    return SentPart(Text(wrap_text(text.text, anthropic_blocks.REMINDER)), at)
+
+
+def _is_reasoning(sent: SentPart) -> bool:
+    return anthropic_blocks.is_reasoning_part(sent.part)
 
 
 def _generate_unused_id(id_: str, taken: dict[str, int]) -> str:
@@ -488,30 +500,30 @@ def _generate_unused_id(id_: str, taken: dict[str, int]) -> str:
 
     `taken` holds how often each was asked for, so that an id used a thousand times takes no thousand tries each time.
     """
-    fit = _UNFIT.sub("_", id_) or "call"
+    valid = _UNFIT.sub("_", id_) or "call"
     longest = anthropic_blocks.ID[1]
-    if len(fit) > longest:
+    if len(valid) > longest:
         digest = hashlib.sha256(id_.encode("utf-8", "surrogatepass")).hexdigest()[:11]
-        fit = f"{fit[: longest - 12]}_{digest}"
-    found, number = fit, taken.get(fit, 0)
-    room = max(len(fit), anthropic_blocks.ID[0])
-    while found in taken:
+        valid = f"{valid[: longest - 12]}_{digest}"
+    unused, number = valid, taken.get(valid, 0)
+    length = max(len(valid), anthropic_blocks.ID[0])
+    while unused in taken:
         number += 1
         ending = f"_{number}"
-        found = fit[: room - len(ending)] + ending
-    taken[fit] = max(number, 1)
-    taken.setdefault(found, 1)
-    return found
+        unused = valid[: length - len(ending)] + ending
+    taken[valid] = max(number, 1)
+    taken.setdefault(unused, 1)
+    return unused
 
 
-def _is_effective_compaction(one: SentPart) -> bool:
+def _is_effective_compaction(sent: SentPart) -> bool:
     """Return whether a part is a compaction with content."""
-    return isinstance(one.part, Raw) and anthropic_blocks.comes_first(one.part) is not None
+    return isinstance(sent.part, Raw) and anthropic_blocks.comes_first(sent.part) is not None
 
 
-def _is_compaction(one: SentPart) -> bool:
+def _is_compaction(sent: SentPart) -> bool:
     """Return whether a part is a compaction, with or without content."""
-    block = anthropic_blocks.raw_to_block(one.part) if isinstance(one.part, Raw) else None
+    block = anthropic_blocks.raw_to_block(sent.part) if isinstance(sent.part, Raw) else None
     return block is not None and block["type"] == "compaction"
 
 

@@ -29,7 +29,7 @@ from typing import NamedTuple
 from acms.errors import PayloadError
 from acms.model import Json, Role
 from acms.ports import TokenCounter
-from acms.prompt_types import CacheMark, CacheRates
+from acms.prompt_types import CacheMark, CacheRates, Tool
 
 RECIPE = ("gpt-3.5-turbo", "gpt-35-turbo", "gpt-4", "chatgpt-4o")
 """Families of the counting recipe of the cookbook ("How to count tokens with tiktoken")."""
@@ -169,6 +169,15 @@ def to_plain_json(value: Json) -> Json:
     return [to_plain_json(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
+def serialize_tool(tool: Tool, schema_field: str) -> dict[str, Json]:
+    """Return the fields that every format has for a tool; the name of that for its schema differs."""
+    fields: dict[str, Json] = {"name": tool.name}
+    if tool.description:
+        fields["description"] = tool.description
+    fields[schema_field] = to_plain_json(tool.parameters)
+    return fields
+
+
 def check_strings(payload: Mapping[str, Json]) -> None:
     """Raise `PayloadError` for a text that providers refuse: with half a surrogate pair or a NUL character in it."""
     try:
@@ -186,15 +195,6 @@ def _holds_nul(value: Json) -> bool:
     if isinstance(value, Mapping):
         return any(_holds_nul(one) for pair in value.items() for one in pair)
     return isinstance(value, list | tuple) and any(map(_holds_nul, value))
-
-
-class Function(NamedTuple):
-    """A tool in the form that either API takes."""
-
-    name: str
-    description: str
-    parameters: Json
-    strict: bool
 
 
 class Framing:
@@ -244,7 +244,7 @@ class Framing:
         """Return the tokens of an item that is kept verbatim."""
         return RAW + self._count(item)
 
-    def tools(self, functions: Sequence[Function]) -> tuple[int, bool]:
+    def tools(self, functions: Sequence[Tool]) -> tuple[int, bool]:
         """Return the tokens of a list of tools, an upper bound, and whether it has been measured how they are shown."""
         if not functions:
             return 0, True
@@ -254,10 +254,14 @@ class Framing:
         shown = [_render_typescript(function, more) for function in functions]
         listed = "\n".join(["namespace functions {\n", *shown, "} // namespace functions"])
         total = TOOLS + self._count(listed) + (0 if self._model.recipe else _NAMESPACE)
-        return total + sum([MORE + self._count(dump(one)) for one in more]), not more
+        return total + sum([MORE + self._count(dump(to_plain_json(one))) for one in more]), not more
 
-    def _tool_in_template(self, tool: Function) -> int:
-        shown = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+    def _tool_in_template(self, tool: Tool) -> int:
+        shown = {
+            "name": tool.name,
+            "description": tool.description,
+            "parameters": to_plain_json(tool.parameters),
+        }
         written = json.dumps({"type": "function", "function": shown}, ensure_ascii=False)
         return self._count(written)
 
@@ -266,7 +270,7 @@ class Framing:
         return ADOPTED + self._count(system + "\n") - self._count(system)
 
 
-def _render_typescript(function: Function, more: list[Json]) -> str:
+def _render_typescript(function: Tool, more: list[Json]) -> str:
     """Return a tool as TypeScript; append the fields whose rendering has not been measured to `more`."""
     schema = function.parameters if isinstance(function.parameters, Mapping) else {}
     if function.strict:
@@ -289,8 +293,8 @@ _KNOWN: Mapping[str, frozenset[str]] = {
 """What a property of a type can have for its form to be known."""
 
 
-def _collect_unmeasured_fields(of: Mapping[str, Json], kind: str, more: list[Json]) -> None:
-    rest = {key: value for key, value in of.items() if key not in _KNOWN[kind]}
+def _collect_unmeasured_fields(schema: Mapping[str, Json], kind: str, more: list[Json]) -> None:
+    rest = {key: value for key, value in schema.items() if key not in _KNOWN[kind]}
     if rest:
         more.append(rest)
 
@@ -305,7 +309,7 @@ def _render_comment(description: Json, more: list[Json]) -> str:
 def _render_properties(schema: Mapping[str, Json], indent: int, more: list[Json]) -> str:
     properties, required = schema["properties"], schema.get("required", ())
     if not isinstance(properties, Mapping) or not isinstance(required, list | tuple):
-        more.append(to_plain_json(schema))
+        more.append(schema)
         return ""
     lines: list[str] = []
     for name, of in properties.items():
@@ -315,26 +319,35 @@ def _render_properties(schema: Mapping[str, Json], indent: int, more: list[Json]
     return "\n".join([" " * indent + line for line in lines])
 
 
-def _render_type(of: Json, indent: int, more: list[Json]) -> str:
-    kind = of.get("type") if isinstance(of, Mapping) else None
+def _render_type(schema: Json, indent: int, more: list[Json]) -> str:
+    kind = schema.get("type") if isinstance(schema, Mapping) else None
     if not isinstance(kind, str) or kind not in _KNOWN:
-        more.append(to_plain_json(of))
+        more.append(schema)
         return "any"
-    _collect_unmeasured_fields(of, kind, more)
-    items = of.get("enum", ())
-    if kind == "string" and "enum" in of:
-        if not isinstance(items, list | tuple) or not items or not all(isinstance(one, str) for one in items):
-            more.append(to_plain_json(items))
-            return "string"
-        return " | ".join([f'"{one}"' for one in items])
-    if kind == "array":
-        return f"{_render_type(of['items'], indent, more) if 'items' in of else 'any'}[]"
-    if kind == "object":
-        if not of.get("properties"):
+    _collect_unmeasured_fields(schema, kind, more)
+    match kind:
+        case "string" if "enum" in schema:
+            return _render_choices(schema["enum"], more)
+        case "array":
+            items = _render_type(schema["items"], indent, more) if "items" in schema else "any"
+            return f"{items}[]"
+        case "object" if not schema.get("properties"):
             more.append("object")
             return "object"
-        return f"{{\n{_render_properties(of, indent + 2, more)}\n}}"
-    return "number" if kind == "integer" else kind
+        case "object":
+            return f"{{\n{_render_properties(schema, indent + 2, more)}\n}}"
+        case "integer":
+            return "number"
+        case _:
+            return kind
+
+
+def _render_choices(choices: Json, more: list[Json]) -> str:
+    is_list = isinstance(choices, list | tuple) and choices
+    if not is_list or not all(isinstance(choice, str) for choice in choices):
+        more.append(choices)
+        return "string"
+    return " | ".join([f'"{choice}"' for choice in choices])
 
 
 def cache_key(mark: CacheMark, tools: Json, messages: Iterable[Json]) -> str:

@@ -13,7 +13,7 @@ from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, 
 from acms.ports import RequestCounter, TokenCounter
 from acms.prompt_types import CacheMark, CacheRates, Count, Exactness, PromptMessage, Tool, Usage
 from acms.providers.codecs import anthropic_blocks as blocks
-from acms.providers.codecs.answers import get_field
+from acms.providers.codecs.answers import get_field, get_token_count
 from acms.providers.codecs.anthropic_turns import (
     BEGINNING,
     Arranged,
@@ -24,7 +24,8 @@ from acms.providers.codecs.anthropic_turns import (
     speaker_name,
 )
 from acms.providers.codecs.calibration import Calibration
-from acms.providers.codecs.framing import check_strings, to_plain_json
+from acms.providers.codecs.checks import require
+from acms.providers.codecs.framing import check_strings, serialize_tool
 from acms.providers.codecs.given_fields import Fields, Key, given_fields, key_of_part
 from acms.providers.codecs.request_count import CountingCodec, request_counts
 from acms.providers.tokens import default_counter
@@ -36,9 +37,6 @@ ESTIMATE = 1.6
 """Tokens of Gemini for each raw one, until there are reports. The vocabulary of Gemma 3, with which Google's own SDK
 counts for Gemini 2 and 3, has 0.9 to 1.2 in 21 languages, 1.4 in Armenian (at most 1.57 in a passage), 1.1 in code and
 1.0 in JSON, logs and tables."""
-PRIMER = 8
-TOOLS = 200
-"""Tokens that tools are taken to bring along besides their declarations: not published."""
 IMAGE = 4_128
 """Tokens of media that state none: sixteen tiles of 258, as an image of 3,072 by 3,072 pixels has."""
 
@@ -65,56 +63,54 @@ _SYSTEM = frozenset((Role.SYSTEM, Role.DEVELOPER))
 class _Turns(Arranging):
     """Turns as Gemini takes them: no system message later on, and signatures in place of signed reasoning."""
 
-    _own = VENDOR
+    _vendor = VENDOR
 
     def __init__(self) -> None:
-        super().__init__(system=False, reasoning=False, cited=False)
+        super().__init__(has_system_messages=False, sends_reasoning=False, cites_passages=False)
         #: Whether a signature stands in front of the part that is read.
-        self._carrying = False
+        self._is_signed = False
 
-    def _part(self, one: Part, role: Role) -> Part | None:
-        if isinstance(one, Reasoning):
-            if self._carrying:
-                return Reasoning(one.text) if one.text else None
-            self._notes[REASONING] = None
-            return None
-        if isinstance(one, Raw):
-            sent = raw_to_payload_part(one)
-            if sent is None or role is not Role.ASSISTANT:
-                return self._read(one)
-            return Raw(VENDOR, blocks.dump(sent))
-        if isinstance(one, Media) and role is Role.ASSISTANT and (media := to_gemini_media(one)) is not None:
-            return media  # an image that the model made
-        return super()._part(one, role)
+    def _sendable_part(self, part: Part, role: Role) -> Part | None:
+        match part:
+            case Reasoning(text) if self._is_signed:
+                return Reasoning(text) if text else None
+            case Reasoning():
+                return self._omit(REASONING)
+            case Raw():
+                item = raw_to_payload_part(part) if role is Role.ASSISTANT else None
+                return self._item_to_text(part) if item is None else Raw(VENDOR, blocks.dump(item))
+            case Media() if role is Role.ASSISTANT:  # an image that the model made
+                return to_gemini_media(part) or super()._sendable_part(part, role)
+            case _:
+                return super()._sendable_part(part, role)
 
     def _parts(self, message: PromptMessage) -> Iterator[Part]:
         """Yield the parts of a message; a signature goes with the part that carries it, sent or left out."""
-        held: Raw | None = None
-        for one in message.parts:
-            if isinstance(one, Raw) and read_thought_signature(one) is not None:
-                if held is not None:
-                    yield _detach_signature(held)
-                held = one
+        signature: Raw | None = None
+        for part in message.parts:
+            if isinstance(part, Raw) and read_thought_signature(part) is not None:
+                if signature is not None:
+                    yield _detach_signature(signature)
+                signature = part
                 continue
-            self._carrying = held is not None
-            if held is not None and (_is_blank_text(one) or self._part(one, message.role) is None):
-                held = None
-                continue
-            if held is not None:
-                yield held
-            held = None
-            yield one
-        if held is not None:
-            yield _detach_signature(held)
+            self._is_signed = signature is not None
+            if signature is not None:
+                carrier, signature = signature, None
+                if _is_blank_text(part) or self._sendable_part(part, message.role) is None:
+                    continue
+                yield carrier
+            yield part
+        if signature is not None:
+            yield _detach_signature(signature)
 
-    def _trim_turn(self, turn: Turn, *, open_: bool) -> None:
+    def _trim_turn(self, turn: Turn, *, is_continued: bool) -> None:
         """Leave everything where it is: thoughts are sent with their signatures only."""
 
-    def _precedes(self, one: Part) -> bool:
-        return isinstance(one, Raw) and read_thought_signature(one) is not None
+    def _precedes_call(self, part: Part) -> bool:
+        return isinstance(part, Raw) and read_thought_signature(part) is not None
 
-    def _sendable(self, one: Media) -> Media | None:
-        return to_gemini_media(one)
+    def _sendable_media(self, media: Media) -> Media | None:
+        return to_gemini_media(media)
 
 
 def read_thought_signature(raw: Raw) -> str | None:
@@ -233,19 +229,20 @@ class Gemini(CountingCodec):
 
     def normal(self, messages: Sequence[PromptMessage]) -> tuple[PromptMessage, ...]:
         """Return the messages as the provider can have them."""
-        return tuple([message for one in self._arranged(messages).said for message in one.messages()])
+        return tuple([message for one in self._arrange(messages).turns for message in one.messages()])
 
     def notes(self, messages: Sequence[PromptMessage]) -> tuple[str, ...]:
         """Describe the changes that `normal` makes to the messages, each kind of change once."""
-        return self._arranged(messages).notes
+        return self._arrange(messages).notes
 
-    def _arranged(self, messages: Sequence[PromptMessage]) -> Arranged:
-        arranged = _Turns().of(messages)
+    def _arrange(self, messages: Sequence[PromptMessage]) -> Arranged:
+        arranged = _Turns().arrange(messages)
         if not self._wants_signatures:
             return arranged
-        said = tuple([_with_signed_call(message) for message in arranged.said])
-        notes = arranged.notes if said == arranged.said else (*arranged.notes, UNSIGNED_CALLS)
-        return Arranged(said, notes)
+        turns = tuple([_with_signed_call(turn) for turn in arranged.turns])
+        if turns == arranged.turns:
+            return arranged
+        return Arranged(turns, (*arranged.notes, UNSIGNED_CALLS))
 
     def render(
         self,
@@ -258,93 +255,89 @@ class Gemini(CountingCodec):
 
         `PayloadError` when the provider would refuse it: nothing that the user or the model says.
         """
-        said = list(self._arranged(messages).said)
+        turns = self._arrange(messages).turns
         fields = given_fields(messages, _extra_fields_of_raw)
         config: dict[str, Json] = {}
-        if said and said[0].role is Role.SYSTEM:
-            config["systemInstruction"] = {"parts": self._parts(said.pop(0).messages().__next__(), {}, {})}
+        if turns and turns[0].role is Role.SYSTEM:
+            (system,) = turns[0].messages()
+            turns = turns[1:]
+            config["systemInstruction"] = {"parts": self._serialize_parts(system, {}, {})}
         if tools:
-            config["tools"] = [{"functionDeclarations": [_serialize_tool(tool) for tool in tools]}]
-        payload: dict[str, Json] = {"contents": self._contents(said, fields)}
+            config["tools"] = [
+                {"functionDeclarations": [serialize_tool(tool, "parametersJsonSchema") for tool in tools]}
+            ]
+        payload: dict[str, Json] = {"contents": self._serialize_turns(turns, fields)}
         if config:
             payload["config"] = config
         self.check(payload)
         return payload
 
-    def _contents(self, said: Sequence[SentMessage], fields: Mapping[Key, Fields]) -> list[Json]:
-        names: dict[str, str] = {}
-        found: list[Json] = []
-        for message in (message for turn in said for message in turn.messages()):
+    def _serialize_turns(self, turns: Sequence[SentMessage], fields: Mapping[Key, Fields]) -> list[Json]:
+        tool_names: dict[str, str] = {}
+        contents: list[Json] = []
+        for message in [message for turn in turns for message in turn.messages()]:
             role = "model" if message.role is Role.ASSISTANT else "user"
-            found.append({"role": role, "parts": self._parts(message, names, fields)})
-        return found
+            contents.append({"role": role, "parts": self._serialize_parts(message, tool_names, fields)})
+        return contents
 
-    def _parts(
-        self, message: PromptMessage, names: dict[str, str], fields: Mapping[Key, Fields]
+    def _serialize_parts(
+        self, message: PromptMessage, tool_names: dict[str, str], fields: Mapping[Key, Fields]
     ) -> list[Json]:
-        """Write the parts of a message; `names` has those of the tools by the ids of their calls."""
-        found: list[dict[str, Json]] = []
-        carried: dict[str, Json] = {}
+        """Write the parts of a message; `tool_names` has those of the tools by the ids of their calls."""
+        serialized: list[Json] = []
+        signature: dict[str, Json] = {}
         for part in message.parts:
             held = read_thought_signature(part) if isinstance(part, Raw) else None
             if held is not None:
-                carried = {SIGNATURE: held}
+                signature = {SIGNATURE: held}
                 continue
             if isinstance(part, ToolCall):
-                names[part.call_id] = part.name
+                tool_names[part.call_id] = part.name
             if isinstance(part, Media):
                 self._sizes.state(part)
-            written = _serialize_part(part, names)
+            item = _serialize_part(part, tool_names)
             for name, value in fields.get(key_of_part(part), {}).items():
-                inner = written.get(name)
-                written[name] = {**value, **inner} if isinstance(inner, dict) else value
-            found.append({**written, **carried})
-            carried = {}
-        return list(found)
+                inner = item.get(name)
+                item[name] = {**value, **inner} if isinstance(inner, dict) else value
+            serialized.append({**item, **signature})
+            signature = {}
+        return serialized
 
     def parse(self, payload: Mapping[str, Json]) -> tuple[PromptMessage, ...]:
         """Return the messages of a payload in normal form, without sources; `PayloadError` for another format."""
         self.check(payload)
-        found: list[PromptMessage] = []
+        messages: list[PromptMessage] = []
         system = payload.get("config", {}).get("systemInstruction")
         if system:
-            found.append(PromptMessage(role=Role.SYSTEM, parts=tuple(_parse_parts(system["parts"]))))
+            messages.append(PromptMessage(role=Role.SYSTEM, parts=tuple(_parse_parts(system["parts"]))))
         for content in payload["contents"]:
             parts = tuple(_parse_parts(content["parts"]))
             role = Role.ASSISTANT if content["role"] == "model" else Role.USER
             if any(isinstance(part, ToolResult) for part in parts):
                 role = Role.TOOL
-            found.append(PromptMessage(role=role, parts=parts))
-        return tuple(found)
+            messages.append(PromptMessage(role=role, parts=parts))
+        return tuple(messages)
 
     def check(self, payload: Mapping[str, Json]) -> None:
         """Raise `PayloadError` if the API would refuse a payload: shapes, roles, and calls without their answers."""
-        contents = payload.get("contents")
-        if not isinstance(contents, list) or not contents:
-            raise PayloadError(
-                "must be a list of contents, and not empty: give at least one message", field="contents"
-            )
-        waiting: list[tuple[str, str]] = []
-        before = ""
-        for at, content in enumerate(contents):
-            field = f"contents[{at}]"
-            if not isinstance(content, Mapping) or content.get("role") not in ("user", "model"):
-                raise PayloadError("must be a content of the user or the model", field=field)
-            parts = content.get("parts")
-            if not isinstance(parts, list) or not parts or not all(isinstance(one, Mapping) for one in parts):
-                raise PayloadError("must be a list of parts, and not empty", field=f"{field}.parts")
-            if any(one == {"text": ""} for one in parts):
-                raise PayloadError("a text must say something", field=f"{field}.parts")
-            if sorted(_named_ids(parts, "functionResponse")) != sorted(waiting):
-                raise PayloadError("every call must be answered by the next content, once", field=field)
-            waiting = _named_ids(parts, "functionCall")
-            if waiting and (content["role"] != "model" or before == "model"):
-                raise PayloadError("only the model calls tools, behind a content of the user", field=field)
-            before = content["role"]
-        if waiting:
-            raise PayloadError("every call must be answered by the next content", field="contents")
-        if contents[0]["role"] != "user":
-            raise PayloadError("the first content must be the user's", field="contents[0].role")
+        contents: Json = payload.get("contents", ())
+        is_list = isinstance(contents, list) and contents
+        require(is_list, "must be a list of contents, and not empty: give at least one message", "contents")
+        open_calls: list[tuple[str, str]] = []
+        previous_role = ""
+        for index, content in enumerate(contents):
+            path = ("contents", index)
+            _check_content(content, *path)
+            answers = _ids_and_names(content["parts"], "functionResponse")
+            is_answered = sorted(answers) == sorted(open_calls)
+            require(is_answered, "every call must be answered by the next content, once", *path)
+            open_calls = _ids_and_names(content["parts"], "functionCall")
+            may_call = content["role"] == "model" and previous_role != "model"
+            problem = "only the model calls tools, behind a content of the user"
+            require(may_call or not open_calls, problem, *path)
+            previous_role = content["role"]
+        require(not open_calls, "every call must be answered by the next content", "contents")
+        require(contents[0]["role"] == "user", "the first content must be the user's", "contents[0].role")
         check_strings(payload)
 
     # ── costs ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -358,13 +351,15 @@ class Gemini(CountingCodec):
                 return message.tokens + blocks.BLOCK
             if isinstance(only, ToolResult) and only.output != NO_RESULT:
                 return message.tokens + self._prices.result("")
-        total = sum([self._part_cost(part, message.role) for part in parts])
-        if total and message.role in _SYSTEM:
-            return total + self._prices.reminder * len(parts)
-        who = speaker_name(message)
-        return total + (self._prices.name(who) if total and who else 0)
+        tokens = sum([self._count_part(part, message.role) for part in parts])
+        if not tokens:
+            return 0
+        if message.role in _SYSTEM:
+            return tokens + self._prices.reminder * len(parts)
+        name = speaker_name(message)
+        return tokens + self._prices.name(name) if name else tokens
 
-    def _part_cost(self, part: Part, role: Role) -> int:
+    def _count_part(self, part: Part, role: Role) -> int:
         prices = self._prices
         match part:
             case Text():
@@ -372,51 +367,54 @@ class Gemini(CountingCodec):
             case ToolResult():
                 return prices.result(part.output)
             case ToolCall():
-                name, written = (
-                    blocks.sanitize_tool_name(part.name),
-                    blocks.parse_call_arguments(part.arguments)[1],
-                )
-                return prices.call(part.call_id, f"{name} {name}", written) + self._stand_in
+                name = blocks.sanitize_tool_name(part.name)
+                _, arguments, _ = blocks.parse_call_arguments(part.arguments)
+                return prices.call(part.call_id, f"{name} {name}", arguments) + self._stand_in
             case Media():
                 media = None if role in _SYSTEM else to_gemini_media(part)
                 return prices.text(blocks.describe_media(part)) if media is None else prices.media(media)
             case Raw() if part.vendor == AS_GIVEN:
                 return prices.fields(_extra_fields_of_raw(part))
             case Raw():
-                sent = raw_to_payload_part(part) if role is Role.ASSISTANT else None
-                if sent is None:
-                    return 0 if part.vendor == VENDOR else prices.text(item_text(part))
-                if sent.get(SIGNATURE) == SKIP and self._wants_signatures:
-                    return 0  # the call has paid for it
-                if SIGNATURE in sent:
-                    return prices.signed("", sent[SIGNATURE])
-                return blocks.BLOCK + self.counter.count(blocks.dump(sent))
+                return self._count_item(part, role)
             case Reasoning():  # sent when it is signed
                 return prices.text(part.text)
 
+    def _count_item(self, raw: Raw, role: Role) -> int:
+        item = raw_to_payload_part(raw) if role is Role.ASSISTANT else None
+        if item is None:
+            return 0 if raw.vendor == VENDOR else self._prices.text(item_text(raw))
+        if SIGNATURE not in item:
+            return blocks.BLOCK + self.counter.count(blocks.dump(item))
+        if item[SIGNATURE] == SKIP and self._wants_signatures:
+            return 0  # the call has paid for it
+        return self._prices.signed("", item[SIGNATURE])
+
     def base(self, tools: Sequence[Tool] = ()) -> int:
         """Return the raw tokens of everything besides messages, and of the text that may be added at the beginning."""
-        return self._base([_serialize_tool(tool) for tool in tools]) + self._beginning
+        return self._base([serialize_tool(tool, "parametersJsonSchema") for tool in tools]) + self._beginning
 
     def _base(self, declared: Sequence[Json]) -> int:
-        cost = sum([blocks.TOOL + self.counter.count(blocks.dump(one)) for one in declared])
-        return PRIMER + (TOOLS + cost if declared else 0)
+        # The frame of a request, and the text that comes with tools besides their declarations: neither is published.
+        tokens = 8 + (200 if declared else 0)
+        return tokens + sum([blocks.TOOL + self.counter.count(blocks.dump(one)) for one in declared])
 
     def count(self, payload: Mapping[str, Json]) -> Count:
         """Count a payload from scratch; `tokens` are raw ones, a budget is compared with the bound."""
         tools = payload.get("config", {}).get("tools", ())
-        declared = [one for tool in tools for one in tool["functionDeclarations"]]
-        of_tools = self._base(declared) - PRIMER
-        raw = self._base(declared) + self._beginning
+        base = self._base([one for tool in tools for one in tool["functionDeclarations"]])
+        tool_tokens = base - self._base(())
+        raw = base + self._beginning
         for message in self.parse(payload):
             if message.role is Role.USER and message.parts[0] == Text(BEGINNING):
                 raw -= self._beginning  # `base` has paid for it
             raw += self.cost(message)
         for content in payload["contents"]:
-            said = [one for one in content["parts"] if _OWN.isdisjoint(one)]
-            raw += sum([self._prices.fields(gemini.other_fields(one)) for one in said])
-        upper = self.calibration.upper(raw, of_tools)
-        return Count(tokens=raw, exactness=Exactness.CALIBRATED, upper_bound=upper, tools=of_tools)
+            for part in content["parts"]:
+                if _OWN.isdisjoint(part):
+                    raw += self._prices.fields(gemini.other_fields(part))
+        upper = self.calibration.upper(raw, tool_tokens)
+        return Count(tokens=raw, exactness=Exactness.CALIBRATED, upper_bound=upper, tools=tool_tokens)
 
     def cached(self, tokens: int) -> int:
         """Return how many tokens of an unchanged prefix are read from the cache: from 4,096 on, where all models do."""
@@ -428,9 +426,9 @@ class Gemini(CountingCodec):
 
     def usage(self, usage: object) -> Usage:
         """Read a response or its usage metadata, an SDK's object or a mapping; `ValidationError` when it is none."""
-        told = get_field(usage, "usage_metadata") or get_field(usage, "usageMetadata") or usage
-        total = _read_token_count(told, "prompt_token_count", "promptTokenCount")
-        cached = _read_token_count(told, "cached_content_token_count", "cachedContentTokenCount") or 0
+        metadata = get_field(usage, "usage_metadata") or get_field(usage, "usageMetadata") or usage
+        total = get_token_count(metadata, "prompt_token_count", "promptTokenCount")
+        cached = get_token_count(metadata, "cached_content_token_count", "cachedContentTokenCount") or 0
         if total is None:
             raise ValidationError(
                 "has no prompt token count: pass the response, or its usage metadata", field="usage"
@@ -447,42 +445,31 @@ def _extra_fields_of_raw(raw: Raw) -> Fields | None:
             return None
 
 
-def _named_ids(parts: Sequence[Mapping[str, Any]], kind: str) -> list[tuple[str, str]]:
+def _check_content(content: Json, *path: str | int) -> None:
+    is_content = isinstance(content, Mapping) and content.get("role") in ("user", "model")
+    require(is_content, "must be a content of the user or the model", *path)
+    parts: Json = content.get("parts", ())
+    is_list = isinstance(parts, list) and parts and all(isinstance(part, Mapping) for part in parts)
+    require(is_list, "must be a list of parts, and not empty", *path, "parts")
+    require({"text": ""} not in parts, "a text must say something", *path, "parts")
+
+
+def _ids_and_names(parts: Sequence[Mapping[str, Any]], kind: str) -> list[tuple[str, str]]:
     """Return the ids and names of the calls, or of the answers, among some parts."""
-    found = [one[kind] for one in parts if kind in one]
-    return [(str(one.get("id")), str(one.get("name"))) for one in found]
+    functions = [part[kind] for part in parts if kind in part]
+    return [(str(function.get("id")), str(function.get("name"))) for function in functions]
 
 
-def _read_token_count(source: object, *names: str) -> int | None:
-    value = next((found for name in names if (found := get_field(source, name)) is not None), None)
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
-        raise ValidationError("must be a number of tokens", field=f"usage.{names[0]}")
-    return value
-
-
-def _serialize_tool(tool: Tool) -> dict[str, Json]:
-    found: dict[str, Json] = {"name": tool.name}
-    if tool.description:
-        found["description"] = tool.description
-    return {**found, "parametersJsonSchema": to_plain_json(tool.parameters)}
-
-
-def _serialize_part(one: Part, names: Mapping[str, str]) -> dict[str, Json]:
+def _serialize_part(part: Part, tool_names: Mapping[str, str]) -> dict[str, Json]:
     """Write a part in normal form."""
-    match one:
+    match part:
         case ToolCall(call_id, name, arguments):
-            return {
-                "functionCall": {
-                    "id": call_id,
-                    "name": name,
-                    "args": blocks.parse_call_arguments(arguments)[0],
-                }
-            }
-        case ToolResult(call_id, output, failed):
-            response = {"error" if failed else "output": output}
-            return {
-                "functionResponse": {"id": call_id, "name": names.get(call_id, "tool"), "response": response}
-            }
+            args, _, _ = blocks.parse_call_arguments(arguments)
+            return {"functionCall": {"id": call_id, "name": name, "args": args}}
+        case ToolResult(call_id, output, is_error):
+            name = tool_names.get(call_id, "tool")
+            response = {"error" if is_error else "output": output}
+            return {"functionResponse": {"id": call_id, "name": name, "response": response}}
         case Media(mime, ref):
             inline = _DATA.match(ref)
             if inline:
@@ -493,40 +480,45 @@ def _serialize_part(one: Part, names: Mapping[str, str]) -> dict[str, Json]:
         case Reasoning(text):
             return {"text": text, "thought": True}
         case Raw():
-            return raw_to_payload_part(one) or {}
+            return raw_to_payload_part(part) or {}
 
 
-def _parse_parts(parts: Sequence[Mapping[str, Any]]) -> list[Part]:
-    found: list[Part] = []
-    for one in parts:
-        if one.get("text") == "" and SIGNATURE in one:
-            found.append(Raw(VENDOR, blocks.dump({"text": "", SIGNATURE: one[SIGNATURE]})))
+def _parse_parts(items: Sequence[Mapping[str, Any]]) -> list[Part]:
+    parts: list[Part] = []
+    for item in items:
+        if item.get("text") == "" and SIGNATURE in item:
+            parts.append(Raw(VENDOR, blocks.dump({"text": "", SIGNATURE: item[SIGNATURE]})))
             continue
-        if SIGNATURE in one:
-            found.append(signature_to_raw(one[SIGNATURE]))
-        match one:
-            case {"functionCall": {"id": call_id, "name": name, **more}}:
-                found.append(ToolCall(call_id, name, blocks.dump(more.get("args", {}))))
-            case {"functionResponse": {"id": call_id, "response": {"error": str(output)}}}:
-                found.append(ToolResult(call_id, output, True))
-            case {"functionResponse": {"id": call_id, "response": {"output": str(output)}}}:
-                found.append(ToolResult(call_id, output))
-            case {"inlineData": {"mimeType": mime, "data": data}}:
-                found.append(Media(mime, f"data:{mime};base64,{data}"))
-            case {"fileData": {"mimeType": mime, "fileUri": uri}}:
-                found.append(Media(mime, uri))
-            case {"text": str(text), "thought": True}:
-                found.append(Reasoning(text))
-            case {"text": str(text)}:
-                found += [Text(text)] if text else []
-            case _:
-                found.append(_parse_server_tool_part(one))
-    return found
+        if SIGNATURE in item:
+            parts.append(signature_to_raw(item[SIGNATURE]))
+        if item.get("text") != "":
+            parts.append(_parse_part(item))
+    return parts
 
 
-def _parse_server_tool_part(one: Mapping[str, Any]) -> Raw:
-    """Read a part that the model made with a tool of the provider's own; `PayloadError` for any other."""
-    own = {name: value for name, value in one.items() if name != SIGNATURE}
-    if _OWN.isdisjoint(own):
+def _parse_part(item: Mapping[str, Any]) -> Part:
+    match item:
+        case {"functionCall": {"id": call_id, "name": name, **more}}:
+            return ToolCall(call_id, name, blocks.dump(more.get("args", {})))
+        case {"functionResponse": {"id": call_id, "response": {"error": str(output)}}}:
+            return ToolResult(call_id, output, True)
+        case {"functionResponse": {"id": call_id, "response": {"output": str(output)}}}:
+            return ToolResult(call_id, output)
+        case {"inlineData": {"mimeType": mime, "data": data}}:
+            return Media(mime, f"data:{mime};base64,{data}")
+        case {"fileData": {"mimeType": mime, "fileUri": uri}}:
+            return Media(mime, uri)
+        case {"text": str(text), "thought": True}:
+            return Reasoning(text)
+        case {"text": str(text)}:
+            return Text(text)
+        case _:
+            return _parse_server_tool_part(item)
+
+
+def _parse_server_tool_part(item: Mapping[str, Any]) -> Raw:
+    """Parse a part that the model made with a tool of the provider's own; `PayloadError` for any other."""
+    fields = {name: value for name, value in item.items() if name != SIGNATURE}
+    if _OWN.isdisjoint(fields):
         raise PayloadError("is no part that a message of ACMS has", field="contents")
-    return Raw(VENDOR, blocks.dump(own))
+    return Raw(VENDOR, blocks.dump(fields))

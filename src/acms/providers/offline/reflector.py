@@ -133,42 +133,48 @@ def _propose_fact(turn: Turn, marker: str, line: str, below: list[str]) -> Itera
     "Cannot:" or "Budget:", are part of the content.
     """
     label = _LABEL.match(line)
-    said = _take_leading_sentences(line[label.end() :] if label else line)
-    if not said or said.endswith(":"):
-        paragraph: list[str] = []
-        for more in below:
-            if _marker_of_line(more) is not None:
-                break
-            if more.strip():
-                paragraph.append(more.strip())
-            elif paragraph:
-                break
-        said = _take_leading_sentences(" ".join([said, *paragraph]) if said else "\n".join(paragraph))
-    if not said:
+    statement = _take_leading_sentences(line[label.end() :] if label else line)
+    if not statement or statement.endswith(":"):
+        paragraph = _read_paragraph(below)
+        text = " ".join([statement, *paragraph]) if statement else "\n".join(paragraph)
+        statement = _take_leading_sentences(text)
+    if not statement:
         return
     name = label[0].strip(_EDGES) if label else ""
-    bare = not name or (name.casefold() == marker.casefold() and len(said.split()) > 2)
+    repeats_type = name.casefold() == marker.casefold() and len(statement.split()) > 2
+    timed = _extract_period(statement, turn)
     marked = Proposal(
-        content=said if bare else f"{name}: {said}",
+        content=f"{name}: {statement}" if name and not repeats_type else statement,
         subject=PROJECT,
         attribute=marker,
-        value=said,
+        value=statement,
         cardinality="many",
         fact_type=marker,
         confidence=MARKED,
+        valid_from=timed.period.start,
+        valid_to=timed.period.end,
         sources=(turn.version,),
         reason="marked",
     )
-    told = _extract_period(said, turn)
-    marked = replace(marked, valid_from=told.period.start, valid_to=told.period.end)
-    opening = _OPENING.match(told.text)
+    opening = _OPENING.match(timed.text)
     start = opening.end() if opening and not UNREAL.search(opening[0]) else 0
     for cardinality, shape in _ADDRESSES:
-        match = shape.match(told.text) or shape.match(told.text, start)
+        match = shape.match(timed.text) or shape.match(timed.text, start)
         if match and _names_something(match["thing"]):
             yield _apply_address(marked, match, turn, cardinality)
             return
     yield marked
+
+
+def _read_paragraph(lines: list[str]) -> list[str]:
+    """Return the lines of the first paragraph, up to the next marked line."""
+    paragraph: list[str] = []
+    for line in lines:
+        if _marker_of_line(line) is not None or (paragraph and not line.strip()):
+            break
+        if line.strip():
+            paragraph.append(line.strip())
+    return paragraph
 
 
 def _take_leading_sentences(text: str) -> str:
@@ -311,28 +317,36 @@ def _find_predecessor(one: Proposal, known: Sequence[Known]) -> tuple[Known | No
         return None, ""
     rivals = [other for other in known if other.fact_type in (one.fact_type, "fact")]
     if one.attribute != one.fact_type and _INSTEAD.search(one.content):
-        where = normalize_address(one.subject, one.attribute)
-        there = [other for other in rivals if normalize_address(other.subject, other.attribute) == where]
-        if len(there) == 1:
-            return there[0], ""
-    renewed = [
-        other
-        for other in rivals
-        if other.fact_type == one.fact_type and _changes_only_value(one.content, other.content)
-    ]
+        address = normalize_address(one.subject, one.attribute)
+        same_address = [
+            other for other in rivals if normalize_address(other.subject, other.attribute) == address
+        ]
+        if len(same_address) == 1:
+            return same_address[0], ""
+    same_type = [other for other in rivals if other.fact_type == one.fact_type]
+    renewed = [other for other in same_type if _changes_only_value(one.content, other.content)]
     if len(renewed) == 1:
         return renewed[0], ""
-    announced = list(_find_announced_changes(one.content))
-    held = [(other, _extract_terms(f"{other.content} {other.value}")) for other in rivals if announced]
-    often = Counter(number for _, numbers in held for number in numbers)
-    for gone, enough, value in announced:
-        found: dict[float, list[Known]] = {}
-        for other, numbers in held:
-            shared = gone & numbers
-            if shared & enough or 2 * len(shared) > len(gone):
-                weight = sum(compute_idf(len(held), often[number]) for number in sorted(shared))
-                found.setdefault(weight, []).append(other)
-        if found and len(best := _select_premises(found[max(found)])) == 1:
+    return _find_announced_predecessor(list(_find_announced_changes(one.content)), rivals)
+
+
+def _find_announced_predecessor(
+    announced: Sequence[tuple[frozenset[int], frozenset[int], str]], rivals: Sequence[Known]
+) -> tuple[Known | None, str]:
+    """Return the one fact that an announced change names best as the old value, and the new value."""
+    if not announced:
+        return None, ""
+    terms_of_rivals = [(other, _extract_terms(f"{other.content} {other.value}")) for other in rivals]
+    frequencies = Counter(term for _, terms in terms_of_rivals for term in terms)
+    for old_terms, sufficient_terms, value in announced:
+        by_weight: dict[float, list[Known]] = {}
+        for other, terms in terms_of_rivals:
+            shared = old_terms & terms
+            if shared & sufficient_terms or 2 * len(shared) > len(old_terms):
+                weights = [compute_idf(len(rivals), frequencies[term]) for term in sorted(shared)]
+                by_weight.setdefault(sum(weights), []).append(other)
+        best = _select_premises(by_weight[max(by_weight)]) if by_weight else ()
+        if len(best) == 1:
             return best[0], value
     return None, ""
 
