@@ -30,7 +30,7 @@ from acms.model import Append, Context, Durability, Entry, Head, Kind, Receipt, 
 from acms.storage import append_rules
 from acms.storage.append_rules import Read
 from acms.storage.sql import VERSION_BITS, VERSION_MASK, draft_columns, read_entry, write_parts
-from acms.storage.sqlite.file import Function
+from acms.storage.sqlite.database import Function
 from acms.storage.sqlite.jobs import JobQueue
 from acms.storage.sqlite.tables import Tables, range_parameters
 

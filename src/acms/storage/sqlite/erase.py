@@ -37,18 +37,13 @@ CHUNK = 4 << 20
 
 
 class Eraser:
-    """Takes away the content of a tenant's entries, and proves that it is gone."""
+    """Removes the content of a tenant's entries from the rows of a database, and finds what refers to it."""
 
-    def __init__(self, file: SQLiteFile, tables: Tables, clock: Callable[[], datetime]) -> None:
-        self._file = file
+    def __init__(self, tables: Tables, clock: Callable[[], datetime]) -> None:
         self._tables = tables
         self._clock = clock
-        #: Whether the write-ahead log may hold erased content, and when to retry; used by the writer's thread only.
-        self._stale = False
-        self._again = 0.0
-        #: Whether to rewrite the file after the next commit, and the error that prevented it the last time.
-        self._anew = False
-        self._failed: apsw.Error | None = None
+        #: Set when content was erased since the last commit hook; used by the thread that writes only.
+        self.content_erased = False
 
     def blank(
         self,
@@ -75,7 +70,7 @@ class Eraser:
             self._tables.rows(connection, "insert_audit", values)
             if to is State.ERASED:
                 self._tables.rows(connection, "forget_records_of_tree", (ref,))
-                self._stale = True
+                self.content_erased = True
         return len(changed)
 
     def _blank(self, connection: apsw.Connection, ref: int, place: tuple[str, int, int], to: State) -> bool:
@@ -96,8 +91,49 @@ class Eraser:
             self._tables.rows(connection, "forget_payload", (self._tables.tenant, ref, entry.id))
         return True
 
+    def find_messages(
+        self, connection: apsw.Connection, times: Sequence[datetime], keys: Sequence[str]
+    ) -> list[str]:
+        """Return the ids of the tenant's messages with content that have one of these times or keys."""
+        microseconds = [to_microseconds(time) for time in times]
+        rows = self._tables.rows(
+            connection, "find_messages", (self._tables.tenant, dump(microseconds), dump(list(keys)))
+        )
+        return [entry_id(Kind.MESSAGE, context, version, nonce) for context, version, nonce in rows]
+
+    def find_remains(self, connection: apsw.Connection, ids: Sequence[str]) -> list[str]:
+        """Return descriptions of the keys and derived rows that erased entries still have."""
+        versions_of: dict[tuple[str, int], list[int]] = {}
+        for owner, ref, version in self._tables.places(connection, ids).values():
+            versions_of.setdefault((owner, ref), []).append(version)
+        remains: list[str] = []
+        for (owner, ref), versions in versions_of.items():
+            values = (ref, dump(versions))
+            for name, query in (("keys", "left_keys"), ("derived rows", "left_derived")):
+                count = self._tables.rows(connection, query, values)[0][0]
+                if count:
+                    remains.append(f"{owner}: {count} {name}")
+        return remains
+
+
+class FileEraser:
+    """Removes erased content from the pages and the write-ahead log of a file, and proves that it is gone."""
+
+    def __init__(self, file: SQLiteFile, tables: Tables, rows: Eraser) -> None:
+        self._file = file
+        self._tables = tables
+        self._rows = rows
+        #: Whether the write-ahead log may hold erased content, and when to retry; used by the writer's thread only.
+        self._stale = False
+        self._again = 0.0
+        #: Whether to rewrite the file after the next commit, and the error that prevented it the last time.
+        self._anew = False
+        self._failed: apsw.Error | None = None
+
     def committed(self, writer: apsw.Connection) -> None:
         """Remove erased content from the write-ahead log, and from the pages if requested."""
+        if self._rows.content_erased:
+            self._rows.content_erased, self._stale = False, True
         if self._anew:
             self._anew, self._stale, self._failed = False, True, None
             try:
@@ -129,7 +165,7 @@ class Eraser:
 
     async def residue(self, ids: Sequence[str], texts: Sequence[bytes]) -> list[str]:
         """See `SQLiteStorage.residue`."""
-        found = await self._file.read(lambda connection: self._left(connection, ids), large=True)
+        found = await self._file.read(lambda connection: self._rows.find_remains(connection, ids), large=True)
         traces = Traces(texts)
         if not traces:
             return found
@@ -144,14 +180,6 @@ class Eraser:
                 found.append(str(error))
             places = await self._file.read(lambda connection: self._traced(connection, traces), large=True)
         return [*found, *places]
-
-    async def find_messages(self, times: Sequence[datetime], keys: Sequence[str]) -> list[str]:
-        """See `SQLiteStorage.find_messages`."""
-        values = (self._tables.tenant, dump([to_microseconds(time) for time in times]), dump(list(keys)))
-        rows = await self._file.read(
-            lambda connection: self._tables.rows(connection, "find_messages", values), large=True
-        )
-        return [entry_id(Kind.MESSAGE, context, version, nonce) for context, version, nonce in rows]
 
     async def rewrite(self) -> None:
         """See `SQLiteStorage.rewrite`."""
@@ -181,19 +209,6 @@ class Eraser:
             self._stale, self._again, self._anew = True, 0.0, anew
 
         await self._file.write(work)
-
-    def _left(self, connection: apsw.Connection, ids: Sequence[str]) -> list[str]:
-        owned: dict[tuple[str, int], dict[int, str]] = {}
-        for id, (owner, ref, version) in self._tables.places(connection, ids).items():
-            owned.setdefault((owner, ref), {})[version] = id
-        found: list[str] = []
-        for (owner, ref), versions in owned.items():
-            values = (ref, dump(list(versions)))
-            for what, query in (("keys", "left_keys"), ("derived rows", "left_derived")):
-                count = self._tables.rows(connection, query, values)[0][0]
-                if count:
-                    found.append(f"{owner}: {count} {what}")
-        return found
 
     def _values(self, connection: apsw.Connection, texts: Sequence[bytes]) -> list[str]:
         """Return where the key-value memory of this tenant repeats erased content."""
