@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from acms.errors import (
     ACMSError,
@@ -25,7 +24,6 @@ from acms.errors import (
 from acms.log.validation import validate_name
 from acms.model import (
     ANY,
-    EMPTY,
     UNFINISHED,
     Append,
     Context,
@@ -173,17 +171,6 @@ def count_drafts(drafts: Sequence[Draft]) -> tuple[int, int, int]:
         if draft.replaces:
             rewrites += 1
     return messages, tokens, rewrites
-
-
-def freeze_value(value: Any) -> Any:
-    """Return a caller's value as the memory store keeps it: a mapping becomes a read-only copy."""
-    return MappingProxyType(dict(value)) if isinstance(value, Mapping) else value
-
-
-def blank_entry(entry: Entry, to: State) -> Entry:
-    """Return an expired or erased entry without its content."""
-    left = replace(entry, content="", parts=(), data=EMPTY, metadata=EMPTY, salt=None, state=to)
-    return replace(left, key=None, actor=None) if to is State.ERASED else left
 
 
 def wrap_unexpected_error(error: Exception) -> ACMSError:
