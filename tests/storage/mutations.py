@@ -37,7 +37,6 @@ from acms.storage import CachedStorage, MemoryStorage, SQLiteStorage, append_rul
 from acms.storage.append_rules import Read
 from acms.storage.postgres.store import PostgresStorage
 from acms.storage.sqlite import append as sqlite_append
-from acms.storage.sqlite import contexts as sqlite_contexts
 from acms.storage.sqlite import database, tables
 from acms.storage.sqlite import store as sqlite
 from acms.testing import ManualClock, run_story
@@ -331,7 +330,7 @@ FAULTS = [
     ),
     Fault(
         "a fork of the newest version misses it", "sqlite",
-        code(sqlite_contexts.Contexts, "_forked", ("head.version if fork is None", "head.version - 1 if fork is None")),
+        code(append_rules, "resolve_fork_version", ("head.version if fork", "head.version - 1 if fork")),
         "test_t12_a_fork_during_appends_is_a_snapshot",
     ),
     Fault(
@@ -340,7 +339,7 @@ FAULTS = [
     ),
     Fault(
         "settings change at any revision", "memory",
-        code(sqlite_contexts.Contexts, "settings", ("old.settings_rev != rev", "False")),
+        code(append_rules, "apply_settings_change", ("context.settings_rev != rev", "False")),
         "test_settings_change_only_at_the_revision_that_was_read",
     ),
     Fault(

@@ -5,10 +5,10 @@ Also holds `Read`, the arguments of a read, which each store passes unchanged fr
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from acms.errors import (
     ACMSError,
@@ -28,6 +28,7 @@ from acms.model import (
     Append,
     Context,
     ContextDraft,
+    ContextQuery,
     Done,
     Draft,
     Durability,
@@ -40,12 +41,15 @@ from acms.model import (
     Json,
     Kind,
     Lease,
+    Page,
     Receipt,
     Retry,
     State,
     client_supplied_key,
 )
 from acms.ports import StorageBackend
+
+Item = TypeVar("Item", Context, Job)
 
 _MADE = frozenset((Kind.MESSAGE, Kind.FACT, Kind.SUMMARY))
 """What says something of its own: a retraction that names its target repeats nothing of it."""
@@ -275,6 +279,66 @@ async def whole_appends(
         yield batch
 
 
+def contexts_query(query: ContextQuery) -> str:
+    """Return the name of the SQL query that lists contexts by the narrowest index."""
+    if query.parent is not None:
+        return "contexts_of_parent"
+    return "contexts" if query.root is None else "contexts_of_root"
+
+
+def build_page(
+    rows: Sequence[Sequence[Any]], limit: int, read_row: Callable[[Sequence[Any]], Item]
+) -> Page[Item]:
+    """Build a page from its rows, of which there is one more than `limit` where another page follows."""
+    items = tuple(read_row(row) for row in rows[:limit])
+    return Page(items=items, next_after=items[-1].id if len(rows) > limit else None)
+
+
+def apply_settings_change(
+    context: Context, change: Mapping[str, Json], *, rev: int, clock: Callable[[], datetime]
+) -> Context:
+    """Return a context with changed settings; a value of None removes a setting, `deleted` hides the context.
+
+    `ConflictError` if its settings are not at revision `rev` any more.
+    """
+    if context.settings_rev != rev:
+        raise ConflictError(f"the settings are at revision {context.settings_rev}, not {rev}")
+    deleted_at = context.deleted_at
+    if "deleted" in change:
+        deleted_at = (deleted_at or clock()) if change["deleted"] else None
+    merged = {**context.settings, **change}
+    merged.pop("deleted", None)
+    settings = {name: value for name, value in merged.items() if value is not None}
+    return replace(context, settings=settings, settings_rev=rev + 1, deleted_at=deleted_at)
+
+
+def check_restored_context(stored: Context, context: Context) -> None:
+    """Raise `ConflictError` if a stored context is another one than the context to be restored under its id."""
+    identity = (context.namespace, context.key, context.lineage, context.created_at)
+    if (stored.namespace, stored.key, stored.lineage, stored.created_at) != identity:
+        raise ConflictError(f"{context.id} is another context here", retryable=False)
+
+
+def key_taken_error(key: str | None) -> ConflictError:
+    """Return the error for a restored context whose key a live context has."""
+    return ConflictError(
+        f"the session {key!r} exists here with another id", options=("restore into another store",)
+    )
+
+
+def parent_missing_error(parent: str) -> ConflictError:
+    """Return the error for a restored fork whose parent is not stored."""
+    return ConflictError(f"the parent {parent} is not here", options=("restore it first",))
+
+
+def resolve_fork_version(head: Head, fork: int | None) -> int:
+    """Return the version at which a log is forked: the given one, or that of its head."""
+    version = head.version if fork is None else fork
+    if not 0 <= version <= head.version:
+        raise ValidationError(f"must be from 0 to {head.version}, was {version}", field="fork")
+    return version
+
+
 class Read(NamedTuple):
     """The keywords of `StorageBackend.read`; a tuple, since one is made for every read."""
 
@@ -292,6 +356,16 @@ class Read(NamedTuple):
         if self.at is not None:
             version = min(version, self.at)
         return version if self.before is None else min(version, self.before - 1)
+
+    @property
+    def query(self) -> str:
+        """The name of the SQL query that reads these entries from one context."""
+        table = "entries"
+        if self.replacing:
+            table = "replacing"
+        elif self.kinds is not None and Kind.MESSAGE not in self.kinds:
+            table = "others"
+        return f"{table}_forward" if self.newest is None else f"{table}_backward"
 
     def at_most(self, count: int) -> bool:
         """Return whether no more entries than this can be found, however long the log is."""

@@ -12,14 +12,14 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from acms.errors import ACMSError, ValidationError
 from acms.log.encoding import parse_entry_id
-from acms.model import Derived, Entry, Kind, Page
+from acms.model import Derived, Entry, Page
 from acms.observability.logging import log_event
 from acms.storage import append_rules
-from acms.storage.postgres.database import Database
+from acms.storage.append_rules import Read
+from acms.storage.postgres.database import Database, Named
 from acms.storage.sql import ENDLESS, VERSION_MASK, read_derived, read_entry
 
 COVERAGE = 4096
@@ -28,66 +28,46 @@ RIDE_SECONDS = 0.02
 """Seconds for which derived rows without a waiting caller are gathered."""
 
 
-@dataclass(slots=True)
-class Range:
-    """The arguments of `StorageBackend.read`."""
-
-    at: int | None
-    after: int
-    before: int | None
-    kinds: Sequence[Kind] | None
-    replacing: bool
-    newest: int | None
-    limit: int | None
-    deleted: bool
-
-
 class Reader:
     """Reads the logs of a tenant."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
 
-    async def read(self, context: str, wanted: Range) -> list[Entry]:
+    async def read(self, context: str, wanted: Read) -> list[Entry]:
         """Read entries, ascending; inherited ones too."""
         append_rules.check_read(wanted.newest, wanted.limit)
         lineage = self._db.lineages.get(context)
-        known = lineage is not None  # then one round trip reads both the head and the entries
+        reads_head = lineage is not None  # then one round trip reads both the head and the entries
         if lineage is None:
             lineage = (await self._db.log_state(context, deleted=wanted.deleted)).lineage
-        last = ENDLESS if wanted.at is None else min(wanted.at, ENDLESS)
-        if wanted.before is not None:
-            last = min(last, wanted.before - 1)
-        table = "replacing" if wanted.replacing else "entries"
-        if wanted.kinds is not None and not wanted.replacing and Kind.MESSAGE not in wanted.kinds:
-            table = "others"
         backward = wanted.newest is not None
-        query = f"{table}_{'backward' if backward else 'forward'}"
-        left = wanted.newest if backward else wanted.limit
-        values = {
-            "kinds": None if wanted.kinds is None else [kind.value for kind in wanted.kinds],
-            "limit": left,
-        }
-        runs = append_rules.split_segments(context, lineage, wanted.after + 1, last)
+        limit = wanted.newest if backward else wanted.limit
+        kinds = None if wanted.kinds is None else [kind.value for kind in wanted.kinds]
+        runs = append_rules.split_segments(context, lineage, wanted.after + 1, wanted.last(ENDLESS))
         if backward:
-            runs = runs[::-1]
-        found: list[Entry] = []
-        while runs or known:
+            runs.reverse()
+        entries: list[Entry] = []
+        while runs or reads_head:
             # Of a limited read the next run may not be needed.
-            some = runs if left is None else runs[:1]
-            asked = [(query, {**values, "context": of, "first": low, "last": high}) for of, low, high in some]
-            answers = await self._db.ask(*([("head", {"context": context})] if known else []), *asked)
-            if known:
+            batch = runs if limit is None else runs[:1]
+            runs = runs[len(batch) :]
+            asked: list[Named] = [("head", {"context": context})] if reads_head else []
+            for owner, first, last in batch:
+                values = {"context": owner, "first": first, "last": last, "kinds": kinds, "limit": limit}
+                asked.append((wanted.query, values))
+            answers = await self._db.ask(*asked)
+            if reads_head:
                 self._db.read_head(context, answers.pop(0), deleted=wanted.deleted)
-            for (owner, _, _), rows in zip(some, answers, strict=True):
-                found.extend([read_entry(row, owner) for row in rows])
-            known, runs = False, runs[len(some) :]
-            if left is not None and len(found) >= left:
+                reads_head = False
+            for (owner, _, _), rows in zip(batch, answers, strict=True):
+                entries.extend([read_entry(row, owner) for row in rows])
+            if limit is not None and len(entries) >= limit:
                 break
-        found = found[:left]
+        entries = entries[:limit]
         if backward:
-            found.reverse()
-        return found
+            entries.reverse()
+        return entries
 
     async def get(self, ids: Sequence[str]) -> list[Entry | None]:
         """Return entries by id, with None for ids that do not exist."""

@@ -120,8 +120,7 @@ class JobQueue:
         values["limit"] = query.limit + 1
         which = "unfinished_jobs" if append_rules.is_unfinished_query(query) else "jobs"
         rows = await self._db.one(which, values)
-        found = [read_job(row) for row in rows[: query.limit]]
-        return Page(items=tuple(found), next_after=found[-1].id if len(rows) > query.limit else None)
+        return append_rules.build_page(rows, query.limit, read_job)
 
     # ── hints ───────────────────────────────────────────────────────────────────────────────────────────────────────
 

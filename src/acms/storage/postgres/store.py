@@ -39,12 +39,13 @@ from acms.model import (
 from acms.results import Rewriting, SessionPage
 from acms.runtime.loops import PerLoop
 from acms.storage import handles, records
+from acms.storage.append_rules import Read
 from acms.storage.kv_home import Clock, utc_now
 from acms.storage.outbox import Outbox, own_name
 from acms.storage.postgres.append import Appender
 from acms.storage.postgres.contexts import Contexts
 from acms.storage.postgres.database import Database
-from acms.storage.postgres.entries import DerivedRows, Feed, Range, Reader
+from acms.storage.postgres.entries import DerivedRows, Feed, Reader
 from acms.storage.postgres.erase import Eraser
 from acms.storage.postgres.jobs import JobQueue
 from acms.storage.postgres.kv import PostgresKV
@@ -251,7 +252,7 @@ class PostgresStorage:
     ) -> list[Entry]:
         """Read entries, ascending; inherited ones too."""
         return await self._reader.read(
-            context, Range(at, after, before, kinds, replacing, newest, limit, deleted)
+            context, Read(at, after, before, kinds, replacing, newest, limit, deleted)
         )
 
     async def get(self, ids: Sequence[str]) -> list[Entry | None]:

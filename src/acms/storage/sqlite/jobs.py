@@ -136,5 +136,4 @@ class JobQueue:
         }
         which = "unfinished_jobs" if append_rules.is_unfinished_query(query) else "jobs"
         rows = self._tables.rows(connection, which, values)
-        found = [read_job(row) for row in rows[: query.limit]]
-        return Page(items=tuple(found), next_after=found[-1].id if len(rows) > query.limit else None)
+        return append_rules.build_page(rows, query.limit, read_job)

@@ -76,26 +76,23 @@ class Tables:
     def entries(self, connection: apsw.Connection, log: Log, read: Read) -> list[Entry]:
         """Read entries, ascending: walk the segments of a lineage, from the end that the limit counts from."""
         ref, head, lineage = log
-        kinds, newest = read.kinds, read.newest
-        table = "replacing" if read.replacing else "entries"
-        if kinds is not None and not read.replacing and Kind.MESSAGE not in kinds:
-            table = "others"
-        left = newest if newest is not None else read.limit
+        backward = read.newest is not None
+        limit = read.newest if backward else read.limit
         runs = append_rules.split_segments(head.context, lineage, read.after + 1, read.last(head.version))
-        found: list[Entry] = []
-        for owner, low, high in reversed(runs) if newest is not None else runs:
+        if backward:
+            runs.reverse()
+        entries: list[Entry] = []
+        for owner, first, last in runs:
             number = ref if owner == head.context else self.ref(connection, owner)
-            parameters = range_parameters(
-                number, low, high, kinds=kinds, limit=-1 if left is None else left - len(found)
-            )
-            query = f"{table}_{'backward' if newest is not None else 'forward'}"
+            left = -1 if limit is None else limit - len(entries)
+            parameters = range_parameters(number, first, last, kinds=read.kinds, limit=left)
             # Fetched first: a cursor left open by a corrupt row would keep this connection in an old snapshot.
-            found.extend([read_entry(row, owner) for row in self.rows(connection, query, parameters)])
-            if left is not None and len(found) >= left:
+            entries.extend([read_entry(row, owner) for row in self.rows(connection, read.query, parameters)])
+            if limit is not None and len(entries) >= limit:
                 break
-        if newest is not None:
-            found.reverse()
-        return found
+        if backward:
+            entries.reverse()
+        return entries
 
     def found(self, connection: apsw.Connection, ids: Sequence[str]) -> list[Entry | None]:
         """Return entries by id, with None for ids that do not exist."""
