@@ -263,7 +263,7 @@ FAULTS = [
     ),
     Fault(
         "missing takes a block that is nearly covered for covered", "sqlite",
-        code(tables.DerivedRows, "missing", ("<= block[3] - low:", "< block[3] - low:")),
+        code(tables.DerivedRows, "missing", ("<= block[3] - first:", "< block[3] - first:")),
         "test_missing_of_a_fork_names_what_it_inherited",
     ),
     Fault(

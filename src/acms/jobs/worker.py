@@ -150,33 +150,32 @@ class Worker:
         try:
             while not self.stopping:
                 self._wake.clear()
-                pause: float | None = self._config.poll_seconds
+                pause: float | None
                 try:
                     await self._begin()
                     if retries and not self._running():
-                        self.again = await self._due_next()
-                    failures = 0
+                        self.again = await self._seconds_until_due()
                 except ACMSError as error:
                     failures += 1
-                    if not error.retryable or (failures == self._retry.max_attempts and not forever):
+                    last_attempt = failures == self._retry.max_attempts and not forever
+                    if last_attempt or not error.retryable:
                         raise
                     pause = self._delay(failures)
                     log_event(logging.WARNING, "claim_failed", code=error.code, seconds=pause)
                 else:
-                    if self._full():
-                        pause = None
-                    elif not self._running() and not forever:
-                        pause = self._put_off() if retries else None
+                    failures = 0
+                    if forever or self._running():
+                        pause = None if self._is_full() else self._config.poll_seconds
+                    else:
+                        pause = self._seconds_until_retry() if retries else None
                         if pause is None and not self._wake.is_set():
                             return
-                        if pause is not None and self.again is not None:
-                            pause = min(pause, self.again)
                 await self._pause(pause)
             await self._finish()
         finally:
             await self._give_up()
 
-    def _full(self) -> bool:
+    def _is_full(self) -> bool:
         return all(lane.is_full(self._concurrency) for lane in self._lanes)
 
     def _running(self) -> list[asyncio.Task[None]]:
@@ -188,11 +187,11 @@ class Worker:
         self._later = [when for when in self._later if when > now]
         for lane in self._lanes:
             while not lane.is_full(self._concurrency) and not self.stopping:
-                found = await self._storage.claim(lane.kinds, lease=self._lease)
-                if not found:
+                leases = await self._storage.claim(lane.kinds, lease=self._lease)
+                if not leases:
                     break
-                task = asyncio.create_task(self._attempt(lane, found[0]))
-                if found[0].silent:
+                task = asyncio.create_task(self._attempt(lane, leases[0]))
+                if leases[0].silent:
                     lane.suspect = task
                 lane.running.add(task)
                 task.add_done_callback(partial(self._ended, lane))
@@ -202,17 +201,20 @@ class Worker:
         if lane.suspect is task:
             lane.suspect = None
         self._wake.set()
-        if not task.cancelled() and (error := task.exception()) is not None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
             log_event(logging.ERROR, "settle_failed", error=safe_error(error))
             self._later.append(self._clock() + self._lease)  # due again when the lease ends
 
-    def _put_off(self) -> float | None:
-        """Return the seconds until something that was put off here may be due; None when nothing was."""
+    def _seconds_until_retry(self) -> float | None:
+        """Return the seconds until a job that was put off may be due; None if this worker put none off."""
         if not self._later:
             return None
-        return min(max(0.001, (min(self._later) - self._clock()).total_seconds()), LONGEST)
+        wait = (min(self._later) - self._clock()).total_seconds()
+        longest = LONGEST if self.again is None else min(LONGEST, self.again)
+        return min(max(0.001, wait), longest)
 
-    async def _due_next(self) -> float | None:
+    async def _seconds_until_due(self) -> float | None:
         """Return the seconds until a job that any worker holds or has put off may be due, or None if there is none."""
         page = await self._storage.jobs(JobQuery(states=UNFINISHED, limit=PAGE))
         waits = [self._due_in(job) for job in page.items if job.kind in self._handlers]
@@ -239,25 +241,30 @@ class Worker:
         """Let the running jobs finish within the grace period."""
         loop = asyncio.get_running_loop()
         began = loop.time()
-        while self._running() and (left := began + (self._grace or 0) - loop.time()) > 0:
+        while self._running():
+            remaining = began + (self._grace or 0) - loop.time()
+            if remaining <= 0:
+                break
             self._wake.clear()
-            await self._pause(left)
+            await self._pause(remaining)
 
     async def _give_up(self) -> None:
         """Cancel the jobs still running, and wait until they are handed back."""
-        if running := self._running():
-            self.stop(grace=0)
-            for lane in self._lanes:
-                for work in lane.handling:
-                    work.cancel()
-            await asyncio.wait(running)
+        running = self._running()
+        if not running:
+            return
+        self.stop(grace=0)
+        for lane in self._lanes:
+            for work in lane.handling:
+                work.cancel()
+        await asyncio.wait(running)
 
     # ── one attempt ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _attempt(self, lane: _Lane, lease: Lease) -> None:
         """Run the handler of a job under its lease, and settle the outcome."""
-        many = lease.attempt > self._config.max_attempts and lease.job.kind not in PATIENT
-        if lease.silent and many:
+        too_many = lease.attempt > self._config.max_attempts and lease.job.kind not in PATIENT
+        if lease.silent and too_many:
             silent = f"attempt {lease.attempt - 1} ended without an answer: its worker died or was too slow"
             await self._settle(lease, Failed(error=silent))
             return
@@ -279,7 +286,7 @@ class Worker:
         elif self.stopping:
             await self._settle(lease, Retry(error="the worker was stopped", not_before=self._clock()))
         elif not lost:  # the handler cancelled itself
-            await self._settle(lease, self._again(lease, "CancelledError"))
+            await self._settle(lease, self._retry_or_fail(lease, "CancelledError"))
 
     async def _call(self, lane: _Lane, lease: Lease) -> Outcome:
         """Run the handler; return its outcome, or the outcome that corresponds to its error."""
@@ -287,19 +294,19 @@ class Worker:
             others = lane.handling - {asyncio.current_task()}
             if lease.silent and others:
                 await asyncio.wait(others)
-            return await self._handled(lease)
+            return await self._run_handler(lease)
         except LeaseLostError:  # another attempt has the job
             return None
         except (SessionNotFoundError, GoneError) as error:
             return Failed(error=safe_error(error), cancelled=True)
         except ACMSError as error:
-            return (
-                self._again(lease, safe_error(error)) if error.retryable else Failed(error=safe_error(error))
-            )
+            if error.retryable:
+                return self._retry_or_fail(lease, safe_error(error))
+            return Failed(error=safe_error(error))
         except Exception as error:
-            return self._again(lease, safe_error(error))
+            return self._retry_or_fail(lease, safe_error(error))
 
-    async def _handled(self, lease: Lease) -> Outcome:
+    async def _run_handler(self, lease: Lease) -> Outcome:
         job = lease.job
         about = {"acms.job.attempt": lease.attempt, "gen_ai.memory.store.id": job.context}
         with record_operation("job", about, apart=True) as found:
@@ -308,7 +315,7 @@ class Worker:
             found.note(Done() if outcome is None else outcome)
             return outcome
 
-    def _again(self, lease: Lease, error: str) -> Retry | Failed:
+    def _retry_or_fail(self, lease: Lease, error: str) -> Retry | Failed:
         if lease.attempt >= self._config.max_attempts:
             return Failed(error=error)
         return Retry(error=error, not_before=self._clock() + timedelta(seconds=self._delay(lease.attempt)))

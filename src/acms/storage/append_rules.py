@@ -21,6 +21,7 @@ from acms.errors import (
     StorageError,
     ValidationError,
 )
+from acms.log.encoding import parse_entry_id
 from acms.log.validation import validate_name
 from acms.model import (
     ANY,
@@ -100,6 +101,16 @@ def check_read(newest: int | None, limit: int | None) -> None:
 def collect_source_ids(op: Append) -> list[str]:
     """Return the ids of the entries from which the drafts of an append are derived."""
     return [id for draft in op.drafts if draft.kind in _MADE for id in draft.sources]
+
+
+def parse_entry_ids(ids: Iterable[str]) -> dict[str, tuple[str, int]]:
+    """Return (context, version) of the ids that have the form of an entry id."""
+    place_of: dict[str, tuple[str, int]] = {}
+    for id in ids:
+        place = parse_entry_id(id)
+        if place is not None:
+            place_of[id] = place
+    return place_of
 
 
 def refuse_erased_sources(entries: Iterable[Entry | None]) -> None:

@@ -24,10 +24,11 @@ from acms.errors import (
     StorageUnavailableError,
     ValidationError,
 )
-from acms.log.encoding import chain_values, entry_id, parse_entry_id
+from acms.log.encoding import chain_values, entry_id
 from acms.model import Append, Durability, Entry, Head, JobState, Kind, Receipt, State
 from acms.storage import append_rules
 from acms.storage.postgres.database import Database, read_columns
+from acms.storage.postgres.entries import locate_entries
 from acms.storage.postgres.jobs import JobQueue
 from acms.storage.postgres.ops import Group, Waiting, answer_caller, build_append_statement
 from acms.storage.postgres.pool import FIRST_WAIT, UNREACHABLE, Connection, Row, UnknownOutcomeError
@@ -81,30 +82,32 @@ class Appender:
         self._start_lanes()
         return [await future for future in futures]
 
-    async def _look_up(self, ones: Sequence[Waiting]) -> None:
+    async def _look_up(self, waiting: Sequence[Waiting]) -> None:
         """Find out which operations on forks have a key that is inherited: no index of the table refuses those."""
-        known = {one.op.context: self._db.lineages.get(one.op.context) for one in ones}
         try:
-            new = [context for context, lineage in known.items() if lineage is None]
-            heads = await self._db.ask(*[("head", {"context": context}) for context in new]) if new else ()
-            for context, rows in zip(new, heads, strict=True):
-                with suppress(SessionNotFoundError):  # the statement does not find it either
-                    known[context] = self._db.read_head(context, rows).lineage
-            for one in ones:
-                one.lineage = known[one.op.context] or ()
-            forked = [one for one in ones if one.lineage and not one.alone]
-            found = (
-                await self._db.ask(*[("keyed", _parameters_for_keys(one)) for one in forked])
-                if forked
-                else ()
-            )
-            for one, rows in zip(forked, found, strict=True):
+            await self._look_up_lineages(waiting)
+            forked = [one for one in waiting if one.lineage and not one.alone]
+            if not forked:
+                return
+            answers = await self._db.ask(*[("keyed", _parameters_for_keys(one)) for one in forked])
+            for one, rows in zip(forked, answers, strict=True):
                 one.keyed = bool(rows)
         except Exception as error:
-            for one in ones:
-                answer_caller(
-                    one, error if isinstance(error, ACMSError) else append_rules.wrap_unexpected_error(error)
-                )
+            failure = error if isinstance(error, ACMSError) else append_rules.wrap_unexpected_error(error)
+            for one in waiting:
+                answer_caller(one, failure)
+
+    async def _look_up_lineages(self, waiting: Sequence[Waiting]) -> None:
+        """Tell operations what their contexts inherit."""
+        lineages = {one.op.context: self._db.lineages.get(one.op.context) for one in waiting}
+        unknown = [context for context, lineage in lineages.items() if lineage is None]
+        if unknown:
+            heads = await self._db.ask(*[("head", {"context": context}) for context in unknown])
+            for context, rows in zip(unknown, heads, strict=True):
+                with suppress(SessionNotFoundError):  # the statement does not find it either
+                    lineages[context] = self._db.read_head(context, rows).lineage
+        for one in waiting:
+            one.lineage = lineages[one.op.context] or ()
 
     # ── the lanes ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -165,24 +168,24 @@ class Appender:
             return Group([first])
         group = Group([], chain=head.chain, rewrites=head.rewrites)
         keys: set[str] = set()
-        one: Waiting | None = first
-        while one is not None:
-            try:
-                append_rules.check_append(one.op, head)
-            except ACMSError:  # the server is asked, by itself
+        queue.appendleft(first)
+        while queue:
+            one = queue[0]
+            full = bool(group.members) and (count <= 0 or size <= 0)
+            if full or one.alone or not keys.isdisjoint(one.keys) or not _is_allowed(one.op, head):
                 break
-            if one.alone or not keys.isdisjoint(one.keys) or (group.members and (count <= 0 or size <= 0)):
-                break
+            queue.popleft()
             keys.update(one.keys)
             receipt = _receipt_behind_head(one, head, UNCOMMITTED)
             group.members.append(one)
             group.receipts.append(receipt)
             head = receipt.head
             count, size = count - 1, size - one.size
-            one = queue.popleft() if queue else None
-        if one is not None and group.members:
-            queue.appendleft(one)
-        return group if len(group.members) > 1 else Group([first])
+        if len(group.members) > 1:
+            return group
+        if not group.members:
+            queue.popleft()
+        return Group([first])
 
     def _done(self, context: str) -> None:
         """Let the next operation of a context go."""
@@ -201,35 +204,42 @@ class Appender:
 
     async def _commit(self, batch: Sequence[Group]) -> None:
         """Answer every operation of a batch."""
-        if len(batch) == 1 and len(batch[0].members) == 1:
-            await self._each(batch[0].members)
-            if batch[0].members[0].jobs:
+        members = [one for group in batch for one in group.members]
+        if len(members) == 1:
+            await self._each(members)
+            if members[0].jobs:
                 self._jobs.enqueued()
             return
         try:
             rows, durability = await self._advance(batch)
-        except Exception as error:  # one of them spoiled it: each for itself
-            ones = [one for group in batch for one in group.members]
-            if type(error) is StorageUnavailableError:
-                self._give_up(ones)
+        except StorageUnavailableError as error:
+            if isinstance(error, UnknownOutcomeError):
+                await self._each(members, lost=error)
             else:
-                await self._each(ones, lost=error if isinstance(error, UnknownOutcomeError) else None)
+                self._give_up(members)
+            return
+        except Exception:  # one of them spoiled it: each for itself
+            await self._each(members)
             return
         for number, group in enumerate(batch):
-            row = rows.get(number)
-            if row is None:
-                self._heads.pop(group.context, None)
-                await self._each(group.members)
-            elif group.chain is None:
-                answer_caller(group.members[0], self._receipt(group.members[0], row, durability))
-            else:
-                derived, epoch = row[-2:]
-                for one, receipt in zip(group.members, group.receipts, strict=True):
-                    head = replace(receipt.head, derived=derived, epoch=epoch)
-                    answer_caller(one, replace(receipt, head=head, durability=durability))
-                    self._heads[group.context] = head
-        if self._jobs.hints and any(one.jobs for group in batch for one in group.members):
+            await self._answer_group(group, rows.get(number), durability)
+        if self._jobs.hints and any(one.jobs for one in members):
             self._jobs.enqueued()
+
+    async def _answer_group(self, group: Group, row: Row | None, durability: Durability) -> None:
+        """Answer the operations of a group from the row that the statement returned; None if they were refused."""
+        if row is None:
+            self._heads.pop(group.context, None)
+            await self._each(group.members)
+        elif group.chain is None:
+            (one,) = group.members
+            answer_caller(one, self._receipt(one, row, durability))
+        else:
+            derived, epoch = row[-2:]
+            for one, receipt in zip(group.members, group.receipts, strict=True):
+                head = replace(receipt.head, derived=derived, epoch=epoch)
+                answer_caller(one, replace(receipt, head=head, durability=durability))
+                self._heads[group.context] = head
 
     async def _each(self, ones: Sequence[Waiting], *, lost: UnknownOutcomeError | None = None) -> None:
         """Answer operations one by one, until the server is gone."""
@@ -349,14 +359,10 @@ class Appender:
 
     async def _check_cited(self, ids: Sequence[str], connection: Connection) -> None:
         """Refuse an entry derived from an erased entry; the cited entries stay locked until the commit."""
-        places = [
-            place for id in ids if (place := parse_entry_id(id)) is not None and place[1] <= VERSION_MASK
-        ]
-        if not places:
+        places = locate_entries(ids)
+        if places is None:
             return
-        contexts, versions = zip(*places, strict=True)
-        values = {"contexts": list(contexts), "versions": list(versions)}
-        rows = await self._db.rows(connection, "cited", values)
+        rows = await self._db.rows(connection, "cited", places)
         erased = {
             entry_id(Kind(kind), context, version, nonce)
             for version, kind, nonce, context, state in rows
@@ -455,6 +461,15 @@ class Appender:
             self._heads.clear()
         self._heads[context] = receipt.head
         return receipt
+
+
+def _is_allowed(op: Append, head: Head) -> bool:
+    """Return whether an operation may go behind a head; the server is asked again before it is refused."""
+    try:
+        append_rules.check_append(op, head)
+    except ACMSError:
+        return False
+    return True
 
 
 def _receipt_behind_head(one: Waiting, head: Head, durability: Durability) -> Receipt:

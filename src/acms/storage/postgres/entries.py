@@ -12,9 +12,9 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 from acms.errors import ACMSError, ValidationError
-from acms.log.encoding import parse_entry_id
 from acms.model import Derived, Entry, Page
 from acms.observability.logging import log_event
 from acms.storage import append_rules
@@ -71,15 +71,22 @@ class Reader:
 
     async def get(self, ids: Sequence[str]) -> list[Entry | None]:
         """Return entries by id, with None for ids that do not exist."""
-        places = {
-            place for id in ids if (place := parse_entry_id(id)) is not None and place[1] <= VERSION_MASK
-        }
-        if not places:
+        places = locate_entries(ids)
+        if places is None:
             return [None] * len(ids)
-        contexts, versions = zip(*sorted(places), strict=True)
-        rows = await self._db.one("entries_at", {"contexts": list(contexts), "versions": list(versions)})
-        found = {entry.id: entry for entry in (read_entry(row[:-1], row[-1]) for row in rows)}
-        return [found.get(id) for id in ids]
+        entries: dict[str, Entry] = {}
+        for *columns, owner in await self._db.one("entries_at", places):
+            entry = read_entry(columns, owner)
+            entries[entry.id] = entry
+        return [entries.get(id) for id in ids]
+
+
+def locate_entries(ids: Sequence[str]) -> dict[str, list[Any]] | None:
+    """Return the contexts and versions of the ids that may exist, as values of a query; None if there are none."""
+    places = sorted(set(append_rules.parse_entry_ids(ids).values()))
+    contexts = [context for context, version in places if version <= VERSION_MASK]
+    versions = [version for _, version in places if version <= VERSION_MASK]
+    return {"contexts": contexts, "versions": versions} if versions else None
 
 
 class Feed:
@@ -130,19 +137,21 @@ class DerivedRows:
         lineage = self._db.lineages.get(context)
         if lineage is None:
             lineage = (await self._db.log_state(context)).lineage
-        owners = {
-            version: owner
-            for owner, low, high in append_rules.split_segments(context, lineage, 1, ENDLESS)
-            for version in {row.version for row in rows}
-            if low <= version <= high
+        versions = {row.version for row in rows}
+        owner_of: dict[int, str] = {}
+        for owner, first, last in append_rules.split_segments(context, lineage, 1, ENDLESS):
+            owner_of.update({version: owner for version in versions if first <= version <= last})
+        live = [row for row in rows if row.version in owner_of]
+        values = {
+            "context": context,
+            "owners": [owner_of[row.version] for row in live],
+            "versions": [row.version for row in live],
+            "spaces": [row.space for row in live],
+            "parts": [row.part for row in live],
+            "starts": [row.start for row in live],
+            "ends": [row.end for row in live],
+            "datas": [row.data for row in live],
         }
-        kept = [
-            (owners[row.version], row.version, row.space, row.part, row.start, row.end, row.data)
-            for row in rows
-            if row.version in owners
-        ]
-        columns = ("owners", "versions", "spaces", "parts", "starts", "ends", "datas")
-        values = {"context": context, **{name: [row[n] for row in kept] for n, name in enumerate(columns)}}
         head, _, counted = await self._db.ask(
             ("head", {"context": context}), ("lock_root", {"context": context}), ("put_derived", values)
         )

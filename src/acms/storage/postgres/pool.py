@@ -334,17 +334,16 @@ class Pool:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.patience
-        wait, tries = FIRST_WAIT, 0
+        wait, first = FIRST_WAIT, True
         while True:
             link: Link | None = None
-            tries += 1
             try:
-                async with self.connection() as connection:
-                    link, connection.limit = connection, self.limit if limit is None else limit
-                    connection.unconfirmed.clear()
-                    result = await work(connection)
-                    if connection.unconfirmed:
-                        raise UnconfirmedError(connection.unconfirmed[0])
+                async with self.connection() as link:
+                    link.limit = self.limit if limit is None else limit
+                    link.unconfirmed.clear()
+                    result = await work(link)
+                    if link.unconfirmed:
+                        raise UnconfirmedError(link.unconfirmed[0])
                     return result
             except (UnicodeEncodeError, OverflowError) as error:
                 raise ValidationError(f"{type(error).__name__}: {error}") from error
@@ -353,25 +352,31 @@ class Pool:
                     raise StorageReadOnlyError(
                         f"{self.name} was opened read-only", options=("leave ?mode=ro out",)
                     ) from error
-                passing, known = _classify_error(error, link is not None)
-                if error.sqlstate == "25006" and link is not None and not self._several:
-                    # One that copies another may become the primary; one that was told to take no writes will not.
-                    passing = link.info.parameter_status("in_hot_standby") == "on"
-                left = deadline - loop.time()
-                if self.patience and left <= 0 and tries == 1 and error.sqlstate is None:  # silence ate it
-                    left = FIRST_WAIT
-                if not passing or left <= 0 or not (known or again):
+                transient, nothing_written = self._classify(error, link)
+                repeatable = nothing_written or again
+                remaining = deadline - loop.time()
+                if first and remaining <= 0 and self.patience and error.sqlstate is None:
+                    remaining = FIRST_WAIT  # waiting for an answer used up the patience: try once more
+                if not transient or not repeatable or remaining <= 0:
                     if error.sqlstate in _LOST:
-                        self._drop()
-                    raise translate_error(error, known=known or again) from error
-                if not known or error.sqlstate in _LOST:
-                    self._drop()
+                        self._close_idle()
+                    raise translate_error(error, known=repeatable) from error
+                if not nothing_written or error.sqlstate in _LOST:
+                    self._close_idle()
                 name, state = type(error).__name__, error.sqlstate or ""
                 log_event(logging.WARNING, "storage_retry", error=name, sqlstate=state)
-            await asyncio.sleep(min(left, wait * chance.uniform(0.5, 1.0)))
+            first = False
+            await asyncio.sleep(min(remaining, wait * chance.uniform(0.5, 1.0)))
             wait = min(MOST_WAIT, wait * 2)
 
-    def _drop(self) -> None:
+    def _classify(self, error: psycopg.Error, link: Link | None) -> tuple[bool, bool]:
+        """Return whether an error may pass by itself, and whether it is known that nothing was written."""
+        if error.sqlstate == "25006" and link is not None and not self._several:
+            # A standby may become the primary; a server that was told to take no writes will not.
+            return link.info.parameter_status("in_hot_standby") == "on", True
+        return _classify_error(error, link is not None)
+
+    def _close_idle(self) -> None:
         """Close the idle connections: they lead to a server that is gone, or is no primary any more."""
         lane = self._lanes.get()
         if lane is not None:
@@ -383,9 +388,9 @@ def _record_sync_warning(unconfirmed: list[str], notice: psycopg.errors.Diagnost
 
     The words may be in any language; the name of the function is not.
     """
-    said = notice.message_primary or ""
-    if notice.source_function == "SyncRepWaitForLSN" or "synchronous replication" in said:
-        unconfirmed.append(said)
+    message = notice.message_primary or ""
+    if notice.source_function == "SyncRepWaitForLSN" or "synchronous replication" in message:
+        unconfirmed.append(message)
 
 
 def durability_of_commit(commit: str, standbys: str, fsync: str) -> Durability:
@@ -401,8 +406,8 @@ def _classify_error(error: psycopg.Error, reached: bool) -> tuple[bool, bool]:
     if state is None and not reached and _is_permanent_refusal(error):
         return False, True
     if state is None:  # of the connection: refused, cut, or timed out; or the query was never sent
-        connection = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
-        return connection, not (connection and reached)
+        lost_connection = _is_connection_error(error)
+        return lost_connection, not (lost_connection and reached)
     if state in _AGAIN:
         return True, True
     if state in _LOST or state.startswith("08"):
@@ -412,10 +417,16 @@ def _classify_error(error: psycopg.Error, reached: bool) -> tuple[bool, bool]:
 
 def _is_permanent_refusal(error: psycopg.Error) -> bool:
     """Return whether every server that was asked refused this user or knows no such database, or none was asked."""
-    said = str(error)
-    if _MISTAKEN.search(said):
+    message = str(error)
+    if _MISTAKEN.search(message):
         return True
-    return 0 < said.count(" failed: FATAL:") == len(_REFUSED.findall(said)) and " refused" not in said
+    failures = message.count(" failed: FATAL:")
+    all_refused = failures > 0 and failures == len(_REFUSED.findall(message))
+    return all_refused and " refused" not in message
+
+
+def _is_connection_error(error: psycopg.Error) -> bool:
+    return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
 
 
 _ADVICE = (
@@ -435,6 +446,7 @@ _MEANINGS: Sequence[tuple[Sequence[str], type[ACMSError], Sequence[str]]] = (
     (("42P01", "3F000", "42703"), SchemaVersionError, ("acms migrate",)),
     (_FORBIDDEN, ConfigurationError, (_GRANT, "run acms migrate as the owner of the schema")),
     (("XX001", "XX002"), CorruptRecordError, ("restore the database from a backup",)),
+    (tuple(_AGAIN), StorageBusyError, ()),
 )
 """Codes that mean the same to a caller whenever they come, and what to do about them."""
 
@@ -445,10 +457,10 @@ def translate_error(error: psycopg.Error, *, known: bool = True) -> ACMSError:
     first = _remove_credentials(str(error)).split("\n", 1)[0]
     text = f"{type(error).__name__}: {first}"
     if not known:
-        said = f"the connection was lost while an answer was due, so it is not known whether it was written ({text})"
+        outcome = f"the connection was lost while an answer was due, so it is not known whether it was written ({text})"
         if isinstance(error, UnconfirmedError):
-            said = f"it was committed, but it is not known whether a standby has it ({first})"
-        return UnknownOutcomeError(said, options=("try again with the same idempotency key",))
+            outcome = f"it was committed, but it is not known whether a standby has it ({first})"
+        return UnknownOutcomeError(outcome, options=("try again with the same idempotency key",))
     if not state and _is_permanent_refusal(error):
         return ConfigurationError(text, options=tuple(advice for words, advice in _ADVICE if words in text))
     if state == "23505":
@@ -463,10 +475,8 @@ def translate_error(error: psycopg.Error, *, known: bool = True) -> ACMSError:
         return StorageReadOnlyError(text, retryable=True, options=("connect to the primary",))
     if state.startswith("22") or (not state and isinstance(error, psycopg.DataError)):
         return ValidationError(text)
-    if state in _AGAIN:
-        return StorageBusyError(text)
-    lost = not state and isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
-    if lost or state in _LOST or state.startswith("08"):
+    lost_connection = not state and _is_connection_error(error)
+    if lost_connection or state in _LOST or state.startswith("08"):
         return StorageUnavailableError(text, options=UNREACHABLE)
     return StorageError(text)
 

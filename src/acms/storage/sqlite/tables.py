@@ -8,7 +8,7 @@ from typing import Any
 import apsw
 
 from acms.errors import CorruptRecordError, SessionNotFoundError
-from acms.log.encoding import dump, load_mapping, parse_entry_id
+from acms.log.encoding import dump, load_mapping
 from acms.model import Derived, Entry, Head, Hit, Kind, Search
 from acms.storage import append_rules, search
 from acms.storage.append_rules import Read
@@ -97,27 +97,26 @@ class Tables:
     def found(self, connection: apsw.Connection, ids: Sequence[str]) -> list[Entry | None]:
         """Return entries by id, with None for ids that do not exist."""
         places = self.places(connection, ids)
-        owners = {ref: owner for owner, ref, _ in places.values()}
-        rows = [ref << VERSION_BITS | version for _, ref, version in places.values()]
-        entries = [
-            read_entry(row, owners[row[0] >> VERSION_BITS])
-            for row in self.rows(connection, "entries_at", (dump(rows),))
-        ]
-        found = {entry.id: entry for entry in entries}
-        return [found.get(id) for id in ids]
+        owner_of = {ref: owner for owner, ref, _ in places.values()}
+        numbers = [ref << VERSION_BITS | version for _, ref, version in places.values()]
+        entries: dict[str, Entry] = {}
+        for row in self.rows(connection, "entries_at", (dump(numbers),)):
+            entry = read_entry(row, owner_of[row[0] >> VERSION_BITS])
+            entries[entry.id] = entry
+        return [entries.get(id) for id in ids]
 
     def places(self, connection: apsw.Connection, ids: Sequence[str]) -> dict[str, tuple[str, int, int]]:
         """Return (owner, ref of the owner, version) of the ids that may exist."""
-        located = {id: place for id in ids if (place := parse_entry_id(id)) is not None}
-        refs = {
-            owner: int(row[0])
-            for owner in {owner for owner, _ in located.values()}
-            if (row := self.row(connection, "ref", (self.tenant, owner))) is not None
-        }
+        place_of = append_rules.parse_entry_ids(ids)
+        ref_of: dict[str, int] = {}
+        for owner in {owner for owner, _ in place_of.values()}:
+            row = self.row(connection, "ref", (self.tenant, owner))
+            if row is not None:
+                ref_of[owner] = row[0]
         return {
-            id: (owner, refs[owner], version)
-            for id, (owner, version) in located.items()
-            if owner in refs and version <= VERSION_MASK
+            id: (owner, ref_of[owner], version)
+            for id, (owner, version) in place_of.items()
+            if owner in ref_of and version <= VERSION_MASK
         }
 
 
@@ -149,19 +148,24 @@ class DerivedRows:
         log = ref, head, _ = self._tables.log(connection, context)
         runs = self._tables.runs(connection, log)
         versions = {row.version for row in rows}
-        places = [of << VERSION_BITS | n for of, low, high in runs for n in versions if low <= n <= high]
-        live = {
-            row & VERSION_MASK: row >> VERSION_BITS
-            for (row,) in self._tables.rows(connection, "live", (dump(places),))
+        numbers = [
+            owner << VERSION_BITS | version
+            for owner, first, last in runs
+            for version in versions
+            if first <= version <= last
+        ]
+        owner_of = {
+            number & VERSION_MASK: number >> VERSION_BITS
+            for (number,) in self._tables.rows(connection, "live", (dump(numbers),))
         }
-        kept = [row for row in rows if row.version in live]
+        live = [row for row in rows if row.version in owner_of]
         values = [
-            (live[row.version], row.space, row.version, row.part, seq, row.start, row.end, row.data)
-            for seq, row in enumerate(kept, head.derived + 1)
+            (owner_of[row.version], row.space, row.version, row.part, seq, row.start, row.end, row.data)
+            for seq, row in enumerate(live, head.derived + 1)
         ]
         connection.executemany(self._tables.sql["put_derived"], values)
-        self._tables.rows(connection, "count_derived", (head.derived + len(kept), ref))
-        return len(kept)
+        self._tables.rows(connection, "count_derived", (head.derived + len(live), ref))
+        return len(live)
 
     def read(
         self, connection: apsw.Connection, context: str, space: str, *, after: int, at: int | None
@@ -180,21 +184,22 @@ class DerivedRows:
     ) -> list[tuple[str, int]]:
         """Return live messages, facts and summaries that have no row in the space."""
         tables = self._tables
-        runs: Sequence[Row] = (
-            tables.rows(connection, "live_logs", (tables.tenant,))
-            if context is None
-            else [(context, *run) for run in tables.runs(connection, tables.log(connection, context))]
-        )
-        found: list[tuple[str, int]] = []
+        runs: Sequence[Row]
+        if context is None:
+            runs = tables.rows(connection, "live_logs", (tables.tenant,))
+        else:
+            runs = [(context, *run) for run in tables.runs(connection, tables.log(connection, context))]
+        missing: list[tuple[str, int]] = []
         for id, number, start, end in runs:
-            for low in range(max(start, after + 1), end + 1, COVERAGE):
-                if len(found) >= limit:
-                    return found
-                block = (number, space, low, min(low + COVERAGE - 1, end))
-                if tables.rows(connection, "count_covered", block)[0][0] <= block[3] - low:
-                    rows = tables.rows(connection, "missing", (*block, limit - len(found)))
-                    found.extend((id, version) for (version,) in rows)
-        return found
+            for first in range(max(start, after + 1), end + 1, COVERAGE):
+                if len(missing) >= limit:
+                    return missing
+                block = (number, space, first, min(first + COVERAGE - 1, end))
+                ((covered,),) = tables.rows(connection, "count_covered", block)
+                if covered <= block[3] - first:
+                    rows = tables.rows(connection, "missing", (*block, limit - len(missing)))
+                    missing.extend((id, version) for (version,) in rows)
+        return missing
 
     def spaces(self, connection: apsw.Connection, context: str) -> list[str]:
         """Return the names of the spaces in which a context has its own rows."""
