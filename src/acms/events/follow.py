@@ -44,23 +44,32 @@ async def changed_jobs(storage: StorageBackend, context: str, cursor: Cursor) ->
 
     Those that deliver webhooks are left out.
     """
-    highest, after = cursor.job or 0, None
-    found: dict[str, Job] = {}
+    if cursor.job is None:  # a reader without a cursor for jobs begins with those that are not finished
+        newest = await storage.jobs(JobQuery(context=context, limit=1))
+        highest = int(newest.items[0].id) if newest.items else 0
+        jobs = await list_unfinished_jobs(storage, context)
+    else:
+        jobs = await _list_jobs_since(storage, context, cursor.job)
+        highest = max((int(job.id) for job in jobs), default=cursor.job)
+        highest = max(highest, cursor.job)
+        listed = {job.id for job in jobs}
+        missing = tuple([str(number) for number in cursor.unfinished if str(number) not in listed])
+        if missing:
+            jobs += (await storage.jobs(JobQuery(ids=missing))).items
+    changed = [job for job in jobs if not cursor.knows(job) and job.kind != WEBHOOK]
+    return sorted(changed, key=lambda job: int(job.id)), highest
+
+
+async def _list_jobs_since(storage: StorageBackend, context: str, number: int) -> list[Job]:
+    """Return the jobs of a log down to a job number, page by page, newest first."""
+    jobs: list[Job] = []
+    after: str | None = None
     while True:
         page = await storage.jobs(JobQuery(context=context, after=after, limit=PAGE))
-        found |= {job.id: job for job in page.items}
-        highest = max([highest, *(int(job.id) for job in page.items)])
-        # A reader that was told nothing of jobs yet begins with those that are not finished.
-        if cursor.job is None or page.next_after is None or int(page.next_after) <= cursor.job:
-            break
+        jobs += page.items
+        if page.next_after is None or int(page.next_after) <= number:
+            return jobs
         after = page.next_after
-    missing = tuple([str(number) for number in cursor.unfinished if str(number) not in found])
-    if missing:
-        found |= {job.id: job for job in (await storage.jobs(JobQuery(ids=missing))).items}
-    if cursor.job is None:
-        found = {job.id: job for job in await list_unfinished_jobs(storage, context)}
-    changed = [job for job in found.values() if not cursor.knows(job) and job.kind != WEBHOOK]
-    return sorted(changed, key=lambda job: int(job.id)), highest
 
 
 async def list_unfinished_jobs(storage: StorageBackend, context: str) -> list[Job]:

@@ -216,19 +216,21 @@ def _build_progress_key(id: str, place: str) -> str:
 def _validate_url(url: str, private: bool) -> str:
     """Return the address of a webhook; errors do not repeat the address, as it may contain a password."""
     text = validation.validate_text(url, "url", limit=URL_CHARS)
+    malformed = ValidationError("is not an address such as https://example.com/hook", field="url")
     try:
-        found = urlsplit(text)
-        usable = bool(found.hostname) and (found.port or 1) > 0
+        parts = urlsplit(text)
+        complete = bool(parts.hostname) and parts.port != 0
     except ValueError:
-        found, usable = None, False
-    if found is None or not usable or found.scheme not in ("http", "https"):
-        raise ValidationError("is not an address such as https://example.com/hook", field="url")
-    if found.username is not None or found.password is not None or found.query or found.fragment:
+        raise malformed from None
+    if not complete or parts.scheme not in ("http", "https"):
+        raise malformed
+    has_user = parts.username is not None or parts.password is not None
+    if has_user or parts.query or parts.fragment:
         raise ValidationError("must hold no user, no password, no query and no fragment", field="url")
-    if found.scheme != "https" and not private:
+    if parts.scheme != "https" and not private:
         raise ValidationError("must be https", field="url")
     try:
         Endpoint(text, trusted=private)
     except ConfigurationError:  # a name that cannot be in a request
-        raise ValidationError("is not an address such as https://example.com/hook", field="url") from None
+        raise malformed from None
     return text

@@ -129,13 +129,13 @@ class Shards:
         written = self._shards[shard]
         whole = _VARIABLE.fullmatch(written) is not None
 
-        def value(found: re.Match[str]) -> str:
-            said = os.environ.get(found[1])
-            if not said:
-                raise self._wrong(f"shards.{shard}", f"the variable {found[1]} is not set")
-            return said if whole else quote(said, safe="")
+        def read_variable(match: re.Match[str]) -> str:
+            value = os.environ.get(match[1])
+            if not value:
+                raise self._wrong(f"shards.{shard}", f"the variable {match[1]} is not set")
+            return value if whole else quote(value, safe="")
 
-        url = _VARIABLE.sub(value, written)
+        url = _VARIABLE.sub(read_variable, written)
         _check_url(self.path, shard, url)
         return url
 
@@ -145,14 +145,14 @@ class Shards:
     async def aclose(self) -> None:
         """Close every handle that was given out; idempotent."""
         self._closed = True
-        given = list(self._handles.values())
-        last = list(self._first.values())
+        handles = list(self._handles.values())
+        shared = list(self._first.values())
         self._handles.clear()
         self._first.clear()
-        for handle in [
-            *(one for one in given if one not in last),
-            *last,
-        ]:  # whose connections others use, last
+        for handle in handles:
+            if handle not in shared:
+                await handle.aclose()
+        for handle in shared:  # last: other handles use their connections
             await handle.aclose()
 
 
@@ -180,8 +180,10 @@ def _read_config(path: Path) -> tuple[str | None, dict[str, str], dict[str, str]
     default = written.get("default")
     if default is not None and not isinstance(default, str):
         raise ConfigurationError(f"{path}: default: must be the name of a shard")
-    named = {f"tenants.{tenant}": shard for tenant, shard in tenants.items()}
-    for field, shard in {**named, **({} if default is None else {"default": default})}.items():
+    shard_of_field = {f"tenants.{tenant}": shard for tenant, shard in tenants.items()}
+    if default is not None:
+        shard_of_field["default"] = default
+    for field, shard in shard_of_field.items():
         if shard not in shards:
             raise ConfigurationError(
                 f"{path}: {field}: there is no shard {shard!r}", options=tuple(sorted(shards)[:20])
