@@ -300,7 +300,7 @@ FAULTS = [
     ),
     Fault(
         "restoring verifies nothing", "memory",
-        code(sqlite_append.Appender, "restore", ("in verify_chain(", "in (lambda *a, **k: ())(")),
+        code(sqlite_append.Appender, "_verify_restored", ("in verify_chain(", "in (lambda *a, **k: ())(")),
         "test_restoring_a_broken_log_is_refused",
     ),
     Fault(

@@ -119,18 +119,20 @@ class Outbox:
     async def _asking(self, op: Append) -> Append:
         """Return an append with the jobs that deliver it."""
         kinds = {draft.kind.value for draft in op.drafts}
-        own = op.finish is not None and op.finish.job.kind == WEBHOOK
-        # An append without entries exists for this purpose: a job was settled that no job follows any more.
-        changes = not own and bool(op.jobs or op.finish or (not op.drafts and op.tail is None))
+        reports_jobs = _changes_jobs(op)
         jobs: list[JobDraft] = []
-        for id, wanted in (self._wanted or {}).items():
+        for id, events in (self._wanted or {}).items():
             name = f"{WEBHOOK}:{id}:{op.context}"
-            if kinds & wanted and (payload := await self._payload(id, op.context)):
-                jobs.append(JobDraft(kind=WEBHOOK, dedupe=name, payload=payload))
-            if changes and JOB in wanted and (payload := await self._payload(id, op.context, JOB)):
-                # Never the same as one that is unfinished, which may have looked at the jobs a moment ago.
-                follows = {**payload, "follows": JOB}
-                jobs.append(JobDraft(kind=WEBHOOK, dedupe=f"{name}:{uuid4().hex}", payload=follows))
+            if kinds & events:
+                payload = await self._payload(id, op.context)
+                if payload is not None:
+                    jobs.append(JobDraft(kind=WEBHOOK, dedupe=name, payload=payload))
+            if reports_jobs and JOB in events:
+                payload = await self._payload(id, op.context, JOB)
+                if payload is not None:
+                    # A name of its own: an unfinished job may have read the jobs a moment ago.
+                    name = f"{name}:{uuid4().hex}"
+                    jobs.append(JobDraft(kind=WEBHOOK, dedupe=name, payload={**payload, "follows": JOB}))
         return replace(op, jobs=(*op.jobs, *jobs)) if jobs else op
 
     async def _payload(self, id: str, context: str, what: str = "") -> Mapping[str, Json] | None:
@@ -154,3 +156,12 @@ class Outbox:
             return None
         self._known.add((id + what, context))
         return {"webhook": id, "after": version}
+
+
+def _changes_jobs(op: Append) -> bool:
+    """Return whether an append changes jobs other than those that deliver webhooks."""
+    if op.finish is not None and op.finish.job.kind == WEBHOOK:
+        return False
+    # An append without entries exists for this purpose: a job was settled that no job follows any more.
+    empty = not op.drafts and op.tail is None
+    return bool(op.jobs) or op.finish is not None or empty

@@ -32,7 +32,7 @@ from acms.storage.append_rules import Read
 from acms.storage.sql import VERSION_BITS, VERSION_MASK, draft_columns, read_entry, write_parts
 from acms.storage.sqlite.database import Function
 from acms.storage.sqlite.jobs import JobQueue
-from acms.storage.sqlite.tables import Tables, range_parameters
+from acms.storage.sqlite.tables import Log, Tables, range_parameters
 
 HEADS = 4096
 """Heads the writer remembers, so that an append need not read the one it left."""
@@ -281,20 +281,20 @@ class Appender:
         """Return the receipt of an append that was made before under the same keys; None for a new one."""
         if len(set(keys)) != len(keys):
             raise ValidationError("is used twice in one append", field="key")
-        found = {key: self._keyed(connection, op.context, ref, key) for key in keys}
-        if (lineage := self._lineage(connection, op.context)) and None in found.values():
-            asked = dump(lineage), dump([key for key, entry in found.items() if entry is None])
-            owners = {number: owner for number, _, owner in lineage}
-            for row in self._tables.rows(connection, "inherited", asked):
-                entry = read_entry(row, owners[row[0] >> VERSION_BITS])
-                found[str(entry.key)] = entry
-        stored = [None if draft.key is None else found[draft.key] for draft in op.drafts]
+        entry_of = {key: self._keyed(connection, op.context, ref, key) for key in keys}
+        new = [key for key, entry in entry_of.items() if entry is None]
+        lineage = self._lineage(connection, op.context)
+        if lineage and new:
+            owner_of = {number: owner for number, _, owner in lineage}
+            for row in self._tables.rows(connection, "inherited", (dump(lineage), dump(new))):
+                entry = read_entry(row, owner_of[row[0] >> VERSION_BITS])
+                entry_of[str(entry.key)] = entry
+        stored = [None if draft.key is None else entry_of[draft.key] for draft in op.drafts]
         if not append_rules.is_repeated_append(op, stored):
             return None
         head = self._tables.log(connection, op.context)[1]
-        return append_rules.build_repeat_receipt(
-            head, [entry for entry in stored if entry is not None], self._durability
-        )
+        repeated = [entry for entry in stored if entry is not None]
+        return append_rules.build_repeat_receipt(head, repeated, self._durability)
 
     def _checked(
         self, connection: apsw.Connection, op: Append, prepared: _Prepared, known: tuple[int, Head]
@@ -334,53 +334,59 @@ class Appender:
         return None if found is None else read_entry(found, context)
 
     def _lineage(self, connection: apsw.Connection, context: str) -> list[tuple[int, int, str]]:
-        found = self._inherited.get(context)
-        if found is None:
+        segments = self._inherited.get(context)
+        if segments is None:
             if len(self._inherited) >= HEADS:
                 self._inherited.clear()
             lineage = self._tables.log(connection, context)[2]
-            found = [(self._tables.ref(connection, owner), upto, owner) for owner, upto in lineage]
-            self._inherited[context] = found
-        return found
+            segments = [(self._tables.ref(connection, owner), upto, owner) for owner, upto in lineage]
+            self._inherited[context] = segments
+        return segments
 
     def restore(self, connection: apsw.Connection, restored: Context, entries: Sequence[Entry]) -> None:
         """Write entries verbatim behind those that are there."""
-        context = restored.id
-        log = ref, head, _ = self._tables.log(connection, context, deleted=True)
-        begun: list[Entry] = []
-        chain, last = head.chain, head.version
-        if (restored.fork or 0) < entries[0].batch <= last:  # the last export was cut within this append
-            last = entries[0].batch - 1
-            before = self._tables.entries(connection, log, Read(after=last - 1, at=last))
-            chain = before[0].chain if before else genesis_hash(restored.parent or context)
-            begun = self._tables.entries(connection, log, Read(after=last))
-        for version, wrong in verify_chain([*begun, *entries], head=chain, version=last):
-            raise CorruptRecordError(f"version {version} of {context}: {wrong}")
+        log = ref, head, _ = self._tables.log(connection, restored.id, deleted=True)
+        self._verify_restored(connection, restored, log, entries)
         messages, tokens, rewrites = append_rules.count_drafts(entries)
-        connection.executemany(
-            self._sql["insert_entry"],
-            [
-                (
-                    ref << VERSION_BITS | entry.version, entry.kind.value, entry.position, entry.id[-6:],
-                    entry.batch, entry.total, to_microseconds(entry.created_at), entry.tokens,
-                    *draft_columns(entry),
-                    None if entry.state is State.LIVE else entry.state.value, entry.salt, entry.digest,
-                    entry.chain, entry.key, write_parts(entry.parts, entry.content), entry.content,
-                )
-                for entry in entries
-            ],
-        )  # fmt: skip
+        rows = [_row_of_entry(ref, entry) for entry in entries]
+        connection.executemany(self._sql["insert_entry"], rows)
+        last_message = head.last_message
         for entry in entries:
             if entry.key is not None:
                 self._tables.rows(connection, "insert_key", (ref, entry.key, entry.version))
-        said = [entry.id for entry in entries if entry.kind is Kind.MESSAGE]
+            if entry.kind is Kind.MESSAGE:
+                last_message = entry.id
         values = (
-            entries[-1].version, head.messages + messages, head.tokens + tokens,
-            said[-1] if said else head.last_message, head.rewrites + rewrites, entries[-1].chain, ref,
+            entries[-1].version, head.messages + messages, head.tokens + tokens, last_message,
+            head.rewrites + rewrites, entries[-1].chain, ref,
         )  # fmt: skip
         self._tables.rows(connection, "advance_restored", values)
         if any(entry.state is not State.LIVE for entry in entries):
             self._tables.rows(connection, "note_blanks", (ref,))
+
+    def _verify_restored(
+        self, connection: apsw.Connection, context: Context, log: Log, entries: Sequence[Entry]
+    ) -> None:
+        """Raise `CorruptRecordError` if the hash chain of new entries does not continue that of the log."""
+        stored: list[Entry] = []
+        chain, last = log[1].chain, log[1].version
+        if (context.fork or 0) < entries[0].batch <= last:  # the last export was cut within this append
+            last = entries[0].batch - 1
+            previous = self._tables.entries(connection, log, Read(after=last - 1, at=last))
+            chain = previous[0].chain if previous else genesis_hash(context.parent or context.id)
+            stored = self._tables.entries(connection, log, Read(after=last))
+        for version, problem in verify_chain([*stored, *entries], head=chain, version=last):
+            raise CorruptRecordError(f"version {version} of {context.id}: {problem}")
+
+
+def _row_of_entry(ref: int, entry: Entry) -> tuple[Any, ...]:
+    """Return an entry as the row that `restore` writes."""
+    state = None if entry.state is State.LIVE else entry.state.value
+    return (
+        ref << VERSION_BITS | entry.version, entry.kind.value, entry.position, entry.id[-6:], entry.batch,
+        entry.total, to_microseconds(entry.created_at), entry.tokens, *draft_columns(entry), state, entry.salt,
+        entry.digest, entry.chain, entry.key, write_parts(entry.parts, entry.content), entry.content,
+    )  # fmt: skip
 
 
 def _is_append_allowed(op: Append, plan: _Plan) -> bool:

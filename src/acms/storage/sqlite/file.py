@@ -73,6 +73,19 @@ class _Opened:
     ports: PerLoop[Port]
 
 
+async def _close_port(loop: asyncio.AbstractEventLoop, port: Port, *, timeout: float | None) -> None:
+    """Close the port of an event loop, on that loop if it runs; wait at most `timeout` seconds for it."""
+    ended: Future[None] = Future()
+    if loop in waiting:  # it is blocked until this call ends, and uses nothing of the port meanwhile
+        port.end(ended)
+    elif loop.is_running():
+        with suppress(RuntimeError):  # it was closed just now
+            loop.call_soon_threadsafe(port.end, ended)
+            await asyncio.wait([asyncio.wrap_future(ended)], timeout=timeout)
+    if not (ended.done() or loop.is_running()):
+        port.close()
+
+
 class SQLiteFile:
     """The handle on an SQLite file, opened by its first use; any event loops and threads of one process may use it."""
 
@@ -308,23 +321,16 @@ class SQLiteFile:
             state, self._state = self._state, None
         if state is None or state.pid != os.getpid():
             return
-        own = state.ports.pop()
+        port = state.ports.pop()
         if state.queue is not None:
-            if own is not None:
-                own.stop(state.queue)
+            if port is not None:
+                port.stop(state.queue)
             state.queue.stop()
             await asyncio.to_thread(state.queue.thread.join)
-        here = [(asyncio.get_running_loop(), own)] if own is not None else []
-        for loop, port in (*here, *state.ports.clear()):
-            ended: Future[None] = Future()
-            if loop in waiting:  # for this to end, and uses nothing of it meanwhile
-                port.end(ended)
-            elif loop.is_running():
-                with suppress(RuntimeError):  # it was closed just now
-                    loop.call_soon_threadsafe(port.end, ended)
-                    await asyncio.wait([asyncio.wrap_future(ended)], timeout=None if port is own else CLOSING)
-            if not (ended.done() or loop.is_running()):
-                port.close()
+        if port is not None:
+            await _close_port(asyncio.get_running_loop(), port, timeout=None)
+        for loop, other in state.ports.clear():
+            await _close_port(loop, other, timeout=CLOSING)
         with suppress(apsw.Error):
             state.writer.close()
         if state.identity in _open_files:
