@@ -132,7 +132,7 @@ FAULTS = [
     ),
     Fault(
         "a fork does not know the keys it inherits", "memory",
-        code(sqlite_append.Appender, "_repeated", ("self._lineage(connection, op.context)", "()")),
+        code(sqlite_append.Appender, "_find_repeat", ("self._lineage(connection, op.context)", "()")),
         "test_a_fork_knows_the_keys_that_it_inherits",
     ),
     Fault(

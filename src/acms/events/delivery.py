@@ -146,7 +146,7 @@ class Delivery:
                     except ProviderError as error:
                         failed = Progress(version=progress.version, failures=progress.failures + 1)
                         await webhooks.keep(webhook.id, context.id, failed)
-                        return self._failed(webhook.id, failed.failures, error)
+                        return self._schedule_retry(webhook.id, failed.failures, error)
                     progress = Progress(version=entry.version)
                     await webhooks.keep(webhook.id, context.id, progress)
 
@@ -174,7 +174,7 @@ class Delivery:
                 except ProviderError as error:
                     failed = Progress(version=0, failures=progress.failures + 1, jobs=str(cursor))
                     await webhooks.keep(webhook.id, place, failed)
-                    return self._failed(webhook.id, failed.failures, error)
+                    return self._schedule_retry(webhook.id, failed.failures, error)
                 cursor = cursor.behind(job)
                 progress = Progress(version=0, jobs=str(cursor))
                 await webhooks.keep(webhook.id, place, progress)
@@ -218,7 +218,7 @@ class Delivery:
         content = json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode()
         return content, sign_request(secret, id, int(self._clock().timestamp()), content)
 
-    def _failed(self, id: str, failures: int, error: ProviderError) -> Retry | Failed:
+    def _schedule_retry(self, id: str, failures: int, error: ProviderError) -> Retry | Failed:
         """Return when an attempt that failed is followed by the next one; `Failed` after the last."""
         if failures > len(WAITS):
             return Failed(error=str(error))

@@ -150,7 +150,7 @@ class Followed:
             for entry in page.entries:
                 self.cursor = self.cursor.at(entry.version)
                 yield LogEvent(cursor=str(self.cursor), entry=entry)
-                if page.outdated:  # the client is slow: what follows may have been erased since
+                if page.is_outdated:  # the client is slow: what follows may have been erased since
                     break
         for job in jobs:  # by their numbers: a reader that is cut off is told of the rest when it comes again
             self.cursor = self.cursor.behind(job)

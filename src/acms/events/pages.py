@@ -51,7 +51,7 @@ class Page:
     _serialized: dict[int, bytes] = field(default_factory=dict[int, bytes])
 
     @property
-    def outdated(self) -> bool:
+    def is_outdated(self) -> bool:
         """Whether an entry may have been erased since."""
         return monotonic() - self.read_at > FRESH
 

@@ -147,7 +147,7 @@ class Webhooks:
         Each continues with the first entry that was not accepted, so the order of the log holds. `NotFoundError` if
         there is no such webhook.
         """
-        await self._known(id)
+        await self._require_known(id)
         found: list[Job] = []
         async for job in self._given_up(id):
             place = progress_key_of(job)
@@ -182,7 +182,7 @@ class Webhooks:
         """Store how far a log was delivered, or its jobs."""
         await self._kv.set(_build_progress_key(id, place), encode_noun(progress, wire=False))
 
-    async def _known(self, id: str) -> None:
+    async def _require_known(self, id: str) -> None:
         if id not in _read_rows(await self._kv.get(WEBHOOKS)):
             raise _unknown_webhook_error(id)
 

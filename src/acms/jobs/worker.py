@@ -194,9 +194,9 @@ class Worker:
                 if leases[0].silent:
                     lane.suspect = task
                 lane.running.add(task)
-                task.add_done_callback(partial(self._ended, lane))
+                task.add_done_callback(partial(self._on_task_end, lane))
 
-    def _ended(self, lane: _Lane, task: asyncio.Task[None]) -> None:
+    def _on_task_end(self, lane: _Lane, task: asyncio.Task[None]) -> None:
         lane.running.discard(task)
         if lane.suspect is task:
             lane.suspect = None
@@ -467,10 +467,10 @@ class Background:
 
     def serves(self, job: Job) -> bool:
         """Return whether it will run a job once no other worker holds it."""
-        return self.enabled and not self.failed and job.kind in self._handlers
+        return self.enabled and not self.has_failed and job.kind in self._handlers
 
     @property
-    def failed(self) -> bool:
+    def has_failed(self) -> bool:
         """Whether its store refused it when it last worked: until the next `poke` it does nothing."""
         task = self._task
         return task is not None and task.done() and not task.cancelled() and task.exception() is not None
@@ -515,7 +515,7 @@ class Background:
         task = self._task
         return task is not None and not task.done() and task.get_loop() is loop
 
-    async def settled(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Wait until no job is due and none is put off; return at once if there were no requests."""
         task = self._task
         if task is not None and self._runs(asyncio.get_running_loop()):

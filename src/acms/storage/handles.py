@@ -84,13 +84,13 @@ class Shared:
         self.redactions: Any = None
         #: Indexes that an event loop left behind which was closed: the next one goes on with them.
         self._left: Any = None
-        self.loops: PerLoop[Here] = PerLoop(self._begin, self._ended)
+        self.loops: PerLoop[Here] = PerLoop(self._begin, self._keep_indexes)
 
     def _begin(self) -> Here:
         indexes, self._left = self._left, None
         return Here(indexes=indexes)
 
-    def _ended(self, here: Here) -> None:
+    def _keep_indexes(self, here: Here) -> None:
         if here.indexes is not None and here.indexes.leave():
             self._left = here.indexes
 

@@ -83,7 +83,7 @@ class Outbox:
             waiting.discard(ended)
             ended.set_result(None)
 
-    async def settled(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Wait for the appends under way that read the list first."""
         while waiting := self._waiting.get():
             await asyncio.wait(waiting)

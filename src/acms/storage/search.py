@@ -17,7 +17,7 @@ from acms.text.tokenizer import compute_idf, searchable_terms
 _K1 = 1.2
 _B = 0.9
 _BLOCK = 4_096
-"""Vectors that are compared at a time."""
+"""Vectors that are score_block at a time."""
 _NAMED = re.compile(r"/(\d{1,5})/(f16|f32)/[^/]*$")
 
 Places = Mapping[tuple[str, int], float]
@@ -114,7 +114,7 @@ def score_cosines(
     """Compare a vector with packed little-endian ones of (context, version, bytes); other lengths are left out.
 
     Their numbers have 16 or 32 bits: what the name of the space says, else what fits the length. Each score is computed
-    by itself, in 64 bits, so it does not depend on what else is compared.
+    by itself, in 64 bits, so it does not depend on what else is score_block.
     """
     if query.vector is None or query.space is None:
         return
@@ -131,7 +131,7 @@ def score_cosines(
     places: list[tuple[str, int]] = []
     held: list[Any] = []
 
-    def compared() -> Iterator[tuple[tuple[str, int], float]]:
+    def score_block() -> Iterator[tuple[tuple[str, int], float]]:
         with np.errstate(all="ignore"):  # NaN matches nothing
             block = np.array(held, np.float64)
             norms = np.sqrt((block * block).sum(axis=1)) * norm
@@ -145,6 +145,6 @@ def score_cosines(
             places.append((str(context), int(str(version))))
             held.append(np.frombuffer(data, kinds[len(data)]))
             if len(held) == _BLOCK:
-                yield from compared()
+                yield from score_block()
     if held:
-        yield from compared()
+        yield from score_block()

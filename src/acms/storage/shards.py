@@ -112,7 +112,7 @@ class Shards:
         """Return a new handle on a shard by its name, regardless of whose data it holds, for schema maintenance."""
         if shard not in self._shards:
             raise NotFoundError(f"there is no shard {shard!r}", options=tuple(self.names()[:20]))
-        url = self._expanded(shard)
+        url = self._expand_url(shard)
         relative = _RELATIVE.fullmatch(url)
         if relative is not None:
             file = (self.path.parent / unquote(relative[1])).absolute()
@@ -122,9 +122,9 @@ class Shards:
         try:
             return storage.open_storage(f"{url}{'&' if '?' in url else '?'}tenant={quote(tenant, safe='')}")
         except ConfigurationError as error:
-            raise self._wrong(f"shards.{shard}", str(error), error.options) from error
+            raise self._config_error(f"shards.{shard}", str(error), error.options) from error
 
-    def _expanded(self, shard: str) -> str:
+    def _expand_url(self, shard: str) -> str:
         """Return the URL of a shard with environment variables substituted."""
         written = self._shards[shard]
         whole = _VARIABLE.fullmatch(written) is not None
@@ -132,14 +132,14 @@ class Shards:
         def read_variable(match: re.Match[str]) -> str:
             value = os.environ.get(match[1])
             if not value:
-                raise self._wrong(f"shards.{shard}", f"the variable {match[1]} is not set")
+                raise self._config_error(f"shards.{shard}", f"the variable {match[1]} is not set")
             return value if whole else quote(value, safe="")
 
         url = _VARIABLE.sub(read_variable, written)
         _check_url(self.path, shard, url)
         return url
 
-    def _wrong(self, field: str, what: str, options: tuple[str, ...] = ()) -> ConfigurationError:
+    def _config_error(self, field: str, what: str, options: tuple[str, ...] = ()) -> ConfigurationError:
         return ConfigurationError(f"{self.path}: {field}: {what}", options=options)
 
     async def aclose(self) -> None:

@@ -208,7 +208,7 @@ class Appender:
         if len(members) == 1:
             await self._each(members)
             if members[0].jobs:
-                self._jobs.enqueued()
+                self._jobs.announce()
             return
         try:
             rows, durability = await self._advance(batch)
@@ -224,7 +224,7 @@ class Appender:
         for number, group in enumerate(batch):
             await self._answer_group(group, rows.get(number), durability)
         if self._jobs.hints and any(one.jobs for one in members):
-            self._jobs.enqueued()
+            self._jobs.announce()
 
     async def _answer_group(self, group: Group, row: Row | None, durability: Durability) -> None:
         """Answer the operations of a group from the row that the statement returned; None if they were refused."""
@@ -283,7 +283,7 @@ class Appender:
         while True:
             try:
                 if lost is not None and not one.repeatable:
-                    return await self._written(one) or lost
+                    return await self._find_committed(one) or lost
                 if refused:
                     refused = False
                     found = await self._why(one, unknown=lost is not None)
@@ -316,7 +316,7 @@ class Appender:
         if isinstance(error, StorageBusyError | StorageUnavailableError):  # the server could not be asked
             return lost
         try:
-            return await self._written(one) or error
+            return await self._find_committed(one) or error
         except ACMSError:
             return lost
 
@@ -376,7 +376,7 @@ class Appender:
         """Return why an operation was refused, or that it was written before; None when nothing is in its way now."""
         op = one.op
         if unknown:
-            found = await self._written(one)
+            found = await self._find_committed(one)
             if found is not None:
                 return found
         try:
@@ -384,7 +384,7 @@ class Appender:
             if one.keys and _match_repeated_entries(
                 one, await self._db.one("keyed", _parameters_for_keys(one))
             ):
-                return await self._repeated(one)
+                return await self._confirm_repeat(one)
             append_rules.check_append(op, head)
         except (StorageBusyError, StorageUnavailableError):
             raise
@@ -399,7 +399,7 @@ class Appender:
     # transaction that writes nothing does not wait for standbys. The log of the server is in order: a standby that has
     # this commit has the found row, too.
 
-    async def _repeated(self, one: Waiting) -> Receipt | None:
+    async def _confirm_repeat(self, one: Waiting) -> Receipt | None:
         """Return the receipt of a repetition, as durable as a commit made now; None when it is not one any more."""
         op = one.op
         place = {"context": op.context}
@@ -413,7 +413,7 @@ class Appender:
             self._db.read_head(op.context, head).head, stored, durability
         )
 
-    async def _written(self, one: Waiting) -> Receipt | None:
+    async def _find_committed(self, one: Waiting) -> Receipt | None:
         """Return the receipt of an operation that was committed although its answer was lost."""
         op = one.op
         place = {"context": op.context}

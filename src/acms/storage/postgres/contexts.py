@@ -44,7 +44,7 @@ class Contexts:
                 return read_context(found[0])
         values = {**_new_context_columns(id, context), "namespace": namespace, "key": key}
         if context.parent is not None:
-            values.update(await self._forked(context.parent, context.fork))
+            values.update(await self._columns_of_fork(context.parent, context.fork))
             if context.inherit:
                 rows = await self._db.one("settings", {"context": context.parent})
                 settings = append_rules.settings_of_fork(load_mapping(rows[0][0]), context)
@@ -60,7 +60,9 @@ class Contexts:
                 return read_context(rows[0])
         raise ConflictError(f"the session {key!r} is being created and deleted by others")
 
-    async def _forked(self, parent: str, fork: int | None, *, deleted: bool = False) -> dict[str, Any]:
+    async def _columns_of_fork(
+        self, parent: str, fork: int | None, *, deleted: bool = False
+    ) -> dict[str, Any]:
         """Return the columns of a fork: everything it inherits is a number, nothing is copied."""
         head, lineage, last_version, last_nonce, root = await self._db.log_state(parent, deleted=deleted)
         at = append_rules.resolve_fork_version(head, fork)
@@ -129,15 +131,15 @@ class Contexts:
 
     async def contexts(self, query: ContextQuery) -> Page[Context]:
         """List contexts, newest first."""
-        rows = await self._listed(append_rules.contexts_query(query), query)
+        rows = await self._list_rows(append_rules.contexts_query(query), query)
         return append_rules.build_page(rows, query.limit, read_context)
 
     async def sessions(self, query: ContextQuery) -> SessionPage:
         """List contexts with where their logs stand, newest first."""
-        rows = await self._listed("sessions", query)
+        rows = await self._list_rows("sessions", query)
         return session_page([(*row[:9], _last_message_id(row), *row[12:]) for row in rows], query.limit)
 
-    async def _listed(self, name: str, query: ContextQuery) -> list[Row]:
+    async def _list_rows(self, name: str, query: ContextQuery) -> list[Row]:
         """Return the rows of a page, and one more where another page follows."""
         after = ENDLESS
         if query.after is not None:
@@ -206,7 +208,7 @@ class Contexts:
             values["deleted_at"] = None if context.deleted_at is None else to_microseconds(context.deleted_at)
             if context.parent is not None:
                 try:
-                    values.update(await self._forked(context.parent, context.fork, deleted=True))
+                    values.update(await self._columns_of_fork(context.parent, context.fork, deleted=True))
                 except SessionNotFoundError:
                     raise append_rules.parent_missing_error(context.parent) from None
             values["settings"] = seal_columns(context.id, values)

@@ -130,7 +130,7 @@ class DerivedRows:
                 self._hurry = asyncio.Event()
                 self._ride = asyncio.ensure_future(self._bring(self._hurry))
             return len(rows)
-        await self.arrived()
+        await self.flush()
         return await self._put(context, rows)
 
     async def _put(self, context: str, rows: Sequence[Derived]) -> int:
@@ -170,7 +170,7 @@ class DerivedRows:
             except ACMSError as error:
                 log_event(logging.WARNING, "derived_rows_lost", error=type(error).__name__, rows=len(rows))
 
-    async def arrived(self) -> None:
+    async def flush(self) -> None:
         """Wait until gathered rows are stored: a caller that waits for a row asks next which ones are missing."""
         ride = self._ride
         if ride is not None and not ride.done():

@@ -60,7 +60,7 @@ class JobQueue:
         values = {"id": number, "attempt": lease.attempt, "by": by // _MICROSECOND}
         rows = await self._db.one("extend_job", values)
         if not rows:
-            raise await self._lost(lease)
+            raise await self._lease_error(lease)
         job = read_job(rows[0])
         assert job.lease_until is not None
         return replace(lease, job=job, until=job.lease_until)
@@ -86,13 +86,13 @@ class JobQueue:
         unheard = as_seen and job.state is not JobState.DONE
         if unheard and (now.attempt, now.state, now.error) == (lease.attempt, state, error):
             return now  # written by an attempt whose answer was lost
-        raise await self._lost(lease)
+        raise await self._lease_error(lease)
 
     async def finish(self, connection: Connection, lease: Lease) -> None:
         """End an attempt as done inside a transaction, which an attempt that lost its lease breaks off."""
         values = {"id": append_rules.job_number(lease.job.id), "attempt": lease.attempt}
         if not await self._db.rows(connection, "finish_job", values):
-            raise await self._lost(lease)
+            raise await self._lease_error(lease)
 
     async def _no_twin(self, job: Job, number: int) -> None:
         """Refuse to bring back a job while another one does its work."""
@@ -100,7 +100,7 @@ class JobQueue:
         if twin:
             raise append_rules.duplicate_job_error(job.id, str(twin[0][0]))
 
-    async def _lost(self, lease: Lease) -> LeaseLostError:
+    async def _lease_error(self, lease: Lease) -> LeaseLostError:
         """Say that another attempt holds the job; `GoneError` when there is no such job."""
         await self._job(append_rules.job_number(lease.job.id))
         return append_rules.lease_lost_error(lease)
@@ -124,7 +124,7 @@ class JobQueue:
 
     # ── hints ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def enqueued(self) -> None:
+    def announce(self) -> None:
         """Say that there are jobs, once for all that come within a moment."""
         if self.hints and self._gathering is None:
             self._gathering = asyncio.ensure_future(self._tell())
@@ -155,7 +155,7 @@ class JobQueue:
     async def _listen(self, wake: Callable[[], object]) -> None:
         while True:
             try:
-                async with await self._db.pool.dedicated() as connection:
+                async with await self._db.pool.open_dedicated() as connection:
                     await connection.execute(f"LISTEN {CHANNEL}")
                     connection.limit = None  # it may be quiet for long
                     async for told in connection.notifies():

@@ -251,7 +251,7 @@ class Pool:
         lane = self.bind()
         await self._turn(lane.free)
         try:
-            connection = self._rested(lane) or await self._connect(lane)
+            connection = self._take_idle(lane) or await self._connect(lane)
             try:
                 yield connection
             finally:
@@ -266,7 +266,7 @@ class Pool:
         finally:
             lane.free.release()
 
-    def _rested(self, lane: Lane) -> Link | None:
+    def _take_idle(self, lane: Lane) -> Link | None:
         """Return an idle connection to which nothing happened.
 
         A server that goes away, or is no primary any more, says so or hangs up: noticed before anything is sent, it
@@ -283,7 +283,7 @@ class Pool:
         return None
 
     async def _connect(self, lane: Lane) -> Link:
-        connection = await self.dedicated()
+        connection = await self.open_dedicated()
         lane.all.add(connection)
         try:
             connection.prepare_threshold = None
@@ -301,7 +301,7 @@ class Pool:
             raise
         return connection
 
-    async def dedicated(self) -> Link:
+    async def open_dedicated(self) -> Link:
         """Return a connection outside the pool; the caller closes it."""
         connection = await Link.connect(self._conninfo, autocommit=True)
         connection.limit = self.limit

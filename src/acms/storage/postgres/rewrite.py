@@ -116,13 +116,13 @@ class Rewriter:
 
     @asynccontextmanager
     async def _alone(self) -> AsyncGenerator[Connection]:
-        """Open a dedicated connection, whose statements may take as long as the server allows the user."""
+        """Open a open_dedicated connection, whose statements may take as long as the server allows the user."""
         if self._db.pool.pooled:
             raise ConfigurationError(
                 "tables are not written anew through a pooler", options=("connect to the server directly",)
             )
         try:
-            connection = await self._db.pool.dedicated()
+            connection = await self._db.pool.open_dedicated()
         except psycopg.Error as error:
             raise translate_error(error) from error
         try:

@@ -157,8 +157,8 @@ class PostgresStorage:
 
     async def aclose(self) -> None:
         """Finish pending work and release the connections; the last handle closes them."""
-        await self._derived.arrived()
-        await self._outbox.settled()
+        await self._derived.flush()
+        await self._outbox.wait_until_idle()
         await self._appender.close()
         await self._own.aclose()
         await self._db.close()

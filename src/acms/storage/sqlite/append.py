@@ -259,12 +259,12 @@ class Appender:
     ) -> Receipt | None:
         """Append behind a head; None when the log is not there any more."""
         if prepared.keys:
-            repeated = self._repeated(connection, op, prepared.keys, known[0])
+            repeated = self._find_repeat(connection, op, prepared.keys, known[0])
             if repeated is not None:
                 return repeated
         plan = prepared.plan
         if plan is None or plan.known is not known or not prepared.simple:
-            plan = self._checked(connection, op, prepared, known)
+            plan = self._plan_checked_append(connection, op, prepared, known)
         connection.execute(self._sql["advance"], plan.advance)
         if not connection.changes():
             return None
@@ -275,13 +275,13 @@ class Appender:
         self._heads[op.context] = (known[0], plan.head)
         return plan.receipt
 
-    def _repeated(
+    def _find_repeat(
         self, connection: apsw.Connection, op: Append, keys: Sequence[str], ref: int
     ) -> Receipt | None:
         """Return the receipt of an append that was made before under the same keys; None for a new one."""
         if len(set(keys)) != len(keys):
             raise ValidationError("is used twice in one append", field="key")
-        entry_of = {key: self._keyed(connection, op.context, ref, key) for key in keys}
+        entry_of = {key: self._find_by_key(connection, op.context, ref, key) for key in keys}
         new = [key for key, entry in entry_of.items() if entry is None]
         lineage = self._lineage(connection, op.context)
         if lineage and new:
@@ -296,13 +296,13 @@ class Appender:
         repeated = [entry for entry in stored if entry is not None]
         return append_rules.build_repeat_receipt(head, repeated, self._durability)
 
-    def _checked(
+    def _plan_checked_append(
         self, connection: apsw.Connection, op: Append, prepared: _Prepared, known: tuple[int, Head]
     ) -> _Plan:
         """Return how an append is written behind a head, when it is allowed there."""
         append_rules.check_append(op, known[1])
         if prepared.cited:
-            append_rules.refuse_erased_sources(self._tables.found(connection, prepared.cited))
+            append_rules.refuse_erased_sources(self._tables.entries_by_id(connection, prepared.cited))
         plan = prepared.plan
         if plan is None or plan.known is not known:
             plan = self._plan(op, prepared, known)
@@ -324,7 +324,7 @@ class Appender:
         if op.jobs or op.finish is not None:
             self._jobs.enqueue(connection, op)
 
-    def _keyed(self, connection: apsw.Connection, context: str, ref: int, key: str) -> Entry | None:
+    def _find_by_key(self, connection: apsw.Connection, context: str, ref: int, key: str) -> Entry | None:
         row = self._tables.row(connection, "key_version", (ref, key))
         if row is None:
             return None

@@ -52,14 +52,14 @@ class Contexts:
 
     def page(self, connection: apsw.Connection, query: ContextQuery) -> Page[Context]:
         """List contexts, newest first."""
-        rows = self._listed(connection, append_rules.contexts_query(query), query)
+        rows = self._list_rows(connection, append_rules.contexts_query(query), query)
         return append_rules.build_page(rows, query.limit, read_context)
 
     def sessions(self, connection: apsw.Connection, query: ContextQuery) -> SessionPage:
         """List contexts with where their logs stand, newest first."""
-        return session_page(self._listed(connection, "sessions", query), query.limit)
+        return session_page(self._list_rows(connection, "sessions", query), query.limit)
 
-    def _listed(self, connection: apsw.Connection, name: str, query: ContextQuery) -> Sequence[Row]:
+    def _list_rows(self, connection: apsw.Connection, name: str, query: ContextQuery) -> Sequence[Row]:
         """Return the rows of a page, and one more where another page follows."""
         after = ENDLESS
         if query.after is not None:
@@ -116,7 +116,7 @@ class Contexts:
             "deleted_at": None,
         }
         if context.parent is not None:
-            values.update(self._forked(connection, context.parent, context.fork))
+            values.update(self._columns_of_fork(connection, context.parent, context.fork))
             if context.inherit:
                 (row,) = self._tables.rows(connection, "settings", (values["ref"],))
                 settings = append_rules.settings_of_fork(load_mapping(row[0]), context)
@@ -143,7 +143,7 @@ class Contexts:
         if context.parent is not None:
             if self._tables.row(connection, "ref", (self._tables.tenant, context.parent)) is None:
                 raise append_rules.parent_missing_error(context.parent)
-            values.update(self._forked(connection, context.parent, context.fork, deleted=True))
+            values.update(self._columns_of_fork(connection, context.parent, context.fork, deleted=True))
         self._insert(connection, values)
         return self._tables.log(connection, context.id, deleted=True)[1]
 
@@ -179,7 +179,7 @@ class Contexts:
             "chain": genesis_hash(id),
         }
 
-    def _forked(
+    def _columns_of_fork(
         self, connection: apsw.Connection, parent: str, fork: int | None, *, deleted: bool = False
     ) -> dict[str, Any]:
         """Return the columns of a fork: everything it inherits is a number, nothing is copied."""

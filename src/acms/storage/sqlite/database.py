@@ -107,9 +107,9 @@ class CommitHooks:
     #: Run a batch of the functions from an index on and return their results in order; none if none can be batched.
     run_batch: Callable[[apsw.Connection, Sequence[Function], int], Sequence[Any]] = _no_batch
     #: Clear the caches after a transaction was rolled back, in part or whole.
-    rolled_back: Callable[[], object] = _do_nothing
+    after_rollback: Callable[[], object] = _do_nothing
     #: Do what must not be done inside a transaction, before the callers are answered.
-    committed: Callable[[apsw.Connection], object] = _do_nothing
+    after_commit: Callable[[apsw.Connection], object] = _do_nothing
 
 
 class Database(Protocol):
@@ -155,7 +155,7 @@ def run_transaction(
                         results.append(run_undoable(writer, functions[len(results)], hooks, single=single))
                 writer.execute("COMMIT")
             except BaseException:
-                hooks.rolled_back()
+                hooks.after_rollback()
                 if writer.in_transaction:
                     writer.execute("ROLLBACK").fetchall()
                 raise
@@ -182,7 +182,7 @@ def run_undoable(writer: apsw.Connection, function: Function, hooks: CommitHooks
     except Exception as error:  # caused by the caller's values: the other functions must not fail with it
         result = append_rules.wrap_unexpected_error(error)
     if isinstance(result, ACMSError):
-        hooks.rolled_back()
+        hooks.after_rollback()
         if single:
             writer.execute("ROLLBACK").fetchall()
             writer.execute("BEGIN").fetchall()

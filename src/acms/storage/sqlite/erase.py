@@ -130,7 +130,7 @@ class FileEraser:
         self._anew = False
         self._failed: apsw.Error | None = None
 
-    def committed(self, writer: apsw.Connection) -> None:
+    def after_commit(self, writer: apsw.Connection) -> None:
         """Remove erased content from the write-ahead log, and from the pages if requested."""
         if self._rows.content_erased:
             self._rows.content_erased, self._stale = False, True
@@ -171,14 +171,18 @@ class FileEraser:
             return found
         if not self._file.read_only:
             await self._clean(anew=False)
-        found += await self._file.read(lambda connection: self._values(connection, texts), large=True)
-        places = await self._file.read(lambda connection: self._traced(connection, traces), large=True)
+        found += await self._file.read(
+            lambda connection: self._find_repeating_values(connection, texts), large=True
+        )
+        places = await self._file.read(lambda connection: self._find_traces(connection, traces), large=True)
         if places and not self._file.read_only:
             try:
                 await self._write_anew()
             except StorageError as error:  # the erasure holds; the caller learns where bytes remain
                 found.append(str(error))
-            places = await self._file.read(lambda connection: self._traced(connection, traces), large=True)
+            places = await self._file.read(
+                lambda connection: self._find_traces(connection, traces), large=True
+            )
         return [*found, *places]
 
     async def rewrite(self) -> None:
@@ -210,13 +214,13 @@ class FileEraser:
 
         await self._file.write(work)
 
-    def _values(self, connection: apsw.Connection, texts: Sequence[bytes]) -> list[str]:
+    def _find_repeating_values(self, connection: apsw.Connection, texts: Sequence[bytes]) -> list[str]:
         """Return where the key-value memory of this tenant repeats erased content."""
         return find_repeating_values(
             connection.execute(self._tables.sql["left_values"], (self._tables.tenant,)), texts
         )
 
-    def _traced(self, connection: apsw.Connection, traces: Traces) -> list[str]:
+    def _find_traces(self, connection: apsw.Connection, traces: Traces) -> list[str]:
         """Return where texts were found that no row of the file contains any more."""
         places: dict[bytes, str] = {}
         for file in (self._file.path, self._file.path.with_name(self._file.path.name + "-wal")):

@@ -152,12 +152,12 @@ class SQLiteFile:
         return await self.open()
 
     async def _start(self) -> Port:
-        state, reader, large = await asyncio.to_thread(self._connected)
+        state, reader, large = await asyncio.to_thread(self._open_connections)
         port = Port(reader, large, state.queue, self._errors)
         state.ports.set(port)
         return port
 
-    def _connected(self) -> tuple[_Opened, apsw.Connection, apsw.Connection]:
+    def _open_connections(self) -> tuple[_Opened, apsw.Connection, apsw.Connection]:
         """Open the file unless it is open; return two connections that read besides."""
         with self._guard:
             state = self._state
@@ -300,12 +300,12 @@ class SQLiteFile:
             raise StorageReadOnlyError(f"{self.path} was opened read-only", options=("leave ?mode=ro out",))
         done: list[Migration] = []
 
-        def applied(version: int) -> None:
+        def note_applied(version: int) -> None:
             done.append(missing[version])
             if progress is not None:
                 progress(missing[version])
 
-        self._applied = applied
+        self._applied = note_applied
         try:
             await self.open()
         finally:

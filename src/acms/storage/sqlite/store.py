@@ -183,7 +183,7 @@ class DatabaseStorage:
     async def get(self, ids: Sequence[str]) -> list[Entry | None]:
         """Return entries by id, with None for ids that do not exist."""
         return await self._database.read(
-            lambda reader: self._tables.found(reader, ids), large=len(ids) > INLINE_ROWS
+            lambda reader: self._tables.entries_by_id(reader, ids), large=len(ids) > INLINE_ROWS
         )
 
     async def blank(
@@ -299,7 +299,7 @@ class SQLiteStorage(DatabaseStorage):
         self.path = self._file.path
         self.read_only = read_only
         self._file_eraser = FileEraser(self._file, self._tables, self._eraser)
-        self._file.hooks.committed = self._file_eraser.committed
+        self._file.hooks.after_commit = self._file_eraser.after_commit
 
     def __repr__(self) -> str:
         mode = ", read_only=True" if self.read_only else ""

@@ -94,7 +94,7 @@ class Tables:
             entries.reverse()
         return entries
 
-    def found(self, connection: apsw.Connection, ids: Sequence[str]) -> list[Entry | None]:
+    def entries_by_id(self, connection: apsw.Connection, ids: Sequence[str]) -> list[Entry | None]:
         """Return entries by id, with None for ids that do not exist."""
         places = self.places(connection, ids)
         owner_of = {ref: owner for owner, ref, _ in places.values()}

@@ -288,7 +288,7 @@ class WriteQueue:
         except ACMSError as error:
             results = [error] * len(functions)
         else:
-            self._hooks.committed(self._writer)
+            self._hooks.after_commit(self._writer)
         start = 0
         works_of_port: dict[Port, list[Work]] = {}
         for work in works:
