@@ -59,11 +59,6 @@ SECONDS = 10.0
 PLACES = 2
 """Logs that are delivered to one webhook at a time in one process: a slow one does not keep others waiting."""
 TURN = timedelta(seconds=1)
-TURNS = 30
-"""After which a job looks again whether there is a place: later each time, as many may wait."""
-ENTRIES = 50
-LOOKS = 15
-"""Turns between two looks at jobs that go on, at most."""
 REST = timedelta(minutes=1)
 """Until the next look at jobs of which none is due before."""
 
@@ -106,7 +101,7 @@ class Delivery:
         if context.deleted_at is not None:
             return Failed(error="the session was deleted", cancelled=True)
         if self._busy[id] >= PLACES:
-            later = self._clock() + TURN * min(lease.attempt, TURNS)
+            later = self._clock() + TURN * min(lease.attempt, 30)  # later each time, as many may wait
             return Retry(error="others are delivered to this webhook", not_before=later)
         rest = self._rests.get(id, 0.0) - self._elapsed()
         if rest > 0:
@@ -134,7 +129,7 @@ class Delivery:
                     after=progress.version,
                     at=head.version,
                     kinds=[Kind(kind) for kind in webhook.events if kind != JOB],
-                    limit=ENTRIES,
+                    limit=50,
                 )
                 if not entries:
                     if await try_finish_delivery(storage, lease, head.version):
@@ -188,7 +183,7 @@ class Delivery:
         if not going:
             return Done()
         now = self._clock()
-        soon = now + TURN * min(lease.attempt, LOOKS)
+        soon = now + TURN * min(lease.attempt, 15)
         due = min(job.not_before if job.state is JobState.READY else now for job in going)
         return Retry(error="it tells of jobs that go on", not_before=max(soon, min(due, now + REST)))
 

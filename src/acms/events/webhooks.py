@@ -37,7 +37,6 @@ URL_CHARS = 2048
 Told: TypeAlias = Literal["message", "fact", "summary", "episode", "retraction", "job"]
 """What a webhook can be told of: kinds of entries, and changes of jobs."""
 KINDS: tuple[Told, ...] = get_args(Told)
-_ID = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +84,7 @@ class Webhooks:
         if not kinds:
             raise ValidationError("must name at least one kind", field="events", options=KINDS)
         made = Webhook(
-            id=draw_token(self._entropy, _ID),
+            id=draw_token(self._entropy, 12),
             url=_validate_url(url, private),
             events=tuple([kind for kind in KINDS if kind in kinds]),
             private=private,

@@ -39,10 +39,6 @@ LONGEST = 60.0
 """Seconds after which a worker that waits for a point in time looks again, as the clock may have been set back."""
 POLL = 0.05
 """Seconds between two looks at a job that another process works off."""
-PAGE = 500
-"""Unfinished jobs among which a worker with nothing to do looks for the one that is due next."""
-MARGIN = 0.01
-"""Seconds after the end of a lease at which a job is taken over: a timer may be early, and clocks are coarse."""
 
 
 PATIENT = frozenset({WEBHOOK})
@@ -216,7 +212,7 @@ class Worker:
 
     async def _seconds_until_due(self) -> float | None:
         """Return the seconds until a job that any worker holds or has put off may be due, or None if there is none."""
-        page = await self._storage.jobs(JobQuery(states=UNFINISHED, limit=PAGE))
+        page = await self._storage.jobs(JobQuery(states=UNFINISHED, limit=500))
         waits = [self._due_in(job) for job in page.items if job.kind in self._handlers]
         if page.next_after is not None:  # an older one may be due sooner
             waits.append(self._config.lease_seconds)
@@ -230,7 +226,9 @@ class Worker:
         """
         due = job.lease_until or job.not_before
         left = min(due - self._clock(), due - job.updated_at).total_seconds()
-        return left + MARGIN if left > 0 else self._config.poll_seconds
+        if left <= 0:
+            return self._config.poll_seconds
+        return left + 0.01  # a timer may be early, and clocks are coarse
 
     async def _pause(self, seconds: float | None) -> None:
         with suppress(TimeoutError):

@@ -54,8 +54,6 @@ Item = TypeVar("Item", Context, Job)
 
 _MADE = frozenset((Kind.MESSAGE, Kind.FACT, Kind.SUMMARY))
 """What says something of its own: a retraction that names its target repeats nothing of it."""
-RESTORE_BATCH = 1000
-"""Entries of a restored log that are written at once, or the whole append if it is longer."""
 MAX_LINEAGE = 64
 """Segments a fork may inherit before it must be copied instead."""
 CLOCKS_DIFFER = timedelta(minutes=1)
@@ -283,7 +281,7 @@ async def whole_appends(
                 raise ConflictError(f"{context.id} holds another log")
             continue
         batch.append(entry)
-        if len(batch) >= RESTORE_BATCH and batch[-1].batch != batch[0].batch:
+        if len(batch) >= 1_000 and batch[-1].batch != batch[0].batch:
             yield [entry for entry in batch if entry.batch != batch[-1].batch]
             batch = [entry for entry in batch if entry.batch == batch[-1].batch]
     if batch:

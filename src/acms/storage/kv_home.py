@@ -25,8 +25,6 @@ Row: TypeAlias = tuple[str, Any, Any, Any, Any, Any]
 """Key, data, metadata, created_at, updated_at and revision."""
 How = Literal["any", "new", "known"]
 """Whatever is there, only when nothing is there, or only when it is still at a revision."""
-REVISION = 16
-"""Base-32 digits: 80 random bits, so that none comes back after a delete or with a restored backup."""
 
 
 def utc_now() -> datetime:
@@ -101,7 +99,8 @@ class KVHome(ABC):
             "data": written,
             "metadata": dump(labels) if labels else None,
             "now": to_microseconds(self._clock()),
-            "revision": draw_token(self._entropy, REVISION),
+            # 80 random bits, so that no revision comes back after a delete or with a restored backup.
+            "revision": draw_token(self._entropy, 16),
             "expect": expect,
         }
         times = await self._put(how, values)

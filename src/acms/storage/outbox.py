@@ -31,8 +31,6 @@ JOB = "job"
 """What a webhook is told of beside kinds of entries: changes of jobs."""
 FRESH = 2.0
 """Seconds for which the list of webhooks is believed."""
-KNOWN = 100_000
-"""Logs of which is remembered that their delivery has begun, or is none of anybody's business."""
 
 Appender: TypeAlias = Callable[[Sequence[Append]], Awaitable[list[Receipt | ACMSError]]]
 
@@ -149,7 +147,7 @@ class Outbox:
             version = (await self._storage.head(context)).version
         except ACMSError:  # the append says it better
             return {"webhook": id}
-        if len(self._known) >= KNOWN:
+        if len(self._known) >= 100_000:  # tens of megabytes
             self._known.clear()
         if namespace.startswith("@"):
             self._known.add(("", context))

@@ -17,7 +17,7 @@ from acms.text.tokenizer import compute_idf, searchable_terms
 _K1 = 1.2
 _B = 0.9
 _BLOCK = 4_096
-"""Vectors that are score_block at a time."""
+"""Vectors that are compared at a time."""
 _NAMED = re.compile(r"/(\d{1,5})/(f16|f32)/[^/]*$")
 
 Places = Mapping[tuple[str, int], float]

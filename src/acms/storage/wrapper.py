@@ -103,8 +103,6 @@ class WrapperStorage:
 
 
 _version = attrgetter("version")
-_ENTRY_BYTES = 1_500
-"""Bytes that an entry without text takes in memory, roughly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -364,9 +362,9 @@ def _missing_run(entries: Mapping[int, Entry], version: int, end: int, most: int
 
 
 def _size_of_entry(entry: Entry) -> int:
-    """Return about how many bytes an entry takes in memory; parts repeat its text."""
+    """Return about how many bytes an entry takes in memory: 1,500 and its text, which parts repeat."""
     copies = 2 if entry.parts else 1
-    return _ENTRY_BYTES + copies * len(entry.content)
+    return 1_500 + copies * len(entry.content)
 
 
 _UNCOUNTED = ("aclose", "durability", "sessions")

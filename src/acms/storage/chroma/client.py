@@ -22,12 +22,8 @@ from acms.runtime.loops import PerLoop
 
 READ = 1_000
 """Rows of one call that reads or deletes."""
-AT_ONCE = 4
-"""Calls at a time: one that hangs holds its thread for as long as it does."""
 OPENING = 30.0
 """Seconds that loading the vendor's package may take, and opening a folder."""
-PAGE = 100
-"""Collections listed at a time."""
 
 T = TypeVar("T")
 
@@ -65,7 +61,8 @@ class Chroma:
         self._opens_in = OPENING if url is None else timeout
         self._client: Any = client
         self._opening: PerLoop[asyncio.Lock] = PerLoop(asyncio.Lock)
-        self._permits: PerLoop[asyncio.Semaphore] = PerLoop(lambda: asyncio.Semaphore(AT_ONCE))
+        # Four calls at a time: one that hangs holds its thread for as long as it does.
+        self._permits: PerLoop[asyncio.Semaphore] = PerLoop(lambda: asyncio.Semaphore(4))
         self._not_before = float("-inf")
         self._collections: dict[str, Any] = {}
 
@@ -157,9 +154,9 @@ class Chroma:
     def _names(self) -> list[str]:
         found: list[str] = []
         while True:
-            page = self._client.list_collections(limit=PAGE, offset=len(found))
+            page = self._client.list_collections(limit=READ, offset=len(found))
             found += [one.name for one in page]
-            if len(page) < PAGE:
+            if len(page) < READ:
                 return [one for one in found if one.startswith(self._prefix)]
 
     def _in(self, collection: str, call: Callable[[Any], T], space: str | None) -> T | None:

@@ -43,14 +43,6 @@ WRITE = 500
 """Vectors of one call that writes."""
 QUEUED = 1_024
 """Calls that may wait to be written in the background."""
-NEAREST = 64
-"""Vectors that a search looks at first; more when several of them belong to one entry."""
-MOST = 4_096
-"""Vectors that a search looks at in the end."""
-HIDDEN = 100
-"""Deleted contexts that a search leaves out one by one."""
-KNOWN = 4_096
-"""Contexts whose lineage is remembered."""
 
 _MARK = struct.Struct("<4sI13s")
 """Sign, dimension, checksum. 21 bytes: no vector of 16- or 32-bit numbers has that length."""
@@ -334,18 +326,18 @@ class ChromaVectors(WrapperStorage):
             {"tenant": self.tenant}, {"namespace": namespace}, {"found": True},
         ]  # fmt: skip
         hidden_count = 0
-        size = NEAREST
+        size = 64  # vectors; more are asked for when several of them belong to one entry
         while True:
             where = {"$and": list(conditions)}
             ask = partial(chroma_client.query_nearest, vector=vector, size=size, where=where, half=half)
             records = await self._chroma.work(collection, ask) or []
             hits, hidden = await self._hits(vector, records, namespace)
-            if len(hits) >= query.limit or hidden_count >= HIDDEN:
+            if len(hits) >= query.limit or hidden_count >= 100:  # conditions of one query
                 return hits
             if hidden:  # deleted contexts: ask again without them
                 hidden_count += len(hidden)
                 conditions += [{"context": {"$ne": context}} for context in hidden]
-            elif len(records) == size and size < MOST:
+            elif len(records) == size and size < 4_096:  # vectors of one answer
                 size *= 4
             else:
                 break
@@ -474,7 +466,7 @@ class ChromaVectors(WrapperStorage):
         """Return a context from the cache; the fields used here never change."""
         found = self._contexts.get(id)
         if found is None:
-            if len(self._contexts) >= KNOWN:
+            if len(self._contexts) >= 4_096:  # a few megabytes
                 self._contexts.clear()
             found = self._contexts[id] = await self.inner.context(id)
         return found

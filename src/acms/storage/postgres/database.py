@@ -28,8 +28,6 @@ Lineage = Sequence[tuple[str, int]]
 Named = tuple[str, Mapping[str, Any]]
 """The name of a query and its values."""
 
-REMEMBERED = 65_536
-"""Lineages a handle remembers: they never change."""
 PREAMBLE = (
     f"SELECT set_config('role', '{ROLE}', true), set_config('acms.tenant', %s, true),"
     " set_config('statement_timeout', %s, true),"
@@ -234,7 +232,7 @@ class Database:
         if deleted_at is not None and not deleted:
             raise SessionNotFoundError(f"the context {context!r} was deleted", options=("undelete it first",))
         segments = read_lineage(lineage)
-        if len(self.lineages) >= REMEMBERED:
+        if len(self.lineages) >= 65_536:  # tens of megabytes
             self.lineages.clear()
         self.lineages[context] = segments
         head = read_columns(context, segments, columns)

@@ -24,8 +24,6 @@ from acms.storage.sql import ENDLESS, VERSION_MASK, read_derived, read_entry
 
 COVERAGE = 4096
 """Versions looked through at once for those without a derived row."""
-RIDE_SECONDS = 0.02
-"""Seconds for which derived rows without a waiting caller are gathered."""
 
 
 class Reader:
@@ -161,7 +159,7 @@ class DerivedRows:
     async def _bring(self, hurry: asyncio.Event) -> None:
         """Store the gathered rows; rows that fail count as missing and are computed again."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(hurry.wait(), RIDE_SECONDS)
+            await asyncio.wait_for(hurry.wait(), 0.02)  # more rows may come and share the commit
         while self._riding:
             context, rows = next(iter(self._riding.items()))
             del self._riding[context]

@@ -23,10 +23,6 @@ from acms.storage.sql import read_job
 _MICROSECOND = timedelta(microseconds=1)
 DIFFER = append_rules.CLOCKS_DIFFER // _MICROSECOND
 CHANNEL = "acms_jobs"
-HINT_SECONDS = 0.02
-"""How long jobs are gathered before others are told."""
-AGAIN = 1.0
-"""Seconds between two tries to listen."""
 
 
 class JobQueue:
@@ -132,7 +128,7 @@ class JobQueue:
             self._gathering.add_done_callback(self.telling.discard)
 
     async def _tell(self) -> None:
-        await asyncio.sleep(HINT_SECONDS)
+        await asyncio.sleep(0.02)  # more jobs may come and share the notification
         self._gathering = None
         with suppress(ACMSError):  # only a hint
             await self._db.one("hint", {"channel": CHANNEL})
@@ -163,4 +159,4 @@ class JobQueue:
                             wake()
             except psycopg.Error as error:
                 log_event(logging.WARNING, "hints_interrupted", error=type(error).__name__)
-            await asyncio.sleep(AGAIN)
+            await asyncio.sleep(1)  # before the next attempt to connect

@@ -20,8 +20,6 @@ from acms.storage.sql import load_migrations
 OLDEST_VECTOR = (0, 8, 2)
 """The oldest safe pgvector: an index build of an older one can leak the data it reads (CVE-2026-3172)."""
 
-MAKING = 60.0
-"""Seconds the server may take for a statement while a handle that finds no schema makes it."""
 SEARCH_ROLE = "acms_search"
 """The role of the one function that looks into the index of words, which row-level security would keep closed."""
 ROLES = (ROLE, SEARCH_ROLE)
@@ -330,7 +328,7 @@ async def check_database(pool: Pool) -> None:
     applicable = any(not step.applied and not step.waits_for for step in steps)
     if unused and applicable and not pool.read_only:
         try:
-            await apply_migrations(pool, limit=MAKING)
+            await apply_migrations(pool, limit=60)  # seconds a statement: tables and indexes are empty
         except ConfigurationError:
             if not any(step.applied for step in steps):
                 raise

@@ -51,10 +51,6 @@ ROLE = "acms_app"
 """The role every statement runs as: it owns nothing, so row-level security binds it."""
 FIRST_WAIT, MOST_WAIT = 0.05, 1.0
 """Seconds between two tries, doubling, each drawn from half of it to all of it."""
-PREPARE_AFTER = 3
-"""Executions after which a statement is prepared on a direct connection."""
-SLACK = 1.0
-"""Seconds, and a tenth more, that an answer may take beyond the time the server gives a statement."""
 _CONNECT: Mapping[str, Any] = {
     "connect_timeout": 5,  # a server that hangs must not eat the patience
     # A host or a network that is gone says nothing: the kernel finds out within 20 seconds.
@@ -196,7 +192,7 @@ class Pool:
         #: Seconds the server may take for a statement.
         self.statement_seconds = statement_seconds
         #: Seconds an answer may take.
-        self.limit = statement_seconds * 1.1 + SLACK
+        self.limit = statement_seconds * 1.1 + 1.0  # the way there and back comes on top
         #: Whether every transaction is read-only.
         self.read_only = read_only
         #: What a commit survives, as the server was set when the newest connection was made.
@@ -293,7 +289,7 @@ class Pool:
             # A pooler gives its clients a number of its own.
             self.pooled = pid != connection.info.backend_pid
             if not self.pooled:
-                connection.prepare_threshold = PREPARE_AFTER
+                connection.prepare_threshold = 3  # executions
             self.durability = durability_of_commit(commit, standbys, fsync)
         except BaseException:
             lane.all.discard(connection)

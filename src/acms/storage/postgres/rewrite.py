@@ -23,8 +23,6 @@ CHUNK = 4 << 20
 """Bytes of a file that are searched at once."""
 SEGMENT = 1 << 30
 """Bytes of a file of a table; a larger table has several."""
-LOOK = 0.05
-"""Seconds between checks for transactions that still see erased rows."""
 STATISTICS = "pg_catalog.pg_statistic"
 
 _ELSEWHERE = (
@@ -116,7 +114,7 @@ class Rewriter:
 
     @asynccontextmanager
     async def _alone(self) -> AsyncGenerator[Connection]:
-        """Open a open_dedicated connection, whose statements may take as long as the server allows the user."""
+        """Open a dedicated connection, whose statements may take as long as the server allows the user."""
         if self._db.pool.pooled:
             raise ConfigurationError(
                 "tables are not written anew through a pooler", options=("connect to the server directly",)
@@ -142,7 +140,7 @@ class Rewriter:
                     " and keeps their old versions in the files",
                     options=("end it, then repeat the call",),
                 )
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(0.05)
 
 
 async def _run_query(connection: Connection, query: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:

@@ -15,16 +15,8 @@ from acms.text.tokenizer import content_term
 
 SMALL = 2_000
 """Searchable entries of a namespace up to which all are compared, as other stores do."""
-CANDIDATES = 500
-"""Entries that are looked at closely in a larger one, at least; and five times as many as are asked for."""
-EXACT = 50_000
-"""Vectors of a namespace up to which the server compares them one by one, which misses none."""
 COUNTED = 20_000
 """Places of one word that are counted: a word in more of them tells little."""
-WORDS = 32
-"""Words of a query that are looked up in a large namespace; the others only count in what those find."""
-LONGEST = 255
-"""Characters of a word that is looked up."""
 MOST_NUMBERS = 16_000
 """Numbers of a vector that can be looked up."""
 
@@ -57,7 +49,7 @@ class Searcher:
 
     async def _some(self, query: Search, count: int) -> list[Hit]:
         """Rank the entries with the rarest query words and those nearest to the query vector."""
-        limit = max(CANDIDATES, 5 * query.limit)
+        limit = max(500, 5 * query.limit)  # entries whose score is computed
         places, having = await self._find_words(query, limit)
         nearest, vectors = await self._find_nearest(query, limit)
         places |= nearest
@@ -97,7 +89,8 @@ class Searcher:
         values: dict[str, Any] = {"namespace": query.namespace, "space": query.space}
         indexed = self._db.pool.vectors and search.is_named(query.space, len(query.vector))
         if indexed and len(direction) <= MOST_NUMBERS:
-            values |= {"limit": limit, "vector": direction, "exact": EXACT}
+            # Up to so many vectors the server compares one by one, which misses none.
+            values |= {"limit": limit, "vector": direction, "exact": 50_000}
             return {(context, version) for context, version in await self._db.one("nearest", values)}, ()
         vectors = await self._db.one("searchable_vectors", values)
         return await asyncio.to_thread(search.select_nearest, query, vectors, limit), vectors
@@ -106,6 +99,6 @@ class Searcher:
 def _select_search_words(terms: Sequence[str]) -> list[str]:
     """Return the words to look up, as the server divides a text: those that tell something, or all when none does."""
     distinct = dict.fromkeys(_WORD.findall(" ".join(terms).lower()))
-    words = [word for word in distinct if len(word) <= LONGEST]
+    words = [word for word in distinct if len(word) <= 255]  # longer ones are not indexed
     content_words = [word for word in words if content_term(word)]
-    return (content_words or words)[:WORDS]
+    return (content_words or words)[:32]  # the others only count in the entries that these find

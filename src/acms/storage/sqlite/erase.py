@@ -28,8 +28,6 @@ from acms.storage.sqlite.file import SQLiteFile
 from acms.storage.sqlite.tables import Tables
 from acms.storage.traces import Traces, find_repeating_values
 
-WAIT = 1000
-"""Milliseconds that emptying the write-ahead log waits for readers who still need it; writers wait meanwhile."""
 AGAIN = 1.0
 """Seconds after which a commit tries again, without waiting."""
 CHUNK = 4 << 20
@@ -147,7 +145,8 @@ class FileEraser:
     def _empty_wal(self, writer: apsw.Connection) -> None:
         """Move the write-ahead log into the file and cut it to nothing, unless a reader still needs it."""
         first = self._again == 0.0
-        writer.set_busy_timeout(min(self._file.busy, WAIT) if first else 0)
+        # Readers get a second to finish, the first time only: writers wait meanwhile.
+        writer.set_busy_timeout(min(self._file.busy, 1_000) if first else 0)
         try:
             busy = writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0][0]
         except apsw.Error:

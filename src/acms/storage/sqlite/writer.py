@@ -26,8 +26,6 @@ T = TypeVar("T")
 
 GROUP = 1024
 """Functions one transaction may hold."""
-DEFER_SECONDS = 0.05
-"""Seconds that work without a waiting caller may wait for another commit."""
 
 
 class Answer(asyncio.Future[list[Any]]):
@@ -140,7 +138,8 @@ class Port:
         """Have a function run in the next commit, or soon."""
         queue.deferred.append(function)
         if self._timer is None or self._timer.when() < self._loop.time():
-            self._timer = self._loop.call_later(DEFER_SECONDS, queue.put, Work(()))
+            # In 50 ms, unless another commit takes it along before.
+            self._timer = self._loop.call_later(0.05, queue.put, Work(()))
 
     def stop(self, queue: WriteQueue) -> None:
         """Hand postponed work to the writer before the writer ends."""
