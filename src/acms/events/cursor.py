@@ -65,11 +65,11 @@ class Cursor:
 
     def behind(self, job: Job) -> Cursor:
         """Return the cursor after a job's current state was sent."""
-        number, known = int(job.id), dict(self.unfinished)
-        known.pop(number, None)
+        number, unfinished = int(job.id), dict(self.unfinished)
+        unfinished.pop(number, None)
         if job.state in _LETTERS:
-            known[number] = job.state, job.attempt
-        newest = {one: known[one] for one in sorted(known)[-FOLLOWED:]}
+            unfinished[number] = job.state, job.attempt
+        newest = {key: unfinished[key] for key in sorted(unfinished)[-FOLLOWED:]}
         return Cursor(version=self.version, job=max(self.job or 0, number), unfinished=newest)
 
     def upto(self, number: int) -> Cursor:
@@ -79,5 +79,7 @@ class Cursor:
     def knows(self, job: Job) -> bool:
         """Return whether a job's current state was sent, or the job is not followed."""
         number = int(job.id)
-        told = self.unfinished.get(number)
-        return told == (job.state, job.attempt) or (told is None and number <= (self.job or 0))
+        state = self.unfinished.get(number)
+        if state is None:
+            return number <= (self.job or 0)
+        return state == (job.state, job.attempt)

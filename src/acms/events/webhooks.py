@@ -77,7 +77,8 @@ class Webhooks:
         address that its name resolves to must be public, at each delivery.
         """
         kinds = set(events)
-        if unknown := sorted(kinds - set(KINDS)):
+        unknown = sorted(kinds - set(KINDS))
+        if unknown:
             raise ValidationError(
                 f"{unknown[0]!r} is no kind of entry, and not {JOB!r}", field="events", options=KINDS
             )
@@ -127,9 +128,12 @@ class Webhooks:
             return {other: row for other, row in _read_rows(entry).items() if other != id}
 
         await update_entry(self._kv, WEBHOOKS, change)
-        while page := (await self._kv.list(_build_progress_key(id, ""), limit=validation.PAGE)).entries:
-            for entry in page:
+        while True:
+            page = await self._kv.list(_build_progress_key(id, ""), limit=validation.PAGE)
+            for entry in page.entries:
                 await self._kv.delete(entry.key)
+            if not page.entries:
+                break
         await self._wipe(found[1])
 
     async def _wipe(self, secret: str) -> None:
@@ -137,8 +141,10 @@ class Webhooks:
         storage = self._storage
         while isinstance(storage, WrapperStorage):
             storage = storage.inner
-        if isinstance(storage, Searchable) and (left := await storage.residue((), (secret.encode(),))):
-            log_event(logging.WARNING, "webhook_secret_left", places=left)
+        if isinstance(storage, Searchable):
+            remains = await storage.residue((), (secret.encode(),))
+            if remains:
+                log_event(logging.WARNING, "webhook_secret_left", places=remains)
 
     async def replay(self, id: str) -> list[Job]:
         """Retry the deliveries that were given up, each with a new full set of attempts; return the jobs.
@@ -167,7 +173,8 @@ class Webhooks:
             for job in page.items:
                 if job.kind == WEBHOOK and job.payload.get("webhook") == id:
                     yield job
-            if (after := page.next_after) is None:
+            after = page.next_after
+            if after is None:
                 return
 
     # ── how far ─────────────────────────────────────────────────────────────────────────────────────────────────────

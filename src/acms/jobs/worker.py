@@ -471,7 +471,9 @@ class Background:
     def has_failed(self) -> bool:
         """Whether its store refused it when it last worked: until the next `poke` it does nothing."""
         task = self._task
-        return task is not None and task.done() and not task.cancelled() and task.exception() is not None
+        if task is None or not task.done() or task.cancelled():
+            return False
+        return task.exception() is not None
 
     def poke(self) -> None:
         """Look for work now; call it on the event loop of the handle."""
@@ -541,5 +543,6 @@ def _poke_worker(found: weakref.ref[Background]) -> None:
 
 
 def _log_worker_failure(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
         log_event(logging.ERROR, "background_failed", error=safe_error(error))

@@ -142,16 +142,10 @@ def is_repeated_append(op: Append, known: Sequence[Entry | None]) -> bool:
 
 def draft_matches_entry(draft: Draft, entry: Entry) -> bool:
     """Return whether a draft equals a stored entry; their times may differ between two attempts."""
-    return (
-        draft.kind is entry.kind
-        and draft.role is entry.role
-        and draft.content == entry.content
-        and draft.parts == entry.parts
-        and dict(draft.data) == dict(entry.data)
-        and dict(draft.metadata) == dict(entry.metadata)
-        # Derived entries take these from the current state of their sources.
-        and (draft.kind is not Kind.MESSAGE or (draft.privacy, draft.origin) == (entry.privacy, entry.origin))
-    )
+    names = ["kind", "role", "content", "parts", "data", "metadata"]
+    if draft.kind is Kind.MESSAGE:  # derived entries take these from the current state of their sources
+        names += ["privacy", "origin"]
+    return all(getattr(draft, name) == getattr(entry, name) for name in names)
 
 
 def build_receipt(
@@ -189,9 +183,10 @@ def count_drafts(drafts: Sequence[Draft]) -> tuple[int, int, int]:
 def wrap_unexpected_error(error: Exception) -> ACMSError:
     """Return the error for an operation that failed because of the caller's input."""
     bad_input = isinstance(error, UnicodeEncodeError | OverflowError)
-    refused = (ValidationError if bad_input else StorageError)(f"{type(error).__name__}: {error}")
-    refused.__cause__ = error
-    return refused
+    text = f"{type(error).__name__}: {error}"
+    wrapped = ValidationError(text) if bad_input else StorageError(text)
+    wrapped.__cause__ = error
+    return wrapped
 
 
 def job_number(id: str) -> int:
@@ -261,7 +256,8 @@ def lineage_of_fork(
 
 def settings_of_fork(settings: Mapping[str, Json], draft: ContextDraft) -> dict[str, Json]:
     """Return the settings of a fork: the inherited settings of its parent, overridden by its own."""
-    return {**{name: settings[name] for name in draft.inherit if name in settings}, **draft.settings}
+    inherited = {name: settings[name] for name in draft.inherit if name in settings}
+    return {**inherited, **draft.settings}
 
 
 async def whole_appends(
@@ -281,9 +277,10 @@ async def whole_appends(
                 raise ConflictError(f"{context.id} holds another log")
             continue
         batch.append(entry)
-        if len(batch) >= 1_000 and batch[-1].batch != batch[0].batch:
-            yield [entry for entry in batch if entry.batch != batch[-1].batch]
-            batch = [entry for entry in batch if entry.batch == batch[-1].batch]
+        last = entry.batch
+        if len(batch) >= 1_000 and batch[0].batch != last:
+            yield [entry for entry in batch if entry.batch != last]
+            batch = [entry for entry in batch if entry.batch == last]
     if batch:
         yield batch
 
@@ -378,17 +375,17 @@ class Read(NamedTuple):
 
     def at_most(self, count: int) -> bool:
         """Return whether no more entries than this can be found, however long the log is."""
-        return (
-            (self.newest is not None and self.newest <= count)
-            or (self.limit is not None and self.limit <= count)
-            or any(end is not None and end - self.after <= count for end in (self.before, self.at))
-        )
+        limits = [limit for limit in (self.newest, self.limit) if limit is not None]
+        limits += [end - self.after for end in (self.before, self.at) if end is not None]
+        return any(limit <= count for limit in limits)
 
     def cut(self, entries: list[Entry]) -> list[Entry]:
         """Return the entries of the wanted kinds, as many as are wanted of them; ascending."""
-        kinds = self.kinds
-        found = entries if kinds is None else [entry for entry in entries if entry.kind in kinds]
-        return found[: self.limit] if self.newest is None else found[max(0, len(found) - self.newest) :]
+        if self.kinds is not None:
+            entries = [entry for entry in entries if entry.kind in self.kinds]
+        if self.newest is None:
+            return entries[: self.limit]
+        return entries[max(0, len(entries) - self.newest) :]
 
     def of(self, storage: StorageBackend, context: str) -> Awaitable[list[Entry]]:
         """Read a log of a store."""

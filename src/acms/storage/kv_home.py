@@ -32,6 +32,10 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
+QUERY_TO_PUT: Mapping[How, str] = {"any": "set", "new": "set_new", "known": "set_known"}
+"""The name of the SQL query that stores a value."""
+
+
 class KVHome(ABC):
     """What every home does in front of its medium: check, write as JSON, read back."""
 

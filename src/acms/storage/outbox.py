@@ -74,8 +74,9 @@ class Outbox:
             async with self._looking.here():
                 if self._elapsed() >= self._until and self._looks == looks:
                     await self._look()
-            if (error := self._unknown) is not None:  # nothing was written
-                return [error for _ in ops]
+            error = self._unknown
+            if error is not None:  # nothing was written
+                return [error] * len(ops)
             return await self._append(ops, append)
         finally:
             waiting.discard(ended)

@@ -144,12 +144,9 @@ def read_entry(row: Sequence[Any], context: str) -> Entry:
     ) = row  # fmt: skip
     version = number & VERSION_MASK
     try:
-        if (
-            type(content) is not str
-            or type(nonce) is not str
-            or type(tokens) is not int
-            or type(total) is not int
-        ):
+        if type(content) is not str or type(nonce) is not str:
+            raise TypeError("a column has the wrong type")
+        if type(tokens) is not int or type(total) is not int:
             raise TypeError("a column has the wrong type")
         kind = _KINDS[kind_name]
         return Entry(

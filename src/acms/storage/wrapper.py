@@ -356,7 +356,10 @@ def _missing_run(entries: Mapping[int, Entry], version: int, end: int, most: int
     """Return the first and last version of the run that is missing from `version` towards `end`, at most so many."""
     step = 1 if end > version else -1
     stop = version
-    while stop != end and stop not in entries and (most is None or abs(stop - version) < most):
+    if most is not None:
+        limit = version + step * most
+        end = min(end, limit) if step > 0 else max(end, limit)
+    while stop != end and stop not in entries:
         stop += step
     return (version, stop - 1) if step > 0 else (stop + 1, version)
 

@@ -228,7 +228,8 @@ def _create_client(path: str | Path | None, url: str | None, timeout: float) -> 
 def _list_http_sessions(client: Any) -> list[Any]:
     """Return the HTTP sessions of a client; a folder has none."""
     servers = [getattr(one, "_server", None) for one in (client, getattr(client, "_admin_client", None))]
-    return [session for server in servers if (session := getattr(server, "_session", None)) is not None]
+    sessions = [getattr(server, "_session", None) for server in servers]
+    return [session for session in sessions if session is not None]
 
 
 def _close_client(client: Any) -> None:

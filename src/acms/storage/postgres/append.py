@@ -164,15 +164,20 @@ class Appender:
         first = queue.popleft()
         head = self._heads.get(first.op.context)
         # A tail that is kept must be read.
-        if not queue or first.alone or first.op.tail is None or head is None:
+        if first.op.tail is None or head is None:
+            return Group([first])
+        if first.alone or not queue:
             return Group([first])
         group = Group([], chain=head.chain, rewrites=head.rewrites)
         keys: set[str] = set()
         queue.appendleft(first)
         while queue:
             one = queue[0]
-            full = bool(group.members) and (count <= 0 or size <= 0)
-            if full or one.alone or not keys.isdisjoint(one.keys) or not _is_allowed(one.op, head):
+            full = bool(group.members) and min(count, size) <= 0
+            repeats_key = not keys.isdisjoint(one.keys)
+            if full or one.alone or repeats_key:
+                break
+            if not _is_allowed(one.op, head):
                 break
             queue.popleft()
             keys.update(one.keys)
@@ -330,9 +335,8 @@ class Appender:
             op = one.op
             await self._db.rows(connection, "lock_context", {"context": op.context})
             if one.keys:
-                stored = _match_repeated_entries(
-                    one, await self._db.rows(connection, "keyed", _parameters_for_keys(one))
-                )
+                rows = await self._db.rows(connection, "keyed", _parameters_for_keys(one))
+                stored = _match_repeated_entries(one, rows)
                 if stored:
                     log = await self._db.log_state(op.context, within=connection)
                     return append_rules.build_repeat_receipt(log.head, stored, UNCOMMITTED)
@@ -340,9 +344,8 @@ class Appender:
                 try:
                     await self._check_cited(one.cited, connection)
                 except GoneError:  # check the expectation first: its caller decides again
-                    append_rules.check_append(
-                        op, (await self._db.log_state(op.context, within=connection)).head
-                    )
+                    log = await self._db.log_state(op.context, within=connection)
+                    append_rules.check_append(op, log.head)
                     raise
             if op.finish is not None:
                 await self._jobs.finish(connection, op.finish)
@@ -381,10 +384,10 @@ class Appender:
                 return found
         try:
             head = (await self._db.log_state(op.context)).head
-            if one.keys and _match_repeated_entries(
-                one, await self._db.one("keyed", _parameters_for_keys(one))
-            ):
-                return await self._confirm_repeat(one)
+            if one.keys:
+                rows = await self._db.one("keyed", _parameters_for_keys(one))
+                if _match_repeated_entries(one, rows):
+                    return await self._confirm_repeat(one)
             append_rules.check_append(op, head)
         except (StorageBusyError, StorageUnavailableError):
             raise
@@ -517,13 +520,14 @@ def _parameters_for_keys(one: Waiting) -> dict[str, Any]:
 
 def _match_repeated_entries(one: Waiting, rows: Sequence[Row]) -> list[Entry]:
     """Return the entries of an operation that was appended before under its keys; nothing when it was not."""
-    found = {entry.key: entry for entry in (read_entry(row[:-1], row[-1]) for row in rows)}
-    known = [None if draft.key is None else found.get(draft.key) for draft in one.op.drafts]
-    return (
-        [entry for entry in known if entry is not None]
-        if append_rules.is_repeated_append(one.op, known)
-        else []
-    )
+    entry_of: dict[str | None, Entry] = {}
+    for *columns, owner in rows:
+        entry = read_entry(columns, owner)
+        entry_of[entry.key] = entry
+    stored = [None if draft.key is None else entry_of.get(draft.key) for draft in one.op.drafts]
+    if not append_rules.is_repeated_append(one.op, stored):
+        return []
+    return [entry for entry in stored if entry is not None]
 
 
 class _RefusedError(ACMSError):

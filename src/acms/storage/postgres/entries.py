@@ -219,8 +219,11 @@ def _read_cursor(after: str | None) -> tuple[int, int, str, int]:
     if after is None:
         return 0, 0, "", 0
     fields = after.split(".")
-    numbers = (fields[0], fields[1], fields[3]) if len(fields) == 4 else ()
-    if not numbers or not all(n.isascii() and n.isdecimal() and len(n) <= 18 for n in numbers):
-        raise ValidationError("is not a cursor of a feed", field="after")
-    low, high, version = map(int, numbers)
-    return low, high, fields[2], version
+    malformed = ValidationError("is not a cursor of a feed", field="after")
+    if len(fields) != 4:
+        raise malformed
+    low, high, context, version = fields
+    for number in (low, high, version):
+        if not (number.isascii() and number.isdecimal() and len(number) <= 18):
+            raise malformed
+    return int(low), int(high), context, int(version)

@@ -197,7 +197,8 @@ async def apply_migrations(
             return done
         await _prepare_database(connection)
         for step in steps:
-            if step.applied or step.waits_for or (_wants_vector(step.script) and not vectors):
+            left_out = _wants_vector(step.script) and not vectors
+            if step.applied or step.waits_for or left_out:
                 continue
             try:
                 async with connection.transaction():

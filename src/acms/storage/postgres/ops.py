@@ -63,13 +63,12 @@ class Waiting:
     def repeatable(self) -> bool:
         """Whether sending it twice can write it only once."""
         expect = self.op.expect
-        return (
-            self.op.finish is not None
-            or expect.version is not None
-            # What adds no message leaves the expected one the newest.
-            or (expect.last_message is not ANY and self.given["last"] is not None)
-            or (bool(self.keys) and len(self.keys) == len(self.op.drafts))
-        )
+        if self.op.finish is not None or expect.version is not None:
+            return True
+        # An append without a message leaves the expected message the newest.
+        if expect.last_message is not ANY and self.given["last"] is not None:
+            return True
+        return bool(self.keys) and len(self.keys) == len(self.op.drafts)
 
 
 def build_draft_row(draft: Draft) -> dict[str, Any]:
@@ -203,17 +202,20 @@ class Group:
 
 def build_append_statement(batch: Sequence[Group]) -> tuple[str, dict[str, Any]]:
     """Return the statement that appends the operations of different contexts: its name and its values."""
-    groups = list(enumerate(batch))
-    jobs = [{"op": n, **job} for n, group in groups for one in group.members for job in one.jobs]
-    query = "append_with_jobs" if jobs else "append"
-    values: dict[str, Any] = {
-        "contexts": [group.context for group in batch],
-        "ops": serialize_rows([group.given(n) for n, group in groups]),
-        "drafts": serialize_rows([row for n, group in groups for row in group.drafts(n)]),
-    }
-    if jobs:
-        values["jobs"] = serialize_rows(jobs)
-    return query, values
+    contexts: list[str] = []
+    ops: list[dict[str, Any]] = []
+    drafts: list[dict[str, Any]] = []
+    jobs: list[dict[str, Any]] = []
+    for number, group in enumerate(batch):
+        contexts.append(group.context)
+        ops.append(group.given(number))
+        drafts.extend(group.drafts(number))
+        for one in group.members:
+            jobs.extend({"op": number, **job} for job in one.jobs)
+    values = {"contexts": contexts, "ops": serialize_rows(ops), "drafts": serialize_rows(drafts)}
+    if not jobs:
+        return "append", values
+    return "append_with_jobs", {**values, "jobs": serialize_rows(jobs)}
 
 
 def answer_caller(one: Waiting, result: Receipt | ACMSError) -> None:

@@ -351,8 +351,9 @@ class Pool:
                 transient, nothing_written = self._classify(error, link)
                 repeatable = nothing_written or again
                 remaining = deadline - loop.time()
-                if first and remaining <= 0 and self.patience and error.sqlstate is None:
-                    remaining = FIRST_WAIT  # waiting for an answer used up the patience: try once more
+                silent = error.sqlstate is None
+                if first and silent and self.patience:
+                    remaining = max(remaining, FIRST_WAIT)  # waiting for an answer may use up the patience
                 if not transient or not repeatable or remaining <= 0:
                     if error.sqlstate in _LOST:
                         self._close_idle()

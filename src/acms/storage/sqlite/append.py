@@ -117,7 +117,8 @@ class Appender:
             known = self._heads.get(op.context)
             if known is not None:
                 prepared.plan = self._plan(op, prepared, known)
-                if not (prepared.keys or prepared.cited or op.jobs or op.finish):
+                has_jobs = bool(op.jobs) or op.finish is not None
+                if not (prepared.keys or prepared.cited or has_jobs):
                     prepared.simple = _is_append_allowed(op, prepared.plan)
         return prepared
 

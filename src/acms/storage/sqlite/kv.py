@@ -9,13 +9,11 @@ from typing import Any
 from acms.log.encoding import Entropy
 from acms.log.validation import validate_name
 from acms.model import Durability, Migration
-from acms.storage.kv_home import Clock, How, KVHome, upper_bound_of_prefix, utc_now
+from acms.storage.kv_home import QUERY_TO_PUT, Clock, How, KVHome, upper_bound_of_prefix, utc_now
 from acms.storage.sql import load_queries
 from acms.storage.sqlite.database import Database
 from acms.storage.sqlite.file import SQLiteFile
 from acms.storage.sqlite.tables import Tables
-
-_QUERY_TO_PUT: Mapping[How, str] = {"any": "set", "new": "set_new", "known": "set_known"}
 
 
 class DatabaseKV(KVHome):
@@ -37,8 +35,7 @@ class DatabaseKV(KVHome):
 
     async def _put(self, how: How, values: Mapping[str, Any]) -> Any:
         values = {"tenant": self.tenant, **values}
-        query = _QUERY_TO_PUT[how]
-        return await self._database.write(lambda writer: self._tables.row(writer, query, values))
+        return await self._database.write(lambda writer: self._tables.row(writer, QUERY_TO_PUT[how], values))
 
     async def _delete(self, key: str) -> bool:
         values = {"tenant": self.tenant, "key": key}
