@@ -268,9 +268,9 @@ FAULTS = [
     ),
     Fault(
         "a cache gets by id what it got before", "cached",
-        code(wrapper.CachedStorage, "get",
-             ("self._line(owner, await self.inner.head(owner))",
-              "self._lines.get(owner) or self._line(owner, await self.inner.head(owner))")),
+        code(wrapper.CachedStorage, "_lines_of",
+             ("self._line(context, await self.inner.head(context))",
+              "self._lines.get(context) or self._line(context, await self.inner.head(context))")),
         "test_what_was_got_before_an_erasure_is_got_blank_after_it",
     ),
     Fault(
