@@ -148,11 +148,11 @@ class Delivery:
     async def _follow(self, task: _Task) -> Outcome:
         """Report the job changes of a log, after the entries that the jobs appended, until no job continues."""
         storage, lease, webhooks, context, webhook, secret = task
-        place = progress_key_of(lease.job)
-        progress = await webhooks.progress(webhook.id, place)
+        progress_key = progress_key_of(lease.job)
+        progress = await webhooks.progress(webhook.id, progress_key)
         if progress is None:  # kept before anything is sent, as above
             progress = Progress(version=0, jobs=str(await _find_start_cursor(storage, lease)))
-            await webhooks.keep(webhook.id, place, progress)
+            await webhooks.keep(webhook.id, progress_key, progress)
         cursor = Cursor.read(progress.jobs)
         jobs, highest = await changed_jobs(storage, context.id, cursor)
         # Read after the jobs: what came meanwhile is told by the job that it brought.
@@ -168,13 +168,13 @@ class Delivery:
                     await endpoint.notify(*self._job(context, job, secret))
                 except ProviderError as error:
                     failed = Progress(version=0, failures=progress.failures + 1, jobs=str(cursor))
-                    await webhooks.keep(webhook.id, place, failed)
+                    await webhooks.keep(webhook.id, progress_key, failed)
                     return self._schedule_retry(webhook.id, failed.failures, error)
                 cursor = cursor.behind(job)
                 progress = Progress(version=0, jobs=str(cursor))
-                await webhooks.keep(webhook.id, place, progress)
+                await webhooks.keep(webhook.id, progress_key, progress)
         if cursor.upto(highest) != cursor:
-            await webhooks.keep(webhook.id, place, Progress(version=0, jobs=str(cursor.upto(highest))))
+            await webhooks.keep(webhook.id, progress_key, Progress(version=0, jobs=str(cursor.upto(highest))))
         return await self._look_again(storage, lease)
 
     async def _look_again(self, storage: StorageBackend, lease: Lease) -> Outcome:
@@ -209,8 +209,8 @@ class Delivery:
         self, id: str, type: str, when: datetime, data: Mapping[str, Json], secret: str
     ) -> tuple[bytes, dict[str, str]]:
         """Return the body of a message, and its header fields."""
-        told = {"type": type, "timestamp": format_instant(when), "data": data}
-        content = json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode()
+        body = {"type": type, "timestamp": format_instant(when), "data": data}
+        content = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
         return content, sign_request(secret, id, int(self._clock().timestamp()), content)
 
     def _schedule_retry(self, id: str, failures: int, error: ProviderError) -> Retry | Failed:
@@ -252,11 +252,11 @@ async def _list_sibling_jobs(storage: StorageBackend, lease: Lease) -> list[Job]
 async def _find_start_cursor(storage: StorageBackend, lease: Lease) -> Cursor:
     """Return the cursor after all job changes that precede the first unfinished job reporting them."""
     context = lease.job.context
-    asked = [
+    requests = [
         lease.job,
         *[job for job in await _list_sibling_jobs(storage, lease) if delivers_job_changes(job)],
     ]
-    since = min(job.created_at for job in asked) - TURN  # what one commit wrote may bear two times
+    since = min(job.created_at for job in requests) - TURN  # what one commit wrote may bear two times
     page = await storage.jobs(JobQuery(context=context, limit=PAGE))
     known = {
         job.id: job

@@ -119,11 +119,11 @@ class Followed:
             pause, quiet = LOOKS[0], HEARTBEAT
             while not self._ended():
                 heard.clear()
-                told = False
+                any_news = False
                 async for event in self._news():
-                    told = True
+                    any_news = True
                     yield event
-                if told:
+                if any_news:
                     pause = LOOKS[0]
                     continue
                 if not follow:

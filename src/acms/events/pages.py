@@ -111,8 +111,8 @@ def _count_fitting(entries: Sequence[Entry]) -> int:
 
 def page_reader(handle: StorageBackend) -> PageReader:
     """Return the page reader that the streams of a handle share in this event loop."""
-    here = handles.get_loop_state(handle)
-    if here.pages is None:
-        here.pages = PageReader(handle)
-    found: PageReader = here.pages
+    state = handles.get_loop_state(handle)
+    if state.pages is None:
+        state.pages = PageReader(handle)
+    found: PageReader = state.pages
     return found

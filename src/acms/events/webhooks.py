@@ -84,7 +84,7 @@ class Webhooks:
             )
         if not kinds:
             raise ValidationError("must name at least one kind", field="events", options=KINDS)
-        made = Webhook(
+        webhook = Webhook(
             id=draw_token(self._entropy, 12),
             url=_validate_url(url, private),
             events=tuple([kind for kind in KINDS if kind in kinds]),
@@ -99,10 +99,10 @@ class Webhooks:
                 raise ConflictError(
                     f"there are {MOST} webhooks already", retryable=False, options=("remove one of them",)
                 )
-            return {**rows, made.id: {**encode_noun(made, wire=False), "secret": secret}}
+            return {**rows, webhook.id: {**encode_noun(webhook, wire=False), "secret": secret}}
 
         await update_entry(self._kv, WEBHOOKS, change)
-        return made, secret
+        return webhook, secret
 
     async def list(self) -> list[Webhook]:
         """Return the webhooks, oldest first; never their secrets."""
@@ -155,10 +155,10 @@ class Webhooks:
         await self._require_known(id)
         found: list[Job] = []
         async for job in self._given_up(id):
-            place = progress_key_of(job)
-            progress = await self.progress(id, place)
+            progress_key = progress_key_of(job)
+            progress = await self.progress(id, progress_key)
             if progress is not None:
-                await self.keep(id, place, replace(progress, failures=0))
+                await self.keep(id, progress_key, replace(progress, failures=0))
             try:
                 found.append(await requests.retry_job_by_id(self._storage, job.id))
             except ConflictError:  # a later job does its work by now
@@ -179,14 +179,14 @@ class Webhooks:
 
     # ── how far ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def progress(self, id: str, place: str) -> Progress | None:
+    async def progress(self, id: str, progress_key: str) -> Progress | None:
         """Return how far a log or its jobs (see `progress_key_of`) were delivered, or None before the first one."""
-        entry = await self._kv.get(_build_progress_key(id, place))
+        entry = await self._kv.get(_build_progress_key(id, progress_key))
         return None if entry is None else decode_noun(Progress, entry.data, wire=False)
 
-    async def keep(self, id: str, place: str, progress: Progress) -> None:
+    async def keep(self, id: str, progress_key: str, progress: Progress) -> None:
         """Store how far a log was delivered, or its jobs."""
-        await self._kv.set(_build_progress_key(id, place), encode_noun(progress, wire=False))
+        await self._kv.set(_build_progress_key(id, progress_key), encode_noun(progress, wire=False))
 
     async def _require_known(self, id: str) -> None:
         if id not in _read_rows(await self._kv.get(WEBHOOKS)):
@@ -215,8 +215,8 @@ def _parse_webhook(id: str, row: Mapping[str, Any]) -> Webhook:
     return decode_noun(Webhook, {name: value for name, value in row.items() if name != "secret"}, wire=False)
 
 
-def _build_progress_key(id: str, place: str) -> str:
-    return f"{WEBHOOKS}/{id}/{place}"
+def _build_progress_key(id: str, progress_key: str) -> str:
+    return f"{WEBHOOKS}/{id}/{progress_key}"
 
 
 def _validate_url(url: str, private: bool) -> str:

@@ -119,8 +119,8 @@ def privacy_of(job: Job, worker: Privacy | None, least: Privacy | None) -> Priva
 
 def satisfies_request(job: Job, mode: Privacy | None) -> bool:
     """Return whether a job satisfies a new request for a forced run at least as strict as `mode`."""
-    asked = privacy_of(job, None, None)
-    return bool(job.payload.get("force")) and stricter_mode(asked, mode) is asked
+    requested = privacy_of(job, None, None)
+    return bool(job.payload.get("force")) and stricter_mode(requested, mode) is requested
 
 
 WITHDRAWN = "asked for in another way"

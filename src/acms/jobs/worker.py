@@ -225,10 +225,10 @@ class Worker:
         is due by the local clock is looked for every `poll_seconds`.
         """
         due = job.lease_until or job.not_before
-        left = min(due - self._clock(), due - job.updated_at).total_seconds()
-        if left <= 0:
+        remaining = min(due - self._clock(), due - job.updated_at).total_seconds()
+        if remaining <= 0:
             return self._config.poll_seconds
-        return left + 0.01  # a timer may be early, and clocks are coarse
+        return remaining + 0.01  # a timer may be early, and clocks are coarse
 
     async def _pause(self, seconds: float | None) -> None:
         with suppress(TimeoutError):
@@ -400,16 +400,16 @@ def get_background_worker(
 
     `storage` is the handle, or the store in front of it.
     """
-    here = handles.get_loop_state(handle)
-    found: Background | None = here.background
+    state = handles.get_loop_state(handle)
+    found: Background | None = state.background
     if found is None:
         sessions = handles.get_shared_state(handle).sessions
-        found = here.background = Background(storage, config, retry, on_event, here.calls, sessions)
+        found = state.background = Background(storage, config, retry, on_event, state.calls, sessions)
     found.enabled = found.enabled or config.enabled
     return found
 
 
-class Asking(Protocol):
+class JobSession(Protocol):
     """A session that supplies the handlers for its own jobs."""
 
     @property
@@ -437,7 +437,7 @@ class Background:
         retry: RetryConfig,
         on_event: Callable[[Event], Any] | None = None,
         calls: Collection[asyncio.Task[Any]] = (),
-        sessions: Mapping[str, Asking] = {},
+        sessions: Mapping[str, JobSession] = {},
     ) -> None:
         #: Whether `poke` does anything.
         self.enabled = config.enabled

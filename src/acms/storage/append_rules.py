@@ -81,8 +81,8 @@ def check_append(op: Append, head: Head) -> None:
     for draft in op.drafts:
         for first, last in draft.replaces:
             if not 1 <= first <= last <= head.version:
-                wrong = f"{first}..{last} is not a span of versions up to {head.version}"
-                raise ValidationError(wrong, field="replaces")
+                problem = f"{first}..{last} is not a span of versions up to {head.version}"
+                raise ValidationError(problem, field="replaces")
         if draft.key is not None:
             validate_name(draft.key, "key")
 
@@ -103,12 +103,12 @@ def collect_source_ids(op: Append) -> list[str]:
 
 def parse_entry_ids(ids: Iterable[str]) -> dict[str, tuple[str, int]]:
     """Return (context, version) of the ids that have the form of an entry id."""
-    place_of: dict[str, tuple[str, int]] = {}
+    location_of: dict[str, tuple[str, int]] = {}
     for id in ids:
-        place = parse_entry_id(id)
-        if place is not None:
-            place_of[id] = place
-    return place_of
+        location = parse_entry_id(id)
+        if location is not None:
+            location_of[id] = location
+    return location_of
 
 
 def refuse_erased_sources(entries: Iterable[Entry | None]) -> None:
@@ -125,10 +125,10 @@ def is_repeated_append(op: Append, known: Sequence[Entry | None]) -> bool:
     """
     if not any(entry is not None for entry in known):
         return False
-    for place, (draft, entry) in enumerate(zip(op.drafts, known, strict=True)):
+    for index, (draft, entry) in enumerate(zip(op.drafts, known, strict=True)):
         if entry is None:
             key = client_supplied_key(draft.key)
-            one = f"message {place}" if key is None else repr(key)
+            one = f"message {index}" if key is None else repr(key)
             raise IdempotencyMismatchError(
                 f"some keys of this append are new and others are not: {one} is new",
                 options=("repeat exactly the same append", "use new keys"),

@@ -26,7 +26,7 @@ STOPPING = 10.0
 
 
 @dataclass(slots=True)
-class Here:
+class LoopState:
     """State shared by the sessions on one handle in one event loop."""
 
     #: The retrieval indexes over it.
@@ -84,15 +84,15 @@ class Shared:
         self.redactions: Any = None
         #: Indexes that an event loop left behind which was closed: the next one goes on with them.
         self._left: Any = None
-        self.loops: PerLoop[Here] = PerLoop(self._begin, self._keep_indexes)
+        self.loops: PerLoop[LoopState] = PerLoop(self._begin, self._keep_indexes)
 
-    def _begin(self) -> Here:
+    def _begin(self) -> LoopState:
         indexes, self._left = self._left, None
-        return Here(indexes=indexes)
+        return LoopState(indexes=indexes)
 
-    def _keep_indexes(self, here: Here) -> None:
-        if here.indexes is not None and here.indexes.leave():
-            self._left = here.indexes
+    def _keep_indexes(self, state: LoopState) -> None:
+        if state.indexes is not None and state.indexes.leave():
+            self._left = state.indexes
 
 
 def get_shared_state(storage: StorageBackend) -> Shared:
@@ -101,7 +101,7 @@ def get_shared_state(storage: StorageBackend) -> Shared:
     return storage.__dict__.setdefault("_acms_shared", Shared()) if found is None else found
 
 
-def get_loop_state(storage: StorageBackend) -> Here:
+def get_loop_state(storage: StorageBackend) -> LoopState:
     """Return the state shared by the sessions on a handle in the running event loop."""
     return get_shared_state(storage).loops.here()
 
@@ -156,8 +156,8 @@ async def release_handle(storage: StorageBackend) -> None:
         await storage.aclose()
 
 
-async def _stop_background(storage: StorageBackend, here: Here) -> None:
+async def _stop_background(storage: StorageBackend, state: LoopState) -> None:
     """Stop an event loop's background work on a handle that was closed while the loop was blocked."""
-    await here.stop()
+    await state.stop()
     if get_shared_state(storage).users == 0:  # handing jobs back has opened it again
         await storage.aclose()

@@ -134,12 +134,12 @@ class Outbox:
                     jobs.append(JobDraft(kind=WEBHOOK, dedupe=name, payload={**payload, "follows": JOB}))
         return replace(op, jobs=(*op.jobs, *jobs)) if jobs else op
 
-    async def _payload(self, id: str, context: str, what: str = "") -> Mapping[str, Json] | None:
+    async def _payload(self, id: str, context: str, suffix: str = "") -> Mapping[str, Json] | None:
         """Return the payload of a job: the log's version when its delivery began; None for a log of the service's own.
 
         Only the first job of a log needs the version, and only the first one requested by this process has it.
         """
-        if (id + what, context) in self._known:
+        if (id + suffix, context) in self._known:
             return {"webhook": id}
         if ("", context) in self._known:
             return None
@@ -153,7 +153,7 @@ class Outbox:
         if namespace.startswith("@"):
             self._known.add(("", context))
             return None
-        self._known.add((id + what, context))
+        self._known.add((id + suffix, context))
         return {"webhook": id, "after": version}
 
 

@@ -20,11 +20,9 @@ _BLOCK = 4_096
 """Vectors that are compared at a time."""
 _NAMED = re.compile(r"/(\d{1,5})/(f16|f32)/[^/]*$")
 
-Places = Mapping[tuple[str, int], float]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class CorpusStatistics:
     """Statistics over all entries of a namespace, used when only some of them are ranked."""
 
     #: Number of entries; 0 means the number of ranked ones.
@@ -37,28 +35,32 @@ def rank_hits(
     query: Search,
     rows: Sequence[Sequence[object]],
     vectors: Iterable[Sequence[object]] = (),
-    known: Known | None = None,
+    known: CorpusStatistics | None = None,
 ) -> list[Hit]:
     """Rank rows of (context, version, kind, nonce, content); vectors are (context, version, bytes)."""
     ids: dict[tuple[str, int], str] = {}
     contents: list[str] = []
     for context, version, kind, nonce, content in rows:
-        place = (str(context), int(str(version)))
-        ids[place] = entry_id(Kind(str(kind)), place[0], place[1], str(nonce))
+        location = (str(context), int(str(version)))
+        ids[location] = entry_id(Kind(str(kind)), location[0], location[1], str(nonce))
         contents.append(str(content))
     scores = dict.fromkeys(ids, 0.0)
     if query.terms:
-        found = score_bm25(" ".join(query.terms), contents, known or Known())
-        for place, score in zip(ids, found, strict=True):
-            scores[place] = score
-    for place, score in score_cosines(query, vectors):
-        if place in scores:
-            scores[place] = max(scores[place], score)
-    best = [Hit(context=place[0], id=ids[place], score=score) for place, score in scores.items() if score > 0]
+        found = score_bm25(" ".join(query.terms), contents, known or CorpusStatistics())
+        for location, score in zip(ids, found, strict=True):
+            scores[location] = score
+    for location, score in score_cosines(query, vectors):
+        if location in scores:
+            scores[location] = max(scores[location], score)
+    best = [
+        Hit(context=location[0], id=ids[location], score=score)
+        for location, score in scores.items()
+        if score > 0
+    ]
     return sorted(best, key=lambda hit: (-hit.score, hit.id))[: query.limit]
 
 
-def score_bm25(query: str, documents: Sequence[str], known: Known) -> list[float]:
+def score_bm25(query: str, documents: Sequence[str], known: CorpusStatistics) -> list[float]:
     """Return the relevance of each document in [0, 1): BM25 over the most a text could score for this query."""
     counts = [Counter(searchable_terms(text)) for text in documents]
     lengths = [sum(count.values()) for count in counts]
@@ -88,8 +90,8 @@ def score_bm25(query: str, documents: Sequence[str], known: Known) -> list[float
 
 def is_named(space: str, dimension: int) -> bool:
     """Return whether a space says by its name model/dimension/number type/recipe that it has vectors of this length."""
-    said = _NAMED.search(space)
-    return said is not None and int(said[1]) == dimension
+    match = _NAMED.search(space)
+    return match is not None and int(match[1]) == dimension
 
 
 def scale_vector(vector: Sequence[float]) -> list[float] | None:
@@ -103,9 +105,9 @@ def scale_vector(vector: Sequence[float]) -> list[float] | None:
 def select_nearest(query: Search, vectors: Iterable[Sequence[object]], limit: int) -> set[tuple[str, int]]:
     """Return the places whose best vector is nearest."""
     best: dict[tuple[str, int], float] = {}
-    for place, score in score_cosines(query, vectors):
-        best[place] = max(best.get(place, 0.0), score)
-    return set(heapq.nlargest(limit, best, key=lambda place: best[place]))
+    for location, score in score_cosines(query, vectors):
+        best[location] = max(best.get(location, 0.0), score)
+    return set(heapq.nlargest(limit, best, key=lambda location: best[location]))
 
 
 def score_cosines(
@@ -123,26 +125,26 @@ def score_cosines(
         return
     import numpy as np  # needed only with vectors
 
-    said = _NAMED.search(query.space)
+    match = _NAMED.search(query.space)
     kinds = {np.dtype(kind).itemsize * len(query.vector): kind for kind in ("<f2", "<f4")}
-    if said is not None:
-        kinds = {size: kind for size, kind in kinds.items() if (kind == "<f2") == (said[2] == "f16")}
-    asked = np.array(query.vector, np.float64)
-    places: list[tuple[str, int]] = []
+    if match is not None:
+        kinds = {size: kind for size, kind in kinds.items() if (kind == "<f2") == (match[2] == "f16")}
+    query_vector = np.array(query.vector, np.float64)
+    locations: list[tuple[str, int]] = []
     held: list[Any] = []
 
     def score_block() -> Iterator[tuple[tuple[str, int], float]]:
         with np.errstate(all="ignore"):  # NaN matches nothing
             block = np.array(held, np.float64)
             norms = np.sqrt((block * block).sum(axis=1)) * norm
-            scores = (block * asked).sum(axis=1) / np.where(norms > 0, norms, 1.0)
-        yield from zip(places, scores.tolist(), strict=True)
-        places.clear()
+            scores = (block * query_vector).sum(axis=1) / np.where(norms > 0, norms, 1.0)
+        yield from zip(locations, scores.tolist(), strict=True)
+        locations.clear()
         held.clear()
 
     for context, version, data in vectors:
         if isinstance(data, bytes) and len(data) in kinds:
-            places.append((str(context), int(str(version))))
+            locations.append((str(context), int(str(version))))
             held.append(np.frombuffer(data, kinds[len(data)]))
             if len(held) == _BLOCK:
                 yield from score_block()

@@ -126,8 +126,8 @@ class Shards:
 
     def _expand_url(self, shard: str) -> str:
         """Return the URL of a shard with environment variables substituted."""
-        written = self._shards[shard]
-        whole = _VARIABLE.fullmatch(written) is not None
+        template = self._shards[shard]
+        whole = _VARIABLE.fullmatch(template) is not None
 
         def read_variable(match: re.Match[str]) -> str:
             value = os.environ.get(match[1])
@@ -135,12 +135,12 @@ class Shards:
                 raise self._config_error(f"shards.{shard}", f"the variable {match[1]} is not set")
             return value if whole else quote(value, safe="")
 
-        url = _VARIABLE.sub(read_variable, written)
+        url = _VARIABLE.sub(read_variable, template)
         _check_url(self.path, shard, url)
         return url
 
-    def _config_error(self, field: str, what: str, options: tuple[str, ...] = ()) -> ConfigurationError:
-        return ConfigurationError(f"{self.path}: {field}: {what}", options=options)
+    def _config_error(self, field: str, problem: str, options: tuple[str, ...] = ()) -> ConfigurationError:
+        return ConfigurationError(f"{self.path}: {field}: {problem}", options=options)
 
     async def aclose(self) -> None:
         """Close every handle that was given out; idempotent."""
@@ -159,7 +159,7 @@ class Shards:
 def _read_config(path: Path) -> tuple[str | None, dict[str, str], dict[str, str]]:
     """Return (default shard, URL by shard, shard by tenant); `ConfigurationError` names the field at fault."""
     try:
-        written = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigurationError(
             f"there is no file {path}", options=("create it: [shards], [tenants]",)
@@ -168,16 +168,16 @@ def _read_config(path: Path) -> tuple[str | None, dict[str, str], dict[str, str]
         raise ConfigurationError(f"{path} cannot be read: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"{path} is not TOML: {error}") from None  # a line of it may hold a password
-    for field in written.keys() - {"default", "shards", "tenants"}:
+    for field in document.keys() - {"default", "shards", "tenants"}:
         raise ConfigurationError(f"{path}: {field}: is none of default, [shards], [tenants]")
-    shards = _read_table(path, written, "shards")
+    shards = _read_table(path, document, "shards")
     if not shards:
         raise ConfigurationError(f"{path}: shards: names no store", options=('eu-1 = "postgresql://…"',))
     for shard, url in shards.items():
         if _VARIABLE.search(url) is None:
             _check_url(path, shard, url)
-    tenants = _read_table(path, written, "tenants")
-    default = written.get("default")
+    tenants = _read_table(path, document, "tenants")
+    default = document.get("default")
     if default is not None and not isinstance(default, str):
         raise ConfigurationError(f"{path}: default: must be the name of a shard")
     shard_of_field = {f"tenants.{tenant}": shard for tenant, shard in tenants.items()}
@@ -191,8 +191,8 @@ def _read_config(path: Path) -> tuple[str | None, dict[str, str], dict[str, str]
     return default, shards, tenants
 
 
-def _read_table(path: Path, written: Mapping[str, Any], table: str) -> dict[str, str]:
-    found = written.get(table, {})
+def _read_table(path: Path, document: Mapping[str, Any], table: str) -> dict[str, str]:
+    found = document.get(table, {})
     if not isinstance(found, dict):
         raise ConfigurationError(f"{path}: {table}: must be a table")
     for key, value in found.items():

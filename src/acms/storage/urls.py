@@ -50,7 +50,7 @@ def refuse_mistakes(url: str, forms: tuple[str, ...]) -> None:
 
 def _find_mistake(url: str) -> tuple[str, str] | None:
     """Return what is wrong with a store URL and what was probably meant."""
-    shown = without_password(url)
+    masked = without_password(url)
     if ":memory:" in url:
         return "a store in memory is named memory://", "memory://"
     driver = _DRIVER.fullmatch(url)
@@ -60,9 +60,9 @@ def _find_mistake(url: str) -> tuple[str, str] | None:
     path = None if url.startswith("sqlite:///") else _FILE.fullmatch(url)
     if path is not None:
         file = path[1].replace("\\", "/").removeprefix("./")
-        return f"{shown!r} is a file, not the URL of one", f"sqlite:///{quote(file, safe='/:')}"
+        return f"{masked!r} is a file, not the URL of one", f"sqlite:///{quote(file, safe='/:')}"
     if url.startswith(("http://", "https://")):
-        return f"{shown!r} is a service, not a store", f"acms.client.Client({shown!r})"
+        return f"{masked!r} is a service, not a store", f"acms.client.Client({masked!r})"
     if url.startswith("memory://") and url.removeprefix("memory://").partition("?")[0]:
         return (
             "memory:// has no name: every store in memory is its own, gone with the object",
@@ -71,13 +71,13 @@ def _find_mistake(url: str) -> tuple[str, str] | None:
     return None
 
 
-def refuse_options(url: str, given: Mapping[str, str], *names: str, **choices: tuple[str, ...]) -> None:
+def refuse_options(url: str, options: Mapping[str, str], *names: str, **choices: tuple[str, ...]) -> None:
     """Raise `ConfigurationError` for an option that a URL of this kind does not have, or a value it has not."""
-    for name, value in given.items():
+    for name, value in options.items():
         allowed = choices.get(name)
         if allowed is not None and value not in allowed:
-            said = f"{name} must be {' or '.join(allowed)}, not {value!r}"
-            raise ConfigurationError(f"{without_password(url)!r}: {said}")
+            problem = f"{name} must be {' or '.join(allowed)}, not {value!r}"
+            raise ConfigurationError(f"{without_password(url)!r}: {problem}")
         if allowed is None and name not in names:
             known = ", ".join([*names, *choices])
             raise ConfigurationError(f"{without_password(url)!r}: there is no option {name!r}, only {known}")
@@ -92,13 +92,13 @@ def read_only(url: str) -> str:
 
 def parse_postgres_url(url: str) -> PostgresUrl:
     """Take our options out of the URL of a PostgreSQL database; all others are libpq's."""
-    place, _, query = url.partition("?")
+    address, _, query = url.partition("?")
     ours: dict[str, Any] = {}
     rest: list[str] = []
     for option in filter(None, query.split("&")):
-        name, _, written = option.partition("=")
+        name, _, text = option.partition("=")
         if name == "tenant" or name in _POSTGRES:
-            ours[name] = unquote_plus(written)
+            ours[name] = unquote_plus(text)
         else:
             rest.append(option)
     tenant = ours.pop("tenant", "default")
@@ -112,7 +112,7 @@ def parse_postgres_url(url: str) -> PostgresUrl:
             ) from None
     if "mode" in ours:
         ours["read_only"] = ours.pop("mode")
-    return PostgresUrl(place + ("?" + "&".join(rest) if rest else ""), tenant, ours)
+    return PostgresUrl(address + ("?" + "&".join(rest) if rest else ""), tenant, ours)
 
 
 def _parse_pool_size(value: str) -> int:

@@ -117,12 +117,12 @@ class CacheStats:
     @property
     def hit_rate(self) -> float:
         """Share of the entries that came from memory; 0 before the first read."""
-        asked = self.hits + self.misses
-        return self.hits / asked if asked else 0.0
+        total = self.hits + self.misses
+        return self.hits / total if total else 0.0
 
 
 @dataclass(slots=True)
-class _Line:
+class _CachedLog:
     """The cached entries of one context under one epoch."""
 
     epoch: int
@@ -172,7 +172,7 @@ class CachedStorage(WrapperStorage):
         self._count = 0
         #: Held while lines are changed: several event loops run in several threads.
         self._lock = threading.Lock()
-        self._lines: OrderedDict[str, _Line] = OrderedDict()
+        self._lines: OrderedDict[str, _CachedLog] = OrderedDict()
         self._bytes = 0
         self._hits = 0
         self._misses = 0
@@ -249,9 +249,9 @@ class CachedStorage(WrapperStorage):
             self._evict()
         return [entries.get(id) for id in ids]
 
-    async def _lines_of(self, counts: Mapping[str, int]) -> dict[str, _Line]:
+    async def _lines_of(self, counts: Mapping[str, int]) -> dict[str, _CachedLog]:
         """Return the lines of contexts from which so many entries are wanted, where looking at the head pays."""
-        lines: dict[str, _Line] = {}
+        lines: dict[str, _CachedLog] = {}
         for context, count in counts.items():
             if count == 1 and context not in self._lines:  # one entry costs no more than one head
                 continue
@@ -259,17 +259,17 @@ class CachedStorage(WrapperStorage):
                 lines[context] = self._line(context, await self.inner.head(context))
         return lines
 
-    def _line(self, context: str, head: Head) -> _Line:
+    def _line(self, context: str, head: Head) -> _CachedLog:
         with self._lock:
             line = self._lines.get(context)
             if line is None or line.epoch != head.epoch or self._old(line):
                 if line is not None:
                     self._drop(line)
-                line = self._lines[context] = _Line(head.epoch, self._clock())
+                line = self._lines[context] = _CachedLog(head.epoch, self._clock())
             self._lines.move_to_end(context)
             return line
 
-    async def _replacing(self, context: str, head: Head, line: _Line) -> list[Entry]:
+    async def _replacing(self, context: str, head: Head, line: _CachedLog) -> list[Entry]:
         """Return the replacing entries up to a head, or more: those that came since are read behind the known ones."""
         if head.rewrites == 0:
             return []
@@ -285,7 +285,7 @@ class CachedStorage(WrapperStorage):
             line.replacing, line.upto, line.rewrites = found, head.version, head.rewrites
         return found
 
-    async def _walk(self, context: str, line: _Line, read: Read, first: int, last: int) -> list[Entry]:
+    async def _walk(self, context: str, line: _CachedLog, read: Read, first: int, last: int) -> list[Entry]:
         """Step through the versions, which have no gaps, and fetch each missing run as it comes."""
         backward = read.newest is not None
         limit = read.newest if backward else read.limit
@@ -316,7 +316,7 @@ class CachedStorage(WrapperStorage):
         self._evict()
         return found
 
-    def _keep(self, line: _Line, entries: Sequence[Entry], where: dict[int, Entry]) -> None:
+    def _keep(self, line: _CachedLog, entries: Sequence[Entry], where: dict[int, Entry]) -> None:
         with self._lock:  # two readers may miss the same run
             new = [
                 entry for entry in entries if entry.version not in line.entries and entry.version not in where
@@ -332,10 +332,10 @@ class CachedStorage(WrapperStorage):
             self._bytes += size
             self._count += len(new)
 
-    def _old(self, line: _Line) -> bool:
+    def _old(self, line: _CachedLog) -> bool:
         return self.ttl_seconds is not None and self._clock() - line.born >= self.ttl_seconds
 
-    def _drop(self, line: _Line) -> None:
+    def _drop(self, line: _CachedLog) -> None:
         self._bytes -= line.bytes
         self._count -= line.count
         line.bytes = line.count = 0

@@ -48,7 +48,7 @@ class Chroma:
         timeout: float,
         backoff: float,
     ) -> None:
-        if sum(given is not None for given in (client, path, url)) != 1:
+        if sum(option is not None for option in (client, path, url)) != 1:
             raise ConfigurationError("give a client, a path or a url", options=("path='vectors'",))
         if url is not None and urlsplit(url).scheme not in ("http", "https"):
             raise ConfigurationError(f"{url!r} is not the address of a server", options=("http://host:8000",))

@@ -179,12 +179,12 @@ class ChromaVectors(WrapperStorage):
             await self._forget(context, erased)
 
     async def _upsert(
-        self, space: str, dimension: int, some: Sequence[_Vector], entries: Mapping[int, Entry]
+        self, space: str, dimension: int, vectors: Sequence[_Vector], entries: Mapping[int, Entry]
     ) -> None:
-        owners = [await self._context(entries[vector.row.version].context) for vector in some]
+        owners = [await self._context(entries[vector.row.version].context) for vector in vectors]
         last = {
             self._id(owner.id, vector.row): (vector, owner)
-            for vector, owner in zip(some, owners, strict=True)
+            for vector, owner in zip(vectors, owners, strict=True)
         }
         metadatas: list[dict[str, Any]] = []
         for vector, owner in last.values():
@@ -279,8 +279,8 @@ class ChromaVectors(WrapperStorage):
         for start in range(0, len(rows), READ):
             batch = rows[start : start + READ]
             vectors = await self._read_vectors(context, space, batch)
-            gone = {row.version for row in batch if (row.version, row.part) not in vectors} - set(lost)
-            entries = await self._entries(context, gone, max(gone, default=0))
+            absent = {row.version for row in batch if (row.version, row.part) not in vectors} - set(lost)
+            entries = await self._entries(context, absent, max(absent, default=0))
             for version, entry in sorted(entries.items()):
                 if entry.state is State.LIVE and entry.content:
                     lost.append(version)
@@ -441,17 +441,17 @@ class ChromaVectors(WrapperStorage):
                 page = partial(chroma_client.read_id_page, where={"tenant": self.tenant}, start=start)
                 records = await self._chroma.work(one, page) or []
                 entries = await self.inner.get([entry for _, entry in records])
-                gone = [
+                stale = [
                     id
                     for (id, _), entry in zip(records, entries, strict=True)
                     if entry is None or entry.state is State.ERASED
                 ]
-                if gone:
-                    await self._chroma.work(one, partial(chroma_client.delete_rows, ids=gone))
-                    deleted += len(gone)
+                if stale:
+                    await self._chroma.work(one, partial(chroma_client.delete_rows, ids=stale))
+                    deleted += len(stale)
                 if len(records) < READ:
                     break
-                start += len(records) - len(gone)
+                start += len(records) - len(stale)
         return deleted
 
     async def aclose(self) -> None:
@@ -476,12 +476,12 @@ class ChromaVectors(WrapperStorage):
         wanted = sorted(version for version in set(versions) if 1 <= version <= last)
         found: dict[int, Entry] = {}
         start = 0
-        for place in range(1, len(wanted) + 1):
-            if place == len(wanted) or wanted[place] - wanted[place - 1] > 8:
-                low, high = wanted[start], wanted[place - 1]
+        for index in range(1, len(wanted) + 1):
+            if index == len(wanted) or wanted[index] - wanted[index - 1] > 8:
+                low, high = wanted[start], wanted[index - 1]
                 for entry in await self.inner.read(context, after=low - 1, before=high + 1):
                     found[entry.version] = entry
-                start = place
+                start = index
         return {version: found[version] for version in wanted if version in found}
 
     async def _split_by_owner(self, context: str, versions: Iterable[int]) -> list[tuple[str, list[int]]]:

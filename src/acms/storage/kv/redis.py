@@ -25,7 +25,7 @@ from acms.errors import (
 from acms.log.encoding import Entropy
 from acms.log.validation import validate_integer, validate_text
 from acms.runtime.loops import PerLoop
-from acms.storage.kv_home import Clock, How, KVHome, Row, utc_now
+from acms.storage.kv_home import Clock, KVHome, PutMode, Row, utc_now
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -96,9 +96,11 @@ class RedisKV(KVHome):
         self._connect()  # reports a bad URL at once; nothing is connected before the first call
 
     def __repr__(self) -> str:
-        place = urlsplit(self._url)
-        host = f"{place.hostname or ''}{f':{place.port}' if place.port else ''}"
-        return f"{type(self).__name__}({f'{place.scheme}://{host}{place.path}'!r}, prefix={self.prefix!r})"
+        address = urlsplit(self._url)
+        host = f"{address.hostname or ''}{f':{address.port}' if address.port else ''}"
+        return (
+            f"{type(self).__name__}({f'{address.scheme}://{host}{address.path}'!r}, prefix={self.prefix!r})"
+        )
 
     def _connect(self) -> Redis:
         try:
@@ -161,14 +163,14 @@ class RedisKV(KVHome):
     async def _get(self, key: str) -> tuple[Any, Any, Any, Any, Any] | None:
         return await self._ask(key, lambda client: _read_fields(client, self.prefix + key))
 
-    async def _put(self, how: How, values: Mapping[str, Any]) -> tuple[Any, Any] | None:
-        given = (
-            how, values["expect"] or "", values["data"], values["metadata"] or "", values["now"], values["revision"],
+    async def _put(self, mode: PutMode, values: Mapping[str, Any]) -> tuple[Any, Any] | None:
+        arguments = (
+            mode, values["expect"] or "", values["data"], values["metadata"] or "", values["now"], values["revision"],
             "" if self.ttl_seconds is None else self.ttl_seconds,
         )  # fmt: skip
 
         async def write(client: Redis) -> tuple[Any, Any] | None:
-            times = await self._open()[1](keys=[self.prefix + values["key"]], args=given, client=client)
+            times = await self._open()[1](keys=[self.prefix + values["key"]], args=arguments, client=client)
             return None if times is None else (int(times[0]), int(times[1]))
 
         return await self._ask(values["key"], write)

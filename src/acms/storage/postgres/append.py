@@ -30,7 +30,7 @@ from acms.storage import append_rules
 from acms.storage.postgres.database import Database, read_columns
 from acms.storage.postgres.entries import locate_entries
 from acms.storage.postgres.jobs import JobQueue
-from acms.storage.postgres.ops import Group, Waiting, answer_caller, build_append_statement
+from acms.storage.postgres.ops import Group, PendingAppend, answer_caller, build_append_statement
 from acms.storage.postgres.pool import FIRST_WAIT, UNREACHABLE, Connection, Row, UnknownOutcomeError
 from acms.storage.sql import VERSION_MASK, read_entry, read_job, read_lineage
 
@@ -55,7 +55,7 @@ class Appender:
         self._db = db
         self._jobs = jobs
         self._running = 0
-        self._waiting: dict[str, deque[Waiting]] = {}
+        self._waiting: dict[str, deque[PendingAppend]] = {}
         #: Contexts with something waiting and nothing under way.
         self._ready: deque[str] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -67,10 +67,10 @@ class Appender:
         await self._db.open()
         loop = asyncio.get_running_loop()
         futures: list[asyncio.Future[Receipt | ACMSError]] = [loop.create_future() for _ in ops]
-        waiting: list[Waiting] = []
+        waiting: list[PendingAppend] = []
         for op, future in zip(ops, futures, strict=True):
             try:
-                waiting.append(Waiting(op, self._db.entropy, future))
+                waiting.append(PendingAppend(op, self._db.entropy, future))
             except ACMSError as error:
                 future.set_result(error)
             except Exception as error:
@@ -82,7 +82,7 @@ class Appender:
         self._start_lanes()
         return [await future for future in futures]
 
-    async def _look_up(self, waiting: Sequence[Waiting]) -> None:
+    async def _look_up(self, waiting: Sequence[PendingAppend]) -> None:
         """Find out which operations on forks have a key that is inherited: no index of the table refuses those."""
         try:
             await self._look_up_lineages(waiting)
@@ -97,7 +97,7 @@ class Appender:
             for one in waiting:
                 answer_caller(one, failure)
 
-    async def _look_up_lineages(self, waiting: Sequence[Waiting]) -> None:
+    async def _look_up_lineages(self, waiting: Sequence[PendingAppend]) -> None:
         """Tell operations what their contexts inherit."""
         lineages = {one.op.context: self._db.lineages.get(one.op.context) for one in waiting}
         unknown = [context for context, lineage in lineages.items() if lineage is None]
@@ -111,7 +111,7 @@ class Appender:
 
     # ── the lanes ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _queue(self, one: Waiting) -> None:
+    def _queue(self, one: PendingAppend) -> None:
         context = one.op.context
         queue = self._waiting.get(context)
         if queue is None:
@@ -159,7 +159,7 @@ class Appender:
         self._start_lanes()
         return batch
 
-    def _group(self, queue: deque[Waiting], count: int, size: int) -> Group:
+    def _group(self, queue: deque[PendingAppend], count: int, size: int) -> Group:
         """Take the operations of one context that fit behind the head this handle left; at least one."""
         first = queue.popleft()
         head = self._heads.get(first.op.context)
@@ -246,7 +246,7 @@ class Appender:
                 answer_caller(one, replace(receipt, head=head, durability=durability))
                 self._heads[group.context] = head
 
-    async def _each(self, ones: Sequence[Waiting], *, lost: UnknownOutcomeError | None = None) -> None:
+    async def _each(self, ones: Sequence[PendingAppend], *, lost: UnknownOutcomeError | None = None) -> None:
         """Answer operations one by one, until the server is gone."""
         loop = asyncio.get_running_loop()
         for one in ones:
@@ -257,15 +257,15 @@ class Appender:
                 self._give_up(ones, lost)
                 return
 
-    def _give_up(self, ones: Sequence[Waiting], lost: UnknownOutcomeError | None = None) -> None:
+    def _give_up(self, ones: Sequence[PendingAppend], lost: UnknownOutcomeError | None = None) -> None:
         """Answer everything that waits: patience ended once, and each would have to wait as long again."""
-        said = "the server does not answer; this append was not sent"
-        gone = StorageUnavailableError(said, options=UNREACHABLE)
+        text = "the server does not answer; this append was not sent"
+        unavailable = StorageUnavailableError(text, options=UNREACHABLE)
         for one in ones:
-            answer_caller(one, lost or gone)
+            answer_caller(one, lost or unavailable)
         for queue in self._waiting.values():
             for one in queue:
-                answer_caller(one, gone)
+                answer_caller(one, unavailable)
             queue.clear()
         for context in self._ready:
             del self._waiting[context]
@@ -279,7 +279,9 @@ class Appender:
         (rows,), durability = await self._db.commit(build_append_statement(batch), again=False)
         return {row[0]: row for row in rows}, durability
 
-    async def _alone(self, one: Waiting, *, lost: UnknownOutcomeError | None = None) -> Receipt | ACMSError:
+    async def _alone(
+        self, one: PendingAppend, *, lost: UnknownOutcomeError | None = None
+    ) -> Receipt | ACMSError:
         """Append one operation; return the error if refused, and look up the outcome if the answer was lost."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._db.pool.patience
@@ -315,7 +317,7 @@ class Appender:
                 return append_rules.wrap_unexpected_error(error)
 
     async def _despite(
-        self, error: ACMSError, one: Waiting, lost: UnknownOutcomeError
+        self, error: ACMSError, one: PendingAppend, lost: UnknownOutcomeError
     ) -> Receipt | ACMSError:
         """Return the outcome of a lost attempt after a later one was refused, perhaps because of it."""
         if isinstance(error, StorageBusyError | StorageUnavailableError):  # the server could not be asked
@@ -325,7 +327,7 @@ class Appender:
         except ACMSError:
             return lost
 
-    async def _attempt(self, one: Waiting) -> Receipt | None:
+    async def _attempt(self, one: PendingAppend) -> Receipt | None:
         """Send one operation by itself; None when it was refused."""
         if not one.alone:
             rows, durability = await self._advance([Group([one])])
@@ -362,10 +364,10 @@ class Appender:
 
     async def _check_cited(self, ids: Sequence[str], connection: Connection) -> None:
         """Refuse an entry derived from an erased entry; the cited entries stay locked until the commit."""
-        places = locate_entries(ids)
-        if places is None:
+        locations = locate_entries(ids)
+        if locations is None:
             return
-        rows = await self._db.rows(connection, "cited", places)
+        rows = await self._db.rows(connection, "cited", locations)
         erased = {
             entry_id(Kind(kind), context, version, nonce)
             for version, kind, nonce, context, state in rows
@@ -375,7 +377,7 @@ class Appender:
             if id in erased:
                 raise GoneError(f"{id} was erased, and so is what was made from it")
 
-    async def _why(self, one: Waiting, *, unknown: bool) -> Receipt | ACMSError | None:
+    async def _why(self, one: PendingAppend, *, unknown: bool) -> Receipt | ACMSError | None:
         """Return why an operation was refused, or that it was written before; None when nothing is in its way now."""
         op = one.op
         if unknown:
@@ -402,12 +404,12 @@ class Appender:
     # transaction that writes nothing does not wait for standbys. The log of the server is in order: a standby that has
     # this commit has the found row, too.
 
-    async def _confirm_repeat(self, one: Waiting) -> Receipt | None:
+    async def _confirm_repeat(self, one: PendingAppend) -> Receipt | None:
         """Return the receipt of a repetition, as durable as a commit made now; None when it is not one any more."""
         op = one.op
-        place = {"context": op.context}
+        target = {"context": op.context}
         (_, head, rows), durability = await self._db.commit(
-            ("lock_context", place), ("head", place), ("keyed", _parameters_for_keys(one))
+            ("lock_context", target), ("head", target), ("keyed", _parameters_for_keys(one))
         )
         stored = _match_repeated_entries(one, rows)
         if not stored:
@@ -416,22 +418,24 @@ class Appender:
             self._db.read_head(op.context, head).head, stored, durability
         )
 
-    async def _find_committed(self, one: Waiting) -> Receipt | None:
+    async def _find_committed(self, one: PendingAppend) -> Receipt | None:
         """Return the receipt of an operation that was committed although its answer was lost."""
         op = one.op
-        place = {"context": op.context}
+        target = {"context": op.context}
         try:
             head = (await self._db.log_state(op.context, deleted=True)).head
         except SessionNotFoundError:
             return None
         if op.drafts:
             after, digests = max(0, head.version - 10_000), [stamp.digest for stamp in one.stamps]
-            asked = "written", {**place, "after": after, "digests": digests}
+            query = "written", {**target, "after": after, "digests": digests}
         elif op.finish is not None:
-            asked = "job", {"id": append_rules.job_number(op.finish.job.id)}
+            query = "job", {"id": append_rules.job_number(op.finish.job.id)}
         else:
             return None
-        (_, heads, rows), durability = await self._db.commit(("lock_context", place), ("head", place), asked)
+        (_, heads, rows), durability = await self._db.commit(
+            ("lock_context", target), ("head", target), query
+        )
         head = self._db.read_head(op.context, heads, deleted=True).head
         if not op.drafts:
             assert op.finish is not None
@@ -446,7 +450,7 @@ class Appender:
         ]
         return append_rules.build_receipt(head, found, durability)
 
-    def _receipt(self, one: Waiting, row: Row, durability: Durability) -> Receipt:
+    def _receipt(self, one: PendingAppend, row: Row, durability: Durability) -> Receipt:
         """Build the receipt from the row that the statement returned."""
         context = one.op.context
         (
@@ -456,7 +460,7 @@ class Appender:
         segments = self._db.lineages.get(context)
         if segments is None:
             segments = self._db.lineages[context] = read_lineage(lineage)
-        rewrites -= one.given["rewrites"]
+        rewrites -= one.summary["rewrites"]
         chain = before if one.op.drafts else chain
         columns = (version, messages, tokens, last_version, last_nonce, rewrites, derived, epoch, chain, tail)
         receipt = _receipt_behind_head(one, read_columns(context, segments, columns), durability)
@@ -475,7 +479,7 @@ def _is_allowed(op: Append, head: Head) -> bool:
     return True
 
 
-def _receipt_behind_head(one: Waiting, head: Head, durability: Durability) -> Receipt:
+def _receipt_behind_head(one: PendingAppend, head: Head, durability: Durability) -> Receipt:
     """Return the receipt of an operation appended to a head."""
     op = one.op
     ids: list[str] = []
@@ -484,19 +488,19 @@ def _receipt_behind_head(one: Waiting, head: Head, durability: Durability) -> Re
     for draft, stamped in zip(op.drafts, one.stamps, strict=True):
         version += 1
         ids.append(entry_id(draft.kind, op.context, version, stamped.nonce))
-        place: int | None = None
+        position: int | None = None
         if draft.kind is Kind.MESSAGE:
-            place = messages = messages + 1
+            position = messages = messages + 1
             last = ids[-1]
-        positions.append(place)
+        positions.append(position)
     chains = tuple(chain_values(head.chain, one.stamps))
     after = Head(
         context=op.context,
         version=version,
         messages=messages,
-        tokens=head.tokens + one.given["tokens"],
+        tokens=head.tokens + one.summary["tokens"],
         last_message=last,
-        rewrites=head.rewrites + one.given["rewrites"],
+        rewrites=head.rewrites + one.summary["rewrites"],
         derived=head.derived,
         epoch=head.epoch,
         chain=chains[-1] if chains else head.chain,
@@ -512,13 +516,13 @@ def _receipt_behind_head(one: Waiting, head: Head, durability: Durability) -> Re
     )
 
 
-def _parameters_for_keys(one: Waiting) -> dict[str, Any]:
+def _parameters_for_keys(one: PendingAppend) -> dict[str, Any]:
     """Return the query parameters that find the entries with an operation's keys."""
     owners, upto = zip(*one.lineage, (one.op.context, VERSION_MASK), strict=True)
     return {"owners": list(owners), "upto": list(upto), "keys": one.keys}
 
 
-def _match_repeated_entries(one: Waiting, rows: Sequence[Row]) -> list[Entry]:
+def _match_repeated_entries(one: PendingAppend, rows: Sequence[Row]) -> list[Entry]:
     """Return the entries of an operation that was appended before under its keys; nothing when it was not."""
     entry_of: dict[str | None, Entry] = {}
     for *columns, owner in rows:

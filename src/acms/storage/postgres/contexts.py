@@ -227,8 +227,8 @@ class Contexts:
         self, context: Context, entries: Sequence[Entry], connection: Connection
     ) -> None:
         """Write entries verbatim behind those that are there, inside a transaction."""
-        place = {"context": context.id}
-        await self._db.rows(connection, "lock_context", place)
+        target = {"context": context.id}
+        await self._db.rows(connection, "lock_context", target)
         log = await self._db.log_state(context.id, deleted=True, within=connection)
         head = log.head
         new = [entry for entry in entries if entry.version > head.version]
@@ -237,13 +237,13 @@ class Contexts:
         await self._verify_restored(context, log, new, connection)
         messages, tokens, rewrites = append_rules.count_drafts(new)
         drafts = dump([_row_of_entry(entry) for entry in new])
-        await self._db.rows(connection, "insert_entry", {**place, "drafts": drafts})
+        await self._db.rows(connection, "insert_entry", {**target, "drafts": drafts})
         last_version, last_nonce = log.last_version, log.last_nonce
         for entry in new:
             if entry.kind is Kind.MESSAGE:
                 last_version, last_nonce = entry.version, entry.id[-6:]
         values = {
-            **place,
+            **target,
             "version": new[-1].version,
             "chain": new[-1].chain,
             "messages": head.messages + messages,
@@ -254,7 +254,7 @@ class Contexts:
         }
         await self._db.rows(connection, "advance_restored", values)
         if any(entry.state is not State.LIVE for entry in new):
-            await self._db.rows(connection, "note_blanks", place)
+            await self._db.rows(connection, "note_blanks", target)
 
     async def _verify_restored(
         self, context: Context, log: LogState, new: Sequence[Entry], connection: Connection

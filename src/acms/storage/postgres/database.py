@@ -164,8 +164,8 @@ class Database:
         await self.open()
 
         async def work(connection: Connection) -> tuple[list[list[Row]], Durability]:
-            told, rows = await self._exchange(connection, named)
-            return rows, await _confirm_durability(connection, told)
+            preamble, rows = await self._exchange(connection, named)
+            return rows, await _confirm_durability(connection, preamble)
 
         return await self.pool.retry(work, again=again)
 
@@ -181,7 +181,7 @@ class Database:
         async def attempt(connection: Connection) -> tuple[T, Durability]:
             async with connection.pipeline():
                 await connection.execute("BEGIN")
-                told = await connection.execute(self._preamble, self._settings)
+                preamble = await connection.execute(self._preamble, self._settings)
             try:
                 result = await work(connection)
             except (ACMSError, psycopg.Error):
@@ -189,7 +189,7 @@ class Database:
                     await connection.execute("ROLLBACK")
                 raise
             await connection.execute("COMMIT")
-            return result, await _confirm_durability(connection, told)
+            return result, await _confirm_durability(connection, preamble)
 
         return await self.pool.retry(attempt, again=again)
 
@@ -203,9 +203,9 @@ class Database:
     ) -> tuple[psycopg.AsyncCursor[Any], list[list[Row]]]:
         """Run queries in one transaction and one round trip; return the cursor of the preamble and the rows of each."""
         async with connection.pipeline():
-            told = await connection.execute(self._preamble, self._settings)
+            preamble = await connection.execute(self._preamble, self._settings)
             cursors = [await self._execute(connection, query, values) for query, values in named]
-        return told, [await _fetch_rows(cursor) for cursor in cursors]
+        return preamble, [await _fetch_rows(cursor) for cursor in cursors]
 
     async def _execute(
         self, connection: Connection, query: str, values: Mapping[str, Any]
@@ -272,13 +272,13 @@ async def _fetch_rows(cursor: psycopg.AsyncCursor[Any]) -> list[Row]:
     return await cursor.fetchall() if answer is not None and answer.nfields else []
 
 
-async def _confirm_durability(connection: Connection, told: psycopg.AsyncCursor[Any]) -> Durability:
+async def _confirm_durability(connection: Connection, preamble: psycopg.AsyncCursor[Any]) -> Durability:
     """Return the durability of the commit that was just answered.
 
     Standbys removed from the configuration while a commit waits for them release it without notice, so the setting is
     read once more.
     """
-    row = await told.fetchone()
+    row = await preamble.fetchone()
     assert row is not None
     *_, commit, standbys, fsync = row
     durability = durability_of_commit(commit, standbys, fsync)

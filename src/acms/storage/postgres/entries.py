@@ -50,11 +50,11 @@ class Reader:
             # Of a limited read the next run may not be needed.
             batch = runs if limit is None else runs[:1]
             runs = runs[len(batch) :]
-            asked: list[Named] = [("head", {"context": context})] if reads_head else []
+            queries: list[Named] = [("head", {"context": context})] if reads_head else []
             for owner, first, last in batch:
                 values = {"context": owner, "first": first, "last": last, "kinds": kinds, "limit": limit}
-                asked.append((wanted.query, values))
-            answers = await self._db.ask(*asked)
+                queries.append((wanted.query, values))
+            answers = await self._db.ask(*queries)
             if reads_head:
                 self._db.read_head(context, answers.pop(0), deleted=wanted.deleted)
                 reads_head = False
@@ -69,11 +69,11 @@ class Reader:
 
     async def get(self, ids: Sequence[str]) -> list[Entry | None]:
         """Return entries by id, with None for ids that do not exist."""
-        places = locate_entries(ids)
-        if places is None:
+        locations = locate_entries(ids)
+        if locations is None:
             return [None] * len(ids)
         entries: dict[str, Entry] = {}
-        for *columns, owner in await self._db.one("entries_at", places):
+        for *columns, owner in await self._db.one("entries_at", locations):
             entry = read_entry(columns, owner)
             entries[entry.id] = entry
         return [entries.get(id) for id in ids]
@@ -81,9 +81,9 @@ class Reader:
 
 def locate_entries(ids: Sequence[str]) -> dict[str, list[Any]] | None:
     """Return the contexts and versions of the ids that may exist, as values of a query; None if there are none."""
-    places = sorted(set(append_rules.parse_entry_ids(ids).values()))
-    contexts = [context for context, version in places if version <= VERSION_MASK]
-    versions = [version for _, version in places if version <= VERSION_MASK]
+    locations = sorted(set(append_rules.parse_entry_ids(ids).values()))
+    contexts = [context for context, version in locations if version <= VERSION_MASK]
+    versions = [version for _, version in locations if version <= VERSION_MASK]
     return {"contexts": contexts, "versions": versions} if versions else None
 
 
@@ -182,8 +182,10 @@ class DerivedRows:
             lineage = (await self._db.log_state(context)).lineage
         runs = append_rules.split_segments(context, lineage, 1, ENDLESS if at is None else min(at, ENDLESS))
         values = {"space": space, "after": after}
-        asked = [("derived", {**values, "context": of, "first": low, "last": high}) for of, low, high in runs]
-        head, *answers = await self._db.ask(("head", {"context": context}), *asked)
+        queries = [
+            ("derived", {**values, "context": of, "first": low, "last": high}) for of, low, high in runs
+        ]
+        head, *answers = await self._db.ask(("head", {"context": context}), *queries)
         upto = self._db.read_head(context, head).head.derived
         found = [row for rows in answers for row in read_derived(rows, space) if row.seq <= upto]
         return found if len(runs) == 1 else sorted(found, key=lambda row: row.seq)
@@ -203,8 +205,8 @@ class DerivedRows:
             for low in range(max(start, after + 1), end + 1, COVERAGE):
                 if len(found) >= limit:
                     return found
-                last, left = min(low + COVERAGE - 1, end), limit - len(found)
-                values = {"context": owner, "space": space, "first": low, "last": last, "limit": left}
+                last, remaining = min(low + COVERAGE - 1, end), limit - len(found)
+                values = {"context": owner, "space": space, "first": low, "last": last, "limit": remaining}
                 rows = await self._db.one("missing", values)
                 found += [(id, version) for (version,) in rows]
         return found

@@ -154,8 +154,8 @@ class JobQueue:
                 async with await self._db.pool.open_dedicated() as connection:
                     await connection.execute(f"LISTEN {CHANNEL}")
                     connection.limit = None  # it may be quiet for long
-                    async for told in connection.notifies():
-                        if told.payload == self._db.tenant:
+                    async for notification in connection.notifies():
+                        if notification.payload == self._db.tenant:
                             wake()
             except psycopg.Error as error:
                 log_event(logging.WARNING, "hints_interrupted", error=type(error).__name__)

@@ -119,8 +119,8 @@ def _wants_vector(script: str) -> bool:
     return re.search(r"^-- wants: vector$", script, re.MULTILINE) is not None
 
 
-def _parse_version(written: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", written))
+def _parse_version(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", text))
 
 
 async def _describe_missing_pgvector(connection: Connection) -> str | None:
@@ -271,28 +271,28 @@ async def _prepare_database(connection: Connection) -> None:
             f"the schema acms belongs to {owner}, and the user {user} may not change it",
             options=(f"run acms migrate as {owner}",),
         )
-    left = await _list_missing_statements(connection)
-    while left:
+    statements = await _list_missing_statements(connection)
+    while statements:
         try:
-            await connection.execute(left[0].encode())
+            await connection.execute(statements[0].encode())
         except _MADE:
             pass
         except psycopg.errors.InsufficientPrivilege as error:
-            wanted = "; ".join(statement for statement in left if statement is not _LIST)
+            wanted = "; ".join(statement for statement in statements if statement is not _LIST)
             raise ConfigurationError(
                 f"the database is not prepared, and this user may not do it: {translate_error(error)}",
                 options=(f"let an administrator run in this database: {wanted}",),
             ) from error
-        del left[0]
+        del statements[0]
 
 
 def _build_script(step: Migration, partitions: int) -> str:
     """Return the statements that run inside the transaction of one migration."""
     script = step.script.rstrip().removesuffix(";").replace(":partitions", str(partitions))
-    made = str(partitions) if ":partitions" in step.script else "NULL"
+    partition_count = str(partitions) if ":partitions" in step.script else "NULL"
     return (
         f"{script};\n\nINSERT INTO acms.migrations (version, needs, checksum, partitions)"
-        f" VALUES ({step.version}, {step.needs}, '{step.checksum}', {made});\n"
+        f" VALUES ({step.version}, {step.needs}, '{step.checksum}', {partition_count});\n"
     )
 
 

@@ -173,20 +173,20 @@ class Pool:
         self, dsn: str, *, size: int, patience: float, statement_seconds: float, read_only: bool = False
     ) -> None:
         try:
-            given = conninfo_to_dict(dsn)
+            parameters = conninfo_to_dict(dsn)
         except psycopg.Error as error:
             raise ConfigurationError(
                 f"the address of the PostgreSQL server is not understood: {_without_secrets(error, dsn)}",
                 options=_FORM,
             ) from None
-        if not re.fullmatch(r"\d*(,\d*)*", str(given.get("port") or "")):
+        if not re.fullmatch(r"\d*(,\d*)*", str(parameters.get("port") or "")):
             raise ConfigurationError("the port of a PostgreSQL server must be a number", options=_FORM)
         # On several hosts the one that takes writes is meant.
-        self._several = any("," in str(given.get(key) or "") for key in ("host", "hostaddr", "port"))
+        self._several = any("," in str(parameters.get(key) or "") for key in ("host", "hostaddr", "port"))
         primary = {"target_session_attrs": "read-write"} if self._several else {}
-        self._conninfo = make_conninfo("", **{**_CONNECT, **primary, **given})
+        self._conninfo = make_conninfo("", **{**_CONNECT, **primary, **parameters})
         #: Host and database, without secrets.
-        self.name = f"{given.get('host') or 'localhost'}/{given.get('dbname') or ''}"
+        self.name = f"{parameters.get('host') or 'localhost'}/{parameters.get('dbname') or ''}"
         self.size = size
         self.patience = patience
         #: Seconds the server may take for a statement.

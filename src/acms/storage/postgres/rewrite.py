@@ -95,21 +95,21 @@ class Rewriter:
                 await _run_query(connection, _FORGET, stale)
                 tables.append(STATISTICS)
             for table in tables:
-                how = "FULL" if table == STATISTICS else "FULL, ANALYZE"
+                options = "FULL" if table == STATISTICS else "FULL, ANALYZE"
                 with _translate_table_errors(table):
-                    await connection.execute(f"VACUUM ({how}) {table}".encode())
+                    await connection.execute(f"VACUUM ({options}) {table}".encode())
             found: list[str] = []
             if superuser:
                 with _translate_table_errors("the write-ahead log"):
                     await _empty_wal(connection)
                     found = await _search_files(connection, tables, Traces(texts)) if texts else []
         unseen = () if sees else ("old versions of rows that sessions of other users still see",)
-        left = () if superuser else _NOT_ALLOWED
+        not_allowed = () if superuser else _NOT_ALLOWED
         return Rewriting(
             rewritten=tuple(tables),
             searched=superuser and bool(texts),
             found=tuple(found),
-            unreached=(*left, *unseen, *_ELSEWHERE),
+            unreached=(*not_allowed, *unseen, *_ELSEWHERE),
         )
 
     @asynccontextmanager
@@ -204,18 +204,18 @@ async def _search_files(connection: Connection, tables: Sequence[str], traces: T
         files += [(name, f"{path}.{n}" if n else path) for n in range(max(1, -(-size // SEGMENT)))]
     log = await _run_query(connection, "SELECT name FROM pg_ls_waldir()", {})
     files += [("the write-ahead log", f"pg_wal/{name}") for (name,) in log]
-    places: dict[bytes, str] = {}
+    found_in: dict[bytes, str] = {}
     for name, path in files:
         overlap, start = b"", 0
         while data := await _read_chunk(connection, path, start):
             for piece in traces.find(overlap + data):
-                places.setdefault(piece, f"{name}: in {path} of the server")
+                found_in.setdefault(piece, f"{name}: in {path} of the server")
             start += len(data)
             overlap = (overlap + data)[1 - traces.longest :]
-    if places:
-        for (said,) in await _run_query(connection, _SAID, {"pieces": list(places)}):
-            places.pop(bytes(said), None)
-    return list(dict.fromkeys(places.values()))
+    if found_in:
+        for (piece_in_row,) in await _run_query(connection, _SAID, {"pieces": list(found_in)}):
+            found_in.pop(bytes(piece_in_row), None)
+    return list(dict.fromkeys(found_in.values()))
 
 
 async def _read_chunk(connection: Connection, path: str, start: int) -> bytes:

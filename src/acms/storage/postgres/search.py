@@ -41,27 +41,27 @@ class Searcher:
     async def _all(self, query: Search) -> list[Hit]:
         """Compare every searchable entry."""
         namespace = {"namespace": query.namespace}
-        asked: list[Named] = [("searchable", namespace)]
+        queries: list[Named] = [("searchable", namespace)]
         if query.vector is not None and query.space is not None:
-            asked.append(("searchable_vectors", {**namespace, "space": query.space}))
-        rows, *vectors = await self._db.ask(*asked)
+            queries.append(("searchable_vectors", {**namespace, "space": query.space}))
+        rows, *vectors = await self._db.ask(*queries)
         return await asyncio.to_thread(search.rank_hits, query, rows, vectors[0] if vectors else ())
 
     async def _some(self, query: Search, count: int) -> list[Hit]:
         """Rank the entries with the rarest query words and those nearest to the query vector."""
         limit = max(500, 5 * query.limit)  # entries whose score is computed
-        places, having = await self._find_words(query, limit)
+        locations, having = await self._find_words(query, limit)
         nearest, vectors = await self._find_nearest(query, limit)
-        places |= nearest
-        if not places:
+        locations |= nearest
+        if not locations:
             return []
-        contexts, versions = zip(*sorted(places), strict=True)
+        contexts, versions = zip(*sorted(locations), strict=True)
         at = {"namespace": query.namespace, "contexts": list(contexts), "versions": list(versions)}
-        asked: list[Named] = [("searchable_at", at)]
+        queries: list[Named] = [("searchable_at", at)]
         if query.vector is not None and query.space is not None and not vectors:
-            asked.append(("searchable_vectors_at", {**at, "space": query.space}))
-        rows, *vectors_at = await self._db.ask(*asked)
-        known = search.Known(total=count, having=having)
+            queries.append(("searchable_vectors_at", {**at, "space": query.space}))
+        rows, *vectors_at = await self._db.ask(*queries)
+        known = search.CorpusStatistics(total=count, having=having)
         candidates = vectors_at[0] if vectors_at else vectors
         return await asyncio.to_thread(search.rank_hits, query, rows, candidates, known)
 

@@ -138,23 +138,23 @@ class Appender:
             version += 1
             kind = draft.kind
             id = entry_id(kind, context, version, stamped.nonce)
-            place: int | None = None
+            message_position: int | None = None
             if kind is Kind.MESSAGE:
                 position += 1
-                place, last, total = position, id, total + draft.tokens
+                message_position, last, total = position, id, total + draft.tokens
             if draft.replaces:
                 rewrites += 1
             row = (
-                base | version, kind._value_, place, stamped.nonce, batch, total, created_at, draft.tokens,
+                base | version, kind._value_, message_position, stamped.nonce, batch, total, created_at, draft.tokens,
                 *columns, None, stamped.salt, stamped.digest, chain, draft.key, parts, draft.content,
             )  # fmt: skip
             rows.append(row)
             ids.append(id)
-            positions.append(place)
+            positions.append(message_position)
             chains.append(chain)
-        tail, written = op.tail, prepared.tail
+        tail, tail_text = op.tail, prepared.tail
         if tail is None:
-            tail, written = head.tail, dump(dict(head.tail)) if head.tail else None
+            tail, tail_text = head.tail, dump(dict(head.tail)) if head.tail else None
         after = Head(
             context=context,
             version=version,
@@ -168,7 +168,7 @@ class Appender:
             tail=tail,
         )
         advance = (
-            version, position, total, last, rewrites, chain, written,
+            version, position, total, last, rewrites, chain, tail_text,
             ref, head.version, head.chain, head.rewrites, head.derived, head.epoch,
         )  # fmt: skip
         receipt = Receipt(
@@ -191,13 +191,13 @@ class Appender:
             return []
         plans = [plan for _, plan in found]
         writer.execute("SAVEPOINT op")
-        written = self._write_all(writer, plans)
-        if not written:  # which one it was is found out one by one
+        succeeded = self._write_all(writer, plans)
+        if not succeeded:  # which one it was is found out one by one
             writer.execute("ROLLBACK TO op").fetchall()
             for prepared, _ in found:
                 prepared.simple = False
         writer.execute("RELEASE op").fetchall()
-        if not written:
+        if not succeeded:
             return []
         heads = self._heads
         if len(heads) + len(plans) > HEADS:

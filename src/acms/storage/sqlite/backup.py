@@ -27,9 +27,9 @@ def backup_database(
         if not isinstance(error, apsw.Error):
             raise
         full = isinstance(error, apsw.FullError)
-        said = f"the backup to {target} failed: {'the disk is full' if full else f'{type(error).__name__}: {error}'}"
+        problem = f"the backup to {target} failed: {'the disk is full' if full else f'{type(error).__name__}: {error}'}"
         raise (StorageFullError if full else StorageError)(
-            said, options=("make room there", "choose another place")
+            problem, options=("make room there", "choose another place")
         ) from error
 
 

@@ -71,9 +71,11 @@ class Eraser:
                 self.content_erased = True
         return len(changed)
 
-    def _blank(self, connection: apsw.Connection, ref: int, place: tuple[str, int, int], to: State) -> bool:
+    def _blank(
+        self, connection: apsw.Connection, ref: int, location: tuple[str, int, int], to: State
+    ) -> bool:
         """Blank the entry at (owner, its ref, version) for the context `ref`; return whether it was not yet."""
-        owner, number, version = place
+        owner, number, version = location
         row = number << VERSION_BITS | version
         found = self._tables.row(connection, "entries_at", (dump([row]),))
         if found is None:
@@ -173,16 +175,16 @@ class FileEraser:
         found += await self._file.read(
             lambda connection: self._find_repeating_values(connection, texts), large=True
         )
-        places = await self._file.read(lambda connection: self._find_traces(connection, traces), large=True)
-        if places and not self._file.read_only:
+        traced = await self._file.read(lambda connection: self._find_traces(connection, traces), large=True)
+        if traced and not self._file.read_only:
             try:
                 await self._write_anew()
             except StorageError as error:  # the erasure holds; the caller learns where bytes remain
                 found.append(str(error))
-            places = await self._file.read(
+            traced = await self._file.read(
                 lambda connection: self._find_traces(connection, traces), large=True
             )
-        return [*found, *places]
+        return [*found, *traced]
 
     async def rewrite(self) -> None:
         """See `SQLiteStorage.rewrite`."""
@@ -221,26 +223,26 @@ class FileEraser:
 
     def _find_traces(self, connection: apsw.Connection, traces: Traces) -> list[str]:
         """Return where texts were found that no row of the file contains any more."""
-        places: dict[bytes, str] = {}
+        found_at: dict[bytes, str] = {}
         for file in (self._file.path, self._file.path.with_name(self._file.path.name + "-wal")):
             overlap, start = b"", 0
             for data in _bytes_of(file, raw=file is not self._file.path):
-                for piece, place in traces.find(overlap + data).items():
-                    places.setdefault(piece, f"{file.name}: at byte {start - len(overlap) + place}")
+                for piece, position in traces.find(overlap + data).items():
+                    found_at.setdefault(piece, f"{file.name}: at byte {start - len(overlap) + position}")
                 start += len(data)
                 overlap = (overlap + data)[1 - traces.longest :]
-        if places:
-            for said in self._stored_texts(connection):
-                for piece in traces.find(said):
-                    places.pop(piece, None)
-        return list(places.values())
+        if found_at:
+            for text in self._stored_texts(connection):
+                for piece in traces.find(text):
+                    found_at.pop(piece, None)
+        return list(found_at.values())
 
     def _stored_texts(self, connection: apsw.Connection) -> Iterator[bytes]:
         """Yield the texts of the file's rows, many rows at once."""
         waiting: list[bytes] = []
         size = 0
-        for (said,) in connection.execute(self._tables.sql["said"]):
-            waiting.append(said.encode())
+        for (text,) in connection.execute(self._tables.sql["stored_texts"]):
+            waiting.append(text.encode())
             size += len(waiting[-1])
             if size >= CHUNK:
                 yield b"\n".join(waiting)

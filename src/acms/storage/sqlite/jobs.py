@@ -59,10 +59,10 @@ class JobQueue:
     def _due(
         self, connection: apsw.Connection, kinds: Sequence[str], now: int, *, ahead: bool, limit: int
     ) -> Sequence[Row]:
-        given = {"tenant": self._tables.tenant, "kinds": dump(list(kinds)), "now": now, "limit": limit}
+        values = {"tenant": self._tables.tenant, "kinds": dump(list(kinds)), "now": now, "limit": limit}
         if ahead:
-            given["changed"] = now + CLOCKS_DIFFER
-        return self._tables.rows(connection, "due_jobs_ahead" if ahead else "due_jobs", given)
+            values["changed"] = now + CLOCKS_DIFFER
+        return self._tables.rows(connection, "due_jobs_ahead" if ahead else "due_jobs", values)
 
     def claim(
         self, connection: apsw.Connection, kinds: Sequence[str], *, lease: timedelta, limit: int, ahead: bool

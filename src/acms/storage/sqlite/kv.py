@@ -9,7 +9,7 @@ from typing import Any
 from acms.log.encoding import Entropy
 from acms.log.validation import validate_name
 from acms.model import Durability, Migration
-from acms.storage.kv_home import QUERY_TO_PUT, Clock, How, KVHome, upper_bound_of_prefix, utc_now
+from acms.storage.kv_home import QUERY_TO_PUT, Clock, KVHome, PutMode, upper_bound_of_prefix, utc_now
 from acms.storage.sql import load_queries
 from acms.storage.sqlite.database import Database
 from acms.storage.sqlite.file import SQLiteFile
@@ -33,9 +33,9 @@ class DatabaseKV(KVHome):
         values = {"tenant": self.tenant, "key": key}
         return await self._database.read(lambda reader: self._tables.row(reader, "get", values))
 
-    async def _put(self, how: How, values: Mapping[str, Any]) -> Any:
+    async def _put(self, mode: PutMode, values: Mapping[str, Any]) -> Any:
         values = {"tenant": self.tenant, **values}
-        return await self._database.write(lambda writer: self._tables.row(writer, QUERY_TO_PUT[how], values))
+        return await self._database.write(lambda writer: self._tables.row(writer, QUERY_TO_PUT[mode], values))
 
     async def _delete(self, key: str) -> bool:
         values = {"tenant": self.tenant, "key": key}

@@ -172,13 +172,13 @@ class DatabaseStorage:
     ) -> list[Entry]:
         """Read entries, ascending; inherited ones too."""
         append_rules.check_read(newest, limit)
-        asked = Read(at, after, before, kinds, replacing, newest, limit, deleted)
+        wanted = Read(at, after, before, kinds, replacing, newest, limit, deleted)
 
         def work(reader: apsw.Connection) -> list[Entry]:
             log = self._tables.log(reader, context, deleted=deleted)
-            return self._tables.entries(reader, log, asked)
+            return self._tables.entries(reader, log, wanted)
 
-        return await self._database.read(work, large=not asked.at_most(INLINE_ROWS))
+        return await self._database.read(work, large=not wanted.at_most(INLINE_ROWS))
 
     async def get(self, ids: Sequence[str]) -> list[Entry | None]:
         """Return entries by id, with None for ids that do not exist."""
@@ -254,8 +254,8 @@ class DatabaseStorage:
     async def claim(self, kinds: Sequence[str], *, lease: timedelta, limit: int = 1) -> list[Lease]:
         """Take due jobs, oldest first."""
         # A worker that finds no job takes no write lock and syncs no disk, so idle workers cost little.
-        some, ahead = await self._database.read(lambda reader: self._jobs.look(reader, kinds, limit))
-        if not some:
+        has_due, ahead = await self._database.read(lambda reader: self._jobs.look(reader, kinds, limit))
+        if not has_due:
             return []
         return await self._database.write(
             lambda writer: self._jobs.claim(writer, kinds, lease=lease, limit=limit, ahead=ahead)

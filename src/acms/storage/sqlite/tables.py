@@ -49,8 +49,8 @@ class Tables:
 
     def heads(self, connection: apsw.Connection, contexts: Sequence[str]) -> list[Head | None]:
         """Return the heads of contexts in their order; None for one that is not there, or was deleted."""
-        asked = {"tenant": self.tenant, "contexts": dump(list(contexts))}
-        found = {id: _build_head(id, columns) for id, *columns in self.rows(connection, "heads_of", asked)}
+        values = {"tenant": self.tenant, "contexts": dump(list(contexts))}
+        found = {id: _build_head(id, columns) for id, *columns in self.rows(connection, "heads_of", values)}
         return [found.get(id) for id in contexts]
 
     def ref(self, connection: apsw.Connection, context: str) -> int:
@@ -84,8 +84,8 @@ class Tables:
         entries: list[Entry] = []
         for owner, first, last in runs:
             number = ref if owner == head.context else self.ref(connection, owner)
-            left = -1 if limit is None else limit - len(entries)
-            parameters = range_parameters(number, first, last, kinds=read.kinds, limit=left)
+            remaining = -1 if limit is None else limit - len(entries)
+            parameters = range_parameters(number, first, last, kinds=read.kinds, limit=remaining)
             # Fetched first: a cursor left open by a corrupt row would keep this connection in an old snapshot.
             entries.extend([read_entry(row, owner) for row in self.rows(connection, read.query, parameters)])
             if limit is not None and len(entries) >= limit:
@@ -96,9 +96,9 @@ class Tables:
 
     def entries_by_id(self, connection: apsw.Connection, ids: Sequence[str]) -> list[Entry | None]:
         """Return entries by id, with None for ids that do not exist."""
-        places = self.places(connection, ids)
-        owner_of = {ref: owner for owner, ref, _ in places.values()}
-        numbers = [ref << VERSION_BITS | version for _, ref, version in places.values()]
+        locations = self.places(connection, ids)
+        owner_of = {ref: owner for owner, ref, _ in locations.values()}
+        numbers = [ref << VERSION_BITS | version for _, ref, version in locations.values()]
         entries: dict[str, Entry] = {}
         for row in self.rows(connection, "entries_at", (dump(numbers),)):
             entry = read_entry(row, owner_of[row[0] >> VERSION_BITS])
