@@ -127,7 +127,7 @@ async def appends(url: str, options: argparse.Namespace, programs: Path | None) 
                 return {
                     "tenant": "default",
                     "contexts": [one.op.context],
-                    "ops": written([{"op": 0, **one.given}]),
+                    "ops": written([{"op": 0, **one.summary}]),
                     "drafts": written([{"op": 0, "batch": 1, **row} for row in one.drafts]),
                     "jobs": written([{"op": 0, **job} for job in one.jobs]),
                 }

@@ -28,11 +28,11 @@ _TEXT = re.compile(rf"([0-9]{{1,18}})(?:-([0-9]{{1,18}})((?:{_JOB}){{0,{FOLLOWED
 class Cursor:
     """A place in the events of a log; as text `42`, or `42-17.12r3` when it knows of jobs too."""
 
-    #: Entries up to this version were told.
+    #: Entries up to this version were sent.
     version: int = 0
-    #: Highest number of a job that was told; None when nothing was told of jobs yet.
+    #: Highest number of a job that was sent; None before the first look at jobs.
     job: int | None = None
-    #: How jobs stood when they were last told, by number, those that were not done: state and attempt.
+    #: State and attempt of the unfinished jobs when they were last sent, by number.
     unfinished: Mapping[int, tuple[JobState, int]] = field(default_factory=dict[int, tuple[JobState, int]])
 
     @classmethod

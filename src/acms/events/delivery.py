@@ -155,7 +155,7 @@ class Delivery:
             await webhooks.keep(webhook.id, progress_key, progress)
         cursor = Cursor.read(progress.jobs)
         jobs, highest = await changed_jobs(storage, context.id, cursor)
-        # Read after the jobs: what came meanwhile is told by the job that it brought.
+        # Read after the jobs: later changes are reported by the delivery job that they enqueued.
         others = await _list_sibling_jobs(storage, lease)
         if any(delivers_job_changes(one) and int(one.id) > int(lease.job.id) for one in others):
             return Done(reason="a later one tells it")
@@ -267,7 +267,7 @@ async def _find_start_cursor(storage: StorageBackend, lease: Lease) -> Cursor:
     cursor = Cursor(job=0)
     for job in old:
         cursor = cursor.behind(job)
-    for job in known.values():  # an older one that changed meanwhile: no job stands like that
+    for job in known.values():  # an older one that changed meanwhile: no real job has this state
         if job not in old and int(job.id) < (cursor.job or 0):
             cursor = cursor.behind(replace(job, state=JobState.RUNNING, attempt=0))
     return cursor

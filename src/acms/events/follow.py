@@ -21,7 +21,7 @@ __all__ = ["Followed", "changed_jobs", "list_unfinished_jobs", "parse_cursor", "
 LOOKS = (0.1, 1.0)
 """Seconds between two looks at a log in which nothing happens, at first and at most."""
 HEARTBEAT = 15.0
-"""Seconds after which a reader is told that nothing happens."""
+"""Seconds after which a reader gets a heartbeat when there are no events."""
 
 
 def _never_ended() -> bool:
@@ -101,10 +101,10 @@ class Followed:
         self._context = context
         self.cursor = cursor
         self._stage = stage
-        #: Where appends of this process are heard of.
+        #: The handle that reports the appends of this process.
         self._handle = handle or storage
         self._ended = ended
-        #: The page that the last entry stands in; None before the first.
+        #: The page of the last entry; None before the first.
         self.page: Page | None = None
         #: Entries of the next page at most: the first ones are short, as a client may take no more of them.
         self._limit = 1
@@ -140,7 +140,7 @@ class Followed:
 
     async def _news(self) -> AsyncGenerator[LogEvent]:
         """Yield the events since the cursor."""
-        # Jobs are looked at first: what a job that is done appended is then there to be told before it.
+        # Jobs are read first, so that the entries that a finished job appended are sent before it.
         jobs, highest = await changed_jobs(self._storage, self._context, self.cursor)
         head = await self._storage.head(self._context)
         while self.cursor.version < head.version and not self._ended():
@@ -152,7 +152,7 @@ class Followed:
                 yield LogEvent(cursor=str(self.cursor), entry=entry)
                 if page.is_outdated:  # the client is slow: what follows may have been erased since
                     break
-        for job in jobs:  # by their numbers: a reader that is cut off is told of the rest when it comes again
+        for job in jobs:  # by number: a reader that is cut off gets the rest when it reconnects
             self.cursor = self.cursor.behind(job)
             yield LogEvent(cursor=str(self.cursor), job=job)
         self.cursor = self.cursor.upto(highest)

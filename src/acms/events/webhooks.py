@@ -35,7 +35,7 @@ MOST = 16
 """Webhooks of a tenant."""
 URL_CHARS = 2048
 Told: TypeAlias = Literal["message", "fact", "summary", "episode", "retraction", "job"]
-"""What a webhook can be told of: kinds of entries, and changes of jobs."""
+"""The event kinds of webhooks: kinds of entries, and changes of jobs."""
 KINDS: tuple[Told, ...] = get_args(Told)
 
 
@@ -43,11 +43,11 @@ KINDS: tuple[Told, ...] = get_args(Told)
 class Progress:
     """How far a log was delivered to a webhook."""
 
-    #: Entries up to this version were taken, or are none that it is told of.
+    #: Entries up to this version were accepted, or are of other kinds.
     version: int
     #: Attempts that failed since one was taken.
     failures: int = 0
-    #: Where it stands among the changes of jobs, as a cursor of events; its place is one of its own.
+    #: Progress in the changes of jobs, as a cursor of events; it has a key of its own.
     jobs: str = ""
 
 

@@ -95,7 +95,7 @@ class Worker:
         #: Made when work begins, as kinds may be served until then.
         self._lanes: list[_Lane] = []
         self._wake = asyncio.Event()
-        #: Seconds of grace, once it was told to stop.
+        #: Seconds of grace, once `stop` was called.
         self._grace: float | None = None
         #: When the jobs put off here are due again.
         self._later: list[datetime] = []
@@ -269,7 +269,7 @@ class Worker:
         work = asyncio.create_task(self._call(lane, lease))
         lane.handling.add(work)
         work.add_done_callback(lane.handling.discard)
-        if self._grace == 0:  # told to stop since it was claimed
+        if self._grace == 0:  # stopped since the job was claimed
             work.cancel()
         lost = False
         try:
@@ -362,7 +362,7 @@ class Worker:
                 if not error.retryable or failures == self._retry.max_attempts:
                     raise
                 await asyncio.sleep(self._delay(failures))
-        if job is None or job.attempt != lease.attempt:  # another attempt has it, and tells
+        if job is None or job.attempt != lease.attempt:  # another attempt has it, and reports it
             log_event(
                 logging.INFO, "lease_lost", job=lease.job.id, kind=lease.job.kind, attempt=lease.attempt
             )

@@ -53,7 +53,7 @@ from acms.ports import StorageBackend
 Item = TypeVar("Item", Context, Job)
 
 _MADE = frozenset((Kind.MESSAGE, Kind.FACT, Kind.SUMMARY))
-"""What says something of its own: a retraction that names its target repeats nothing of it."""
+"""Kinds with content of their own: a retraction only names its target."""
 MAX_LINEAGE = 64
 """Segments a fork may inherit before it must be copied instead."""
 CLOCKS_DIFFER = timedelta(minutes=1)
@@ -358,7 +358,7 @@ class Read(NamedTuple):
     deleted: bool = False
 
     def last(self, version: int) -> int:
-        """Return the last version that is read of a log that stands at a version."""
+        """Return the last version that is read of a log with this head version."""
         if self.at is not None:
             version = min(version, self.at)
         return version if self.before is None else min(version, self.before - 1)

@@ -78,7 +78,7 @@ class Shared:
         self.counters: dict[str, Any] = {}
         #: Strictest privacy mode of its sessions by log, where they have one.
         self.modes: dict[str, Any] = {}
-        #: The newest session by log: its jobs are done, and told, as that one wants it.
+        #: The newest session by log: it supplies the handlers of its jobs and receives their events.
         self.sessions: WeakValueDictionary[str, Any] = WeakValueDictionary()
         #: What the stage of privacy made of entries.
         self.redactions: Any = None

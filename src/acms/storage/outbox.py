@@ -28,7 +28,7 @@ __all__ = ["FRESH", "JOB", "WEBHOOKS", "Outbox", "own_name"]
 WEBHOOKS = "webhooks"
 """Key of the tenant's own value that has its webhooks by their ids."""
 JOB = "job"
-"""What a webhook is told of beside kinds of entries: changes of jobs."""
+"""The event kind of a webhook for changes of jobs; the others are kinds of entries."""
 FRESH = 2.0
 """Seconds for which the list of webhooks is believed."""
 
@@ -99,7 +99,7 @@ class Outbox:
         return results
 
     async def _look(self) -> None:
-        """Read which webhooks there are; while the store does not say so it is taken to be as before."""
+        """Read the list of webhooks; if the store does not answer, the previous list stays valid."""
         until = self._elapsed() + FRESH
         try:
             entry = await self._kv.get(WEBHOOKS)
@@ -146,7 +146,7 @@ class Outbox:
         try:
             namespace = (await self._storage.context(context)).namespace
             version = (await self._storage.head(context)).version
-        except ACMSError:  # the append says it better
+        except ACMSError:  # the append reports it better
             return {"webhook": id}
         if len(self._known) >= 100_000:  # tens of megabytes
             self._known.clear()

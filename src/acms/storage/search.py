@@ -89,7 +89,7 @@ def score_bm25(query: str, documents: Sequence[str], known: CorpusStatistics) ->
 
 
 def is_named(space: str, dimension: int) -> bool:
-    """Return whether a space says by its name model/dimension/number type/recipe that it has vectors of this length."""
+    """Return whether the name of a space (model/dimension/number type/recipe) states this dimension."""
     match = _NAMED.search(space)
     return match is not None and int(match[1]) == dimension
 

@@ -43,7 +43,7 @@ class _ForTenants(Protocol):
 
 
 class Shards:
-    """The stores of many tenants, by a file that says which tenant lies where.
+    """The stores of many tenants, by a file that maps tenants to stores.
 
     The file is read once. Nothing is opened before it is used, and the tenants of one shard share its connections.
     `read_only` opens every shard with `mode=ro`.

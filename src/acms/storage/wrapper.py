@@ -51,7 +51,7 @@ def _delegate_method(
 
 
 class WrapperStorage:
-    """Hands every call to the store inside; it keeps records, and knows heads, when that one does."""
+    """Delegates every call to the store inside; supports records and heads if that store does."""
 
     def __init__(self, inner: StorageBackend) -> None:
         self.inner = inner
@@ -68,7 +68,7 @@ class WrapperStorage:
 
     @property
     def durability(self) -> Durability:
-        """What an acknowledged append survives: a server says so when the handle is opened."""
+        """Durability of an acknowledged append; a server reports it when the handle is opened."""
         return self.inner.durability
 
     async def __aenter__(self) -> Self:
@@ -270,7 +270,7 @@ class CachedStorage(WrapperStorage):
             return line
 
     async def _replacing(self, context: str, head: Head, line: _CachedLog) -> list[Entry]:
-        """Return the replacing entries up to a head, or more: those that came since are read behind the known ones."""
+        """Return the replacing entries up to a head, or further; new ones are read after the cached ones."""
         if head.rewrites == 0:
             return []
         known, upto = line.replacing, line.upto

@@ -220,7 +220,7 @@ def _create_client(path: str | Path | None, url: str | None, timeout: float) -> 
     secure = parts.scheme == "https"
     port = parts.port or (443 if secure else 8000)
     client: Any = chromadb.HttpClient(host=parts.hostname or "", port=port, ssl=secure, settings=settings)
-    for session in _list_http_sessions(client):  # which would wait for ever, and keep their thread as long
+    for session in _list_http_sessions(client):  # without a timeout they would block their thread forever
         session.timeout = timeout
     return client
 
@@ -259,7 +259,7 @@ def read_id_page(collection: Any, where: Mapping[str, Any], start: int) -> list[
 
 
 def read_vectors(collection: Any, ids: Sequence[str], half: bool) -> list[tuple[str, bytes]]:
-    """Return (id, vector) of those that are there."""
+    """Return (id, vector) of the rows that exist."""
     found = collection.get(ids=list(ids), include=["embeddings"] if half else ["metadatas"])
     rows = _pack_half_floats(found["embeddings"]) if half else _decode_exact(found["metadatas"])
     return list(zip(found["ids"], rows, strict=True))

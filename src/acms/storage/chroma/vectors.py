@@ -455,7 +455,7 @@ class ChromaVectors(WrapperStorage):
         return deleted
 
     async def aclose(self) -> None:
-        """Write what waits in the background and release everything."""
+        """Write the queued rows and release everything."""
         await self._drain()
         await self._chroma.close()
         await self.inner.aclose()
@@ -472,7 +472,7 @@ class ChromaVectors(WrapperStorage):
         return found
 
     async def _entries(self, context: str, versions: Iterable[int], last: int) -> dict[int, Entry]:
-        """Read entries by version, those that lie close together at once."""
+        """Read entries by version; versions close to each other share a read."""
         wanted = sorted(version for version in set(versions) if 1 <= version <= last)
         found: dict[int, Entry] = {}
         start = 0

@@ -156,7 +156,7 @@ class RedisKV(KVHome):
             except ConnectionError:
                 if not again:
                     raise
-            # Where the server was started anew every idle connection is broken, and only using it shows that.
+            # After a restart of the server every idle connection is broken, which only its next use shows.
             await client.connection_pool.disconnect(inuse_connections=False)
             return await call(client)
 

@@ -63,7 +63,7 @@ class Appender:
         self._heads: dict[str, Head] = {}
 
     async def append(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:
-        """Append; each operation is atomic on its own, those that wait together share a commit."""
+        """Append; each operation is atomic on its own, operations that wait together share a commit."""
         await self._db.open()
         loop = asyncio.get_running_loop()
         futures: list[asyncio.Future[Receipt | ACMSError]] = [loop.create_future() for _ in ops]

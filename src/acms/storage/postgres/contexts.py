@@ -90,7 +90,7 @@ class Contexts:
         return columns
 
     async def _columns_at(self, parent: str, lineage: Lineage, version: int) -> dict[str, Any]:
-        """Return the columns of a log's head as it stood at an earlier version."""
+        """Return the columns of a log's head at an earlier version."""
         columns: dict[str, Any] = {"messages": 0, "tokens": 0, "last_version": None, "last_nonce": None}
         chain: bytes | None = None
         for owner, low, high in reversed(append_rules.split_segments(parent, lineage, 1, version)):
@@ -154,7 +154,7 @@ class Contexts:
         return await self._db.one(name, values)
 
     async def heads(self, namespace: str) -> list[SessionHead]:
-        """Return where each live context of a namespace stands, oldest first."""
+        """Return the state of each live context of a namespace, oldest first."""
         return list(map(SessionHead._make, await self._db.one("heads", {"namespace": namespace})))
 
     async def heads_of(self, contexts: Sequence[str]) -> list[Head | None]:
@@ -226,7 +226,7 @@ class Contexts:
     async def _write_restored(
         self, context: Context, entries: Sequence[Entry], connection: Connection
     ) -> None:
-        """Write entries verbatim behind those that are there, inside a transaction."""
+        """Write entries verbatim after the stored ones, inside a transaction."""
         target = {"context": context.id}
         await self._db.rows(connection, "lock_context", target)
         log = await self._db.log_state(context.id, deleted=True, within=connection)

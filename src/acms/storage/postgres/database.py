@@ -35,7 +35,7 @@ PREAMBLE = (
     " set_config('synchronous_commit', coalesce(nullif(%s, ''), current_setting('synchronous_commit')), true),"
     " current_setting('synchronous_standby_names'), current_setting('fsync')"
 )
-"""What every transaction is told first; nothing of it outlives the transaction."""
+"""The first statement of every transaction; its settings end with the transaction."""
 _READ_ONLY_PREAMBLE = PREAMBLE.replace(
     "SELECT ", "SELECT set_config('transaction_read_only', 'on', true), ", 1
 )
@@ -84,7 +84,11 @@ class Database:
         commit = _COMMIT[durability] if durability else ""
         seconds = pool.statement_seconds if statement_seconds is None else statement_seconds
         self._preamble: LiteralString = _READ_ONLY_PREAMBLE if pool.read_only else PREAMBLE
-        self._settings = (self.tenant, str(max(1, int(seconds * 1000))), commit)  # 0 would be for ever
+        self._settings = (
+            self.tenant,
+            str(max(1, int(seconds * 1000))),
+            commit,
+        )  # 0 would disable the timeout
         self._opening: PerLoop[asyncio.Task[None]] = PerLoop()
         self.opened = False
 
@@ -286,7 +290,7 @@ async def _confirm_durability(connection: Connection, preamble: psycopg.AsyncCur
         return durability
     try:
         row = await (await connection.execute(_STANDBYS)).fetchone()
-    except psycopg.Error as error:  # whatever it is, the commit stands
+    except psycopg.Error as error:  # the commit is valid in any case
         raise UnconfirmedError(f"the standbys were not looked at after the commit: {error}") from error
     assert row is not None
     return durability_of_commit(commit, row[0], fsync)

@@ -31,7 +31,7 @@ class JobQueue:
     def __init__(self, db: Database, *, hints: bool) -> None:
         self._db = db
         self.hints = hints
-        #: Gathers jobs until others are told.
+        #: Collects jobs for one notification.
         self._gathering: asyncio.Task[None] | None = None
         #: Notifications to finish before the handle is closed.
         self.telling: set[asyncio.Task[None]] = set()

@@ -252,7 +252,7 @@ async def _list_missing_statements(connection: Connection) -> list[str]:
         if may is None:
             found.append(f"CREATE ROLE {role} NOLOGIN NOINHERIT")
         if not superuser and (may is None or not may[0]):
-            # A user that inherits from the search role sees what it sees outside of our transactions: all tenants.
+            # A user that inherits from the search role can read all tenants outside of our transactions.
             alone = role == SEARCH_ROLE and connection.info.server_version >= 160000
             found.append(f"GRANT {role} TO {quoted}" + (" WITH INHERIT FALSE, SET TRUE" if alone else ""))
     if owner is None:

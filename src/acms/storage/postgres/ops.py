@@ -126,7 +126,7 @@ def _summarize_append(op: Append, last: int | None, nonce: str | None, prefix: s
     expect = op.expect
     spans = [span for draft in op.drafts for span in draft.replaces]
     if any(not 1 <= first <= upto for first, upto in spans):
-        reach = VERSION_MASK + 1  # refused, and `log.check` says why
+        reach = VERSION_MASK + 1  # refused by the statement; `check_append` raises the error
     else:
         reach = max((upto for _, upto in spans), default=0)
     summary: dict[str, Any] = {
@@ -239,5 +239,5 @@ def answer_caller(one: PendingAppend, result: Receipt | ACMSError) -> None:
 
 
 def serialize_rows(values: Sequence[Mapping[str, Any]]) -> str:
-    """Write rows as JSON; text that UTF-8 cannot say is refused here."""
+    """Serialize rows as JSON."""
     return json.dumps(values, ensure_ascii=False, separators=(",", ":"))

@@ -53,7 +53,7 @@ FIRST_WAIT, MOST_WAIT = 0.05, 1.0
 """Seconds between two tries, doubling, each drawn from half of it to all of it."""
 _CONNECT: Mapping[str, Any] = {
     "connect_timeout": 5,  # a server that hangs must not eat the patience
-    # A host or a network that is gone says nothing: the kernel finds out within 20 seconds.
+    # A lost host or network sends nothing: the kernel detects it within 20 seconds.
     "keepalives_idle": 10,
     "keepalives_interval": 3,
     "keepalives_count": 3,
@@ -68,7 +68,7 @@ _LOST = {"25006", "57P01", "57P02", "57P03", "57P05"}
 """The server is going down, coming up, or is no primary any more: another one may be found."""
 _AGAIN = {"40001", "40P01", "55P03", "57014", "53200", "53300", "53400"}
 """Nothing was written, and a later try may succeed."""
-# What a server says before it lets anybody in has no code, only words.
+# A refusal before authentication has no code, only a message.
 _REFUSED = re.compile(
     r"FATAL: +(?:(?:database|role) .* does not exist|.* authentication failed for user|no pg_hba\.conf entry"
     r"|permission denied for database|role .* is not permitted to log in)"
@@ -98,11 +98,11 @@ class Link(psycopg.AsyncConnection[Any]):
     psycopg would ask the server to cancel, and wait up to ten seconds for a server that hangs.
     """
 
-    #: Seconds an answer may take; None is for ever.
+    #: Seconds an answer may take; None is unlimited.
     limit: float | None = None
     #: Whether its user stopped waiting.
     left = False
-    #: What the server said when it stopped waiting for its standbys.
+    #: The server's warnings that a commit was not confirmed by its standbys.
     unconfirmed: list[str]
 
     async def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
@@ -197,7 +197,7 @@ class Pool:
         self.read_only = read_only
         #: What a commit survives, as the server was set when the newest connection was made.
         self.durability: Durability = "disk"
-        #: Whether a pooler stands between.
+        #: Whether the connections lead through a pooler.
         self.pooled = False
         #: Whether the searched vectors are indexed: known once a handle was opened.
         self.vectors = False
@@ -324,7 +324,7 @@ class Pool:
     async def retry(
         self, work: Callable[[Connection], Awaitable[T]], *, again: bool, limit: float | None = None
     ) -> T:
-        """Call `work` with a connection, again after what passes by itself, until it succeeds or patience ends.
+        """Call `work` with a connection; repeat it after transient errors until it succeeds or patience ends.
 
         `limit` is how many seconds an answer may take; a little more than a statement when it is left out.
         """
@@ -369,7 +369,7 @@ class Pool:
     def _classify(self, error: psycopg.Error, link: Link | None) -> tuple[bool, bool]:
         """Return whether an error may pass by itself, and whether it is known that nothing was written."""
         if error.sqlstate == "25006" and link is not None and not self._several:
-            # A standby may become the primary; a server that was told to take no writes will not.
+            # A standby may become the primary; a server that was configured as read-only will not.
             return link.info.parameter_status("in_hot_standby") == "on", True
         return _classify_error(error, link is not None)
 
@@ -381,7 +381,7 @@ class Pool:
 
 
 def _record_sync_warning(unconfirmed: list[str], notice: psycopg.errors.Diagnostic) -> None:
-    """Note that a commit stopped waiting for standbys: only a warning says so.
+    """Record that a commit stopped waiting for standbys: the server only sends a warning.
 
     The words may be in any language; the name of the function is not.
     """

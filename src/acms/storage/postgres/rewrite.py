@@ -65,7 +65,7 @@ SELECT c.oid::regclass::text, pg_relation_filepath(c.oid), pg_relation_size(c.oi
 FROM pg_class c
 WHERE c.oid IN (SELECT id FROM all_of UNION SELECT i.indexrelid FROM pg_index i JOIN all_of a ON a.id = i.indrelid)
 """
-# What the rows of every tenant say as they are now.
+# The pieces that a current row of any tenant contains.
 _SAID = """
 SELECT p FROM unnest(%(pieces)s::bytea[]) AS p
 WHERE EXISTS (SELECT FROM acms.entries e WHERE position(p IN convert_to(concat_ws(chr(10),
@@ -198,7 +198,7 @@ async def _empty_wal(connection: Connection) -> None:
 
 
 async def _search_files(connection: Connection, tables: Sequence[str], traces: Traces) -> list[str]:
-    """Return where texts are in the files of tables and in the write-ahead log that no row says any more."""
+    """Return where the files of tables and the write-ahead log contain texts that no row contains any more."""
     files: list[tuple[str, str]] = []
     for name, path, size in await _run_query(connection, _FILES, {"tables": list(tables)}):
         files += [(name, f"{path}.{n}" if n else path) for n in range(max(1, -(-size // SEGMENT)))]

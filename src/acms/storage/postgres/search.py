@@ -16,7 +16,7 @@ from acms.text.tokenizer import content_term
 SMALL = 2_000
 """Searchable entries of a namespace up to which all are compared, as other stores do."""
 COUNTED = 20_000
-"""Places of one word that are counted: a word in more of them tells little."""
+"""Places of one word that are counted: a word in more of them hardly narrows a search."""
 MOST_NUMBERS = 16_000
 """Numbers of a vector that can be looked up."""
 
@@ -97,7 +97,7 @@ class Searcher:
 
 
 def _select_search_words(terms: Sequence[str]) -> list[str]:
-    """Return the words to look up, as the server divides a text: those that tell something, or all when none does."""
+    """Return the words to look up, as the server divides a text: the content words, or all words if there are none."""
     distinct = dict.fromkeys(_WORD.findall(" ".join(terms).lower()))
     words = [word for word in distinct if len(word) <= 255]  # longer ones are not indexed
     content_words = [word for word in words if content_term(word)]

@@ -205,7 +205,7 @@ class PostgresStorage:
         return await self._contexts.sessions(query)
 
     async def heads(self, namespace: str) -> list[SessionHead]:
-        """Return where each live context of a namespace stands, oldest first."""
+        """Return the state of each live context of a namespace, oldest first."""
         return await self._contexts.heads(namespace)
 
     async def heads_of(self, contexts: Sequence[str]) -> list[Head | None]:
@@ -223,11 +223,11 @@ class PostgresStorage:
     # ── the log ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def head(self, context: str) -> Head:
-        """Return where the log stands."""
+        """Return the head of the log."""
         return (await self._db.log_state(context)).head
 
     async def append(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:
-        """Append; each operation is atomic on its own, those that wait together share a commit."""
+        """Append; each operation is atomic on its own, operations that wait together share a commit."""
         return await self._outbox.append(ops, self._append)
 
     async def _append(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:

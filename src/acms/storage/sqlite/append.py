@@ -63,7 +63,7 @@ class _Prepared:
         #: Per draft: microseconds, the columns from `origin` to `metadata`, parts.
         self.columns: list[tuple[int, tuple[Any, ...], str | None]] = []
         self.tail: str | None = None
-        #: How it is to be written if the log still stands where it was left; None when that is not known.
+        #: How to write it if the log is still at the cached head; None without one.
         self.plan: _Plan | None = None
         #: Whether the plan is all there is to it, and allowed behind its head.
         self.simple = False
@@ -245,7 +245,7 @@ class Appender:
                 receipt = self._append_at(connection, op, prepared, known)
             except ACMSError:
                 if op.context not in self._heads:
-                    raise  # the head was right: it was refused for what came after
+                    raise  # the cached head was right: the append was refused for another reason
                 receipt = None  # the head may have moved on: ask it before refusing
             if receipt is not None:
                 return receipt
@@ -345,7 +345,7 @@ class Appender:
         return segments
 
     def restore(self, connection: apsw.Connection, restored: Context, entries: Sequence[Entry]) -> None:
-        """Write entries verbatim behind those that are there."""
+        """Write entries verbatim after the stored ones."""
         log = ref, head, _ = self._tables.log(connection, restored.id, deleted=True)
         self._verify_restored(connection, restored, log, entries)
         messages, tokens, rewrites = append_rules.count_drafts(entries)

@@ -81,7 +81,7 @@ class Contexts:
         return self._tables.rows(connection, name, values)
 
     def heads(self, connection: apsw.Connection, namespace: str) -> list[SessionHead]:
-        """Return where each live context of a namespace stands, oldest first."""
+        """Return the state of each live context of a namespace, oldest first."""
         values = {"tenant": self._tables.tenant, "namespace": namespace}
         rows = self._tables.rows(connection, "heads", values)
         return list(map(SessionHead._make, rows))
@@ -208,7 +208,7 @@ class Contexts:
         return columns
 
     def _columns_at(self, connection: apsw.Connection, log: Log, version: int) -> dict[str, Any]:
-        """Return the columns of a log's head as it stood at an earlier version."""
+        """Return the columns of a log's head at an earlier version."""
         entries = self._tables.entries(connection, log, Read(after=version - 1, at=version))
         messages = [entry for entry in entries if entry.kind is Kind.MESSAGE]
         if not messages:

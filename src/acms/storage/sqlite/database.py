@@ -31,7 +31,7 @@ _ACCESS_DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class ErrorTranslation:
-    """Raise the errors of SQLite inside a block as ours; `name` says which database is at fault."""
+    """Translate the errors of SQLite inside a block into ours; `name` identifies the database."""
 
     __slots__ = ("name",)
 

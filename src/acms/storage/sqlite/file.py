@@ -112,7 +112,7 @@ class SQLiteFile:
         self._state: _Opened | None = None
         #: Who opens the file for an event loop, or opens it there.
         self._opening: PerLoop[asyncio.Task[Port]] = PerLoop()
-        #: Who is told each step of the schema, in the thread that applies it.
+        #: Called with each applied migration, in the thread that applies it.
         self._applied: Callable[[int], None] | None = None
         #: Held while the file is opened.
         self._guard = threading.Lock()
@@ -158,7 +158,7 @@ class SQLiteFile:
         return port
 
     def _open_connections(self) -> tuple[_Opened, apsw.Connection, apsw.Connection]:
-        """Open the file unless it is open; return two connections that read besides."""
+        """Open the file unless it is open; return two connections for reading."""
         with self._guard:
             state = self._state
             if state is not None:
@@ -240,7 +240,7 @@ class SQLiteFile:
                 time.sleep(0.005)
 
     def _wal_size(self) -> int:
-        """Return how many bytes of commits lie beside the file; 0 when there is no WAL."""
+        """Return the size of the write-ahead log in bytes; 0 if there is none."""
         try:
             return self.path.with_name(self.path.name + "-wal").stat().st_size
         except OSError:

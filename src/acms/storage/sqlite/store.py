@@ -121,7 +121,7 @@ class DatabaseStorage:
         )
 
     async def heads(self, namespace: str) -> list[SessionHead]:
-        """Return where each live context of a namespace stands, oldest first."""
+        """Return the state of each live context of a namespace, oldest first."""
         return await self._database.read(lambda reader: self._contexts.heads(reader, namespace))
 
     async def heads_of(self, contexts: Sequence[str]) -> list[Head | None]:
@@ -143,7 +143,7 @@ class DatabaseStorage:
     # ── the log ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def head(self, context: str) -> Head:
-        """Return where the log stands."""
+        """Return the head of the log."""
         return await self._database.read(lambda reader: self._tables.log(reader, context)[1])
 
     async def append(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:

@@ -16,7 +16,7 @@ from acms.storage.sql import VERSION_BITS, VERSION_MASK, read_derived, read_entr
 
 Row = Sequence[Any]
 Log = tuple[int, Head, tuple[tuple[str, int], ...]]
-"""The ref of a context, where its log stands, and its lineage."""
+"""The ref of a context, the head of its log, and its lineage."""
 
 
 class Tables:

@@ -1,4 +1,4 @@
-"""The writer of a SQLite file: one thread that commits what waits, and the ports of event loops that wait for it.
+"""The writer of a SQLite file: one thread that commits queued work, and the ports of the event loops that wait for it.
 
 The writer takes everything that is waiting, runs each function in a savepoint of one transaction, commits once and has
 all callers answered on their event loop.
