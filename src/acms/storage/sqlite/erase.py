@@ -124,29 +124,29 @@ class FileEraser:
         self._tables = tables
         self._rows = rows
         #: Whether the write-ahead log may hold erased content, and when to retry; used by the writer's thread only.
-        self._stale = False
-        self._again = 0.0
+        self._wal_stale = False
+        self._retry_at = 0.0
         #: Whether to rewrite the file after the next commit, and the error that prevented it the last time.
-        self._anew = False
-        self._failed: apsw.Error | None = None
+        self._rewrite_requested = False
+        self._rewrite_error: apsw.Error | None = None
 
     def after_commit(self, writer: apsw.Connection) -> None:
         """Remove erased content from the write-ahead log, and from the pages if requested."""
         if self._rows.content_erased:
-            self._rows.content_erased, self._stale = False, True
-        if self._anew:
-            self._anew, self._stale, self._failed = False, True, None
+            self._rows.content_erased, self._wal_stale = False, True
+        if self._rewrite_requested:
+            self._rewrite_requested, self._wal_stale, self._rewrite_error = False, True, None
             try:
                 writer.execute("VACUUM").fetchall()
             except apsw.Error as error:
-                self._failed = error
+                self._rewrite_error = error
                 log_event(logging.WARNING, "vacuum_failed", error=type(error).__name__)
-        if self._stale and time.monotonic() >= self._again:
+        if self._wal_stale and time.monotonic() >= self._retry_at:
             self._empty_wal(writer)
 
     def _empty_wal(self, writer: apsw.Connection) -> None:
         """Move the write-ahead log into the file and cut it to nothing, unless a reader still needs it."""
-        first = self._again == 0.0
+        first = self._retry_at == 0.0
         # Readers get a second to finish, the first time only: writers wait meanwhile.
         writer.set_busy_timeout(min(self._file.busy, 1_000) if first else 0)
         try:
@@ -156,9 +156,9 @@ class FileEraser:
         finally:
             writer.set_busy_timeout(self._file.busy)
         if not busy:
-            self._stale, self._again = False, 0.0
+            self._wal_stale, self._retry_at = False, 0.0
             return
-        self._again = time.monotonic() + AGAIN
+        self._retry_at = time.monotonic() + AGAIN
         if first:
             log_event(logging.WARNING, "wal_not_emptied", file=self._file.path.name)
 
@@ -171,14 +171,14 @@ class FileEraser:
         if not traces:
             return found
         if not self._file.read_only:
-            await self._clean(anew=False)
+            await self._clean(rewrite=False)
         found += await self._file.read(
             lambda connection: self._find_repeating_values(connection, texts), large=True
         )
         traced = await self._file.read(lambda connection: self._find_traces(connection, traces), large=True)
         if traced and not self._file.read_only:
             try:
-                await self._write_anew()
+                await self._rewrite_file()
             except StorageError as error:  # the erasure holds; the caller learns where bytes remain
                 found.append(str(error))
             traced = await self._file.read(
@@ -188,30 +188,30 @@ class FileEraser:
 
     async def rewrite(self) -> None:
         """See `SQLiteStorage.rewrite`."""
-        await self._write_anew()
-        if self._stale:
+        await self._rewrite_file()
+        if self._wal_stale:
             raise StorageBusyError(
                 f"{self._file.path} was written anew, but a reader keeps its write-ahead log from being emptied",
                 options=("end the reader, then repeat the call",),
             )
 
-    async def _write_anew(self) -> None:
-        await self._clean(anew=True)
-        if self._failed is not None:
-            full = isinstance(self._failed, apsw.FullError)
+    async def _rewrite_file(self) -> None:
+        await self._clean(rewrite=True)
+        if self._rewrite_error is not None:
+            full = isinstance(self._rewrite_error, apsw.FullError)
             raise (StorageFullError if full else StorageError)(
-                f"{self._file.path} could not be written anew, and is as it was: {self._failed}",
+                f"{self._file.path} could not be written anew, and is as it was: {self._rewrite_error}",
                 options=(
                     "make room for one more copy of it, there and where temporary files go ($SQLITE_TMPDIR)",
                     "repeat the call: what was erased stays erased",
                 ),
-            ) from self._failed
+            ) from self._rewrite_error
 
-    async def _clean(self, *, anew: bool) -> None:
-        """Let the writer empty the write-ahead log, after rewriting the whole file if `anew` is set."""
+    async def _clean(self, *, rewrite: bool) -> None:
+        """Let the writer empty the write-ahead log, after rewriting the whole file if `rewrite` is set."""
 
         def work(_connection: apsw.Connection) -> None:
-            self._stale, self._again, self._anew = True, 0.0, anew
+            self._wal_stale, self._retry_at, self._rewrite_requested = True, 0.0, rewrite
 
         await self._file.write(work)
 
