@@ -293,7 +293,7 @@ class Appender:
         stored = [None if draft.key is None else entry_of[draft.key] for draft in op.drafts]
         if not append_rules.is_repeated_append(op, stored):
             return None
-        head = self._tables.log(connection, op.context)[1]
+        head = self._tables.log(connection, op.context).head
         repeated = [entry for entry in stored if entry is not None]
         return append_rules.build_repeat_receipt(head, repeated, self._durability)
 
@@ -339,14 +339,15 @@ class Appender:
         if segments is None:
             if len(self._inherited) >= HEADS:
                 self._inherited.clear()
-            lineage = self._tables.log(connection, context)[2]
+            lineage = self._tables.log(connection, context).lineage
             segments = [(self._tables.ref(connection, owner), upto, owner) for owner, upto in lineage]
             self._inherited[context] = segments
         return segments
 
     def restore(self, connection: apsw.Connection, restored: Context, entries: Sequence[Entry]) -> None:
         """Write entries verbatim after the stored ones."""
-        log = ref, head, _ = self._tables.log(connection, restored.id, deleted=True)
+        log = self._tables.log(connection, restored.id, deleted=True)
+        ref, head = log.ref, log.head
         self._verify_restored(connection, restored, log, entries)
         messages, tokens, rewrites = append_rules.count_drafts(entries)
         rows = [_row_of_entry(ref, entry) for entry in entries]
@@ -370,7 +371,7 @@ class Appender:
     ) -> None:
         """Raise `CorruptRecordError` if the hash chain of new entries does not continue that of the log."""
         stored: list[Entry] = []
-        chain, last = log[1].chain, log[1].version
+        chain, last = log.head.chain, log.head.version
         if (context.fork or 0) < entries[0].batch <= last:  # the last export was cut within this append
             last = entries[0].batch - 1
             previous = self._tables.entries(connection, log, Read(after=last - 1, at=last))

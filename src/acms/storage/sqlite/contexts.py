@@ -129,7 +129,7 @@ class Contexts:
         found = self.by_id(connection, context.id)
         if found is not None:
             append_rules.check_restored_context(found, context)
-            return self._tables.log(connection, context.id, deleted=True)[1]
+            return self._tables.log(connection, context.id, deleted=True).head
         live = context.key if context.deleted_at is None else None
         if live is not None and self.by_key(connection, context.namespace, live) is not None:
             raise append_rules.key_taken_error(live)
@@ -145,7 +145,7 @@ class Contexts:
                 raise append_rules.parent_missing_error(context.parent)
             values.update(self._columns_of_fork(connection, context.parent, context.fork, deleted=True))
         self._insert(connection, values)
-        return self._tables.log(connection, context.id, deleted=True)[1]
+        return self._tables.log(connection, context.id, deleted=True).head
 
     def _insert(self, connection: apsw.Connection, values: Mapping[str, Any]) -> None:
         sealed = {**values, "settings": seal_columns(values["id"], values)}
@@ -183,7 +183,8 @@ class Contexts:
         self, connection: apsw.Connection, parent: str, fork: int | None, *, deleted: bool = False
     ) -> dict[str, Any]:
         """Return the columns of a fork: everything it inherits is a number, nothing is copied."""
-        log = ref, head, lineage = self._tables.log(connection, parent, deleted=deleted)
+        log = self._tables.log(connection, parent, deleted=deleted)
+        ref, head, lineage = log
         at = append_rules.resolve_fork_version(head, fork)
         columns: dict[str, Any] = {
             "ref": ref,
@@ -215,7 +216,7 @@ class Contexts:
             messages = self._tables.entries(
                 connection, log, Read(at=version, newest=1, kinds=(Kind.MESSAGE,))
             )
-        chain = entries[0].chain if entries else genesis_hash(log[1].context)
+        chain = entries[0].chain if entries else genesis_hash(log.head.context)
         if not messages:
             return {"messages": 0, "tokens": 0, "last_message": None, "chain": chain}
         (message,) = messages

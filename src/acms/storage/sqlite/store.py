@@ -144,7 +144,7 @@ class DatabaseStorage:
 
     async def head(self, context: str) -> Head:
         """Return the head of the log."""
-        return await self._database.read(lambda reader: self._tables.log(reader, context)[1])
+        return await self._database.read(lambda reader: self._tables.log(reader, context).head)
 
     async def append(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:
         """Append; each operation is atomic on its own, all waiting ones share a commit."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import apsw
 
@@ -15,8 +15,15 @@ from acms.storage.append_rules import Read
 from acms.storage.sql import VERSION_BITS, VERSION_MASK, read_derived, read_entry, read_lineage
 
 Row = Sequence[Any]
-Log = tuple[int, Head, tuple[tuple[str, int], ...]]
-"""The ref of a context, the head of its log, and its lineage."""
+
+
+class Log(NamedTuple):
+    """A context in a database."""
+
+    #: Its number, which its rows refer to.
+    ref: int
+    head: Head
+    lineage: tuple[tuple[str, int], ...]
 
 
 class Tables:
@@ -45,7 +52,7 @@ class Tables:
         ref, deleted_at, lineage, *columns = row
         if deleted_at is not None and not deleted:
             raise SessionNotFoundError(f"the context {context!r} was deleted", options=("undelete it first",))
-        return ref, _build_head(context, columns), read_lineage(lineage)
+        return Log(ref, _build_head(context, columns), read_lineage(lineage))
 
     def heads(self, connection: apsw.Connection, contexts: Sequence[str]) -> list[Head | None]:
         """Return the heads of contexts in their order; None for one that is not there, or was deleted."""
@@ -145,7 +152,8 @@ class DerivedRows:
 
     def put(self, connection: apsw.Connection, context: str, rows: Sequence[Derived]) -> int:
         """Store rows; those of blanked versions are dropped."""
-        log = ref, head, _ = self._tables.log(connection, context)
+        log = self._tables.log(connection, context)
+        ref, head = log.ref, log.head
         runs = self._tables.runs(connection, log)
         versions = {row.version for row in rows}
         numbers = [
@@ -171,11 +179,11 @@ class DerivedRows:
         self, connection: apsw.Connection, context: str, space: str, *, after: int, at: int | None
     ) -> list[Derived]:
         """Return the rows of one space by sequence number, from every context of the lineage."""
-        log = _, head, _ = self._tables.log(connection, context)
+        log = self._tables.log(connection, context)
         runs = self._tables.runs(connection, log, at=at)
         found: list[Derived] = []
         for of, low, high in runs:
-            values = (of, space, after, head.derived, low, high)
+            values = (of, space, after, log.head.derived, low, high)
             found += read_derived(connection.execute(self._tables.sql["derived"], values), space)
         return found if len(runs) == 1 else sorted(found, key=lambda row: row.seq)
 
@@ -203,7 +211,7 @@ class DerivedRows:
 
     def spaces(self, connection: apsw.Connection, context: str) -> list[str]:
         """Return the names of the spaces in which a context has its own rows."""
-        ref, _, _ = self._tables.log(connection, context)
+        ref = self._tables.log(connection, context).ref
         return [space for (space,) in self._tables.rows(connection, "spaces_of", (ref,))]
 
     def search(self, connection: apsw.Connection, query: Search) -> list[Hit]:
