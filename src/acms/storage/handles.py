@@ -144,16 +144,23 @@ async def release_handle(storage: StorageBackend) -> None:
         state.users = max(0, state.users - 1)
     if state.users == 0:
         await get_loop_state(storage).stop()
+    if state.users == 0:  # no other caller has retained it meanwhile
+        await _stop_other_loops(storage, state)
+    if state.users == 0:
+        await storage.aclose()
+
+
+async def _stop_other_loops(storage: StorageBackend, state: Shared) -> None:
+    """Stop the background work of the other event loops that run."""
     running = asyncio.get_running_loop()
-    for loop, other in state.loops.all() if state.users == 0 else ():
-        if loop is not running and loop.is_running():  # a loop that is not running has nothing to stop
-            if loop in loops.waiting:  # for this to end
-                asyncio.run_coroutine_threadsafe(_stop_background(storage, other), loop)
-                continue
+    for loop, other in state.loops.all():
+        if loop is running or not loop.is_running():
+            continue
+        if loop in loops.waiting:  # it is blocked until this call ends
+            asyncio.run_coroutine_threadsafe(_stop_background(storage, other), loop)
+        else:
             ending = asyncio.run_coroutine_threadsafe(other.stop(), loop)
             await asyncio.wait([asyncio.wrap_future(ending)], timeout=STOPPING)
-    if state.users == 0:  # still
-        await storage.aclose()
 
 
 async def _stop_background(storage: StorageBackend, state: LoopState) -> None:
