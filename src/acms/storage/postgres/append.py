@@ -75,10 +75,10 @@ class Appender:
                 future.set_result(error)
             except Exception as error:
                 future.set_result(append_rules.wrap_unexpected_error(error))
-        await self._look_up([one for one in waiting if one.keys])
-        for one in waiting:
-            if not one.future.done():
-                self._queue(one)
+        await self._look_up([pending for pending in waiting if pending.keys])
+        for pending in waiting:
+            if not pending.future.done():
+                self._queue(pending)
         self._start_lanes()
         return [await future for future in futures]
 
@@ -86,39 +86,39 @@ class Appender:
         """Find out which operations on forks have a key that is inherited: no index of the table refuses those."""
         try:
             await self._look_up_lineages(waiting)
-            forked = [one for one in waiting if one.lineage and not one.alone]
+            forked = [pending for pending in waiting if pending.lineage and not pending.alone]
             if not forked:
                 return
-            answers = await self._db.ask(*[("keyed", _parameters_for_keys(one)) for one in forked])
-            for one, rows in zip(forked, answers, strict=True):
-                one.keyed = bool(rows)
+            answers = await self._db.ask(*[("keyed", _parameters_for_keys(pending)) for pending in forked])
+            for pending, rows in zip(forked, answers, strict=True):
+                pending.keyed = bool(rows)
         except Exception as error:
             failure = error if isinstance(error, ACMSError) else append_rules.wrap_unexpected_error(error)
-            for one in waiting:
-                answer_caller(one, failure)
+            for pending in waiting:
+                answer_caller(pending, failure)
 
     async def _look_up_lineages(self, waiting: Sequence[PendingAppend]) -> None:
         """Tell operations what their contexts inherit."""
-        lineages = {one.op.context: self._db.lineages.get(one.op.context) for one in waiting}
+        lineages = {pending.op.context: self._db.lineages.get(pending.op.context) for pending in waiting}
         unknown = [context for context, lineage in lineages.items() if lineage is None]
         if unknown:
             heads = await self._db.ask(*[("head", {"context": context}) for context in unknown])
             for context, rows in zip(unknown, heads, strict=True):
                 with suppress(SessionNotFoundError):  # the statement does not find it either
                     lineages[context] = self._db.read_head(context, rows).lineage
-        for one in waiting:
-            one.lineage = lineages[one.op.context] or ()
+        for pending in waiting:
+            pending.lineage = lineages[pending.op.context] or ()
 
     # ── the lanes ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _queue(self, one: PendingAppend) -> None:
-        context = one.op.context
+    def _queue(self, pending: PendingAppend) -> None:
+        context = pending.op.context
         queue = self._waiting.get(context)
         if queue is None:
-            self._waiting[context] = deque((one,))
+            self._waiting[context] = deque((pending,))
             self._ready.append(context)
         else:  # something of this context is waiting or under way
-            queue.append(one)
+            queue.append(pending)
 
     def _start_lanes(self) -> None:
         if self._ready and self._running < min(LANES, self._db.pool.size):
@@ -135,8 +135,8 @@ class Appender:
                     await self._commit(batch)
                 finally:
                     for group in batch:
-                        for one in group.members:
-                            answer_caller(one, StorageBusyError("the append was broken off"))
+                        for pending in group.members:
+                            answer_caller(pending, StorageBusyError("the append was broken off"))
                         self._done(group.context)
         finally:
             self._running -= 1
@@ -153,7 +153,7 @@ class Appender:
             self._ready.popleft()
             batch.append(group)
             count += len(group.members)
-            size += sum(one.size for one in group.members)
+            size += sum(pending.size for pending in group.members)
             if group.members[0].alone:
                 break
         self._start_lanes()
@@ -172,20 +172,20 @@ class Appender:
         keys: set[str] = set()
         queue.appendleft(first)
         while queue:
-            one = queue[0]
+            pending = queue[0]
             full = bool(group.members) and min(count, size) <= 0
-            repeats_key = not keys.isdisjoint(one.keys)
-            if full or one.alone or repeats_key:
+            repeats_key = not keys.isdisjoint(pending.keys)
+            if full or pending.alone or repeats_key:
                 break
-            if not _is_allowed(one.op, head):
+            if not _is_allowed(pending.op, head):
                 break
             queue.popleft()
-            keys.update(one.keys)
-            receipt = _receipt_behind_head(one, head, UNCOMMITTED)
-            group.members.append(one)
+            keys.update(pending.keys)
+            receipt = _receipt_behind_head(pending, head, UNCOMMITTED)
+            group.members.append(pending)
             group.receipts.append(receipt)
             head = receipt.head
-            count, size = count - 1, size - one.size
+            count, size = count - 1, size - pending.size
         if len(group.members) > 1:
             return group
         if not group.members:
@@ -209,7 +209,7 @@ class Appender:
 
     async def _commit(self, batch: Sequence[Group]) -> None:
         """Answer every operation of a batch."""
-        members = [one for group in batch for one in group.members]
+        members = [pending for group in batch for pending in group.members]
         if len(members) == 1:
             await self._each(members)
             if members[0].jobs:
@@ -228,7 +228,7 @@ class Appender:
             return
         for number, group in enumerate(batch):
             await self._answer_group(group, rows.get(number), durability)
-        if self._jobs.hints and any(one.jobs for one in members):
+        if self._jobs.hints and any(pending.jobs for pending in members):
             self._jobs.announce()
 
     async def _answer_group(self, group: Group, row: Row | None, durability: Durability) -> None:
@@ -237,35 +237,37 @@ class Appender:
             self._heads.pop(group.context, None)
             await self._each(group.members)
         elif group.chain is None:
-            (one,) = group.members
-            answer_caller(one, self._receipt(one, row, durability))
+            (pending,) = group.members
+            answer_caller(pending, self._receipt(pending, row, durability))
         else:
             derived, epoch = row[-2:]
-            for one, receipt in zip(group.members, group.receipts, strict=True):
+            for pending, receipt in zip(group.members, group.receipts, strict=True):
                 head = replace(receipt.head, derived=derived, epoch=epoch)
-                answer_caller(one, replace(receipt, head=head, durability=durability))
+                answer_caller(pending, replace(receipt, head=head, durability=durability))
                 self._heads[group.context] = head
 
-    async def _each(self, ones: Sequence[PendingAppend], *, lost: UnknownOutcomeError | None = None) -> None:
+    async def _each(
+        self, pending_ops: Sequence[PendingAppend], *, lost: UnknownOutcomeError | None = None
+    ) -> None:
         """Answer operations one by one, until the server is gone."""
         loop = asyncio.get_running_loop()
-        for one in ones:
+        for pending in pending_ops:
             begun = loop.time()
-            result = await self._alone(one, lost=lost)
-            answer_caller(one, result)
+            result = await self._alone(pending, lost=lost)
+            answer_caller(pending, result)
             if isinstance(result, StorageUnavailableError) and loop.time() - begun >= self._db.pool.patience:
-                self._give_up(ones, lost)
+                self._give_up(pending_ops, lost)
                 return
 
-    def _give_up(self, ones: Sequence[PendingAppend], lost: UnknownOutcomeError | None = None) -> None:
+    def _give_up(self, pending_ops: Sequence[PendingAppend], lost: UnknownOutcomeError | None = None) -> None:
         """Answer everything that waits: patience ended once, and each would have to wait as long again."""
         text = "the server does not answer; this append was not sent"
         unavailable = StorageUnavailableError(text, options=UNREACHABLE)
-        for one in ones:
-            answer_caller(one, lost or unavailable)
+        for pending in pending_ops:
+            answer_caller(pending, lost or unavailable)
         for queue in self._waiting.values():
-            for one in queue:
-                answer_caller(one, unavailable)
+            for pending in queue:
+                answer_caller(pending, unavailable)
             queue.clear()
         for context in self._ready:
             del self._waiting[context]
@@ -280,7 +282,7 @@ class Appender:
         return {row[0]: row for row in rows}, durability
 
     async def _alone(
-        self, one: PendingAppend, *, lost: UnknownOutcomeError | None = None
+        self, pending: PendingAppend, *, lost: UnknownOutcomeError | None = None
     ) -> Receipt | ACMSError:
         """Append one operation; return the error if refused, and look up the outcome if the answer was lost."""
         loop = asyncio.get_running_loop()
@@ -289,17 +291,17 @@ class Appender:
         tries = 0
         while True:
             try:
-                if lost is not None and not one.repeatable:
-                    return await self._find_committed(one) or lost
+                if lost is not None and not pending.repeatable:
+                    return await self._find_committed(pending) or lost
                 if refused:
                     refused = False
-                    found = await self._why(one, unknown=lost is not None)
+                    found = await self._why(pending, unknown=lost is not None)
                     if found is not None:
                         return found
                     tries += 1
                     if tries > TRIES:
                         return ConflictError("other writers were faster every time")
-                receipt = await self._attempt(one)
+                receipt = await self._attempt(pending)
                 if receipt is not None:
                     return receipt
                 refused = True
@@ -310,51 +312,51 @@ class Appender:
                 await asyncio.sleep(FIRST_WAIT)
             except ACMSError as error:
                 if type(error) is not ConflictError or tries >= TRIES:
-                    return error if lost is None else await self._despite(error, one, lost)
+                    return error if lost is None else await self._despite(error, pending, lost)
                 tries += 1
                 refused = True  # a key was taken in this moment
             except Exception as error:
                 return append_rules.wrap_unexpected_error(error)
 
     async def _despite(
-        self, error: ACMSError, one: PendingAppend, lost: UnknownOutcomeError
+        self, error: ACMSError, pending: PendingAppend, lost: UnknownOutcomeError
     ) -> Receipt | ACMSError:
         """Return the outcome of a lost attempt after a later one was refused, perhaps because of it."""
         if isinstance(error, StorageBusyError | StorageUnavailableError):  # the server could not be asked
             return lost
         try:
-            return await self._find_committed(one) or error
+            return await self._find_committed(pending) or error
         except ACMSError:
             return lost
 
-    async def _attempt(self, one: PendingAppend) -> Receipt | None:
+    async def _attempt(self, pending: PendingAppend) -> Receipt | None:
         """Send one operation by itself; None when it was refused."""
-        if not one.alone:
-            rows, durability = await self._advance([Group([one])])
-            return self._receipt(one, rows[0], durability) if rows else None
+        if not pending.alone:
+            rows, durability = await self._advance([Group([pending])])
+            return self._receipt(pending, rows[0], durability) if rows else None
 
         async def work(connection: Connection) -> Receipt:
-            op = one.op
+            op = pending.op
             await self._db.rows(connection, "lock_context", {"context": op.context})
-            if one.keys:
-                rows = await self._db.rows(connection, "keyed", _parameters_for_keys(one))
-                stored = _match_repeated_entries(one, rows)
+            if pending.keys:
+                rows = await self._db.rows(connection, "keyed", _parameters_for_keys(pending))
+                stored = _match_repeated_entries(pending, rows)
                 if stored:
                     log = await self._db.log_state(op.context, within=connection)
                     return append_rules.build_repeat_receipt(log.head, stored, UNCOMMITTED)
-            if one.cited:
+            if pending.cited:
                 try:
-                    await self._check_cited(one.cited, connection)
+                    await self._check_cited(pending.cited, connection)
                 except GoneError:  # check the expectation first: its caller decides again
                     log = await self._db.log_state(op.context, within=connection)
                     append_rules.check_append(op, log.head)
                     raise
             if op.finish is not None:
                 await self._jobs.finish(connection, op.finish)
-            rows = await self._db.rows(connection, *build_append_statement([Group([one])]))
+            rows = await self._db.rows(connection, *build_append_statement([Group([pending])]))
             if not rows:
                 raise _RefusedError
-            return self._receipt(one, rows[0], UNCOMMITTED)
+            return self._receipt(pending, rows[0], UNCOMMITTED)
 
         try:
             receipt, durability = await self._db.within(work, again=False)
@@ -377,19 +379,19 @@ class Appender:
             if id in erased:
                 raise GoneError(f"{id} was erased, and so is what was made from it")
 
-    async def _why(self, one: PendingAppend, *, unknown: bool) -> Receipt | ACMSError | None:
+    async def _why(self, pending: PendingAppend, *, unknown: bool) -> Receipt | ACMSError | None:
         """Return why an operation was refused, or that it was written before; None when nothing is in its way now."""
-        op = one.op
+        op = pending.op
         if unknown:
-            found = await self._find_committed(one)
+            found = await self._find_committed(pending)
             if found is not None:
                 return found
         try:
             head = (await self._db.log_state(op.context)).head
-            if one.keys:
-                rows = await self._db.one("keyed", _parameters_for_keys(one))
-                if _match_repeated_entries(one, rows):
-                    return await self._confirm_repeat(one)
+            if pending.keys:
+                rows = await self._db.one("keyed", _parameters_for_keys(pending))
+                if _match_repeated_entries(pending, rows):
+                    return await self._confirm_repeat(pending)
             append_rules.check_append(op, head)
         except (StorageBusyError, StorageUnavailableError):
             raise
@@ -404,30 +406,30 @@ class Appender:
     # transaction that writes nothing does not wait for standbys. The log of the server is in order: a standby that has
     # this commit has the found row, too.
 
-    async def _confirm_repeat(self, one: PendingAppend) -> Receipt | None:
+    async def _confirm_repeat(self, pending: PendingAppend) -> Receipt | None:
         """Return the receipt of a repetition, as durable as a commit made now; None when it is not one any more."""
-        op = one.op
+        op = pending.op
         target = {"context": op.context}
         (_, head, rows), durability = await self._db.commit(
-            ("lock_context", target), ("head", target), ("keyed", _parameters_for_keys(one))
+            ("lock_context", target), ("head", target), ("keyed", _parameters_for_keys(pending))
         )
-        stored = _match_repeated_entries(one, rows)
+        stored = _match_repeated_entries(pending, rows)
         if not stored:
             return None
         return append_rules.build_repeat_receipt(
             self._db.read_head(op.context, head).head, stored, durability
         )
 
-    async def _find_committed(self, one: PendingAppend) -> Receipt | None:
+    async def _find_committed(self, pending: PendingAppend) -> Receipt | None:
         """Return the receipt of an operation that was committed although its answer was lost."""
-        op = one.op
+        op = pending.op
         target = {"context": op.context}
         try:
             head = (await self._db.log_state(op.context, deleted=True)).head
         except SessionNotFoundError:
             return None
         if op.drafts:
-            after, digests = max(0, head.version - 10_000), [stamp.digest for stamp in one.stamps]
+            after, digests = max(0, head.version - 10_000), [stamp.digest for stamp in pending.stamps]
             query = "written", {**target, "after": after, "digests": digests}
         elif op.finish is not None:
             query = "job", {"id": append_rules.job_number(op.finish.job.id)}
@@ -450,9 +452,9 @@ class Appender:
         ]
         return append_rules.build_receipt(head, found, durability)
 
-    def _receipt(self, one: PendingAppend, row: Row, durability: Durability) -> Receipt:
+    def _receipt(self, pending: PendingAppend, row: Row, durability: Durability) -> Receipt:
         """Build the receipt from the row that the statement returned."""
-        context = one.op.context
+        context = pending.op.context
         (
             _, version, messages, tokens, before, chain, last_version, last_nonce, rewrites, tail, lineage, derived,
             epoch,
@@ -460,10 +462,10 @@ class Appender:
         segments = self._db.lineages.get(context)
         if segments is None:
             segments = self._db.lineages[context] = read_lineage(lineage)
-        rewrites -= one.summary["rewrites"]
-        chain = before if one.op.drafts else chain
+        rewrites -= pending.summary["rewrites"]
+        chain = before if pending.op.drafts else chain
         columns = (version, messages, tokens, last_version, last_nonce, rewrites, derived, epoch, chain, tail)
-        receipt = _receipt_behind_head(one, read_columns(context, segments, columns), durability)
+        receipt = _receipt_behind_head(pending, read_columns(context, segments, columns), durability)
         if len(self._heads) >= HEADS:
             self._heads.clear()
         self._heads[context] = receipt.head
@@ -479,13 +481,13 @@ def _is_allowed(op: Append, head: Head) -> bool:
     return True
 
 
-def _receipt_behind_head(one: PendingAppend, head: Head, durability: Durability) -> Receipt:
+def _receipt_behind_head(pending: PendingAppend, head: Head, durability: Durability) -> Receipt:
     """Return the receipt of an operation appended to a head."""
-    op = one.op
+    op = pending.op
     ids: list[str] = []
     positions: list[int | None] = []
     version, messages, last = head.version, head.messages, head.last_message
-    for draft, stamped in zip(op.drafts, one.stamps, strict=True):
+    for draft, stamped in zip(op.drafts, pending.stamps, strict=True):
         version += 1
         ids.append(entry_id(draft.kind, op.context, version, stamped.nonce))
         position: int | None = None
@@ -493,14 +495,14 @@ def _receipt_behind_head(one: PendingAppend, head: Head, durability: Durability)
             position = messages = messages + 1
             last = ids[-1]
         positions.append(position)
-    chains = tuple(chain_values(head.chain, one.stamps))
+    chains = tuple(chain_values(head.chain, pending.stamps))
     after = Head(
         context=op.context,
         version=version,
         messages=messages,
-        tokens=head.tokens + one.summary["tokens"],
+        tokens=head.tokens + pending.summary["tokens"],
         last_message=last,
-        rewrites=head.rewrites + one.summary["rewrites"],
+        rewrites=head.rewrites + pending.summary["rewrites"],
         derived=head.derived,
         epoch=head.epoch,
         chain=chains[-1] if chains else head.chain,
@@ -516,20 +518,20 @@ def _receipt_behind_head(one: PendingAppend, head: Head, durability: Durability)
     )
 
 
-def _parameters_for_keys(one: PendingAppend) -> dict[str, Any]:
+def _parameters_for_keys(pending: PendingAppend) -> dict[str, Any]:
     """Return the query parameters that find the entries with an operation's keys."""
-    owners, upto = zip(*one.lineage, (one.op.context, VERSION_MASK), strict=True)
-    return {"owners": list(owners), "upto": list(upto), "keys": one.keys}
+    owners, upto = zip(*pending.lineage, (pending.op.context, VERSION_MASK), strict=True)
+    return {"owners": list(owners), "upto": list(upto), "keys": pending.keys}
 
 
-def _match_repeated_entries(one: PendingAppend, rows: Sequence[Row]) -> list[Entry]:
+def _match_repeated_entries(pending: PendingAppend, rows: Sequence[Row]) -> list[Entry]:
     """Return the entries of an operation that was appended before under its keys; nothing when it was not."""
     entry_of: dict[str | None, Entry] = {}
     for *columns, owner in rows:
         entry = read_entry(columns, owner)
         entry_of[entry.key] = entry
-    stored = [None if draft.key is None else entry_of.get(draft.key) for draft in one.op.drafts]
-    if not append_rules.is_repeated_append(one.op, stored):
+    stored = [None if draft.key is None else entry_of.get(draft.key) for draft in pending.op.drafts]
+    if not append_rules.is_repeated_append(pending.op, stored):
         return []
     return [entry for entry in stored if entry is not None]
 

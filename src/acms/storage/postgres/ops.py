@@ -107,15 +107,15 @@ def _build_append_rows(
     last: int | None = None
     nonce: str | None = None
     prefix = sha256()
-    for k, (draft, one) in enumerate(zip(op.drafts, stamps, strict=True), 1):
-        prefix.update(one.digest)
+    for k, (draft, stamp) in enumerate(zip(op.drafts, stamps, strict=True), 1):
+        prefix.update(stamp.digest)
         message_position: int | None = None
         if draft.kind is Kind.MESSAGE:
-            position, total, last, nonce = position + 1, total + draft.tokens, k, one.nonce
+            position, total, last, nonce = position + 1, total + draft.tokens, k, stamp.nonce
             message_position = position
         row = build_draft_row(draft)
-        row.update(k=k, position=message_position, nonce=one.nonce, total=total, prefix=prefix.hexdigest())
-        row.update(salt=one.salt.hex(), digest=one.digest.hex())
+        row.update(k=k, position=message_position, nonce=stamp.nonce, total=total, prefix=prefix.hexdigest())
+        row.update(salt=stamp.salt.hex(), digest=stamp.digest.hex())
         rows.append(row)
     return rows, last, nonce, prefix.hexdigest()
 
@@ -175,13 +175,15 @@ class Group:
         found: dict[str, Any] = {"op": number, "context": self.context}
         found.update(expect_last=False, reach=0, keep=True)
         n = messages = tokens = rewrites = 0
-        for one in self.members:
-            summary = one.summary
+        for pending in self.members:
+            summary = pending.summary
             if summary["last"] is not None:
                 found.update(last=n + summary["last"], nonce=summary["nonce"])
             if not summary["keep"]:
                 found.update(keep=False, tail=summary["tail"])
-            n, messages, tokens = n + summary["n"], messages + summary["said"], tokens + summary["tokens"]
+            n += summary["n"]
+            messages += summary["said"]
+            tokens += summary["tokens"]
             rewrites += summary["rewrites"]
         chain = self.receipts[-1].head.chain.hex()
         found.update(n=n, said=messages, tokens=tokens, rewrites=rewrites, chain=chain)
@@ -195,8 +197,8 @@ class Group:
                 yield {"op": number, "batch": 1, **row}
             return
         n = messages = tokens = 0
-        for one, receipt in zip(self.members, self.receipts, strict=True):
-            for row, chain in zip(one.drafts, receipt.chains, strict=True):
+        for pending, receipt in zip(self.members, self.receipts, strict=True):
+            for row, chain in zip(pending.drafts, receipt.chains, strict=True):
                 position = row["position"]
                 yield {
                     **row,
@@ -207,11 +209,9 @@ class Group:
                     "total": tokens + row["total"],
                     "chain": chain.hex(),
                 }
-            n, messages, tokens = (
-                n + one.summary["n"],
-                messages + one.summary["said"],
-                tokens + one.summary["tokens"],
-            )
+            n += pending.summary["n"]
+            messages += pending.summary["said"]
+            tokens += pending.summary["tokens"]
 
 
 def build_append_statement(batch: Sequence[Group]) -> tuple[str, dict[str, Any]]:
@@ -224,18 +224,18 @@ def build_append_statement(batch: Sequence[Group]) -> tuple[str, dict[str, Any]]
         contexts.append(group.context)
         ops.append(group.summarize(number))
         drafts.extend(group.drafts(number))
-        for one in group.members:
-            jobs.extend({"op": number, **job} for job in one.jobs)
+        for pending in group.members:
+            jobs.extend({"op": number, **job} for job in pending.jobs)
     values = {"contexts": contexts, "ops": serialize_rows(ops), "drafts": serialize_rows(drafts)}
     if not jobs:
         return "append", values
     return "append_with_jobs", {**values, "jobs": serialize_rows(jobs)}
 
 
-def answer_caller(one: PendingAppend, result: Receipt | ACMSError) -> None:
+def answer_caller(pending: PendingAppend, result: Receipt | ACMSError) -> None:
     """Answer the caller, unless it gave up or was answered before."""
-    if not one.future.done():
-        one.future.set_result(result)
+    if not pending.future.done():
+        pending.future.set_result(result)
 
 
 def serialize_rows(values: Sequence[Mapping[str, Any]]) -> str:
