@@ -15,6 +15,8 @@ from acms.text.tokenizer import content_term
 
 SMALL = 2_000
 """Searchable entries of a namespace up to which all are compared, as other stores do."""
+EXACT = 50_000
+"""Vectors of a namespace up to which the server compares them one by one, which misses none."""
 COUNTED = 20_000
 """Places of one word that are counted: a word in more of them hardly narrows a search."""
 MOST_NUMBERS = 16_000
@@ -89,8 +91,7 @@ class Searcher:
         values: dict[str, Any] = {"namespace": query.namespace, "space": query.space}
         indexed = self._db.pool.vectors and search.is_named(query.space, len(query.vector))
         if indexed and len(direction) <= MOST_NUMBERS:
-            # Up to so many vectors the server compares one by one, which misses none.
-            values |= {"limit": limit, "vector": direction, "exact": 50_000}
+            values |= {"limit": limit, "vector": direction, "exact": EXACT}
             return {(context, version) for context, version in await self._db.one("nearest", values)}, ()
         vectors = await self._db.one("searchable_vectors", values)
         return await asyncio.to_thread(search.select_nearest, query, vectors, limit), vectors
