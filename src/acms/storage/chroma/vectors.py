@@ -260,15 +260,17 @@ class ChromaVectors(WrapperStorage):
         if space == index_record.SPACE or limit == 0:
             return found
         by_context: dict[str, set[int]] = {}
-        for of, version in found:
-            by_context.setdefault(of, set()).add(version)
+        for owner, version in found:
+            by_context.setdefault(owner, set()).add(version)
         if context is not None:
             by_context.setdefault(context, set()).update(await self._find_lost(space, context, after, limit))
         else:
             async for one in self._live():
                 own = await self._find_lost(space, one.id, max(after, one.fork or 0), limit)
                 by_context.setdefault(one.id, set()).update(own)
-        return [(of, version) for of, versions in by_context.items() for version in sorted(versions)][:limit]
+        return [(owner, version) for owner, versions in by_context.items() for version in sorted(versions)][
+            :limit
+        ]
 
     async def _find_lost(self, space: str, context: str, after: int, limit: int) -> list[int]:
         """Return the first versions of live entries some of whose vectors are not in Chroma."""

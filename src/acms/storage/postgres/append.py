@@ -252,10 +252,13 @@ class Appender:
         """Answer operations one by one, until the server is gone."""
         loop = asyncio.get_running_loop()
         for pending in pending_ops:
-            begun = loop.time()
+            started = loop.time()
             result = await self._alone(pending, lost=lost)
             answer_caller(pending, result)
-            if isinstance(result, StorageUnavailableError) and loop.time() - begun >= self._db.pool.patience:
+            if (
+                isinstance(result, StorageUnavailableError)
+                and loop.time() - started >= self._db.pool.patience
+            ):
                 self._give_up(pending_ops, lost)
                 return
 

@@ -84,7 +84,10 @@ class Contexts:
         if head.rewrites:
             runs = append_rules.split_segments(parent, lineage, 1, at)
             counts = await self._db.ask(
-                *[("count_replacing", {"context": of, "first": a, "last": b}) for of, a, b in runs]
+                *[
+                    ("count_replacing", {"context": owner, "first": first, "last": last})
+                    for owner, first, last in runs
+                ]
             )
             columns["rewrites"] = sum(rows[0][0] for rows in counts)
         return columns

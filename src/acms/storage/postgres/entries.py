@@ -183,7 +183,7 @@ class DerivedRows:
         runs = append_rules.split_segments(context, lineage, 1, ENDLESS if at is None else min(at, ENDLESS))
         values = {"space": space, "after": after}
         queries = [
-            ("derived", {**values, "context": of, "first": low, "last": high}) for of, low, high in runs
+            ("derived", {**values, "context": owner, "first": low, "last": high}) for owner, low, high in runs
         ]
         head, *answers = await self._db.ask(("head", {"context": context}), *queries)
         upto = self._db.read_head(context, head).head.derived

@@ -181,11 +181,11 @@ class DerivedRows:
         """Return the rows of one space by sequence number, from every context of the lineage."""
         log = self._tables.log(connection, context)
         runs = self._tables.runs(connection, log, at=at)
-        found: list[Derived] = []
-        for of, low, high in runs:
-            values = (of, space, after, log.head.derived, low, high)
-            found += read_derived(connection.execute(self._tables.sql["derived"], values), space)
-        return found if len(runs) == 1 else sorted(found, key=lambda row: row.seq)
+        rows: list[Derived] = []
+        for owner, low, high in runs:
+            values = (owner, space, after, log.head.derived, low, high)
+            rows += read_derived(connection.execute(self._tables.sql["derived"], values), space)
+        return rows if len(runs) == 1 else sorted(rows, key=lambda row: row.seq)
 
     def missing(
         self, connection: apsw.Connection, space: str, context: str | None, *, limit: int, after: int
