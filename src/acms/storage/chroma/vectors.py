@@ -268,9 +268,10 @@ class ChromaVectors(WrapperStorage):
             async for one in self._live():
                 own = await self._find_lost(space, one.id, max(after, one.fork or 0), limit)
                 by_context.setdefault(one.id, set()).update(own)
-        return [(owner, version) for owner, versions in by_context.items() for version in sorted(versions)][
-            :limit
-        ]
+        missing: list[tuple[str, int]] = []
+        for owner, versions in by_context.items():
+            missing += [(owner, version) for version in sorted(versions)]
+        return missing[:limit]
 
     async def _find_lost(self, space: str, context: str, after: int, limit: int) -> list[int]:
         """Return the first versions of live entries some of whose vectors are not in Chroma."""

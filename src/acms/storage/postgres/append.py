@@ -255,10 +255,8 @@ class Appender:
             started = loop.time()
             result = await self._alone(pending, lost=lost)
             answer_caller(pending, result)
-            if (
-                isinstance(result, StorageUnavailableError)
-                and loop.time() - started >= self._db.pool.patience
-            ):
+            patience_ended = loop.time() - started >= self._db.pool.patience
+            if patience_ended and isinstance(result, StorageUnavailableError):
                 self._give_up(pending_ops, lost)
                 return
 

@@ -12,7 +12,7 @@ from acms.log.validation import INNER, validate_name
 from acms.model import Context, ContextDraft, ContextQuery, Entry, Head, Json, Kind, Page, SessionHead, State
 from acms.results import SessionPage
 from acms.storage import append_rules
-from acms.storage.postgres.database import Database, Lineage, LogState, last_message, read_columns
+from acms.storage.postgres.database import Database, Lineage, LogState, Named, last_message, read_columns
 from acms.storage.postgres.ops import build_draft_row
 from acms.storage.postgres.pool import Connection, Row
 from acms.storage.sessions import session_page
@@ -83,12 +83,11 @@ class Contexts:
             columns.update(await self._columns_at(parent, lineage, at))
         if head.rewrites:
             runs = append_rules.split_segments(parent, lineage, 1, at)
-            counts = await self._db.ask(
-                *[
-                    ("count_replacing", {"context": owner, "first": first, "last": last})
-                    for owner, first, last in runs
-                ]
-            )
+            queries: list[Named] = [
+                ("count_replacing", {"context": owner, "first": first, "last": last})
+                for owner, first, last in runs
+            ]
+            counts = await self._db.ask(*queries)
             columns["rewrites"] = sum(rows[0][0] for rows in counts)
         return columns
 
