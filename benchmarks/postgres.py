@@ -38,7 +38,7 @@ from tests.servers.postgres import Server
 
 from acms import ACMS, ACMSConfig, WorkerConfig
 from acms.model import Append, ContextDraft, Draft, JobDraft, Origin, Role
-from acms.storage.postgres.ops import Waiting
+from acms.storage.postgres.ops import PendingAppend
 from acms.storage.postgres.ops import serialize_rows as written
 from acms.storage.postgres.store import PostgresStorage
 
@@ -123,11 +123,11 @@ async def appends(url: str, options: argparse.Namespace, programs: Path | None) 
             sessions = [ACMS(f"{count}-{n}", storage, None, config=QUIET) for n in range(min(count, CLIENTS))]
 
             def parameters(choose: Callable[[int], str] = choose) -> dict[str, Any]:
-                one = Waiting(operation(choose(0), rng), storage._db.entropy, loop.create_future())
+                one = PendingAppend(operation(choose(0), rng), storage._db.entropy, loop.create_future())
                 return {
                     "tenant": "default",
                     "contexts": [one.op.context],
-                    "ops": written([{"op": 0, **one.given}]),
+                    "ops": written([{"op": 0, **one.summary}]),
                     "drafts": written([{"op": 0, "batch": 1, **row} for row in one.drafts]),
                     "jobs": written([{"op": 0, **job} for job in one.jobs]),
                 }

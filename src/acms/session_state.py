@@ -440,7 +440,7 @@ class SharedSession:
         from acms.jobs.worker import POLL
 
         background = self.background
-        await background.settled()
+        await background.wait_until_idle()
         if context is None or not self.config.worker.enabled:
             return
         held = JobQuery(context=context, states=(JobState.RUNNING,))
@@ -453,7 +453,7 @@ class SharedSession:
             if not any(background.serves(job) for job in found):
                 return
             await asyncio.sleep(POLL)
-            await background.settled()
+            await background.wait_until_idle()
 
     @property
     def watch(self) -> CompactionRequest:

@@ -75,7 +75,8 @@ def _files_of(dialect: str) -> list[Path]:
     storage = SRC / "storage"
     if dialect.startswith("kv_"):
         return [storage / dialect.removeprefix("kv_") / "kv.py", storage / "kv_home.py"]
-    return [file for file in sorted((storage / dialect).glob("*.py")) if file.name != "kv.py"]
+    own = [file for file in sorted((storage / dialect).glob("*.py")) if file.name != "kv.py"]
+    return [*own, storage / "append_rules.py"]
 
 
 def _last_name(node: ast.expr) -> str:
@@ -118,7 +119,7 @@ _OWN = {
     "sqlite": {
         "advance", "count_covered", "count_derived", "due_jobs", "due_jobs_ahead", "forget_key",
         "forget_records_of_tree", "inherited", "insert_job", "insert_key", "jobs_ahead", "key_version", "live",
-        "root_itself", "said",
+        "root_itself", "stored_texts",
     },
     "postgres": {
         "append", "append_with_jobs", "cited", "count_searchable", "feed", "hint", "horizon", "keyed", "lock_context",

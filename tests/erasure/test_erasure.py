@@ -623,7 +623,7 @@ async def test_a_reader_that_keeps_the_log_is_reported_and_gives_way_later(
         assert SECRET not in str(erased.residue)
         reader.close()
         monkeypatch.setattr("acms.storage.sqlite.erase.AGAIN", 0.0)
-        monkeypatch.setattr(storage._eraser, "_again", 1e-9)
+        monkeypatch.setattr(storage._file_eraser, "_retry_at", 1e-9)
         await append_drafts(storage, context, draft_message("on"))
         assert found_in(tmp_path, SECRET) == []
 

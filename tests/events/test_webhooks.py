@@ -258,7 +258,7 @@ async def test_an_address_that_is_not_public_is_not_connected_to(
         ("", True), ("example.com", True), ("ftp://example.com/", True), ("http://example.com/", False),
         ("https://user:hunter2@example.com/", False), ("https://example.com/?a=b", False),
         ("https://example.com/#a", False), ("https://[::1/", False), ("https://", False),
-        ("https://exa mple.com/", False), ("https://example.com:99999/", False),
+        ("https://exa mple.com/", False), ("https://example.com:99999/", False), ("https://example.com:0/", False),
     ],
 )  # fmt: skip
 async def test_what_is_no_address_is_refused_without_being_repeated(url: str, private: bool) -> None:

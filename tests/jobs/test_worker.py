@@ -941,7 +941,7 @@ async def test_what_a_dead_worker_held_is_taken_over_when_its_lease_ends(handle:
     assert await effects(handle, context) == ["d"]
     with pytest.raises(LeaseLostError):
         await effect(handle, dead)
-    await own.settled()
+    await own.wait_until_idle()
     assert own._alarm is None, "nothing is left to wait for"
 
 
@@ -969,12 +969,12 @@ async def test_a_lease_that_is_prolonged_elsewhere_is_left_alone(handle: Handle)
     await ask(handle, context, "d")
     (lease,) = await handle.claim(["k"], lease=timedelta(seconds=30))
     own.poke()
-    await own.settled()
+    await own.wait_until_idle()
     assert own._alarm is not None
     assert own._alarm.when() < asyncio.get_running_loop().time() + 40
     await handle.extend(lease, by=DAY)
     own.poke()  # as its alarm does
-    await own.settled()
+    await own.wait_until_idle()
     assert own._alarm is not None
     assert own._alarm.when() > asyncio.get_running_loop().time() + 50
     assert (await jobs(handle))[0].attempt == 1
@@ -989,7 +989,7 @@ async def test_a_handle_that_is_closed_is_not_opened_again_for_what_others_hold(
         await ask(handle, context, "d")
         await handle.claim(["k"], lease=DAY)
         made(session).poke()
-        await made(session).settled()
+        await made(session).wait_until_idle()
         alarm = made(session)._alarm
         assert alarm is not None
     assert alarm.cancelled()
@@ -1004,7 +1004,7 @@ async def test_what_others_hold_keeps_no_store_that_nobody_has(caplog: pytest.Lo
     own = get_background_worker(store, store, WorkerConfig(), RetryConfig())
     own.serve("k", effect)
     own.poke()
-    await own.settled()
+    await own.wait_until_idle()
     alarm = own._alarm
     assert alarm is not None
     left = weakref.ref(own)

@@ -220,7 +220,7 @@ def test_one_line_says_what_an_object_is_and_no_secret() -> None:
         (SQLiteStorage("memory.db"), "SQLiteStorage('memory.db', tenant='default')"),
         (
             CachedStorage(open_storage("memory://")),
-            "CachedStorage(MemoryStorage(0 contexts, tenant='default'))",
+            "CachedStorage(MemoryStorage(tenant='default'))",
         ),
         (InMemoryKV(), "InMemoryKV(0 keys)"),
         (SQLiteKV("a.db", read_only=True), "SQLiteKV('a.db', tenant='default', read_only=True)"),

@@ -35,11 +35,9 @@ from acms.log import in_force
 from acms.ports import StorageBackend
 from acms.storage import CachedStorage, MemoryStorage, SQLiteStorage, append_rules, wrapper
 from acms.storage.append_rules import Read
-from acms.storage.memory import store as memory
 from acms.storage.postgres.store import PostgresStorage
 from acms.storage.sqlite import append as sqlite_append
-from acms.storage.sqlite import contexts as sqlite_contexts
-from acms.storage.sqlite import file, tables
+from acms.storage.sqlite import database, tables
 from acms.storage.sqlite import store as sqlite
 from acms.testing import ManualClock, run_story
 from tests.servers.postgres import Databases, Server
@@ -109,7 +107,8 @@ class Fault:
 
 FAULTS = [
     Fault(
-        "an append ignores its keys", "memory", code(memory.MemoryStorage, "_append", ("if keyed and", "if False and")),
+        "an append ignores its keys", "memory",
+        code(sqlite_append.Appender, "_append_at", ("if prepared.keys:", "if False:")),
         "test_repeating_an_append_with_its_keys_changes_nothing",
     ),
     Fault(
@@ -133,7 +132,7 @@ FAULTS = [
     ),
     Fault(
         "a fork does not know the keys it inherits", "memory",
-        code(memory.MemoryStorage, "_keyed", ("found, 1, found", "found, found.first, found")),
+        code(sqlite_append.Appender, "_find_repeat", ("self._lineage(connection, op.context)", "()")),
         "test_a_fork_knows_the_keys_that_it_inherits",
     ),
     Fault(
@@ -148,30 +147,28 @@ FAULTS = [
     ),
     Fault(
         "a bulk append skips a version", "memory",
-        code(memory.MemoryStorage, "_append",
-             ("version=head.version + 1 + len(added)", "version=head.version + 1 + len(added) + (len(added) > 2)")),
+        code(sqlite_append.Appender, "_plan", ("version += 1", "version += 1 + (version == batch + 1)")),
         "test_a_long_log_reads_whole_and_in_pages",
     ),
     Fault(
         "the chain is not advanced", "memory",
-        code(memory.MemoryStorage, "_append", ("chain=added[-1].chain if added else head.chain", "chain=head.chain")),
+        code(sqlite_append.Appender, "_plan", ("chain=chain,", "chain=head.chain,")),
         "test_appends_take_the_next_versions_and_messages_the_next_positions",
     ),
     Fault(
         "facts take positions", "memory",
-        code(memory.MemoryStorage, "_append",
-             ("message = draft.kind is Kind.MESSAGE", "message = draft.kind in (Kind.MESSAGE, Kind.FACT)")),
+        code(sqlite_append.Appender, "_plan", ("kind is Kind.MESSAGE", "kind in (Kind.MESSAGE, Kind.FACT)")),
         "test_appends_take_the_next_versions_and_messages_the_next_positions",
     ),
     Fault(
         "a refused operation takes its neighbours with it", "sqlite",
-        code(file.WriteQueue, "_attempt",
+        code(database, "run_undoable",
              ("except ACMSError as error:\n        result = error", "except ACMSError as error:\n        raise")),
         "test_a_refused_operation_leaves_its_neighbours_alone",
     ),
     Fault(
         "a refused operation is not undone", "sqlite",
-        code(file.WriteQueue, "_attempt", ('"ROLLBACK TO op"', '"SELECT 1"')),
+        code(database, "run_undoable", ('"ROLLBACK TO op"', '"SELECT 1"')),
         "test_a_stale_lease_is_fenced_off",
     ),
     Fault(
@@ -222,12 +219,12 @@ FAULTS = [
         "test_erasing_also_deletes_keys_derived_rows_and_job_payloads",
     ),
     Fault(
-        "an erasure raises no epoch", "memory", code(memory.MemoryStorage, "blank", (".epoch += 1", ".epoch += 0")),
+        "an erasure raises no epoch", "memory", query("raise_epoch", r"epoch \+ 1", "epoch"),
         "test_an_erasure_is_seen_in_every_fork_and_raises_one_epoch",
     ),
     Fault(
         "a vector brings an erased entry back", "memory",
-        code(memory.MemoryStorage, "put_derived", (".state is State.LIVE", ".state is not None")),
+        query("live", "AND state IS NULL", ""),
         "test_t07_what_arrives_after_an_erasure_brings_nothing_back",
     ),
     Fault(
@@ -254,24 +251,26 @@ FAULTS = [
     ),
     Fault(
         "the record named first goes first", "memory",
-        code(memory.MemoryStorage, "put_record", ("found.records.pop(named, None)", "pass")),
+        query("put_record", r"seq = excluded\.seq, ", ""),
         "test_a_context_keeps_a_bounded_number_of_records",
     ),
     Fault(
         "missing ignores what a fork inherited", "memory",
-        code(memory.MemoryStorage, "missing", ("self._runs(found, 1,", "self._runs(found, found.first,")),
+        code(tables.DerivedRows, "missing",
+             ("tables.runs(connection, tables.log(connection, context))",
+              "tables.runs(connection, tables.log(connection, context))[-1:]")),
         "test_missing_of_a_fork_names_what_it_inherited",
     ),
     Fault(
         "missing takes a block that is nearly covered for covered", "sqlite",
-        code(tables.DerivedRows, "missing", ("<= block[3] - low:", "< block[3] - low:")),
+        code(tables.DerivedRows, "missing", ("<= block[3] - first:", "< block[3] - first:")),
         "test_missing_of_a_fork_names_what_it_inherited",
     ),
     Fault(
         "a cache gets by id what it got before", "cached",
-        code(wrapper.CachedStorage, "get",
-             ("self._line(owner, await self.inner.head(owner))",
-              "self._lines.get(owner) or self._line(owner, await self.inner.head(owner))")),
+        code(wrapper.CachedStorage, "_lines_of",
+             ("self._line(context, await self.inner.head(context))",
+              "self._lines.get(context) or self._line(context, await self.inner.head(context))")),
         "test_what_was_got_before_an_erasure_is_got_blank_after_it",
     ),
     Fault(
@@ -301,7 +300,7 @@ FAULTS = [
     ),
     Fault(
         "restoring verifies nothing", "memory",
-        code(memory.MemoryStorage, "_restore", ("in verify_chain(", "in (lambda *a, **k: ())(")),
+        code(sqlite_append.Appender, "_verify_restored", ("in verify_chain(", "in (lambda *a, **k: ())(")),
         "test_restoring_a_broken_log_is_refused",
     ),
     Fault(
@@ -328,7 +327,7 @@ FAULTS = [
     ),
     Fault(
         "a fork of the newest version misses it", "sqlite",
-        code(sqlite_contexts.Contexts, "_forked", ("head.version if fork is None", "head.version - 1 if fork is None")),
+        code(append_rules, "resolve_fork_version", ("head.version if fork", "head.version - 1 if fork")),
         "test_t12_a_fork_during_appends_is_a_snapshot",
     ),
     Fault(
@@ -337,7 +336,7 @@ FAULTS = [
     ),
     Fault(
         "settings change at any revision", "memory",
-        code(memory.MemoryStorage, "settings", ("old.settings_rev != rev", "False")),
+        code(append_rules, "apply_settings_change", ("context.settings_rev != rev", "False")),
         "test_settings_change_only_at_the_revision_that_was_read",
     ),
     Fault(
@@ -351,14 +350,12 @@ FAULTS = [
     ),
     Fault(
         "names of jobs are ignored", "memory",
-        code(memory.JobQueue, "_twin", ("job.dedupe == dedupe", "False")),
+        query("insert_job", r"VALUES \(\?, \?, \?, \?", "VALUES (?, ?, ?, ? || random()"),
         "test_a_job_is_enqueued_with_its_append_and_once_per_name",
     ),
     Fault(
         "what is done is settled again", "memory",
-        code(memory.JobQueue, "settle",
-             ("(job.attempt, job.state) != (lease.attempt, lease.job.state) or job.state is JobState.DONE",
-              "job.attempt != lease.attempt")),
+        query("settle_job", r"state = \? AND state <> 'done'", "? IS NOT NULL"),
         "test_what_is_done_is_neither_settled_again_nor_retried",
     ),
     Fault(

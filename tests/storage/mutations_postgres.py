@@ -127,7 +127,7 @@ def faults(code: Callable[..., Plant]) -> Iterator[tuple[str, Plant, str]]:
     )
     yield (
         "what cannot be known again is sent twice",
-        always(postgres_ops.Waiting, "repeatable"),
+        always(postgres_ops.PendingAppend, "repeatable"),
         "wire",
     )
     yield (

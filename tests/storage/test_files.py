@@ -108,13 +108,13 @@ async def test_a_file_is_narrow_before_sqlite_opens_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[dict[str, str]] = []
-    opening = file._open_connection
+    opening = file.open_connection
 
     def opened(*given: Any) -> apsw.Connection:
         seen.append(modes(tmp_path))
         return opening(*given)
 
-    monkeypatch.setattr(file, "_open_connection", opened)
+    monkeypatch.setattr(file, "open_connection", opened)
     await write(tmp_path / "a.db")
     assert seen[0] == {"a.db": "0o600"}
 

@@ -11,7 +11,7 @@ import pytest
 from acms import open_storage
 from acms.errors import ValidationError
 from acms.model import Append, JobDraft, State
-from acms.storage.postgres.ops import Group, Waiting, build_append_statement
+from acms.storage.postgres.ops import Group, PendingAppend, build_append_statement
 from acms.storage.postgres.store import PostgresStorage
 from acms.testing.logs import append_drafts, create_log, draft_fact, draft_message, fork_log
 
@@ -83,7 +83,7 @@ async def test_t31_a_consumer_that_dies_again_and_again_misses_nothing_of_slow_w
                 rows = await store._db.rows(connection, "lock_context", {"context": context.id})
                 assert rows
                 op = Append(context=context.id, drafts=(draft_message(f"{number}.{n}"),), tail={})
-                one = Waiting(op, os.urandom, asyncio.get_running_loop().create_future())
+                one = PendingAppend(op, os.urandom, asyncio.get_running_loop().create_future())
                 assert await store._db.rows(connection, *build_append_statement([Group([one])]))
                 await asyncio.sleep(draw.random() * 0.02)
 

@@ -19,7 +19,7 @@ from acms import open_storage
 from acms.errors import ConfigurationError, ValidationError
 from acms.model import Context, ContextQuery, Derived, Search, State
 from acms.ports import StorageBackend
-from acms.storage.memory.store import MemoryStorage
+from acms.storage import MemoryStorage
 from acms.storage.postgres import migrate, search
 from acms.storage.postgres.pool import Pool
 from acms.storage.postgres.store import PostgresStorage

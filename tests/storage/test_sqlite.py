@@ -35,7 +35,7 @@ from acms.model import (
 )
 from acms.storage import SQLiteStorage
 from acms.storage.sql import load_migrations, load_queries
-from acms.storage.sqlite.file import Answer, StoppedError
+from acms.storage.sqlite.writer import Answer, StoppedError
 from acms.testing import run_story, sound
 from acms.testing.logs import append_drafts, create_log, draft_fact, draft_message, draft_summary, fork_log
 from tests.storage.suite import StorageBackendTests

@@ -7,7 +7,7 @@ from typing import Any
 
 from acms import ACMS, Reflection
 from acms.ports import ReflectionRequest
-from acms.storage.memory.store import MemoryStorage
+from acms.storage import MemoryStorage
 from tests.support.talk import session_on
 
 

@@ -28,11 +28,11 @@ _TEXT = re.compile(rf"([0-9]{{1,18}})(?:-([0-9]{{1,18}})((?:{_JOB}){{0,{FOLLOWED
 class Cursor:
     """A place in the events of a log; as text `42`, or `42-17.12r3` when it knows of jobs too."""
 
-    #: Entries up to this version were told.
+    #: Entries up to this version were sent.
     version: int = 0
-    #: Highest number of a job that was told; None when nothing was told of jobs yet.
+    #: Highest number of a job that was sent; None before the first look at jobs.
     job: int | None = None
-    #: How jobs stood when they were last told, by number, those that were not done: state and attempt.
+    #: State and attempt of the unfinished jobs when they were last sent, by number.
     unfinished: Mapping[int, tuple[JobState, int]] = field(default_factory=dict[int, tuple[JobState, int]])
 
     @classmethod
@@ -65,11 +65,11 @@ class Cursor:
 
     def behind(self, job: Job) -> Cursor:
         """Return the cursor after a job's current state was sent."""
-        number, known = int(job.id), dict(self.unfinished)
-        known.pop(number, None)
+        number, unfinished = int(job.id), dict(self.unfinished)
+        unfinished.pop(number, None)
         if job.state in _LETTERS:
-            known[number] = job.state, job.attempt
-        newest = {one: known[one] for one in sorted(known)[-FOLLOWED:]}
+            unfinished[number] = job.state, job.attempt
+        newest = {key: unfinished[key] for key in sorted(unfinished)[-FOLLOWED:]}
         return Cursor(version=self.version, job=max(self.job or 0, number), unfinished=newest)
 
     def upto(self, number: int) -> Cursor:
@@ -79,5 +79,7 @@ class Cursor:
     def knows(self, job: Job) -> bool:
         """Return whether a job's current state was sent, or the job is not followed."""
         number = int(job.id)
-        told = self.unfinished.get(number)
-        return told == (job.state, job.attempt) or (told is None and number <= (self.job or 0))
+        state = self.unfinished.get(number)
+        if state is None:
+            return number <= (self.job or 0)
+        return state == (job.state, job.attempt)

@@ -59,11 +59,6 @@ SECONDS = 10.0
 PLACES = 2
 """Logs that are delivered to one webhook at a time in one process: a slow one does not keep others waiting."""
 TURN = timedelta(seconds=1)
-TURNS = 30
-"""After which a job looks again whether there is a place: later each time, as many may wait."""
-ENTRIES = 50
-LOOKS = 15
-"""Turns between two looks at jobs that go on, at most."""
 REST = timedelta(minutes=1)
 """Until the next look at jobs of which none is due before."""
 
@@ -106,7 +101,7 @@ class Delivery:
         if context.deleted_at is not None:
             return Failed(error="the session was deleted", cancelled=True)
         if self._busy[id] >= PLACES:
-            later = self._clock() + TURN * min(lease.attempt, TURNS)
+            later = self._clock() + TURN * min(lease.attempt, 30)  # later each time, as many may wait
             return Retry(error="others are delivered to this webhook", not_before=later)
         rest = self._rests.get(id, 0.0) - self._elapsed()
         if rest > 0:
@@ -134,7 +129,7 @@ class Delivery:
                     after=progress.version,
                     at=head.version,
                     kinds=[Kind(kind) for kind in webhook.events if kind != JOB],
-                    limit=ENTRIES,
+                    limit=50,
                 )
                 if not entries:
                     if await try_finish_delivery(storage, lease, head.version):
@@ -146,21 +141,21 @@ class Delivery:
                     except ProviderError as error:
                         failed = Progress(version=progress.version, failures=progress.failures + 1)
                         await webhooks.keep(webhook.id, context.id, failed)
-                        return self._failed(webhook.id, failed.failures, error)
+                        return self._schedule_retry(webhook.id, failed.failures, error)
                     progress = Progress(version=entry.version)
                     await webhooks.keep(webhook.id, context.id, progress)
 
     async def _follow(self, task: _Task) -> Outcome:
         """Report the job changes of a log, after the entries that the jobs appended, until no job continues."""
         storage, lease, webhooks, context, webhook, secret = task
-        place = progress_key_of(lease.job)
-        progress = await webhooks.progress(webhook.id, place)
+        progress_key = progress_key_of(lease.job)
+        progress = await webhooks.progress(webhook.id, progress_key)
         if progress is None:  # kept before anything is sent, as above
             progress = Progress(version=0, jobs=str(await _find_start_cursor(storage, lease)))
-            await webhooks.keep(webhook.id, place, progress)
+            await webhooks.keep(webhook.id, progress_key, progress)
         cursor = Cursor.read(progress.jobs)
         jobs, highest = await changed_jobs(storage, context.id, cursor)
-        # Read after the jobs: what came meanwhile is told by the job that it brought.
+        # Read after the jobs: later changes are reported by the delivery job that they enqueued.
         others = await _list_sibling_jobs(storage, lease)
         if any(delivers_job_changes(one) and int(one.id) > int(lease.job.id) for one in others):
             return Done(reason="a later one tells it")
@@ -173,13 +168,13 @@ class Delivery:
                     await endpoint.notify(*self._job(context, job, secret))
                 except ProviderError as error:
                     failed = Progress(version=0, failures=progress.failures + 1, jobs=str(cursor))
-                    await webhooks.keep(webhook.id, place, failed)
-                    return self._failed(webhook.id, failed.failures, error)
+                    await webhooks.keep(webhook.id, progress_key, failed)
+                    return self._schedule_retry(webhook.id, failed.failures, error)
                 cursor = cursor.behind(job)
                 progress = Progress(version=0, jobs=str(cursor))
-                await webhooks.keep(webhook.id, place, progress)
+                await webhooks.keep(webhook.id, progress_key, progress)
         if cursor.upto(highest) != cursor:
-            await webhooks.keep(webhook.id, place, Progress(version=0, jobs=str(cursor.upto(highest))))
+            await webhooks.keep(webhook.id, progress_key, Progress(version=0, jobs=str(cursor.upto(highest))))
         return await self._look_again(storage, lease)
 
     async def _look_again(self, storage: StorageBackend, lease: Lease) -> Outcome:
@@ -188,7 +183,7 @@ class Delivery:
         if not going:
             return Done()
         now = self._clock()
-        soon = now + TURN * min(lease.attempt, LOOKS)
+        soon = now + TURN * min(lease.attempt, 15)
         due = min(job.not_before if job.state is JobState.READY else now for job in going)
         return Retry(error="it tells of jobs that go on", not_before=max(soon, min(due, now + REST)))
 
@@ -214,11 +209,11 @@ class Delivery:
         self, id: str, type: str, when: datetime, data: Mapping[str, Json], secret: str
     ) -> tuple[bytes, dict[str, str]]:
         """Return the body of a message, and its header fields."""
-        told = {"type": type, "timestamp": format_instant(when), "data": data}
-        content = json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode()
+        body = {"type": type, "timestamp": format_instant(when), "data": data}
+        content = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
         return content, sign_request(secret, id, int(self._clock().timestamp()), content)
 
-    def _failed(self, id: str, failures: int, error: ProviderError) -> Retry | Failed:
+    def _schedule_retry(self, id: str, failures: int, error: ProviderError) -> Retry | Failed:
         """Return when an attempt that failed is followed by the next one; `Failed` after the last."""
         if failures > len(WAITS):
             return Failed(error=str(error))
@@ -257,11 +252,11 @@ async def _list_sibling_jobs(storage: StorageBackend, lease: Lease) -> list[Job]
 async def _find_start_cursor(storage: StorageBackend, lease: Lease) -> Cursor:
     """Return the cursor after all job changes that precede the first unfinished job reporting them."""
     context = lease.job.context
-    asked = [
+    requests = [
         lease.job,
         *[job for job in await _list_sibling_jobs(storage, lease) if delivers_job_changes(job)],
     ]
-    since = min(job.created_at for job in asked) - TURN  # what one commit wrote may bear two times
+    since = min(job.created_at for job in requests) - TURN  # what one commit wrote may bear two times
     page = await storage.jobs(JobQuery(context=context, limit=PAGE))
     known = {
         job.id: job
@@ -272,7 +267,7 @@ async def _find_start_cursor(storage: StorageBackend, lease: Lease) -> Cursor:
     cursor = Cursor(job=0)
     for job in old:
         cursor = cursor.behind(job)
-    for job in known.values():  # an older one that changed meanwhile: no job stands like that
+    for job in known.values():  # an older one that changed meanwhile: no real job has this state
         if job not in old and int(job.id) < (cursor.job or 0):
             cursor = cursor.behind(replace(job, state=JobState.RUNNING, attempt=0))
     return cursor

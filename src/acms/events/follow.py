@@ -21,7 +21,7 @@ __all__ = ["Followed", "changed_jobs", "list_unfinished_jobs", "parse_cursor", "
 LOOKS = (0.1, 1.0)
 """Seconds between two looks at a log in which nothing happens, at first and at most."""
 HEARTBEAT = 15.0
-"""Seconds after which a reader is told that nothing happens."""
+"""Seconds after which a reader gets a heartbeat when there are no events."""
 
 
 def _never_ended() -> bool:
@@ -44,23 +44,32 @@ async def changed_jobs(storage: StorageBackend, context: str, cursor: Cursor) ->
 
     Those that deliver webhooks are left out.
     """
-    highest, after = cursor.job or 0, None
-    found: dict[str, Job] = {}
+    if cursor.job is None:  # a reader without a cursor for jobs begins with those that are not finished
+        newest = await storage.jobs(JobQuery(context=context, limit=1))
+        highest = int(newest.items[0].id) if newest.items else 0
+        jobs = await list_unfinished_jobs(storage, context)
+    else:
+        jobs = await _list_jobs_since(storage, context, cursor.job)
+        highest = max((int(job.id) for job in jobs), default=cursor.job)
+        highest = max(highest, cursor.job)
+        listed = {job.id for job in jobs}
+        missing = tuple([str(number) for number in cursor.unfinished if str(number) not in listed])
+        if missing:
+            jobs += (await storage.jobs(JobQuery(ids=missing))).items
+    changed = [job for job in jobs if not cursor.knows(job) and job.kind != WEBHOOK]
+    return sorted(changed, key=lambda job: int(job.id)), highest
+
+
+async def _list_jobs_since(storage: StorageBackend, context: str, number: int) -> list[Job]:
+    """Return the jobs of a log down to a job number, page by page, newest first."""
+    jobs: list[Job] = []
+    after: str | None = None
     while True:
         page = await storage.jobs(JobQuery(context=context, after=after, limit=PAGE))
-        found |= {job.id: job for job in page.items}
-        highest = max([highest, *(int(job.id) for job in page.items)])
-        # A reader that was told nothing of jobs yet begins with those that are not finished.
-        if cursor.job is None or page.next_after is None or int(page.next_after) <= cursor.job:
-            break
+        jobs += page.items
+        if page.next_after is None or int(page.next_after) <= number:
+            return jobs
         after = page.next_after
-    missing = tuple([str(number) for number in cursor.unfinished if str(number) not in found])
-    if missing:
-        found |= {job.id: job for job in (await storage.jobs(JobQuery(ids=missing))).items}
-    if cursor.job is None:
-        found = {job.id: job for job in await list_unfinished_jobs(storage, context)}
-    changed = [job for job in found.values() if not cursor.knows(job) and job.kind != WEBHOOK]
-    return sorted(changed, key=lambda job: int(job.id)), highest
 
 
 async def list_unfinished_jobs(storage: StorageBackend, context: str) -> list[Job]:
@@ -92,10 +101,10 @@ class Followed:
         self._context = context
         self.cursor = cursor
         self._stage = stage
-        #: Where appends of this process are heard of.
+        #: The handle that reports the appends of this process.
         self._handle = handle or storage
         self._ended = ended
-        #: The page that the last entry stands in; None before the first.
+        #: The page of the last entry; None before the first.
         self.page: Page | None = None
         #: Entries of the next page at most: the first ones are short, as a client may take no more of them.
         self._limit = 1
@@ -110,11 +119,11 @@ class Followed:
             pause, quiet = LOOKS[0], HEARTBEAT
             while not self._ended():
                 heard.clear()
-                told = False
+                any_news = False
                 async for event in self._news():
-                    told = True
+                    any_news = True
                     yield event
-                if told:
+                if any_news:
                     pause = LOOKS[0]
                     continue
                 if not follow:
@@ -131,7 +140,7 @@ class Followed:
 
     async def _news(self) -> AsyncGenerator[LogEvent]:
         """Yield the events since the cursor."""
-        # Jobs are looked at first: what a job that is done appended is then there to be told before it.
+        # Jobs are read first, so that the entries that a finished job appended are sent before it.
         jobs, highest = await changed_jobs(self._storage, self._context, self.cursor)
         head = await self._storage.head(self._context)
         while self.cursor.version < head.version and not self._ended():
@@ -141,9 +150,9 @@ class Followed:
             for entry in page.entries:
                 self.cursor = self.cursor.at(entry.version)
                 yield LogEvent(cursor=str(self.cursor), entry=entry)
-                if page.outdated:  # the client is slow: what follows may have been erased since
+                if page.is_outdated:  # the client is slow: what follows may have been erased since
                     break
-        for job in jobs:  # by their numbers: a reader that is cut off is told of the rest when it comes again
+        for job in jobs:  # by number: a reader that is cut off gets the rest when it reconnects
             self.cursor = self.cursor.behind(job)
             yield LogEvent(cursor=str(self.cursor), job=job)
         self.cursor = self.cursor.upto(highest)

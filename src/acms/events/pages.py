@@ -51,7 +51,7 @@ class Page:
     _serialized: dict[int, bytes] = field(default_factory=dict[int, bytes])
 
     @property
-    def outdated(self) -> bool:
+    def is_outdated(self) -> bool:
         """Whether an entry may have been erased since."""
         return monotonic() - self.read_at > FRESH
 
@@ -111,8 +111,8 @@ def _count_fitting(entries: Sequence[Entry]) -> int:
 
 def page_reader(handle: StorageBackend) -> PageReader:
     """Return the page reader that the streams of a handle share in this event loop."""
-    here = handles.get_loop_state(handle)
-    if here.pages is None:
-        here.pages = PageReader(handle)
-    found: PageReader = here.pages
+    state = handles.get_loop_state(handle)
+    if state.pages is None:
+        state.pages = PageReader(handle)
+    found: PageReader = state.pages
     return found

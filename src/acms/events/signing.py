@@ -10,13 +10,12 @@ from acms.log.encoding import Entropy
 
 __all__ = ["new_secret", "sign_request"]
 
-SECRET_BYTES = 32
 _PREFIX = "whsec_"
 
 
 def new_secret(entropy: Entropy) -> str:
     """Return a new secret as its receiver keeps it: `whsec_` and base64."""
-    return _PREFIX + b64encode(entropy(SECRET_BYTES)).decode("ascii")
+    return _PREFIX + b64encode(entropy(32)).decode("ascii")
 
 
 def sign_request(secret: str, id: str, seconds: int, content: bytes) -> dict[str, str]:

@@ -35,20 +35,19 @@ MOST = 16
 """Webhooks of a tenant."""
 URL_CHARS = 2048
 Told: TypeAlias = Literal["message", "fact", "summary", "episode", "retraction", "job"]
-"""What a webhook can be told of: kinds of entries, and changes of jobs."""
+"""The event kinds of webhooks: kinds of entries, and changes of jobs."""
 KINDS: tuple[Told, ...] = get_args(Told)
-_ID = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """How far a log was delivered to a webhook."""
 
-    #: Entries up to this version were taken, or are none that it is told of.
+    #: Entries up to this version were accepted, or are of other kinds.
     version: int
     #: Attempts that failed since one was taken.
     failures: int = 0
-    #: Where it stands among the changes of jobs, as a cursor of events; its place is one of its own.
+    #: Progress in the changes of jobs, as a cursor of events; it has a key of its own.
     jobs: str = ""
 
 
@@ -78,14 +77,15 @@ class Webhooks:
         address that its name resolves to must be public, at each delivery.
         """
         kinds = set(events)
-        if unknown := sorted(kinds - set(KINDS)):
+        unknown = sorted(kinds - set(KINDS))
+        if unknown:
             raise ValidationError(
                 f"{unknown[0]!r} is no kind of entry, and not {JOB!r}", field="events", options=KINDS
             )
         if not kinds:
             raise ValidationError("must name at least one kind", field="events", options=KINDS)
-        made = Webhook(
-            id=draw_token(self._entropy, _ID),
+        webhook = Webhook(
+            id=draw_token(self._entropy, 12),
             url=_validate_url(url, private),
             events=tuple([kind for kind in KINDS if kind in kinds]),
             private=private,
@@ -99,10 +99,10 @@ class Webhooks:
                 raise ConflictError(
                     f"there are {MOST} webhooks already", retryable=False, options=("remove one of them",)
                 )
-            return {**rows, made.id: {**encode_noun(made, wire=False), "secret": secret}}
+            return {**rows, webhook.id: {**encode_noun(webhook, wire=False), "secret": secret}}
 
         await update_entry(self._kv, WEBHOOKS, change)
-        return made, secret
+        return webhook, secret
 
     async def list(self) -> list[Webhook]:
         """Return the webhooks, oldest first; never their secrets."""
@@ -128,9 +128,12 @@ class Webhooks:
             return {other: row for other, row in _read_rows(entry).items() if other != id}
 
         await update_entry(self._kv, WEBHOOKS, change)
-        while page := (await self._kv.list(_build_progress_key(id, ""), limit=validation.PAGE)).entries:
-            for entry in page:
+        while True:
+            page = await self._kv.list(_build_progress_key(id, ""), limit=validation.PAGE)
+            for entry in page.entries:
                 await self._kv.delete(entry.key)
+            if not page.entries:
+                break
         await self._wipe(found[1])
 
     async def _wipe(self, secret: str) -> None:
@@ -138,8 +141,10 @@ class Webhooks:
         storage = self._storage
         while isinstance(storage, WrapperStorage):
             storage = storage.inner
-        if isinstance(storage, Searchable) and (left := await storage.residue((), (secret.encode(),))):
-            log_event(logging.WARNING, "webhook_secret_left", places=left)
+        if isinstance(storage, Searchable):
+            remains = await storage.residue((), (secret.encode(),))
+            if remains:
+                log_event(logging.WARNING, "webhook_secret_left", places=remains)
 
     async def replay(self, id: str) -> list[Job]:
         """Retry the deliveries that were given up, each with a new full set of attempts; return the jobs.
@@ -147,13 +152,13 @@ class Webhooks:
         Each continues with the first entry that was not accepted, so the order of the log holds. `NotFoundError` if
         there is no such webhook.
         """
-        await self._known(id)
+        await self._require_known(id)
         found: list[Job] = []
         async for job in self._given_up(id):
-            place = progress_key_of(job)
-            progress = await self.progress(id, place)
+            progress_key = progress_key_of(job)
+            progress = await self.progress(id, progress_key)
             if progress is not None:
-                await self.keep(id, place, replace(progress, failures=0))
+                await self.keep(id, progress_key, replace(progress, failures=0))
             try:
                 found.append(await requests.retry_job_by_id(self._storage, job.id))
             except ConflictError:  # a later job does its work by now
@@ -168,21 +173,22 @@ class Webhooks:
             for job in page.items:
                 if job.kind == WEBHOOK and job.payload.get("webhook") == id:
                     yield job
-            if (after := page.next_after) is None:
+            after = page.next_after
+            if after is None:
                 return
 
     # ── how far ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def progress(self, id: str, place: str) -> Progress | None:
+    async def progress(self, id: str, progress_key: str) -> Progress | None:
         """Return how far a log or its jobs (see `progress_key_of`) were delivered, or None before the first one."""
-        entry = await self._kv.get(_build_progress_key(id, place))
+        entry = await self._kv.get(_build_progress_key(id, progress_key))
         return None if entry is None else decode_noun(Progress, entry.data, wire=False)
 
-    async def keep(self, id: str, place: str, progress: Progress) -> None:
+    async def keep(self, id: str, progress_key: str, progress: Progress) -> None:
         """Store how far a log was delivered, or its jobs."""
-        await self._kv.set(_build_progress_key(id, place), encode_noun(progress, wire=False))
+        await self._kv.set(_build_progress_key(id, progress_key), encode_noun(progress, wire=False))
 
-    async def _known(self, id: str) -> None:
+    async def _require_known(self, id: str) -> None:
         if id not in _read_rows(await self._kv.get(WEBHOOKS)):
             raise _unknown_webhook_error(id)
 
@@ -209,26 +215,28 @@ def _parse_webhook(id: str, row: Mapping[str, Any]) -> Webhook:
     return decode_noun(Webhook, {name: value for name, value in row.items() if name != "secret"}, wire=False)
 
 
-def _build_progress_key(id: str, place: str) -> str:
-    return f"{WEBHOOKS}/{id}/{place}"
+def _build_progress_key(id: str, progress_key: str) -> str:
+    return f"{WEBHOOKS}/{id}/{progress_key}"
 
 
 def _validate_url(url: str, private: bool) -> str:
     """Return the address of a webhook; errors do not repeat the address, as it may contain a password."""
     text = validation.validate_text(url, "url", limit=URL_CHARS)
+    malformed = ValidationError("is not an address such as https://example.com/hook", field="url")
     try:
-        found = urlsplit(text)
-        usable = bool(found.hostname) and (found.port or 1) > 0
+        parts = urlsplit(text)
+        complete = bool(parts.hostname) and parts.port != 0
     except ValueError:
-        found, usable = None, False
-    if found is None or not usable or found.scheme not in ("http", "https"):
-        raise ValidationError("is not an address such as https://example.com/hook", field="url")
-    if found.username is not None or found.password is not None or found.query or found.fragment:
+        raise malformed from None
+    if not complete or parts.scheme not in ("http", "https"):
+        raise malformed
+    has_user = parts.username is not None or parts.password is not None
+    if has_user or parts.query or parts.fragment:
         raise ValidationError("must hold no user, no password, no query and no fragment", field="url")
-    if found.scheme != "https" and not private:
+    if parts.scheme != "https" and not private:
         raise ValidationError("must be https", field="url")
     try:
         Endpoint(text, trusted=private)
     except ConfigurationError:  # a name that cannot be in a request
-        raise ValidationError("is not an address such as https://example.com/hook", field="url") from None
+        raise malformed from None
     return text

@@ -49,7 +49,7 @@ from acms.providers.tokens import token_counter
 from acms.recall.index_cache import record_new_profile
 from acms.runtime.chance import chance
 from acms.storage import handles
-from acms.storage.handles import Here
+from acms.storage.handles import LoopState
 from acms.text.markers import own_words
 from acms.text.summary_form import RECIPE
 from acms.write.retirement import Rewrite, follow_private, propagate_to_profile
@@ -61,7 +61,7 @@ LONGEST_REST = 0.1
 class Pace:
     """Leaves the event loop to writers: works in slices, and rests between them while messages arrive."""
 
-    def __init__(self, here: Here | None) -> None:
+    def __init__(self, here: LoopState | None) -> None:
         self.here = here
         self._began = monotonic()
 
@@ -359,7 +359,7 @@ def _max_new_facts(work: _Work, batch: Batch) -> int:
     return min(config.max_facts_per_call * max(1, len(batch.parts)), config.max_active_facts)
 
 
-async def _await_until_closed(here: handles.Here | None, call: Awaitable[object]) -> object:
+async def _await_until_closed(here: handles.LoopState | None, call: Awaitable[object]) -> object:
     """Await a call that is ended when the storage handle closes: closing a session never waits for a model."""
     if here is None:
         return await call

@@ -110,15 +110,17 @@ def privacy_of(job: Job, worker: Privacy | None, least: Privacy | None) -> Priva
 
     The worker's holds for a job that names none, as those of releases before this was stored.
     """
-    said = job.payload.get(PRIVACY)
-    asked = worker if PRIVACY not in job.payload else None if said is None else Privacy(said)
-    return stricter_mode(asked, least)
+    requested = worker
+    if PRIVACY in job.payload:
+        mode = job.payload[PRIVACY]
+        requested = None if mode is None else Privacy(mode)
+    return stricter_mode(requested, least)
 
 
 def satisfies_request(job: Job, mode: Privacy | None) -> bool:
     """Return whether a job satisfies a new request for a forced run at least as strict as `mode`."""
-    asked = privacy_of(job, None, None)
-    return bool(job.payload.get("force")) and stricter_mode(asked, mode) is asked
+    requested = privacy_of(job, None, None)
+    return bool(job.payload.get("force")) and stricter_mode(requested, mode) is requested
 
 
 WITHDRAWN = "asked for in another way"
@@ -140,8 +142,9 @@ async def find_latest_job(storage: StorageBackend, context: str, name: str) -> J
     """
     for states in (UNFINISHED, ()):
         page = await storage.jobs(JobQuery(context=context, states=states, limit=500))
-        if found := [one for one in page.items if one.dedupe == name]:
-            return max(found, key=lambda one: one.updated_at)
+        jobs = [job for job in page.items if job.dedupe == name]
+        if jobs:
+            return max(jobs, key=lambda job: job.updated_at)
     return None
 
 

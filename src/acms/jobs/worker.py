@@ -39,10 +39,6 @@ LONGEST = 60.0
 """Seconds after which a worker that waits for a point in time looks again, as the clock may have been set back."""
 POLL = 0.05
 """Seconds between two looks at a job that another process works off."""
-PAGE = 500
-"""Unfinished jobs among which a worker with nothing to do looks for the one that is due next."""
-MARGIN = 0.01
-"""Seconds after the end of a lease at which a job is taken over: a timer may be early, and clocks are coarse."""
 
 
 PATIENT = frozenset({WEBHOOK})
@@ -99,7 +95,7 @@ class Worker:
         #: Made when work begins, as kinds may be served until then.
         self._lanes: list[_Lane] = []
         self._wake = asyncio.Event()
-        #: Seconds of grace, once it was told to stop.
+        #: Seconds of grace, once `stop` was called.
         self._grace: float | None = None
         #: When the jobs put off here are due again.
         self._later: list[datetime] = []
@@ -150,33 +146,32 @@ class Worker:
         try:
             while not self.stopping:
                 self._wake.clear()
-                pause: float | None = self._config.poll_seconds
+                pause: float | None
                 try:
                     await self._begin()
                     if retries and not self._running():
-                        self.again = await self._due_next()
-                    failures = 0
+                        self.again = await self._seconds_until_due()
                 except ACMSError as error:
                     failures += 1
-                    if not error.retryable or (failures == self._retry.max_attempts and not forever):
+                    last_attempt = failures == self._retry.max_attempts and not forever
+                    if last_attempt or not error.retryable:
                         raise
                     pause = self._delay(failures)
                     log_event(logging.WARNING, "claim_failed", code=error.code, seconds=pause)
                 else:
-                    if self._full():
-                        pause = None
-                    elif not self._running() and not forever:
-                        pause = self._put_off() if retries else None
+                    failures = 0
+                    if forever or self._running():
+                        pause = None if self._is_full() else self._config.poll_seconds
+                    else:
+                        pause = self._seconds_until_retry() if retries else None
                         if pause is None and not self._wake.is_set():
                             return
-                        if pause is not None and self.again is not None:
-                            pause = min(pause, self.again)
                 await self._pause(pause)
             await self._finish()
         finally:
             await self._give_up()
 
-    def _full(self) -> bool:
+    def _is_full(self) -> bool:
         return all(lane.is_full(self._concurrency) for lane in self._lanes)
 
     def _running(self) -> list[asyncio.Task[None]]:
@@ -188,33 +183,36 @@ class Worker:
         self._later = [when for when in self._later if when > now]
         for lane in self._lanes:
             while not lane.is_full(self._concurrency) and not self.stopping:
-                found = await self._storage.claim(lane.kinds, lease=self._lease)
-                if not found:
+                leases = await self._storage.claim(lane.kinds, lease=self._lease)
+                if not leases:
                     break
-                task = asyncio.create_task(self._attempt(lane, found[0]))
-                if found[0].silent:
+                task = asyncio.create_task(self._attempt(lane, leases[0]))
+                if leases[0].silent:
                     lane.suspect = task
                 lane.running.add(task)
-                task.add_done_callback(partial(self._ended, lane))
+                task.add_done_callback(partial(self._on_task_end, lane))
 
-    def _ended(self, lane: _Lane, task: asyncio.Task[None]) -> None:
+    def _on_task_end(self, lane: _Lane, task: asyncio.Task[None]) -> None:
         lane.running.discard(task)
         if lane.suspect is task:
             lane.suspect = None
         self._wake.set()
-        if not task.cancelled() and (error := task.exception()) is not None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
             log_event(logging.ERROR, "settle_failed", error=safe_error(error))
             self._later.append(self._clock() + self._lease)  # due again when the lease ends
 
-    def _put_off(self) -> float | None:
-        """Return the seconds until something that was put off here may be due; None when nothing was."""
+    def _seconds_until_retry(self) -> float | None:
+        """Return the seconds until a job that was put off may be due; None if this worker put none off."""
         if not self._later:
             return None
-        return min(max(0.001, (min(self._later) - self._clock()).total_seconds()), LONGEST)
+        wait = (min(self._later) - self._clock()).total_seconds()
+        longest = LONGEST if self.again is None else min(LONGEST, self.again)
+        return min(max(0.001, wait), longest)
 
-    async def _due_next(self) -> float | None:
+    async def _seconds_until_due(self) -> float | None:
         """Return the seconds until a job that any worker holds or has put off may be due, or None if there is none."""
-        page = await self._storage.jobs(JobQuery(states=UNFINISHED, limit=PAGE))
+        page = await self._storage.jobs(JobQuery(states=UNFINISHED, limit=500))
         waits = [self._due_in(job) for job in page.items if job.kind in self._handlers]
         if page.next_after is not None:  # an older one may be due sooner
             waits.append(self._config.lease_seconds)
@@ -227,8 +225,10 @@ class Worker:
         is due by the local clock is looked for every `poll_seconds`.
         """
         due = job.lease_until or job.not_before
-        left = min(due - self._clock(), due - job.updated_at).total_seconds()
-        return left + MARGIN if left > 0 else self._config.poll_seconds
+        remaining = min(due - self._clock(), due - job.updated_at).total_seconds()
+        if remaining <= 0:
+            return self._config.poll_seconds
+        return remaining + 0.01  # a timer may be early, and clocks are coarse
 
     async def _pause(self, seconds: float | None) -> None:
         with suppress(TimeoutError):
@@ -239,32 +239,37 @@ class Worker:
         """Let the running jobs finish within the grace period."""
         loop = asyncio.get_running_loop()
         began = loop.time()
-        while self._running() and (left := began + (self._grace or 0) - loop.time()) > 0:
+        while self._running():
+            remaining = began + (self._grace or 0) - loop.time()
+            if remaining <= 0:
+                break
             self._wake.clear()
-            await self._pause(left)
+            await self._pause(remaining)
 
     async def _give_up(self) -> None:
         """Cancel the jobs still running, and wait until they are handed back."""
-        if running := self._running():
-            self.stop(grace=0)
-            for lane in self._lanes:
-                for work in lane.handling:
-                    work.cancel()
-            await asyncio.wait(running)
+        running = self._running()
+        if not running:
+            return
+        self.stop(grace=0)
+        for lane in self._lanes:
+            for work in lane.handling:
+                work.cancel()
+        await asyncio.wait(running)
 
     # ── one attempt ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _attempt(self, lane: _Lane, lease: Lease) -> None:
         """Run the handler of a job under its lease, and settle the outcome."""
-        many = lease.attempt > self._config.max_attempts and lease.job.kind not in PATIENT
-        if lease.silent and many:
+        too_many = lease.attempt > self._config.max_attempts and lease.job.kind not in PATIENT
+        if lease.silent and too_many:
             silent = f"attempt {lease.attempt - 1} ended without an answer: its worker died or was too slow"
             await self._settle(lease, Failed(error=silent))
             return
         work = asyncio.create_task(self._call(lane, lease))
         lane.handling.add(work)
         work.add_done_callback(lane.handling.discard)
-        if self._grace == 0:  # told to stop since it was claimed
+        if self._grace == 0:  # stopped since the job was claimed
             work.cancel()
         lost = False
         try:
@@ -279,7 +284,7 @@ class Worker:
         elif self.stopping:
             await self._settle(lease, Retry(error="the worker was stopped", not_before=self._clock()))
         elif not lost:  # the handler cancelled itself
-            await self._settle(lease, self._again(lease, "CancelledError"))
+            await self._settle(lease, self._retry_or_fail(lease, "CancelledError"))
 
     async def _call(self, lane: _Lane, lease: Lease) -> Outcome:
         """Run the handler; return its outcome, or the outcome that corresponds to its error."""
@@ -287,19 +292,19 @@ class Worker:
             others = lane.handling - {asyncio.current_task()}
             if lease.silent and others:
                 await asyncio.wait(others)
-            return await self._handled(lease)
+            return await self._run_handler(lease)
         except LeaseLostError:  # another attempt has the job
             return None
         except (SessionNotFoundError, GoneError) as error:
             return Failed(error=safe_error(error), cancelled=True)
         except ACMSError as error:
-            return (
-                self._again(lease, safe_error(error)) if error.retryable else Failed(error=safe_error(error))
-            )
+            if error.retryable:
+                return self._retry_or_fail(lease, safe_error(error))
+            return Failed(error=safe_error(error))
         except Exception as error:
-            return self._again(lease, safe_error(error))
+            return self._retry_or_fail(lease, safe_error(error))
 
-    async def _handled(self, lease: Lease) -> Outcome:
+    async def _run_handler(self, lease: Lease) -> Outcome:
         job = lease.job
         about = {"acms.job.attempt": lease.attempt, "gen_ai.memory.store.id": job.context}
         with record_operation("job", about, apart=True) as found:
@@ -308,7 +313,7 @@ class Worker:
             found.note(Done() if outcome is None else outcome)
             return outcome
 
-    def _again(self, lease: Lease, error: str) -> Retry | Failed:
+    def _retry_or_fail(self, lease: Lease, error: str) -> Retry | Failed:
         if lease.attempt >= self._config.max_attempts:
             return Failed(error=error)
         return Retry(error=error, not_before=self._clock() + timedelta(seconds=self._delay(lease.attempt)))
@@ -357,7 +362,7 @@ class Worker:
                 if not error.retryable or failures == self._retry.max_attempts:
                     raise
                 await asyncio.sleep(self._delay(failures))
-        if job is None or job.attempt != lease.attempt:  # another attempt has it, and tells
+        if job is None or job.attempt != lease.attempt:  # another attempt has it, and reports it
             log_event(
                 logging.INFO, "lease_lost", job=lease.job.id, kind=lease.job.kind, attempt=lease.attempt
             )
@@ -395,16 +400,16 @@ def get_background_worker(
 
     `storage` is the handle, or the store in front of it.
     """
-    here = handles.get_loop_state(handle)
-    found: Background | None = here.background
+    state = handles.get_loop_state(handle)
+    found: Background | None = state.background
     if found is None:
         sessions = handles.get_shared_state(handle).sessions
-        found = here.background = Background(storage, config, retry, on_event, here.calls, sessions)
+        found = state.background = Background(storage, config, retry, on_event, state.calls, sessions)
     found.enabled = found.enabled or config.enabled
     return found
 
 
-class Asking(Protocol):
+class JobSession(Protocol):
     """A session that supplies the handlers for its own jobs."""
 
     @property
@@ -432,7 +437,7 @@ class Background:
         retry: RetryConfig,
         on_event: Callable[[Event], Any] | None = None,
         calls: Collection[asyncio.Task[Any]] = (),
-        sessions: Mapping[str, Asking] = {},
+        sessions: Mapping[str, JobSession] = {},
     ) -> None:
         #: Whether `poke` does anything.
         self.enabled = config.enabled
@@ -460,13 +465,15 @@ class Background:
 
     def serves(self, job: Job) -> bool:
         """Return whether it will run a job once no other worker holds it."""
-        return self.enabled and not self.failed and job.kind in self._handlers
+        return self.enabled and not self.has_failed and job.kind in self._handlers
 
     @property
-    def failed(self) -> bool:
+    def has_failed(self) -> bool:
         """Whether its store refused it when it last worked: until the next `poke` it does nothing."""
         task = self._task
-        return task is not None and task.done() and not task.cancelled() and task.exception() is not None
+        if task is None or not task.done() or task.cancelled():
+            return False
+        return task.exception() is not None
 
     def poke(self) -> None:
         """Look for work now; call it on the event loop of the handle."""
@@ -508,7 +515,7 @@ class Background:
         task = self._task
         return task is not None and not task.done() and task.get_loop() is loop
 
-    async def settled(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Wait until no job is due and none is put off; return at once if there were no requests."""
         task = self._task
         if task is not None and self._runs(asyncio.get_running_loop()):
@@ -536,5 +543,6 @@ def _poke_worker(found: weakref.ref[Background]) -> None:
 
 
 def _log_worker_failure(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
         log_event(logging.ERROR, "background_failed", error=safe_error(error))

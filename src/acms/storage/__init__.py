@@ -15,9 +15,9 @@ from acms.storage.wrapper import CachedStorage, CacheStats, WrapperStorage
 
 if TYPE_CHECKING:
     from acms.storage.chroma.vectors import ChromaVectors
-    from acms.storage.memory.store import InMemoryBackend, MemoryStorage
     from acms.storage.postgres.store import PostgresBackend, PostgresStorage
     from acms.storage.shards import Shards
+    from acms.storage.sqlite.memory import InMemoryBackend, MemoryStorage
     from acms.storage.sqlite.store import SQLiteBackend, SQLiteStorage
 
 __all__ = [
@@ -38,8 +38,8 @@ __all__ = [
 
 _HOMES = {
     "ChromaVectors": "acms.storage.chroma.vectors",
-    "InMemoryBackend": "acms.storage.memory.store",
-    "MemoryStorage": "acms.storage.memory.store",
+    "InMemoryBackend": "acms.storage.sqlite.memory",
+    "MemoryStorage": "acms.storage.sqlite.memory",
     "PostgresBackend": "acms.storage.postgres.store",
     "PostgresStorage": "acms.storage.postgres.store",
     "SQLiteBackend": "acms.storage.sqlite.store",
@@ -115,7 +115,7 @@ def _open_shard(url: str) -> Handle | None:
 def _open_memory(url: str) -> Handle:
     options = _parse_options(urlsplit(url).query)
     urls.refuse_options(url, options, "tenant")
-    from acms.storage.memory.store import MemoryStorage
+    from acms.storage.sqlite.memory import MemoryStorage
 
     return MemoryStorage(tenant=options.get("tenant", "default"))
 

@@ -5,11 +5,10 @@ Also holds `Read`, the arguments of a read, which each store passes unchanged fr
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from acms.errors import (
     ACMSError,
@@ -22,14 +21,15 @@ from acms.errors import (
     StorageError,
     ValidationError,
 )
+from acms.log.encoding import parse_entry_id
 from acms.log.validation import validate_name
 from acms.model import (
     ANY,
-    EMPTY,
     UNFINISHED,
     Append,
     Context,
     ContextDraft,
+    ContextQuery,
     Done,
     Draft,
     Durability,
@@ -42,6 +42,7 @@ from acms.model import (
     Json,
     Kind,
     Lease,
+    Page,
     Receipt,
     Retry,
     State,
@@ -49,10 +50,10 @@ from acms.model import (
 )
 from acms.ports import StorageBackend
 
+Item = TypeVar("Item", Context, Job)
+
 _MADE = frozenset((Kind.MESSAGE, Kind.FACT, Kind.SUMMARY))
-"""What says something of its own: a retraction that names its target repeats nothing of it."""
-RESTORE_BATCH = 1000
-"""Entries of a restored log that are written at once, or the whole append if it is longer."""
+"""Kinds with content of their own: a retraction only names its target."""
 MAX_LINEAGE = 64
 """Segments a fork may inherit before it must be copied instead."""
 CLOCKS_DIFFER = timedelta(minutes=1)
@@ -80,8 +81,8 @@ def check_append(op: Append, head: Head) -> None:
     for draft in op.drafts:
         for first, last in draft.replaces:
             if not 1 <= first <= last <= head.version:
-                wrong = f"{first}..{last} is not a span of versions up to {head.version}"
-                raise ValidationError(wrong, field="replaces")
+                problem = f"{first}..{last} is not a span of versions up to {head.version}"
+                raise ValidationError(problem, field="replaces")
         if draft.key is not None:
             validate_name(draft.key, "key")
 
@@ -100,6 +101,16 @@ def collect_source_ids(op: Append) -> list[str]:
     return [id for draft in op.drafts if draft.kind in _MADE for id in draft.sources]
 
 
+def parse_entry_ids(ids: Iterable[str]) -> dict[str, tuple[str, int]]:
+    """Return (context, version) of the ids that have the form of an entry id."""
+    location_of: dict[str, tuple[str, int]] = {}
+    for id in ids:
+        location = parse_entry_id(id)
+        if location is not None:
+            location_of[id] = location
+    return location_of
+
+
 def refuse_erased_sources(entries: Iterable[Entry | None]) -> None:
     """Raise `GoneError` if any source entry is erased: an entry derived from it would restore erased content."""
     for entry in entries:
@@ -114,10 +125,10 @@ def is_repeated_append(op: Append, known: Sequence[Entry | None]) -> bool:
     """
     if not any(entry is not None for entry in known):
         return False
-    for place, (draft, entry) in enumerate(zip(op.drafts, known, strict=True)):
+    for index, (draft, entry) in enumerate(zip(op.drafts, known, strict=True)):
         if entry is None:
             key = client_supplied_key(draft.key)
-            one = f"message {place}" if key is None else repr(key)
+            one = f"message {index}" if key is None else repr(key)
             raise IdempotencyMismatchError(
                 f"some keys of this append are new and others are not: {one} is new",
                 options=("repeat exactly the same append", "use new keys"),
@@ -131,16 +142,10 @@ def is_repeated_append(op: Append, known: Sequence[Entry | None]) -> bool:
 
 def draft_matches_entry(draft: Draft, entry: Entry) -> bool:
     """Return whether a draft equals a stored entry; their times may differ between two attempts."""
-    return (
-        draft.kind is entry.kind
-        and draft.role is entry.role
-        and draft.content == entry.content
-        and draft.parts == entry.parts
-        and dict(draft.data) == dict(entry.data)
-        and dict(draft.metadata) == dict(entry.metadata)
-        # Derived entries take these from the current state of their sources.
-        and (draft.kind is not Kind.MESSAGE or (draft.privacy, draft.origin) == (entry.privacy, entry.origin))
-    )
+    names = ["kind", "role", "content", "parts", "data", "metadata"]
+    if draft.kind is Kind.MESSAGE:  # derived entries take these from the current state of their sources
+        names += ["privacy", "origin"]
+    return all(getattr(draft, name) == getattr(entry, name) for name in names)
 
 
 def build_receipt(
@@ -175,23 +180,13 @@ def count_drafts(drafts: Sequence[Draft]) -> tuple[int, int, int]:
     return messages, tokens, rewrites
 
 
-def freeze_value(value: Any) -> Any:
-    """Return a caller's value as the memory store keeps it: a mapping becomes a read-only copy."""
-    return MappingProxyType(dict(value)) if isinstance(value, Mapping) else value
-
-
-def blank_entry(entry: Entry, to: State) -> Entry:
-    """Return an expired or erased entry without its content."""
-    left = replace(entry, content="", parts=(), data=EMPTY, metadata=EMPTY, salt=None, state=to)
-    return replace(left, key=None, actor=None) if to is State.ERASED else left
-
-
 def wrap_unexpected_error(error: Exception) -> ACMSError:
     """Return the error for an operation that failed because of the caller's input."""
     bad_input = isinstance(error, UnicodeEncodeError | OverflowError)
-    refused = (ValidationError if bad_input else StorageError)(f"{type(error).__name__}: {error}")
-    refused.__cause__ = error
-    return refused
+    text = f"{type(error).__name__}: {error}"
+    wrapped = ValidationError(text) if bad_input else StorageError(text)
+    wrapped.__cause__ = error
+    return wrapped
 
 
 def job_number(id: str) -> int:
@@ -261,7 +256,8 @@ def lineage_of_fork(
 
 def settings_of_fork(settings: Mapping[str, Json], draft: ContextDraft) -> dict[str, Json]:
     """Return the settings of a fork: the inherited settings of its parent, overridden by its own."""
-    return {**{name: settings[name] for name in draft.inherit if name in settings}, **draft.settings}
+    inherited = {name: settings[name] for name in draft.inherit if name in settings}
+    return {**inherited, **draft.settings}
 
 
 async def whole_appends(
@@ -281,11 +277,72 @@ async def whole_appends(
                 raise ConflictError(f"{context.id} holds another log")
             continue
         batch.append(entry)
-        if len(batch) >= RESTORE_BATCH and batch[-1].batch != batch[0].batch:
-            yield [entry for entry in batch if entry.batch != batch[-1].batch]
-            batch = [entry for entry in batch if entry.batch == batch[-1].batch]
+        last = entry.batch
+        if len(batch) >= 1_000 and batch[0].batch != last:
+            yield [entry for entry in batch if entry.batch != last]
+            batch = [entry for entry in batch if entry.batch == last]
     if batch:
         yield batch
+
+
+def contexts_query(query: ContextQuery) -> str:
+    """Return the name of the SQL query that lists contexts by the narrowest index."""
+    if query.parent is not None:
+        return "contexts_of_parent"
+    return "contexts" if query.root is None else "contexts_of_root"
+
+
+def build_page(
+    rows: Sequence[Sequence[Any]], limit: int, read_row: Callable[[Sequence[Any]], Item]
+) -> Page[Item]:
+    """Build a page from its rows, of which there is one more than `limit` where another page follows."""
+    items = tuple(read_row(row) for row in rows[:limit])
+    return Page(items=items, next_after=items[-1].id if len(rows) > limit else None)
+
+
+def apply_settings_change(
+    context: Context, change: Mapping[str, Json], *, rev: int, clock: Callable[[], datetime]
+) -> Context:
+    """Return a context with changed settings; a value of None removes a setting, `deleted` hides the context.
+
+    `ConflictError` if its settings are not at revision `rev` any more.
+    """
+    if context.settings_rev != rev:
+        raise ConflictError(f"the settings are at revision {context.settings_rev}, not {rev}")
+    deleted_at = context.deleted_at
+    if "deleted" in change:
+        deleted_at = (deleted_at or clock()) if change["deleted"] else None
+    merged = {**context.settings, **change}
+    merged.pop("deleted", None)
+    settings = {name: value for name, value in merged.items() if value is not None}
+    return replace(context, settings=settings, settings_rev=rev + 1, deleted_at=deleted_at)
+
+
+def check_restored_context(stored: Context, context: Context) -> None:
+    """Raise `ConflictError` if a stored context is another one than the context to be restored under its id."""
+    identity = (context.namespace, context.key, context.lineage, context.created_at)
+    if (stored.namespace, stored.key, stored.lineage, stored.created_at) != identity:
+        raise ConflictError(f"{context.id} is another context here", retryable=False)
+
+
+def key_taken_error(key: str | None) -> ConflictError:
+    """Return the error for a restored context whose key a live context has."""
+    return ConflictError(
+        f"the session {key!r} exists here with another id", options=("restore into another store",)
+    )
+
+
+def parent_missing_error(parent: str) -> ConflictError:
+    """Return the error for a restored fork whose parent is not stored."""
+    return ConflictError(f"the parent {parent} is not here", options=("restore it first",))
+
+
+def resolve_fork_version(head: Head, fork: int | None) -> int:
+    """Return the version at which a log is forked: the given one, or that of its head."""
+    version = head.version if fork is None else fork
+    if not 0 <= version <= head.version:
+        raise ValidationError(f"must be from 0 to {head.version}, was {version}", field="fork")
+    return version
 
 
 class Read(NamedTuple):
@@ -301,24 +358,34 @@ class Read(NamedTuple):
     deleted: bool = False
 
     def last(self, version: int) -> int:
-        """Return the last version that is read of a log that stands at a version."""
+        """Return the last version that is read of a log with this head version."""
         if self.at is not None:
             version = min(version, self.at)
         return version if self.before is None else min(version, self.before - 1)
 
+    @property
+    def query(self) -> str:
+        """The name of the SQL query that reads these entries from one context."""
+        table = "entries"
+        if self.replacing:
+            table = "replacing"
+        elif self.kinds is not None and Kind.MESSAGE not in self.kinds:
+            table = "others"
+        return f"{table}_forward" if self.newest is None else f"{table}_backward"
+
     def at_most(self, count: int) -> bool:
         """Return whether no more entries than this can be found, however long the log is."""
-        return (
-            (self.newest is not None and self.newest <= count)
-            or (self.limit is not None and self.limit <= count)
-            or any(end is not None and end - self.after <= count for end in (self.before, self.at))
-        )
+        limits = [limit for limit in (self.newest, self.limit) if limit is not None]
+        limits += [end - self.after for end in (self.before, self.at) if end is not None]
+        return any(limit <= count for limit in limits)
 
     def cut(self, entries: list[Entry]) -> list[Entry]:
         """Return the entries of the wanted kinds, as many as are wanted of them; ascending."""
-        kinds = self.kinds
-        found = entries if kinds is None else [entry for entry in entries if entry.kind in kinds]
-        return found[: self.limit] if self.newest is None else found[max(0, len(found) - self.newest) :]
+        if self.kinds is not None:
+            entries = [entry for entry in entries if entry.kind in self.kinds]
+        if self.newest is None:
+            return entries[: self.limit]
+        return entries[max(0, len(entries) - self.newest) :]
 
     def of(self, storage: StorageBackend, context: str) -> Awaitable[list[Entry]]:
         """Read a log of a store."""

@@ -19,10 +19,10 @@ def create_file(path: str | os.PathLike[str]) -> bool:
 
     SQLite gives its journal, WAL and shared memory the mode of the database they belong to.
     """
-    place = os.path.realpath(path)  # a link to a file that is yet to be made is followed, as SQLite does
+    target = os.path.realpath(path)  # a link to a file that is yet to be made is followed, as SQLite does
     with _making:
         try:
-            os.close(os.open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         except FileExistsError:
             return False
     return True
@@ -30,6 +30,6 @@ def create_file(path: str | os.PathLike[str]) -> bool:
 
 def create_folder(path: str | os.PathLike[str]) -> None:
     """Create a folder and its missing parents; leave existing ones unchanged."""
-    place = Path(path)
-    for folder in (*reversed(place.parents), place):
+    target = Path(path)
+    for folder in (*reversed(target.parents), target):
         folder.mkdir(0o700, exist_ok=True)

@@ -26,7 +26,7 @@ STOPPING = 10.0
 
 
 @dataclass(slots=True)
-class Here:
+class LoopState:
     """State shared by the sessions on one handle in one event loop."""
 
     #: The retrieval indexes over it.
@@ -78,21 +78,21 @@ class Shared:
         self.counters: dict[str, Any] = {}
         #: Strictest privacy mode of its sessions by log, where they have one.
         self.modes: dict[str, Any] = {}
-        #: The newest session by log: its jobs are done, and told, as that one wants it.
+        #: The newest session by log: it supplies the handlers of its jobs and receives their events.
         self.sessions: WeakValueDictionary[str, Any] = WeakValueDictionary()
         #: What the stage of privacy made of entries.
         self.redactions: Any = None
         #: Indexes that an event loop left behind which was closed: the next one goes on with them.
         self._left: Any = None
-        self.loops: PerLoop[Here] = PerLoop(self._begin, self._ended)
+        self.loops: PerLoop[LoopState] = PerLoop(self._begin, self._keep_indexes)
 
-    def _begin(self) -> Here:
+    def _begin(self) -> LoopState:
         indexes, self._left = self._left, None
-        return Here(indexes=indexes)
+        return LoopState(indexes=indexes)
 
-    def _ended(self, here: Here) -> None:
-        if here.indexes is not None and here.indexes.leave():
-            self._left = here.indexes
+    def _keep_indexes(self, state: LoopState) -> None:
+        if state.indexes is not None and state.indexes.leave():
+            self._left = state.indexes
 
 
 def get_shared_state(storage: StorageBackend) -> Shared:
@@ -101,7 +101,7 @@ def get_shared_state(storage: StorageBackend) -> Shared:
     return storage.__dict__.setdefault("_acms_shared", Shared()) if found is None else found
 
 
-def get_loop_state(storage: StorageBackend) -> Here:
+def get_loop_state(storage: StorageBackend) -> LoopState:
     """Return the state shared by the sessions on a handle in the running event loop."""
     return get_shared_state(storage).loops.here()
 
@@ -144,20 +144,27 @@ async def release_handle(storage: StorageBackend) -> None:
         state.users = max(0, state.users - 1)
     if state.users == 0:
         await get_loop_state(storage).stop()
-    running = asyncio.get_running_loop()
-    for loop, other in state.loops.all() if state.users == 0 else ():
-        if loop is not running and loop.is_running():  # a loop that is not running has nothing to stop
-            if loop in loops.waiting:  # for this to end
-                asyncio.run_coroutine_threadsafe(_stop_background(storage, other), loop)
-                continue
-            ending = asyncio.run_coroutine_threadsafe(other.stop(), loop)
-            await asyncio.wait([asyncio.wrap_future(ending)], timeout=STOPPING)
-    if state.users == 0:  # still
+    if state.users == 0:  # no other caller has retained it meanwhile
+        await _stop_other_loops(storage, state)
+    if state.users == 0:
         await storage.aclose()
 
 
-async def _stop_background(storage: StorageBackend, here: Here) -> None:
+async def _stop_other_loops(storage: StorageBackend, state: Shared) -> None:
+    """Stop the background work of the other event loops that run."""
+    running = asyncio.get_running_loop()
+    for loop, other in state.loops.all():
+        if loop is running or not loop.is_running():
+            continue
+        if loop in loops.waiting:  # it is blocked until this call ends
+            asyncio.run_coroutine_threadsafe(_stop_background(storage, other), loop)
+        else:
+            ending = asyncio.run_coroutine_threadsafe(other.stop(), loop)
+            await asyncio.wait([asyncio.wrap_future(ending)], timeout=STOPPING)
+
+
+async def _stop_background(storage: StorageBackend, state: LoopState) -> None:
     """Stop an event loop's background work on a handle that was closed while the loop was blocked."""
-    await here.stop()
+    await state.stop()
     if get_shared_state(storage).users == 0:  # handing jobs back has opened it again
         await storage.aclose()

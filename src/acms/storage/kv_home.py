@@ -23,15 +23,17 @@ from acms.model import Json, KVEntry, KVPage
 Clock = Callable[[], datetime]
 Row: TypeAlias = tuple[str, Any, Any, Any, Any, Any]
 """Key, data, metadata, created_at, updated_at and revision."""
-How = Literal["any", "new", "known"]
+PutMode = Literal["any", "new", "known"]
 """Whatever is there, only when nothing is there, or only when it is still at a revision."""
-REVISION = 16
-"""Base-32 digits: 80 random bits, so that none comes back after a delete or with a restored backup."""
 
 
 def utc_now() -> datetime:
     """Return the time."""
     return datetime.now(UTC)
+
+
+QUERY_TO_PUT: Mapping[PutMode, str] = {"any": "set", "new": "set_new", "known": "set_known"}
+"""The name of the SQL query that stores a value."""
 
 
 class KVHome(ABC):
@@ -91,33 +93,34 @@ class KVHome(ABC):
         return KVPage(entries=found, next_after=found[-1].key if len(rows) > most else None)
 
     async def _store(
-        self, how: How, key: str, data: Json, metadata: Mapping[str, Json] | None, expect: str | None
+        self, mode: PutMode, key: str, data: Json, metadata: Mapping[str, Json] | None, expect: str | None
     ) -> KVEntry:
         validation.validate_key(key)
-        written = validation.serialize_document(data)
+        text = validation.serialize_document(data)
         labels = validation.validate_metadata(metadata)
         values = {
             "key": key,
-            "data": written,
+            "data": text,
             "metadata": dump(labels) if labels else None,
             "now": to_microseconds(self._clock()),
-            "revision": draw_token(self._entropy, REVISION),
+            # 80 random bits, so that no revision comes back after a delete or with a restored backup.
+            "revision": draw_token(self._entropy, 16),
             "expect": expect,
         }
-        times = await self._put(how, values)
+        times = await self._put(mode, values)
         if times is None:
             raise ConflictError(
                 f"{key!r} exists already" if expect is None else f"{key!r} was changed or deleted meanwhile",
                 options=("get it and decide again", "acms.kv.update_entry does so for you"),
             )
-        return _entry_from_row(key, written, values["metadata"], *times, values["revision"])
+        return _entry_from_row(key, text, values["metadata"], *times, values["revision"])
 
     @abstractmethod
     async def _get(self, key: str) -> tuple[Any, Any, Any, Any, Any] | None:
         """Return data, metadata, created_at, updated_at and revision."""
 
     @abstractmethod
-    async def _put(self, how: How, values: Mapping[str, Any]) -> tuple[Any, Any] | None:
+    async def _put(self, mode: PutMode, values: Mapping[str, Any]) -> tuple[Any, Any] | None:
         """Store in one atomic step; return created_at and updated_at, None when it is not as expected."""
 
     @abstractmethod
@@ -180,12 +183,12 @@ class InMemoryKV(KVHome):
     async def _get(self, key: str) -> tuple[Any, Any, Any, Any, Any] | None:
         return self._rows.get(key)
 
-    async def _put(self, how: How, values: Mapping[str, Any]) -> tuple[int, int] | None:
+    async def _put(self, mode: PutMode, values: Mapping[str, Any]) -> tuple[int, int] | None:
         with self._lock:
             old = self._rows.get(values["key"])
-            if how == "new" and old is not None:
+            if mode == "new" and old is not None:
                 return None
-            if how == "known" and (old is None or old[4] != values["expect"]):
+            if mode == "known" and (old is None or old[4] != values["expect"]):
                 return None
             created = values["now"] if old is None else old[2]
             updated = values["now"] if old is None else max(old[3], values["now"])

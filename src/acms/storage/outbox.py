@@ -28,11 +28,9 @@ __all__ = ["FRESH", "JOB", "WEBHOOKS", "Outbox", "own_name"]
 WEBHOOKS = "webhooks"
 """Key of the tenant's own value that has its webhooks by their ids."""
 JOB = "job"
-"""What a webhook is told of beside kinds of entries: changes of jobs."""
+"""The event kind of a webhook for changes of jobs; the others are kinds of entries."""
 FRESH = 2.0
-"""Seconds for which the list of webhooks is believed."""
-KNOWN = 100_000
-"""Logs of which is remembered that their delivery has begun, or is none of anybody's business."""
+"""Seconds for which the list of webhooks is cached."""
 
 Appender: TypeAlias = Callable[[Sequence[Append]], Awaitable[list[Receipt | ACMSError]]]
 
@@ -44,7 +42,7 @@ def own_name(tenant: str) -> str:
 
 
 class Outbox:
-    """What a storage handle adds to appends."""
+    """Adds the jobs that deliver webhooks to the appends of a storage handle."""
 
     def __init__(
         self, storage: StorageBackend, kv: KVMemory, *, elapsed: Callable[[], float] = monotonic
@@ -52,105 +50,120 @@ class Outbox:
         self._storage = storage
         self._kv = kv
         self._elapsed = elapsed
-        self._until = -1.0
+        self._valid_until = -1.0
         #: The kinds that each webhook subscribes to.
-        self._wanted: Mapping[str, frozenset[str]] | None = None
-        self._known: set[tuple[str, str]] = set()
+        self._events_of: Mapping[str, frozenset[str]] | None = None
+        #: (webhook, log) whose delivery has begun; ("", log) for a log of the service's own.
+        self._started: set[tuple[str, str]] = set()
         #: Held while the list is read: other appends wait for the result, including a failure.
-        self._looking: PerLoop[asyncio.Lock] = PerLoop(asyncio.Lock)
-        self._looks = 0
+        self._reading: PerLoop[asyncio.Lock] = PerLoop(asyncio.Lock)
+        self._reads = 0
         #: Why the list of webhooks could not be read.
-        self._unknown: ACMSError | None = None
+        self._read_error: ACMSError | None = None
         #: Appends that read the list first: closing the store waits for them.
         self._waiting: PerLoop[set[asyncio.Future[None]]] = PerLoop(set)
 
     async def append(self, ops: Sequence[Append], append: Appender) -> list[Receipt | ACMSError]:
         """Append, and request the webhook deliveries in the same commit."""
-        if self._elapsed() < self._until:
+        if self._elapsed() < self._valid_until:
             return await self._append(ops, append)
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiting = self._waiting.here()
         waiting.add(ended)
         try:
-            looks = self._looks
-            async with self._looking.here():
-                if self._elapsed() >= self._until and self._looks == looks:
-                    await self._look()
-            if (error := self._unknown) is not None:  # nothing was written
-                return [error for _ in ops]
+            reads = self._reads
+            async with self._reading.here():
+                if self._elapsed() >= self._valid_until and self._reads == reads:
+                    await self._read_webhooks()
+            error = self._read_error
+            if error is not None:  # nothing was written
+                return [error] * len(ops)
             return await self._append(ops, append)
         finally:
             waiting.discard(ended)
             ended.set_result(None)
 
-    async def settled(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Wait for the appends under way that read the list first."""
-        while waiting := self._waiting.get():
+        waiting = self._waiting.get()
+        while waiting:
             await asyncio.wait(waiting)
+            waiting = self._waiting.get()
 
     async def _append(self, ops: Sequence[Append], append: Appender) -> list[Receipt | ACMSError]:
-        if not self._wanted:
+        if not self._events_of:
             return await append(ops)
-        asking = [await self._asking(op) for op in ops]
-        results = await append(asking)
-        if any(one.jobs for one in asking):
+        extended = [await self._with_deliveries(op) for op in ops]
+        results = await append(extended)
+        if any(op.jobs for op in extended):
             background = handles.get_loop_state(self._storage).background
             if background is not None:
                 background.poke()
         return results
 
-    async def _look(self) -> None:
-        """Read which webhooks there are; while the store does not say so it is taken to be as before."""
+    async def _read_webhooks(self) -> None:
+        """Read the list of webhooks; if the store does not answer, the previous list stays valid."""
         until = self._elapsed() + FRESH
         try:
             entry = await self._kv.get(WEBHOOKS)
         except ACMSError as error:
-            self._unknown = error if self._wanted is None else None
-            self._looks += 1
+            self._read_error = error if self._events_of is None else None
+            self._reads += 1
             return
-        self._unknown = None
-        self._looks += 1
+        self._read_error = None
+        self._reads += 1
         rows: Mapping[str, Any] = {} if entry is None else entry.data
         wanted = {id: frozenset(row["events"]) for id, row in rows.items()}
-        if wanted != self._wanted:
-            self._known.clear()
-        self._wanted, self._until = wanted, until
+        if wanted != self._events_of:
+            self._started.clear()
+        self._events_of, self._valid_until = wanted, until
 
-    async def _asking(self, op: Append) -> Append:
+    async def _with_deliveries(self, op: Append) -> Append:
         """Return an append with the jobs that deliver it."""
         kinds = {draft.kind.value for draft in op.drafts}
-        own = op.finish is not None and op.finish.job.kind == WEBHOOK
-        # An append without entries exists for this purpose: a job was settled that no job follows any more.
-        changes = not own and bool(op.jobs or op.finish or (not op.drafts and op.tail is None))
+        reports_jobs = _changes_jobs(op)
         jobs: list[JobDraft] = []
-        for id, wanted in (self._wanted or {}).items():
+        for id, events in (self._events_of or {}).items():
             name = f"{WEBHOOK}:{id}:{op.context}"
-            if kinds & wanted and (payload := await self._payload(id, op.context)):
-                jobs.append(JobDraft(kind=WEBHOOK, dedupe=name, payload=payload))
-            if changes and JOB in wanted and (payload := await self._payload(id, op.context, JOB)):
-                # Never the same as one that is unfinished, which may have looked at the jobs a moment ago.
-                follows = {**payload, "follows": JOB}
-                jobs.append(JobDraft(kind=WEBHOOK, dedupe=f"{name}:{uuid4().hex}", payload=follows))
+            if kinds & events:
+                payload = await self._payload(id, op.context)
+                if payload is not None:
+                    jobs.append(JobDraft(kind=WEBHOOK, dedupe=name, payload=payload))
+            if reports_jobs and JOB in events:
+                payload = await self._payload(id, op.context, JOB)
+                if payload is not None:
+                    # A name of its own: an unfinished job may have read the jobs a moment ago.
+                    name = f"{name}:{uuid4().hex}"
+                    jobs.append(JobDraft(kind=WEBHOOK, dedupe=name, payload={**payload, "follows": JOB}))
         return replace(op, jobs=(*op.jobs, *jobs)) if jobs else op
 
-    async def _payload(self, id: str, context: str, what: str = "") -> Mapping[str, Json] | None:
+    async def _payload(self, id: str, context: str, suffix: str = "") -> Mapping[str, Json] | None:
         """Return the payload of a job: the log's version when its delivery began; None for a log of the service's own.
 
         Only the first job of a log needs the version, and only the first one requested by this process has it.
         """
-        if (id + what, context) in self._known:
+        if (id + suffix, context) in self._started:
             return {"webhook": id}
-        if ("", context) in self._known:
+        if ("", context) in self._started:
             return None
         try:
             namespace = (await self._storage.context(context)).namespace
             version = (await self._storage.head(context)).version
-        except ACMSError:  # the append says it better
+        except ACMSError:  # the append reports it better
             return {"webhook": id}
-        if len(self._known) >= KNOWN:
-            self._known.clear()
+        if len(self._started) >= 100_000:  # tens of megabytes
+            self._started.clear()
         if namespace.startswith("@"):
-            self._known.add(("", context))
+            self._started.add(("", context))
             return None
-        self._known.add((id + what, context))
+        self._started.add((id + suffix, context))
         return {"webhook": id, "after": version}
+
+
+def _changes_jobs(op: Append) -> bool:
+    """Return whether an append changes jobs other than those that deliver webhooks."""
+    if op.finish is not None and op.finish.job.kind == WEBHOOK:
+        return False
+    # An append without entries exists for this purpose: a job was settled that no job follows any more.
+    empty = not op.drafts and op.tail is None
+    return bool(op.jobs) or op.finish is not None or empty

@@ -20,12 +20,12 @@ KEPT = 32
 """Records a context keeps; of more the ones put longest ago go."""
 
 
-def validate_record_name(given: str) -> str:
+def validate_record_name(name: str) -> str:
     """Return the name of a record: 1 to 64 characters."""
-    checked = validate_name(given, "name")
+    checked = validate_name(name, "name")
     if len(checked) > RECORD_NAME_CHARS:
-        said = f"is {len(checked)} characters long, the limit is {RECORD_NAME_CHARS}"
-        raise ValidationError(said, field="name")
+        problem = f"is {len(checked)} characters long, the limit is {RECORD_NAME_CHARS}"
+        raise ValidationError(problem, field="name")
     return checked
 
 

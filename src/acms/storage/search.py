@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite, sqrt
-from typing import Any
+from typing import Any, cast
 
 from acms.log.encoding import entry_id
 from acms.model import Hit, Kind, Search
@@ -20,11 +20,9 @@ _BLOCK = 4_096
 """Vectors that are compared at a time."""
 _NAMED = re.compile(r"/(\d{1,5})/(f16|f32)/[^/]*$")
 
-Places = Mapping[tuple[str, int], float]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class CorpusStatistics:
     """Statistics over all entries of a namespace, used when only some of them are ranked."""
 
     #: Number of entries; 0 means the number of ranked ones.
@@ -37,59 +35,62 @@ def rank_hits(
     query: Search,
     rows: Sequence[Sequence[object]],
     vectors: Iterable[Sequence[object]] = (),
-    known: Known | None = None,
+    known: CorpusStatistics | None = None,
 ) -> list[Hit]:
     """Rank rows of (context, version, kind, nonce, content); vectors are (context, version, bytes)."""
     ids: dict[tuple[str, int], str] = {}
     contents: list[str] = []
     for context, version, kind, nonce, content in rows:
-        place = (str(context), int(str(version)))
-        ids[place] = entry_id(Kind(str(kind)), place[0], place[1], str(nonce))
+        location = (str(context), int(str(version)))
+        ids[location] = entry_id(Kind(str(kind)), location[0], location[1], str(nonce))
         contents.append(str(content))
     scores = dict.fromkeys(ids, 0.0)
     if query.terms:
-        found = score_bm25(" ".join(query.terms), contents, known or Known())
-        for place, score in zip(ids, found, strict=True):
-            scores[place] = score
-    for place, score in score_cosines(query, vectors):
-        if place in scores:
-            scores[place] = max(scores[place], score)
-    best = [Hit(context=place[0], id=ids[place], score=score) for place, score in scores.items() if score > 0]
+        found = score_bm25(" ".join(query.terms), contents, known or CorpusStatistics())
+        for location, score in zip(ids, found, strict=True):
+            scores[location] = score
+    for location, score in score_cosines(query, vectors):
+        if location in scores:
+            scores[location] = max(scores[location], score)
+    best = [
+        Hit(context=location[0], id=ids[location], score=score)
+        for location, score in scores.items()
+        if score > 0
+    ]
     return sorted(best, key=lambda hit: (-hit.score, hit.id))[: query.limit]
 
 
-def score_bm25(query: str, documents: Sequence[str], known: Known) -> list[float]:
+def score_bm25(query: str, documents: Sequence[str], known: CorpusStatistics) -> list[float]:
     """Return the relevance of each document in [0, 1): BM25 over the most a text could score for this query."""
     counts = [Counter(searchable_terms(text)) for text in documents]
-    lengths = [sum(count.values()) for count in counts]
+    lengths = [count.total() for count in counts]
     average = (sum(lengths) / len(lengths) if lengths else 0) or 1.0
     total = max(known.total, len(documents))
     weights: dict[int, float] = {}
     for term in dict.fromkeys(searchable_terms(query)):
-        having = max(sum(term in count for count in counts), min(known.having.get(term, 0), total))
+        having = sum(term in count for count in counts)
+        having = max(having, min(known.having.get(term, 0), total))
         if having:
             weights[term] = compute_idf(total, having)
     best = sum(weights.values()) * (_K1 + 1)
-    if not best:
-        return [0.0] * len(documents)
-    return [
-        sum(
-            weight * count[term] * (_K1 + 1) / (count[term] + _K1 * (1 - _B + _B * length / average))
-            for term, weight in weights.items()
-            if term in count
-        )
-        / best
-        for count, length in zip(counts, lengths, strict=True)
-    ]
+    scores: list[float] = []
+    for count, length in zip(counts, lengths, strict=True):
+        saturation = _K1 * (1 - _B + _B * length / average)
+        score = 0.0
+        for term, weight in weights.items():
+            if term in count:
+                score += weight * count[term] * (_K1 + 1) / (count[term] + saturation)
+        scores.append(score / best if best else 0.0)
+    return scores
 
 
 # ── vectors ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def is_named(space: str, dimension: int) -> bool:
-    """Return whether a space says by its name model/dimension/number type/recipe that it has vectors of this length."""
-    said = _NAMED.search(space)
-    return said is not None and int(said[1]) == dimension
+    """Return whether the name of a space (model/dimension/number type/recipe) states this dimension."""
+    match = _NAMED.search(space)
+    return match is not None and int(match[1]) == dimension
 
 
 def scale_vector(vector: Sequence[float]) -> list[float] | None:
@@ -101,11 +102,11 @@ def scale_vector(vector: Sequence[float]) -> list[float] | None:
 
 
 def select_nearest(query: Search, vectors: Iterable[Sequence[object]], limit: int) -> set[tuple[str, int]]:
-    """Return the places whose best vector is nearest."""
+    """Return the locations whose best vector is nearest."""
     best: dict[tuple[str, int], float] = {}
-    for place, score in score_cosines(query, vectors):
-        best[place] = max(best.get(place, 0.0), score)
-    return set(heapq.nlargest(limit, best, key=lambda place: best[place]))
+    for location, score in score_cosines(query, vectors):
+        best[location] = max(best.get(location, 0.0), score)
+    return set(heapq.nlargest(limit, best, key=lambda location: best[location]))
 
 
 def score_cosines(
@@ -113,8 +114,8 @@ def score_cosines(
 ) -> Iterator[tuple[tuple[str, int], float]]:
     """Compare a vector with packed little-endian ones of (context, version, bytes); other lengths are left out.
 
-    Their numbers have 16 or 32 bits: what the name of the space says, else what fits the length. Each score is computed
-    by itself, in 64 bits, so it does not depend on what else is compared.
+    Their numbers have 16 or 32 bits: as the name of the space states, else as fits the length. Each score is computed
+    by itself, in 64 bits, so it does not depend on the other vectors.
     """
     if query.vector is None or query.space is None:
         return
@@ -123,28 +124,31 @@ def score_cosines(
         return
     import numpy as np  # needed only with vectors
 
-    said = _NAMED.search(query.space)
-    kinds = {np.dtype(kind).itemsize * len(query.vector): kind for kind in ("<f2", "<f4")}
-    if said is not None:
-        kinds = {size: kind for size, kind in kinds.items() if (kind == "<f2") == (said[2] == "f16")}
-    asked = np.array(query.vector, np.float64)
-    places: list[tuple[str, int]] = []
-    held: list[Any] = []
+    types = {2 * len(query.vector): "<f2", 4 * len(query.vector): "<f4"}
+    match = _NAMED.search(query.space)
+    if match is not None:
+        stated = "<f2" if match[2] == "f16" else "<f4"
+        types = {size: type for size, type in types.items() if type == stated}
+    query_vector = np.array(query.vector, np.float64)
+    locations: list[tuple[str, int]] = []
+    values: list[Any] = []
 
-    def compared() -> Iterator[tuple[tuple[str, int], float]]:
+    def score_block() -> Iterator[tuple[tuple[str, int], float]]:
         with np.errstate(all="ignore"):  # NaN matches nothing
-            block = np.array(held, np.float64)
+            block = np.array(values, np.float64)
             norms = np.sqrt((block * block).sum(axis=1)) * norm
-            scores = (block * asked).sum(axis=1) / np.where(norms > 0, norms, 1.0)
-        yield from zip(places, scores.tolist(), strict=True)
-        places.clear()
-        held.clear()
+            scores = (block * query_vector).sum(axis=1) / np.where(norms > 0, norms, 1.0)
+        yield from zip(locations, scores.tolist(), strict=True)
+        locations.clear()
+        values.clear()
 
     for context, version, data in vectors:
-        if isinstance(data, bytes) and len(data) in kinds:
-            places.append((str(context), int(str(version))))
-            held.append(np.frombuffer(data, kinds[len(data)]))
-            if len(held) == _BLOCK:
-                yield from compared()
-    if held:
-        yield from compared()
+        type = types.get(len(data)) if isinstance(data, bytes) else None
+        if type is None:
+            continue
+        locations.append((str(context), int(str(version))))
+        values.append(np.frombuffer(cast(bytes, data), type))
+        if len(values) == _BLOCK:
+            yield from score_block()
+    if values:
+        yield from score_block()

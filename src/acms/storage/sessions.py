@@ -60,11 +60,23 @@ def session_page(rows: Sequence[Sequence[Any]], limit: int) -> SessionPage:
 
 
 def _info_from_row(row: Sequence[Any]) -> ContextInfo:
-    id, namespace, key, written, parent, fork, version, messages, tokens, last, counter, created, deleted = (
-        row
-    )
+    (
+        id,
+        namespace,
+        key,
+        settings_text,
+        parent,
+        fork,
+        version,
+        messages,
+        tokens,
+        last,
+        counter,
+        created,
+        deleted,
+    ) = row
     try:
-        settings = load_mapping(written) if written else EMPTY
+        settings = load_mapping(settings_text) if settings_text else EMPTY
         return ContextInfo(
             id=id,
             key=key,
@@ -188,8 +200,8 @@ def parse_session_filter(where: Mapping[str, Any] | None) -> Mapping[str, Json]:
         elif key == METADATA:
             metadata |= validation.validate_metadata(value, "where.metadata")
         elif key in _TIMES:
-            said = "sessions are found by label, name and metadata, not by time: they come newest first"
-            raise ValidationError(said, field=f"where.{key}")
+            problem = "sessions are found by label, name and metadata, not by time: they come newest first"
+            raise ValidationError(problem, field=f"where.{key}")
         else:
             metadata |= validation.validate_metadata({key: value}, "where")
     return found | ({METADATA: metadata} if metadata else {})

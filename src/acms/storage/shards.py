@@ -43,7 +43,7 @@ class _ForTenants(Protocol):
 
 
 class Shards:
-    """The stores of many tenants, by a file that says which tenant lies where.
+    """The stores of many tenants, by a file that maps tenants to stores.
 
     The file is read once. Nothing is opened before it is used, and the tenants of one shard share its connections.
     `read_only` opens every shard with `mode=ro`.
@@ -112,7 +112,7 @@ class Shards:
         """Return a new handle on a shard by its name, regardless of whose data it holds, for schema maintenance."""
         if shard not in self._shards:
             raise NotFoundError(f"there is no shard {shard!r}", options=tuple(self.names()[:20]))
-        url = self._expanded(shard)
+        url = self._expand_url(shard)
         relative = _RELATIVE.fullmatch(url)
         if relative is not None:
             file = (self.path.parent / unquote(relative[1])).absolute()
@@ -122,44 +122,44 @@ class Shards:
         try:
             return storage.open_storage(f"{url}{'&' if '?' in url else '?'}tenant={quote(tenant, safe='')}")
         except ConfigurationError as error:
-            raise self._wrong(f"shards.{shard}", str(error), error.options) from error
+            raise self._config_error(f"shards.{shard}", str(error), error.options) from error
 
-    def _expanded(self, shard: str) -> str:
+    def _expand_url(self, shard: str) -> str:
         """Return the URL of a shard with environment variables substituted."""
-        written = self._shards[shard]
-        whole = _VARIABLE.fullmatch(written) is not None
+        template = self._shards[shard]
+        whole = _VARIABLE.fullmatch(template) is not None
 
-        def value(found: re.Match[str]) -> str:
-            said = os.environ.get(found[1])
-            if not said:
-                raise self._wrong(f"shards.{shard}", f"the variable {found[1]} is not set")
-            return said if whole else quote(said, safe="")
+        def read_variable(match: re.Match[str]) -> str:
+            value = os.environ.get(match[1])
+            if not value:
+                raise self._config_error(f"shards.{shard}", f"the variable {match[1]} is not set")
+            return value if whole else quote(value, safe="")
 
-        url = _VARIABLE.sub(value, written)
+        url = _VARIABLE.sub(read_variable, template)
         _check_url(self.path, shard, url)
         return url
 
-    def _wrong(self, field: str, what: str, options: tuple[str, ...] = ()) -> ConfigurationError:
-        return ConfigurationError(f"{self.path}: {field}: {what}", options=options)
+    def _config_error(self, field: str, problem: str, options: tuple[str, ...] = ()) -> ConfigurationError:
+        return ConfigurationError(f"{self.path}: {field}: {problem}", options=options)
 
     async def aclose(self) -> None:
         """Close every handle that was given out; idempotent."""
         self._closed = True
-        given = list(self._handles.values())
-        last = list(self._first.values())
+        handles = list(self._handles.values())
+        shared = list(self._first.values())
         self._handles.clear()
         self._first.clear()
-        for handle in [
-            *(one for one in given if one not in last),
-            *last,
-        ]:  # whose connections others use, last
+        for handle in handles:
+            if handle not in shared:
+                await handle.aclose()
+        for handle in shared:  # last: other handles use their connections
             await handle.aclose()
 
 
 def _read_config(path: Path) -> tuple[str | None, dict[str, str], dict[str, str]]:
     """Return (default shard, URL by shard, shard by tenant); `ConfigurationError` names the field at fault."""
     try:
-        written = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigurationError(
             f"there is no file {path}", options=("create it: [shards], [tenants]",)
@@ -168,20 +168,22 @@ def _read_config(path: Path) -> tuple[str | None, dict[str, str], dict[str, str]
         raise ConfigurationError(f"{path} cannot be read: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"{path} is not TOML: {error}") from None  # a line of it may hold a password
-    for field in written.keys() - {"default", "shards", "tenants"}:
+    for field in document.keys() - {"default", "shards", "tenants"}:
         raise ConfigurationError(f"{path}: {field}: is none of default, [shards], [tenants]")
-    shards = _read_table(path, written, "shards")
+    shards = _read_table(path, document, "shards")
     if not shards:
         raise ConfigurationError(f"{path}: shards: names no store", options=('eu-1 = "postgresql://…"',))
     for shard, url in shards.items():
         if _VARIABLE.search(url) is None:
             _check_url(path, shard, url)
-    tenants = _read_table(path, written, "tenants")
-    default = written.get("default")
+    tenants = _read_table(path, document, "tenants")
+    default = document.get("default")
     if default is not None and not isinstance(default, str):
         raise ConfigurationError(f"{path}: default: must be the name of a shard")
-    named = {f"tenants.{tenant}": shard for tenant, shard in tenants.items()}
-    for field, shard in {**named, **({} if default is None else {"default": default})}.items():
+    shard_of_field = {f"tenants.{tenant}": shard for tenant, shard in tenants.items()}
+    if default is not None:
+        shard_of_field["default"] = default
+    for field, shard in shard_of_field.items():
         if shard not in shards:
             raise ConfigurationError(
                 f"{path}: {field}: there is no shard {shard!r}", options=tuple(sorted(shards)[:20])
@@ -189,8 +191,8 @@ def _read_config(path: Path) -> tuple[str | None, dict[str, str], dict[str, str]
     return default, shards, tenants
 
 
-def _read_table(path: Path, written: Mapping[str, Any], table: str) -> dict[str, str]:
-    found = written.get(table, {})
+def _read_table(path: Path, document: Mapping[str, Any], table: str) -> dict[str, str]:
+    found = document.get(table, {})
     if not isinstance(found, dict):
         raise ConfigurationError(f"{path}: {table}: must be a table")
     for key, value in found.items():

@@ -56,12 +56,12 @@ def load_queries(dialect: str) -> Mapping[str, str]:
     blocks = re.split(r"^-- (name|fragment): (\w+)\n", source, flags=re.MULTILINE)[1:]
     found: dict[str, str] = {}
     fragments: dict[str, str] = {}
-    for what, name, body in zip(blocks[::3], blocks[1::3], blocks[2::3], strict=True):
+    for kind, name, body in zip(blocks[::3], blocks[1::3], blocks[2::3], strict=True):
         text = "\n".join(line for line in body.splitlines() if not line.startswith("--")).strip()
         text = re.sub(
             r"@(\w+)", lambda match: fragments[match[1]], text
         )  # fragments stand before their users
-        (fragments if what == "fragment" else found)[name] = text
+        (fragments if kind == "fragment" else found)[name] = text
     return found
 
 
@@ -88,17 +88,17 @@ def write_parts(parts: Sequence[Part], content: str) -> str | None:
     """Write parts without repeating a text that is the whole content."""
     if not parts:
         return None
-    written = parts_to_json(parts)
-    for item in written:
+    items = parts_to_json(parts)
+    for item in items:
         for field in ("text", "output"):
             if item.get(field) == content and item["type"] in ("text", "tool_result"):
                 del item[field]
-    return dump(written)
+    return dump(items)
 
 
-def read_parts(written: str, content: str) -> tuple[Part, ...]:
+def read_parts(text: str, content: str) -> tuple[Part, ...]:
     """Read parts back."""
-    items: list[dict[str, Json]] = json.loads(written)
+    items: list[dict[str, Json]] = json.loads(text)
     for item in items:
         if item["type"] == "text":
             item.setdefault("text", content)
@@ -144,12 +144,9 @@ def read_entry(row: Sequence[Any], context: str) -> Entry:
     ) = row  # fmt: skip
     version = number & VERSION_MASK
     try:
-        if (
-            type(content) is not str
-            or type(nonce) is not str
-            or type(tokens) is not int
-            or type(total) is not int
-        ):
+        if type(content) is not str or type(nonce) is not str:
+            raise TypeError("a column has the wrong type")
+        if type(tokens) is not int or type(total) is not int:
             raise TypeError("a column has the wrong type")
         kind = _KINDS[kind_name]
         return Entry(
@@ -255,12 +252,10 @@ def _write_settings(context: Context, seal: str | None = None) -> str:
     return dump({**context.settings, SEAL: seal or compute_seal(context)})
 
 
-def read_lineage(written: str) -> tuple[tuple[str, int], ...]:
+def read_lineage(text: str) -> tuple[tuple[str, int], ...]:
     """Read the inherited segments of a context."""
     try:
-        return (
-            tuple((str(owner), int(upto)) for owner, upto in json.loads(written)) if written != "[]" else ()
-        )
+        return tuple((str(owner), int(upto)) for owner, upto in json.loads(text)) if text != "[]" else ()
     except _NONSENSE as error:
         raise CorruptRecordError(f"a lineage does not read back: {error}") from error
 

@@ -18,11 +18,8 @@ PIECE = 64
 """Bytes of a piece; of a longer text no 127 bytes in a row can be there unnoticed."""
 LEAST = 8
 """Bytes of the shortest text that is looked for: a shorter one is found by chance."""
-SENTENCE = 16
-"""Bytes of the shortest text whose repetition in a value counts: a shorter one may be anybody's."""
 
 _BITS = 22
-_MIX = 0x9E3779B97F4A7C15
 
 
 class Traces:
@@ -49,7 +46,8 @@ class Traces:
 
     @staticmethod
     def _places(words: np.ndarray) -> np.ndarray:
-        return (words * words.dtype.type(_MIX)) >> words.dtype.type(64 - _BITS)
+        golden_ratio = words.dtype.type(0x9E3779B97F4A7C15)  # of 64 bits: Fibonacci hashing
+        return (words * golden_ratio) >> words.dtype.type(64 - _BITS)
 
     def find(self, data: bytes) -> dict[bytes, int]:
         """Return the pieces that are in some bytes, each with the place where it is first."""
@@ -80,7 +78,7 @@ def find_repeating_values(values: Iterable[tuple[str, str]], texts: Iterable[byt
     wanted = {
         form.decode(errors="ignore")
         for text in texts
-        if len(text) >= SENTENCE
+        if len(text) >= 16  # bytes: a shorter one may come from anywhere
         for form in iter_text_forms(text)
     }
     return [

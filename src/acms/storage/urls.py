@@ -41,33 +41,43 @@ _DRIVER = re.compile(r"(sqlite|postgresql|postgres)\+\w+(://.*)", re.DOTALL)
 
 def refuse_mistakes(url: str, forms: tuple[str, ...]) -> None:
     """Raise `ConfigurationError` for common mistakes in a store URL, with the probably intended URL first."""
-    shown = without_password(url)
-    said, meant = f"{shown!r} is no URL of a store", ""
+    mistake = _find_mistake(url)
+    if mistake is not None:
+        problem, intended = mistake
+        others = [form for form in forms if form != intended]
+        raise ConfigurationError(problem, options=(intended, *others))
+
+
+def _find_mistake(url: str) -> tuple[str, str] | None:
+    """Return what is wrong with a store URL and what was probably meant."""
+    masked = without_password(url)
     if ":memory:" in url:
-        said, meant = "a store in memory is named memory://", "memory://"
-    elif found := _DRIVER.fullmatch(url):
-        meant = without_password(f"{found[1]}{found[2]}")
-        said = f"a URL that begins with {url.partition(':')[0]!r} names a driver, not a store"
-    elif not url.startswith("sqlite:///") and (found := _FILE.fullmatch(url)):
-        file = found[1].replace("\\", "/").removeprefix("./")
-        said, meant = f"{shown!r} is a file, not the URL of one", f"sqlite:///{quote(file, safe='/:')}"
-    elif url.startswith(("http://", "https://")):
-        said = f"{shown!r} is a service, not a store"
-        meant = f"acms.client.Client({shown!r})"
-    elif url.startswith("memory://") and url.removeprefix("memory://").partition("?")[0]:
-        said = "memory:// has no name: every store in memory is its own, gone with the object"
-        meant = "open it once, and hand that object to whoever shares it"
-    if meant:
-        raise ConfigurationError(said, options=(meant, *(one for one in forms if one != meant)))
+        return "a store in memory is named memory://", "memory://"
+    driver = _DRIVER.fullmatch(url)
+    if driver is not None:
+        problem = f"a URL that begins with {url.partition(':')[0]!r} names a driver, not a store"
+        return problem, without_password(f"{driver[1]}{driver[2]}")
+    path = None if url.startswith("sqlite:///") else _FILE.fullmatch(url)
+    if path is not None:
+        file = path[1].replace("\\", "/").removeprefix("./")
+        return f"{masked!r} is a file, not the URL of one", f"sqlite:///{quote(file, safe='/:')}"
+    if url.startswith(("http://", "https://")):
+        return f"{masked!r} is a service, not a store", f"acms.client.Client({masked!r})"
+    if url.startswith("memory://") and url.removeprefix("memory://").partition("?")[0]:
+        return (
+            "memory:// has no name: every store in memory is its own, gone with the object",
+            "open it once, and hand that object to whoever shares it",
+        )
+    return None
 
 
-def refuse_options(url: str, given: Mapping[str, str], *names: str, **choices: tuple[str, ...]) -> None:
+def refuse_options(url: str, options: Mapping[str, str], *names: str, **choices: tuple[str, ...]) -> None:
     """Raise `ConfigurationError` for an option that a URL of this kind does not have, or a value it has not."""
-    for name, value in given.items():
+    for name, value in options.items():
         allowed = choices.get(name)
         if allowed is not None and value not in allowed:
-            said = f"{name} must be {' or '.join(allowed)}, not {value!r}"
-            raise ConfigurationError(f"{without_password(url)!r}: {said}")
+            problem = f"{name} must be {' or '.join(allowed)}, not {value!r}"
+            raise ConfigurationError(f"{without_password(url)!r}: {problem}")
         if allowed is None and name not in names:
             known = ", ".join([*names, *choices])
             raise ConfigurationError(f"{without_password(url)!r}: there is no option {name!r}, only {known}")
@@ -82,13 +92,13 @@ def read_only(url: str) -> str:
 
 def parse_postgres_url(url: str) -> PostgresUrl:
     """Take our options out of the URL of a PostgreSQL database; all others are libpq's."""
-    place, _, query = url.partition("?")
+    address, _, query = url.partition("?")
     ours: dict[str, Any] = {}
     rest: list[str] = []
     for option in filter(None, query.split("&")):
-        name, _, written = option.partition("=")
+        name, _, text = option.partition("=")
         if name == "tenant" or name in _POSTGRES:
-            ours[name] = unquote_plus(written)
+            ours[name] = unquote_plus(text)
         else:
             rest.append(option)
     tenant = ours.pop("tenant", "default")
@@ -102,7 +112,7 @@ def parse_postgres_url(url: str) -> PostgresUrl:
             ) from None
     if "mode" in ours:
         ours["read_only"] = ours.pop("mode")
-    return PostgresUrl(place + ("?" + "&".join(rest) if rest else ""), tenant, ours)
+    return PostgresUrl(address + ("?" + "&".join(rest) if rest else ""), tenant, ours)
 
 
 def _parse_pool_size(value: str) -> int:

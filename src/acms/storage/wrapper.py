@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left, bisect_right
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import wraps
@@ -20,7 +20,6 @@ from time import monotonic
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 from acms.errors import ACMSError
-from acms.log.encoding import parse_entry_id
 from acms.log.in_force import Cover
 from acms.model import (
     Durability,
@@ -30,7 +29,7 @@ from acms.model import (
 )
 from acms.ports import HasHeads, HasOwnValues, HasRecords, StorageBackend
 from acms.storage import append_rules, handles
-from acms.storage.append_rules import Read
+from acms.storage.append_rules import Read, parse_entry_ids
 from acms.storage.sessions import read_session_page
 
 P = ParamSpec("P")
@@ -52,7 +51,7 @@ def _delegate_method(
 
 
 class WrapperStorage:
-    """Hands every call to the store inside; it keeps records, and knows heads, when that one does."""
+    """Delegates every call to the store inside; supports records and heads if that store does."""
 
     def __init__(self, inner: StorageBackend) -> None:
         self.inner = inner
@@ -69,7 +68,7 @@ class WrapperStorage:
 
     @property
     def durability(self) -> Durability:
-        """What an acknowledged append survives: a server says so when the handle is opened."""
+        """Durability of an acknowledged append; a server reports it when the handle is opened."""
         return self.inner.durability
 
     async def __aenter__(self) -> Self:
@@ -104,8 +103,6 @@ class WrapperStorage:
 
 
 _version = attrgetter("version")
-_ENTRY_BYTES = 1_500
-"""What an entry without text takes in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,12 +117,12 @@ class CacheStats:
     @property
     def hit_rate(self) -> float:
         """Share of the entries that came from memory; 0 before the first read."""
-        asked = self.hits + self.misses
-        return self.hits / asked if asked else 0.0
+        total = self.hits + self.misses
+        return self.hits / total if total else 0.0
 
 
 @dataclass(slots=True)
-class _Line:
+class _CachedLog:
     """The cached entries of one context under one epoch."""
 
     epoch: int
@@ -145,6 +142,10 @@ class _Line:
     covers: dict[bool, Cover] = field(default_factory=dict)
     #: True once it was evicted: readers still iterating over it no longer count its bytes.
     dropped: bool = False
+
+    def get(self, version: int) -> Entry | None:
+        """Return a cached entry."""
+        return self.entries.get(version) or self.single.get(version)
 
 
 class CachedStorage(WrapperStorage):
@@ -171,7 +172,7 @@ class CachedStorage(WrapperStorage):
         self._count = 0
         #: Held while lines are changed: several event loops run in several threads.
         self._lock = threading.Lock()
-        self._lines: OrderedDict[str, _Line] = OrderedDict()
+        self._lines: OrderedDict[str, _CachedLog] = OrderedDict()
         self._bytes = 0
         self._hits = 0
         self._misses = 0
@@ -229,42 +230,47 @@ class CachedStorage(WrapperStorage):
 
     async def get(self, ids: Sequence[str]) -> list[Entry | None]:
         """Return entries by id, from memory where they are there and their context's epoch is still the same."""
-        places = {id: place for id in ids if (place := parse_entry_id(id)) is not None}
-        often = Counter([owner for owner, _ in places.values()])
-        lines: dict[str, _Line] = {}
-        for owner, times in often.items():
-            if times > 1 or owner in self._lines:  # one entry costs no more than one head
-                with suppress(ACMSError):  # of a deleted context: the store still knows its entries
-                    lines[owner] = self._line(owner, await self.inner.head(owner))
-        found: dict[str, Entry] = {}
-        for id, (owner, version) in places.items():
+        place_of = parse_entry_ids(ids)
+        lines = await self._lines_of(Counter([owner for owner, _ in place_of.values()]))
+        entries: dict[str, Entry] = {}
+        for id, (owner, version) in place_of.items():
             line = lines.get(owner)
-            entry = None if line is None else line.entries.get(version) or line.single.get(version)
+            entry = None if line is None else line.get(version)
             if entry is not None and entry.id == id:
-                found[id] = entry
-        rest = [id for id in places if id not in found]
-        self._hits += len(found)
-        if rest:
-            fetched = [entry for entry in await self.inner.get(rest) if entry is not None]
+                entries[id] = entry
+        self._hits += len(entries)
+        missing = [id for id in place_of if id not in entries]
+        if missing:
+            fetched = [entry for entry in await self.inner.get(missing) if entry is not None]
             self._misses += len(fetched)
-            found.update({entry.id: entry for entry in fetched})
+            entries.update({entry.id: entry for entry in fetched})
             for owner, line in lines.items():
                 self._keep(line, [entry for entry in fetched if entry.context == owner], line.single)
             self._evict()
-        return [found.get(id) for id in ids]
+        return [entries.get(id) for id in ids]
 
-    def _line(self, context: str, head: Head) -> _Line:
+    async def _lines_of(self, counts: Mapping[str, int]) -> dict[str, _CachedLog]:
+        """Return the lines of contexts from which so many entries are wanted, where looking at the head pays."""
+        lines: dict[str, _CachedLog] = {}
+        for context, count in counts.items():
+            if count == 1 and context not in self._lines:  # one entry costs no more than one head
+                continue
+            with suppress(ACMSError):  # of a deleted context: the store still knows its entries
+                lines[context] = self._line(context, await self.inner.head(context))
+        return lines
+
+    def _line(self, context: str, head: Head) -> _CachedLog:
         with self._lock:
             line = self._lines.get(context)
             if line is None or line.epoch != head.epoch or self._old(line):
                 if line is not None:
                     self._drop(line)
-                line = self._lines[context] = _Line(head.epoch, self._clock())
+                line = self._lines[context] = _CachedLog(head.epoch, self._clock())
             self._lines.move_to_end(context)
             return line
 
-    async def _replacing(self, context: str, head: Head, line: _Line) -> list[Entry]:
-        """Return the replacing entries up to a head, or more: those that came since are read behind the known ones."""
+    async def _replacing(self, context: str, head: Head, line: _CachedLog) -> list[Entry]:
+        """Return the replacing entries up to a head, or further; new ones are read after the cached ones."""
         if head.rewrites == 0:
             return []
         known, upto = line.replacing, line.upto
@@ -279,57 +285,57 @@ class CachedStorage(WrapperStorage):
             line.replacing, line.upto, line.rewrites = found, head.version, head.rewrites
         return found
 
-    async def _walk(self, context: str, line: _Line, read: Read, first: int, last: int) -> list[Entry]:
+    async def _walk(self, context: str, line: _CachedLog, read: Read, first: int, last: int) -> list[Entry]:
         """Step through the versions, which have no gaps, and fetch each missing run as it comes."""
-        kinds, newest, limit = read.kinds, read.newest, read.limit
-        wanted = newest if newest is not None else limit
-        step = -1 if newest is not None else 1
-        version, end = (last, first - 1) if newest is not None else (first, last + 1)
+        backward = read.newest is not None
+        limit = read.newest if backward else read.limit
+        step = -1 if backward else 1
+        version, end = (last, first - 1) if backward else (first, last + 1)
         found: list[Entry] = []
-        entries = line.entries
         fetched = 0
-        while version != end and (wanted is None or len(found) < wanted):
-            entry = entries.get(version)
+        while version != end and (limit is None or len(found) < limit):
+            entry = line.entries.get(version)
             if entry is None:
-                run = version
-                stop = end if wanted is None else version + step * (wanted - len(found) + 8)
-                stop = max(stop, end) if step < 0 else min(stop, end)
-                while run != stop and run not in entries:
-                    run += step
-                low, high = (run + 1, version) if step < 0 else (version, run - 1)
+                most = None
+                if limit is not None:
+                    most = limit - len(found) + 8  # a few more, as some are of another kind
+                low, high = _missing_run(line.entries, version, end, most)
                 missing = await self.inner.read(context, at=high, after=low - 1)
                 if len(missing) != high - low + 1:
                     return await read._replace(at=last).of(self.inner, context)
                 fetched += len(missing)
                 self._keep(line, missing, line.entries)
-                entry = entries[version]
-            if kinds is None or entry.kind in kinds:
+                entry = line.entries[version]
+            if read.kinds is None or entry.kind in read.kinds:
                 found.append(entry)
             version += step
         self._misses += fetched
         self._hits += max(0, len(found) - fetched)
-        if newest is not None:
+        if backward:
             found.reverse()
         self._evict()
         return found
 
-    def _keep(self, line: _Line, entries: Sequence[Entry], where: dict[int, Entry]) -> None:
+    def _keep(self, line: _CachedLog, entries: Sequence[Entry], where: dict[int, Entry]) -> None:
         with self._lock:  # two readers may miss the same run
-            new = [one for one in entries if one.version not in line.entries and one.version not in where]
+            new = [
+                entry for entry in entries if entry.version not in line.entries and entry.version not in where
+            ]
             where.update({entry.version: entry for entry in new})
             if where is line.entries:
                 new = [entry for entry in new if line.single.pop(entry.version, None) is None]
-            size = sum(_ENTRY_BYTES + len(entry.content) * (2 if entry.parts else 1) for entry in new)
-            if not line.dropped:
-                line.bytes += size
-                line.count += len(new)
-                self._bytes += size
-                self._count += len(new)
+            if line.dropped:
+                return
+            size = sum(_size_of_entry(entry) for entry in new)
+            line.bytes += size
+            line.count += len(new)
+            self._bytes += size
+            self._count += len(new)
 
-    def _old(self, line: _Line) -> bool:
+    def _old(self, line: _CachedLog) -> bool:
         return self.ttl_seconds is not None and self._clock() - line.born >= self.ttl_seconds
 
-    def _drop(self, line: _Line) -> None:
+    def _drop(self, line: _CachedLog) -> None:
         self._bytes -= line.bytes
         self._count -= line.count
         line.bytes = line.count = 0
@@ -344,6 +350,24 @@ class CachedStorage(WrapperStorage):
     def _full(self) -> bool:
         many = self.max_entries is not None and self._count > self.max_entries
         return many or self._bytes > self.max_bytes
+
+
+def _missing_run(entries: Mapping[int, Entry], version: int, end: int, most: int | None) -> tuple[int, int]:
+    """Return the first and last version of the run that is missing from `version` towards `end`, at most so many."""
+    step = 1 if end > version else -1
+    stop = version
+    if most is not None:
+        limit = version + step * most
+        end = min(end, limit) if step > 0 else max(end, limit)
+    while stop != end and stop not in entries:
+        stop += step
+    return (version, stop - 1) if step > 0 else (stop + 1, version)
+
+
+def _size_of_entry(entry: Entry) -> int:
+    """Return about how many bytes an entry takes in memory: 1,500 and its text, which parts repeat."""
+    copies = 2 if entry.parts else 1
+    return 1_500 + copies * len(entry.content)
 
 
 _UNCOUNTED = ("aclose", "durability", "sessions")

@@ -12,7 +12,7 @@ import pytest
 from acms.errors import ConflictError, SessionNotFoundError, ValidationError
 from acms.model import Derived, Record, State
 from acms.ports import HasRecords, StorageBackend
-from acms.storage.memory.store import MemoryStorage
+from acms.storage import MemoryStorage
 from acms.testing.logs import append_drafts, create_log, draft_message, fork_log, restore_contexts, sound
 from tests.storage.suite.logs import all_refused, refused
 

@@ -22,12 +22,8 @@ from acms.runtime.loops import PerLoop
 
 READ = 1_000
 """Rows of one call that reads or deletes."""
-AT_ONCE = 4
-"""Calls at a time: one that hangs holds its thread for as long as it does."""
 OPENING = 30.0
 """Seconds that loading the vendor's package may take, and opening a folder."""
-PAGE = 100
-"""Collections listed at a time."""
 
 T = TypeVar("T")
 
@@ -52,7 +48,7 @@ class Chroma:
         timeout: float,
         backoff: float,
     ) -> None:
-        if sum(given is not None for given in (client, path, url)) != 1:
+        if sum(option is not None for option in (client, path, url)) != 1:
             raise ConfigurationError("give a client, a path or a url", options=("path='vectors'",))
         if url is not None and urlsplit(url).scheme not in ("http", "https"):
             raise ConfigurationError(f"{url!r} is not the address of a server", options=("http://host:8000",))
@@ -65,7 +61,8 @@ class Chroma:
         self._opens_in = OPENING if url is None else timeout
         self._client: Any = client
         self._opening: PerLoop[asyncio.Lock] = PerLoop(asyncio.Lock)
-        self._permits: PerLoop[asyncio.Semaphore] = PerLoop(lambda: asyncio.Semaphore(AT_ONCE))
+        # Four calls at a time: one that hangs holds its thread for as long as it does.
+        self._permits: PerLoop[asyncio.Semaphore] = PerLoop(lambda: asyncio.Semaphore(4))
         self._not_before = float("-inf")
         self._collections: dict[str, Any] = {}
 
@@ -157,9 +154,9 @@ class Chroma:
     def _names(self) -> list[str]:
         found: list[str] = []
         while True:
-            page = self._client.list_collections(limit=PAGE, offset=len(found))
+            page = self._client.list_collections(limit=READ, offset=len(found))
             found += [one.name for one in page]
-            if len(page) < PAGE:
+            if len(page) < READ:
                 return [one for one in found if one.startswith(self._prefix)]
 
     def _in(self, collection: str, call: Callable[[Any], T], space: str | None) -> T | None:
@@ -223,7 +220,7 @@ def _create_client(path: str | Path | None, url: str | None, timeout: float) -> 
     secure = parts.scheme == "https"
     port = parts.port or (443 if secure else 8000)
     client: Any = chromadb.HttpClient(host=parts.hostname or "", port=port, ssl=secure, settings=settings)
-    for session in _list_http_sessions(client):  # which would wait for ever, and keep their thread as long
+    for session in _list_http_sessions(client):  # without a timeout they would block their thread forever
         session.timeout = timeout
     return client
 
@@ -231,7 +228,8 @@ def _create_client(path: str | Path | None, url: str | None, timeout: float) -> 
 def _list_http_sessions(client: Any) -> list[Any]:
     """Return the HTTP sessions of a client; a folder has none."""
     servers = [getattr(one, "_server", None) for one in (client, getattr(client, "_admin_client", None))]
-    return [session for server in servers if (session := getattr(server, "_session", None)) is not None]
+    sessions = [getattr(server, "_session", None) for server in servers]
+    return [session for session in sessions if session is not None]
 
 
 def _close_client(client: Any) -> None:
@@ -261,7 +259,7 @@ def read_id_page(collection: Any, where: Mapping[str, Any], start: int) -> list[
 
 
 def read_vectors(collection: Any, ids: Sequence[str], half: bool) -> list[tuple[str, bytes]]:
-    """Return (id, vector) of those that are there."""
+    """Return (id, vector) of the rows that exist."""
     found = collection.get(ids=list(ids), include=["embeddings"] if half else ["metadatas"])
     rows = _pack_half_floats(found["embeddings"]) if half else _decode_exact(found["metadatas"])
     return list(zip(found["ids"], rows, strict=True))

@@ -20,7 +20,6 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
-from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +27,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from acms.errors import ValidationError, VectorsUnavailableError
-from acms.log.encoding import parse_entry_id
 from acms.log.validation import validate_name
 from acms.model import Context, ContextQuery, Derived, Entry, Hit, Json, Kind, Search, State
 from acms.observability.logging import log_event
@@ -45,14 +43,6 @@ WRITE = 500
 """Vectors of one call that writes."""
 QUEUED = 1_024
 """Calls that may wait to be written in the background."""
-NEAREST = 64
-"""Vectors that a search looks at first; more when several of them belong to one entry."""
-MOST = 4_096
-"""Vectors that a search looks at in the end."""
-HIDDEN = 100
-"""Deleted contexts that a search leaves out one by one."""
-KNOWN = 4_096
-"""Contexts whose lineage is remembered."""
 
 _MARK = struct.Struct("<4sI13s")
 """Sign, dimension, checksum. 21 bytes: no vector of 16- or 32-bit numbers has that length."""
@@ -112,28 +102,32 @@ class ChromaVectors(WrapperStorage):
 
         With `wait`, `VectorsUnavailableError` means that nothing was stored.
         """
-        if not wait:
-            cards_only = all(row.space == index_record.SPACE for row in rows)
-            if cards_only or (not self._busy and all(_decode_values(row) is None for row in rows)):
-                return await self.inner.put_derived(context, rows, wait=False)
-            outgoing = self._loops.here()
-            if len(outgoing.queue) >= QUEUED:
-                self._dropped(context, len(rows), "QUEUE_FULL")
-                return 0
-            outgoing.queue.append((context, rows))
-            if not self._busy:
-                outgoing.pump = asyncio.get_running_loop().create_task(self._run(outgoing.queue))
-            return len(rows)
-        await self._drained()
-        return await self._put(context, rows, wait=True)
+        if wait:
+            await self._drain()
+            return await self._put(context, rows, wait=True)
+        if all(row.space == index_record.SPACE for row in rows):
+            return await self.inner.put_derived(context, rows, wait=False)
+        if not self._busy and all(_decode_values(row) is None for row in rows):
+            return await self.inner.put_derived(context, rows, wait=False)
+        outgoing = self._loops.here()
+        if len(outgoing.queue) >= QUEUED:
+            _log_dropped(context, len(rows), "QUEUE_FULL")
+            return 0
+        outgoing.queue.append((context, rows))
+        if not self._busy:
+            outgoing.pump = asyncio.get_running_loop().create_task(self._run(outgoing.queue))
+        return len(rows)
 
     @property
     def _busy(self) -> bool:
         pump = self._loops.here().pump
         return pump is not None and not pump.done()
 
-    async def _drained(self) -> None:
-        while (pump := self._loops.here().pump) is not None and not pump.done():
+    async def _drain(self) -> None:
+        """Wait until the queued rows are written."""
+        while self._busy:
+            pump = self._loops.here().pump
+            assert pump is not None
             await asyncio.wait([pump])
 
     async def _run(self, queue: deque[tuple[str, Sequence[Derived]]]) -> None:
@@ -144,49 +138,53 @@ class ChromaVectors(WrapperStorage):
             try:
                 await self._put(context, rows, wait=False)
             except Exception as error:
-                self._dropped(context, len(rows), code_of_error(error))
-
-    def _dropped(self, context: str, rows: int, code: str) -> None:
-        log_event(logging.WARNING, "vectors_not_stored", context=context, code=code, rows=rows)
+                _log_dropped(context, len(rows), code_of_error(error))
 
     async def _put(self, context: str, rows: Sequence[Derived], *, wait: bool) -> int:
-        vectors = [_Vector(row, values) for row in rows if (values := _decode_values(row)) is not None]
+        vectors: list[_Vector] = []
+        marked_rows: list[Derived] = []
+        for row in rows:
+            values = _decode_values(row)
+            if values is None:
+                marked_rows.append(row)
+            else:
+                vectors.append(_Vector(row, values))
+                marked_rows.append(replace(row, data=_build_mark(len(values), row.data)))
         if not vectors:
             return await self.inner.put_derived(context, rows, wait=wait)
         head = await self.inner.head(context)
         entries = await self._entries(context, {row.version for row in rows}, head.version)
         live = {version: entry for version, entry in entries.items() if entry.state is State.LIVE}
         # Chroma first: a mark without its vector would be read as a loss, a vector without its mark is not read at all.
-        for (space, dimension), some in _group_by_collection(
-            vector for vector in vectors if vector.row.version in live
-        ):
-            for start in range(0, len(some), WRITE):
-                await self._upsert(space, dimension, some[start : start + WRITE], live)
-        sizes = {id(vector.row): len(vector.values) for vector in vectors}
-        kept = await self.inner.put_derived(
-            context,
-            [
-                replace(row, data=_build_mark(sizes[id(row)], row.data)) if id(row) in sizes else row
-                for row in rows
-            ],
-            wait=wait,
-        )
-        if (
-            await self.inner.head(context)
-        ).epoch != head.epoch:  # something was erased meanwhile: was it this?
-            after = await self._entries(context, set(live), head.version)
-            gone = [version for version, entry in after.items() if entry.state is State.ERASED]
-            if gone:
-                await self._forget(context, gone)
-        return kept
+        await self._write_vectors([vector for vector in vectors if vector.row.version in live], live)
+        count = await self.inner.put_derived(context, marked_rows, wait=wait)
+        if (await self.inner.head(context)).epoch != head.epoch:
+            await self._forget_erased(context, live, head.version)
+        return count
+
+    async def _write_vectors(self, vectors: Sequence[_Vector], entries: Mapping[int, Entry]) -> None:
+        """Write vectors of these entries, each collection in calls of at most `WRITE`."""
+        collections: dict[tuple[str, int], list[_Vector]] = {}
+        for vector in vectors:
+            collections.setdefault((vector.row.space, len(vector.values)), []).append(vector)
+        for (space, dimension), members in collections.items():
+            for start in range(0, len(members), WRITE):
+                await self._upsert(space, dimension, members[start : start + WRITE], entries)
+
+    async def _forget_erased(self, context: str, versions: Iterable[int], last: int) -> None:
+        """Delete the vectors of those of the versions that were erased while they were written."""
+        entries = await self._entries(context, versions, last)
+        erased = [version for version, entry in entries.items() if entry.state is State.ERASED]
+        if erased:
+            await self._forget(context, erased)
 
     async def _upsert(
-        self, space: str, dimension: int, some: Sequence[_Vector], entries: Mapping[int, Entry]
+        self, space: str, dimension: int, vectors: Sequence[_Vector], entries: Mapping[int, Entry]
     ) -> None:
-        owners = [await self._context(entries[vector.row.version].context) for vector in some]
+        owners = [await self._context(entries[vector.row.version].context) for vector in vectors]
         last = {
             self._id(owner.id, vector.row): (vector, owner)
-            for vector, owner in zip(some, owners, strict=True)
+            for vector, owner in zip(vectors, owners, strict=True)
         }
         metadatas: list[dict[str, Any]] = []
         for vector, owner in last.values():
@@ -218,39 +216,41 @@ class ChromaVectors(WrapperStorage):
         marked = [row for row in rows if _is_marked(row)]
         if not marked:
             return rows
-        there = await self._there(context, space, marked)
-        found = [
-            replace(row, data=there[row.version, row.part]) if _is_marked(row) else row
-            for row in rows
-            if not _is_marked(row) or (row.version, row.part) in there
-        ]
-        if len(found) < len(rows):
-            log_event(
-                logging.WARNING, "vectors_lost", context=context, space=space, rows=len(rows) - len(found)
-            )
+        vectors = await self._read_vectors(context, space, marked)
+        found: list[Derived] = []
+        for row in rows:
+            if not _is_marked(row):
+                found.append(row)
+            elif (row.version, row.part) in vectors:
+                found.append(replace(row, data=vectors[row.version, row.part]))
+        lost = len(rows) - len(found)
+        if lost:
+            log_event(logging.WARNING, "vectors_lost", context=context, space=space, rows=lost)
         return found
 
-    async def _there(
+    async def _read_vectors(
         self, context: str, space: str, marked: Sequence[Derived]
     ) -> dict[tuple[int, int], bytes]:
         """Return the vectors of those of the marked rows that Chroma has as they were written, by version and part."""
-        known = await self._context(context)
-        runs = append_rules.split_segments(
-            context, known.lineage, min(row.version for row in marked), max(row.version for row in marked)
-        )
-        found: dict[tuple[int, int], bytes] = {}
-        of = {row.version: owner for row in marked for owner, low, high in runs if low <= row.version <= high}
-        sized = sorted(marked, key=lambda row: _MARK.unpack(row.data)[1])
-        for dimension, group in groupby(sized, lambda row: _MARK.unpack(row.data)[1]):
-            rows = {self._id(of[row.version], row): row for row in group}
-            ids = list(rows)
+        owner_of: dict[int, str] = {}
+        for owner, versions in await self._split_by_owner(context, {row.version for row in marked}):
+            owner_of.update(dict.fromkeys(versions, owner))
+        rows_by_dimension: dict[int, dict[str, Derived]] = {}
+        for row in marked:
+            dimension = _MARK.unpack(row.data)[1]
+            id = self._id(owner_of[row.version], row)
+            rows_by_dimension.setdefault(dimension, {})[id] = row
+        vectors: dict[tuple[int, int], bytes] = {}
+        for dimension, row_of in rows_by_dimension.items():
+            collection = self._chroma.name(space, dimension)
+            ids = list(row_of)
             for start in range(0, len(ids), READ):
                 read = partial(chroma_client.read_vectors, ids=ids[start : start + READ], half=_HALF in space)
-                for id, data in await self._chroma.work(self._chroma.name(space, dimension), read) or ():
-                    row = rows[id]
+                for id, data in await self._chroma.work(collection, read) or ():
+                    row = row_of[id]
                     if _build_mark(dimension, data) == row.data:
-                        found[row.version, row.part] = data
-        return found
+                        vectors[row.version, row.part] = data
+        return vectors
 
     async def missing(
         self, space: str, *, context: str | None = None, limit: int, after: int = 0
@@ -260,33 +260,33 @@ class ChromaVectors(WrapperStorage):
         if space == index_record.SPACE or limit == 0:
             return found
         by_context: dict[str, set[int]] = {}
-        for of, version in found:
-            by_context.setdefault(of, set()).add(version)
+        for owner, version in found:
+            by_context.setdefault(owner, set()).add(version)
         if context is not None:
-            by_context.setdefault(context, set()).update(await self._lost(space, context, after, limit))
+            by_context.setdefault(context, set()).update(await self._find_lost(space, context, after, limit))
         else:
             async for one in self._live():
-                own = await self._lost(space, one.id, max(after, one.fork or 0), limit)
+                own = await self._find_lost(space, one.id, max(after, one.fork or 0), limit)
                 by_context.setdefault(one.id, set()).update(own)
-        return [(of, version) for of, versions in by_context.items() for version in sorted(versions)][:limit]
+        missing: list[tuple[str, int]] = []
+        for owner, versions in by_context.items():
+            missing += [(owner, version) for version in sorted(versions)]
+        return missing[:limit]
 
-    async def _lost(self, space: str, context: str, after: int, limit: int) -> list[int]:
+    async def _find_lost(self, space: str, context: str, after: int, limit: int) -> list[int]:
         """Return the first versions of live entries some of whose vectors are not in Chroma."""
-        rows = [
-            row for row in await self.inner.derived(context, space) if row.version > after and _is_marked(row)
-        ]
+        derived = await self.inner.derived(context, space)
+        rows = [row for row in derived if row.version > after and _is_marked(row)]
         rows.sort(key=lambda row: row.version)
         lost: list[int] = []
         for start in range(0, len(rows), READ):
-            some = rows[start : start + READ]
-            there = await self._there(context, space, some)
-            gone = {row.version for row in some if (row.version, row.part) not in there} - set(lost)
-            entries = await self._entries(context, gone, max(gone, default=0))
-            lost += [
-                version
-                for version, entry in sorted(entries.items())
-                if entry.state is State.LIVE and entry.content
-            ]
+            batch = rows[start : start + READ]
+            vectors = await self._read_vectors(context, space, batch)
+            absent = {row.version for row in batch if (row.version, row.part) not in vectors} - set(lost)
+            entries = await self._entries(context, absent, max(absent, default=0))
+            for version, entry in sorted(entries.items()):
+                if entry.state is State.LIVE and entry.content:
+                    lost.append(version)
             if len(lost) >= limit:
                 break
         return lost[:limit]
@@ -325,34 +325,30 @@ class ChromaVectors(WrapperStorage):
         except ValidationError:  # there can be none of that name
             return []
         collection, half = self._chroma.name(space, len(vector)), _HALF in space
-        hidden: list[str] = []
-        hits: list[Hit] = []
-        look = NEAREST
+        conditions: list[dict[str, Any]] = [
+            {"tenant": self.tenant}, {"namespace": namespace}, {"found": True},
+        ]  # fmt: skip
+        hidden_count = 0
+        size = 64  # vectors; more are asked for when several of them belong to one entry
         while True:
-            where: list[dict[str, Any]] = [
-                {"tenant": self.tenant},
-                {"namespace": namespace},
-                {"found": True},
-                *({"context": {"$ne": one}} for one in hidden),
-            ]
-            ask = partial(
-                chroma_client.query_nearest, vector=vector, size=look, where={"$and": where}, half=half
-            )
+            where = {"$and": list(conditions)}
+            ask = partial(chroma_client.query_nearest, vector=vector, size=size, where=where, half=half)
             records = await self._chroma.work(collection, ask) or []
-            hits, more = await self._hits(vector, records, namespace)
-            if len(hits) >= query.limit or len(hidden) >= HIDDEN:
+            hits, hidden = await self._hits(vector, records, namespace)
+            if len(hits) >= query.limit or hidden_count >= 100:  # conditions of one query
                 return hits
-            if more:  # deleted: asked again without them
-                hidden += more
-            elif len(records) == look and look < MOST:
-                look *= 4
+            if hidden:  # deleted contexts: ask again without them
+                hidden_count += len(hidden)
+                conditions += [{"context": {"$ne": context}} for context in hidden]
+            elif len(records) == size and size < 4_096:  # vectors of one answer
+                size *= 4
             else:
                 break
-        # An index by neighbours may miss some where there are few, or many alike: the first thousand are all compared.
-        some = partial(chroma_client.sample_records, where={"$and": where}, half=half)
-        records = await self._chroma.work(collection, some) or []
-        beside, _ = await self._hits(vector, records, namespace)
-        return list({hit.id: hit for hit in (*hits, *beside)}.values())
+        # An approximate index may miss some where there are few, or many alike: the first thousand are all compared.
+        sample = partial(chroma_client.sample_records, where=where, half=half)
+        records = await self._chroma.work(collection, sample) or []
+        sampled, _ = await self._hits(vector, records, namespace)
+        return list({hit.id: hit for hit in (*hits, *sampled)}.values())
 
     async def _hits(
         self, vector: Sequence[float], records: Sequence[Record], namespace: str
@@ -395,7 +391,7 @@ class ChromaVectors(WrapperStorage):
         return changed
 
     async def _forget(self, context: str, versions: Iterable[int]) -> None:
-        for owner, own in await self._owned(context, versions):
+        for owner, own in await self._split_by_owner(context, versions):
             for start in range(0, len(own), READ):
                 where = self._where(owner, own[start : start + READ])
                 for one in await self._chroma.names():
@@ -404,22 +400,29 @@ class ChromaVectors(WrapperStorage):
     async def residue(self, ids: Sequence[str], texts: Sequence[bytes]) -> list[str]:
         """Return where Chroma still has vectors of erased entries."""
         del texts
-        places: dict[str, list[int]] = {}
-        for place in map(parse_entry_id, ids):
-            if place is not None:
-                places.setdefault(place[0], []).append(place[1])
+        versions_of: dict[str, list[int]] = {}
+        for owner, version in append_rules.parse_entry_ids(ids).values():
+            versions_of.setdefault(owner, []).append(version)
         found: list[str] = []
         try:
-            for owner, own in places.items():
-                for start in range(0, len(own), READ):
-                    where = self._where(owner, own[start : start + READ])
-                    for one in await self._chroma.names():
-                        left = await self._chroma.work(one, partial(chroma_client.count_rows, where=where))
-                        if left:
-                            found.append(f"{owner}: {left} vectors in Chroma")
+            for owner, versions in versions_of.items():
+                found += await self._count_remains(owner, versions)
         except VectorsUnavailableError:
             found.append("Chroma did not answer, and may have vectors: acms reindex deletes them")
         return found
+
+    async def _count_remains(self, owner: str, versions: Sequence[int]) -> list[str]:
+        """Return how many vectors of some entries of a context each collection has."""
+        remains: list[str] = []
+        for start in range(0, len(versions), READ):
+            count_rows = partial(
+                chroma_client.count_rows, where=self._where(owner, versions[start : start + READ])
+            )
+            for collection in await self._chroma.names():
+                count = await self._chroma.work(collection, count_rows)
+                if count:
+                    remains.append(f"{owner}: {count} vectors in Chroma")
+        return remains
 
     async def adopt(self, context: str, space: str) -> int:
         """Move the vectors of a log that still lie in the store inside to Chroma; return how many."""
@@ -441,22 +444,22 @@ class ChromaVectors(WrapperStorage):
                 page = partial(chroma_client.read_id_page, where={"tenant": self.tenant}, start=start)
                 records = await self._chroma.work(one, page) or []
                 entries = await self.inner.get([entry for _, entry in records])
-                gone = [
+                stale = [
                     id
                     for (id, _), entry in zip(records, entries, strict=True)
                     if entry is None or entry.state is State.ERASED
                 ]
-                if gone:
-                    await self._chroma.work(one, partial(chroma_client.delete_rows, ids=gone))
-                    deleted += len(gone)
+                if stale:
+                    await self._chroma.work(one, partial(chroma_client.delete_rows, ids=stale))
+                    deleted += len(stale)
                 if len(records) < READ:
                     break
-                start += len(records) - len(gone)
+                start += len(records) - len(stale)
         return deleted
 
     async def aclose(self) -> None:
-        """Write what waits in the background and release everything."""
-        await self._drained()
+        """Write the queued rows and release everything."""
+        await self._drain()
         await self._chroma.close()
         await self.inner.aclose()
 
@@ -466,25 +469,25 @@ class ChromaVectors(WrapperStorage):
         """Return a context from the cache; the fields used here never change."""
         found = self._contexts.get(id)
         if found is None:
-            if len(self._contexts) >= KNOWN:
+            if len(self._contexts) >= 4_096:  # a few megabytes
                 self._contexts.clear()
             found = self._contexts[id] = await self.inner.context(id)
         return found
 
     async def _entries(self, context: str, versions: Iterable[int], last: int) -> dict[int, Entry]:
-        """Read entries by version, those that lie close together at once."""
+        """Read entries by version; versions close to each other share a read."""
         wanted = sorted(version for version in set(versions) if 1 <= version <= last)
         found: dict[int, Entry] = {}
         start = 0
-        for place in range(1, len(wanted) + 1):
-            if place == len(wanted) or wanted[place] - wanted[place - 1] > 8:
-                low, high = wanted[start], wanted[place - 1]
+        for index in range(1, len(wanted) + 1):
+            if index == len(wanted) or wanted[index] - wanted[index - 1] > 8:
+                low, high = wanted[start], wanted[index - 1]
                 for entry in await self.inner.read(context, after=low - 1, before=high + 1):
                     found[entry.version] = entry
-                start = place
+                start = index
         return {version: found[version] for version in wanted if version in found}
 
-    async def _owned(self, context: str, versions: Iterable[int]) -> list[tuple[str, list[int]]]:
+    async def _split_by_owner(self, context: str, versions: Iterable[int]) -> list[tuple[str, list[int]]]:
         """Return which context owns which of some versions."""
         wanted = sorted({version for version in versions if 1 <= version < 2**32})
         if not wanted:
@@ -528,11 +531,8 @@ def _is_marked(row: Derived) -> bool:
     return len(row.data) == _MARK.size and row.data.startswith(_SIGN)
 
 
-def _group_by_collection(vectors: Iterable[_Vector]) -> Iterable[tuple[tuple[str, int], list[_Vector]]]:
-    found: dict[tuple[str, int], list[_Vector]] = {}
-    for vector in vectors:
-        found.setdefault((vector.row.space, len(vector.values)), []).append(vector)
-    return found.items()
+def _log_dropped(context: str, rows: int, code: str) -> None:
+    log_event(logging.WARNING, "vectors_not_stored", context=context, code=code, rows=rows)
 
 
 def _is_searchable(entry: Entry) -> bool:

@@ -204,11 +204,11 @@ def _split_options(rest: str, *names: str) -> tuple[str, dict[str, str]]:
     """Remove the named options from a URL; the rest goes to the driver unchanged."""
     where, _, query = rest.partition("?")
     found: dict[str, str] = {}
-    left: list[str] = []
+    rest_options: list[str] = []
     for item in query.split("&") if query else ():
         name, _, value = item.partition("=")
         if name in names:
             found[name] = unquote(value)
         else:
-            left.append(item)
-    return (f"{where}?{'&'.join(left)}" if left else where), found
+            rest_options.append(item)
+    return (f"{where}?{'&'.join(rest_options)}" if rest_options else where), found

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from types import TracebackType
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -25,7 +25,7 @@ from acms.errors import (
 from acms.log.encoding import Entropy
 from acms.log.validation import validate_integer, validate_text
 from acms.runtime.loops import PerLoop
-from acms.storage.kv_home import Clock, How, KVHome, Row, utc_now
+from acms.storage.kv_home import Clock, KVHome, PutMode, Row, utc_now
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -96,9 +96,12 @@ class RedisKV(KVHome):
         self._connect()  # reports a bad URL at once; nothing is connected before the first call
 
     def __repr__(self) -> str:
-        place = urlsplit(self._url)
-        host = f"{place.hostname or ''}{f':{place.port}' if place.port else ''}"
-        return f"{type(self).__name__}({f'{place.scheme}://{host}{place.path}'!r}, prefix={self.prefix!r})"
+        address = urlsplit(self._url)
+        host = address.hostname or ""
+        if address.port:
+            host = f"{host}:{address.port}"
+        url = f"{address.scheme}://{host}{address.path}"
+        return f"{type(self).__name__}({url!r}, prefix={self.prefix!r})"
 
     def _connect(self) -> Redis:
         try:
@@ -148,28 +151,33 @@ class RedisKV(KVHome):
         from redis.exceptions import ConnectionError
 
         client, _ = self._open()
-        async with _Asking(key, self._timeout):
+        async with _call_to_server(key, self._timeout):
             try:
                 return await call(client)
             except ConnectionError:
                 if not again:
                     raise
-            # Where the server was started anew every idle connection is broken, and only using it shows that.
+            # After a restart of the server every idle connection is broken, which only its next use shows.
             await client.connection_pool.disconnect(inuse_connections=False)
             return await call(client)
 
     async def _get(self, key: str) -> tuple[Any, Any, Any, Any, Any] | None:
         return await self._ask(key, lambda client: _read_fields(client, self.prefix + key))
 
-    async def _put(self, how: How, values: Mapping[str, Any]) -> tuple[Any, Any] | None:
-        given = (
-            how, values["expect"] or "", values["data"], values["metadata"] or "", values["now"], values["revision"],
-            "" if self.ttl_seconds is None else self.ttl_seconds,
+    async def _put(self, mode: PutMode, values: Mapping[str, Any]) -> tuple[Any, Any] | None:
+        ttl = "" if self.ttl_seconds is None else self.ttl_seconds
+        arguments = (
+            mode, values["expect"] or "", values["data"], values["metadata"] or "", values["now"], values["revision"],
+            ttl,
         )  # fmt: skip
+        _, script = self._open()
 
         async def write(client: Redis) -> tuple[Any, Any] | None:
-            times = await self._open()[1](keys=[self.prefix + values["key"]], args=given, client=client)
-            return None if times is None else (int(times[0]), int(times[1]))
+            times = await script(keys=[self.prefix + values["key"]], args=arguments, client=client)
+            if times is None:
+                return None
+            created, updated = times
+            return int(created), int(updated)
 
         return await self._ask(values["key"], write)
 
@@ -183,10 +191,10 @@ class RedisKV(KVHome):
         """Look through all keys of the server: it keeps them in no order."""
         start = self.prefix + prefix
 
-        async def look(client: Redis) -> list[Row]:
-            found = {key async for key in client.scan_iter(match=_escape_glob(start) + "*", count=1000)}
+        async def scan(client: Redis) -> list[Row]:
+            keys = {key async for key in client.scan_iter(match=_escape_glob(start) + "*", count=1000)}
             rows: list[Row] = []
-            for key in sorted(key for key in found if key > self.prefix + after):
+            for key in sorted(key for key in keys if key > self.prefix + after):
                 row = await _read_fields(client, key)
                 if row is not None:  # else deleted since
                     rows.append((key.removeprefix(self.prefix), *row))
@@ -194,13 +202,14 @@ class RedisKV(KVHome):
                     break
             return rows
 
-        return await self._ask(prefix, look)
+        return await self._ask(prefix, scan)
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop; idempotent. A later call opens them again."""
-        found = self._clients.pop() if self._pid == os.getpid() else None
-        if found is not None:
-            await found[0].aclose()
+        opened = self._clients.pop() if self._pid == os.getpid() else None
+        if opened is not None:
+            client, _ = opened
+            await client.aclose()
 
 
 async def _read_fields(client: Redis, key: str) -> tuple[Any, Any, Any, Any, Any] | None:
@@ -230,43 +239,38 @@ _KINDS: Mapping[str, tuple[type[StorageError], str]] = {
 """Driver's name of an error answer, or the first word of an unnamed one → the error raised here and its remedy."""
 
 
-class _Asking:
-    """One call: ends in time, and with our errors instead of those of the driver and the server."""
+@asynccontextmanager
+async def _call_to_server(key: str, seconds: float) -> AsyncGenerator[None]:
+    """End a call in time, and raise our errors instead of those of the driver and the server."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except ACMSError:
+        raise
+    except Exception as error:
+        translated = _translate_error(error, key, seconds)
+        if translated is None:
+            raise
+        raise translated from error
 
-    def __init__(self, key: str, seconds: float) -> None:
-        self._key = key
-        self._seconds = seconds
-        self._deadline = asyncio.timeout(seconds)
 
-    async def __aenter__(self) -> None:
-        await self._deadline.__aenter__()
+def _translate_error(error: Exception, key: str, seconds: float) -> StorageError | None:
+    """Return the ACMS error that corresponds to an error of a call; None for one of another origin."""
+    from redis import exceptions
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            await self._deadline.__aexit__(kind, error, trace)
-        except TimeoutError as late:
-            error = late
-        if isinstance(error, Exception) and not isinstance(error, ACMSError):
-            self._raise(error)
-
-    def _raise(self, error: Exception) -> None:
-        from redis import exceptions
-
-        if isinstance(error, exceptions.AuthenticationError | exceptions.AuthorizationError):
-            raise StorageError(f"Redis: {error}", options=("check user and password in the URL",)) from error
-        if isinstance(error, exceptions.ConnectionError | exceptions.TimeoutError | OSError):
-            text = str(error) or f"nothing within {self._seconds} seconds"
-            raise StorageUnavailableError(
-                f"Redis does not answer: {text}", options=(_REPEAT, "check that the server runs")
-            ) from error
-        if isinstance(error, exceptions.RedisError):
-            word = str(error).partition(" ")[0]
-            kind, advice = _KINDS.get(type(error).__name__) or _KINDS.get(word) or (StorageError, "")
-            raise kind(f"Redis, {self._key!r}: {error}", options=(advice,) if advice else ()) from error
-        if isinstance(error, ValueError | TypeError):  # bytes that are no text, a time that is no number
-            raise CorruptRecordError(
-                f"the value of {self._key!r} does not read back: {error}",
-                options=("delete it and set it again",),
-            ) from error
+    if isinstance(error, exceptions.AuthenticationError | exceptions.AuthorizationError):
+        return StorageError(f"Redis: {error}", options=("check user and password in the URL",))
+    if isinstance(error, exceptions.ConnectionError | exceptions.TimeoutError | OSError):
+        text = str(error) or f"nothing within {seconds} seconds"
+        return StorageUnavailableError(
+            f"Redis does not answer: {text}", options=(_REPEAT, "check that the server runs")
+        )
+    if isinstance(error, exceptions.RedisError):
+        code = str(error).partition(" ")[0]
+        kind, advice = _KINDS.get(type(error).__name__) or _KINDS.get(code) or (StorageError, "")
+        return kind(f"Redis, {key!r}: {error}", options=(advice,) if advice else ())
+    if isinstance(error, ValueError | TypeError):  # bytes that are no text, a time that is no number
+        return CorruptRecordError(
+            f"the value of {key!r} does not read back: {error}", options=("delete it and set it again",)
+        )
+    return None

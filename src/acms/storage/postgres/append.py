@@ -24,12 +24,13 @@ from acms.errors import (
     StorageUnavailableError,
     ValidationError,
 )
-from acms.log.encoding import chain_values, entry_id, parse_entry_id
+from acms.log.encoding import chain_values, entry_id
 from acms.model import Append, Durability, Entry, Head, JobState, Kind, Receipt, State
 from acms.storage import append_rules
 from acms.storage.postgres.database import Database, read_columns
+from acms.storage.postgres.entries import locate_entries
 from acms.storage.postgres.jobs import JobQueue
-from acms.storage.postgres.ops import Group, Waiting, answer_caller, build_append_statement
+from acms.storage.postgres.ops import Group, PendingAppend, answer_caller, build_append_statement
 from acms.storage.postgres.pool import FIRST_WAIT, UNREACHABLE, Connection, Row, UnknownOutcomeError
 from acms.storage.sql import VERSION_MASK, read_entry, read_job, read_lineage
 
@@ -54,7 +55,7 @@ class Appender:
         self._db = db
         self._jobs = jobs
         self._running = 0
-        self._waiting: dict[str, deque[Waiting]] = {}
+        self._waiting: dict[str, deque[PendingAppend]] = {}
         #: Contexts with something waiting and nothing under way.
         self._ready: deque[str] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -62,60 +63,62 @@ class Appender:
         self._heads: dict[str, Head] = {}
 
     async def append(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:
-        """Append; each operation is atomic on its own, those that wait together share a commit."""
+        """Append; each operation is atomic on its own, operations that wait together share a commit."""
         await self._db.open()
         loop = asyncio.get_running_loop()
         futures: list[asyncio.Future[Receipt | ACMSError]] = [loop.create_future() for _ in ops]
-        waiting: list[Waiting] = []
+        waiting: list[PendingAppend] = []
         for op, future in zip(ops, futures, strict=True):
             try:
-                waiting.append(Waiting(op, self._db.entropy, future))
+                waiting.append(PendingAppend(op, self._db.entropy, future))
             except ACMSError as error:
                 future.set_result(error)
             except Exception as error:
                 future.set_result(append_rules.wrap_unexpected_error(error))
-        await self._look_up([one for one in waiting if one.keys])
-        for one in waiting:
-            if not one.future.done():
-                self._queue(one)
+        await self._look_up([pending for pending in waiting if pending.keys])
+        for pending in waiting:
+            if not pending.future.done():
+                self._queue(pending)
         self._start_lanes()
         return [await future for future in futures]
 
-    async def _look_up(self, ones: Sequence[Waiting]) -> None:
+    async def _look_up(self, waiting: Sequence[PendingAppend]) -> None:
         """Find out which operations on forks have a key that is inherited: no index of the table refuses those."""
-        known = {one.op.context: self._db.lineages.get(one.op.context) for one in ones}
         try:
-            new = [context for context, lineage in known.items() if lineage is None]
-            heads = await self._db.ask(*[("head", {"context": context}) for context in new]) if new else ()
-            for context, rows in zip(new, heads, strict=True):
-                with suppress(SessionNotFoundError):  # the statement does not find it either
-                    known[context] = self._db.read_head(context, rows).lineage
-            for one in ones:
-                one.lineage = known[one.op.context] or ()
-            forked = [one for one in ones if one.lineage and not one.alone]
-            found = (
-                await self._db.ask(*[("keyed", _parameters_for_keys(one)) for one in forked])
-                if forked
-                else ()
-            )
-            for one, rows in zip(forked, found, strict=True):
-                one.keyed = bool(rows)
+            await self._look_up_lineages(waiting)
+            forked = [pending for pending in waiting if pending.lineage and not pending.alone]
+            if not forked:
+                return
+            answers = await self._db.ask(*[("keyed", _parameters_for_keys(pending)) for pending in forked])
+            for pending, rows in zip(forked, answers, strict=True):
+                pending.keyed = bool(rows)
         except Exception as error:
-            for one in ones:
-                answer_caller(
-                    one, error if isinstance(error, ACMSError) else append_rules.wrap_unexpected_error(error)
-                )
+            failure = error if isinstance(error, ACMSError) else append_rules.wrap_unexpected_error(error)
+            for pending in waiting:
+                answer_caller(pending, failure)
+
+    async def _look_up_lineages(self, waiting: Sequence[PendingAppend]) -> None:
+        """Tell operations what their contexts inherit."""
+        lineages = {pending.op.context: self._db.lineages.get(pending.op.context) for pending in waiting}
+        unknown = [context for context, lineage in lineages.items() if lineage is None]
+        if unknown:
+            heads = await self._db.ask(*[("head", {"context": context}) for context in unknown])
+            for context, rows in zip(unknown, heads, strict=True):
+                with suppress(SessionNotFoundError):  # the statement does not find it either
+                    lineages[context] = self._db.read_head(context, rows).lineage
+        for pending in waiting:
+            pending.lineage = lineages[pending.op.context] or ()
 
     # ── the lanes ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _queue(self, one: Waiting) -> None:
-        context = one.op.context
+    def _queue(self, pending: PendingAppend) -> None:
+        context = pending.op.context
         queue = self._waiting.get(context)
         if queue is None:
-            self._waiting[context] = deque((one,))
+            self._waiting[context] = deque((pending,))
             self._ready.append(context)
         else:  # something of this context is waiting or under way
-            queue.append(one)
+            queue.append(pending)
 
     def _start_lanes(self) -> None:
         if self._ready and self._running < min(LANES, self._db.pool.size):
@@ -132,8 +135,8 @@ class Appender:
                     await self._commit(batch)
                 finally:
                     for group in batch:
-                        for one in group.members:
-                            answer_caller(one, StorageBusyError("the append was broken off"))
+                        for pending in group.members:
+                            answer_caller(pending, StorageBusyError("the append was broken off"))
                         self._done(group.context)
         finally:
             self._running -= 1
@@ -150,39 +153,44 @@ class Appender:
             self._ready.popleft()
             batch.append(group)
             count += len(group.members)
-            size += sum(one.size for one in group.members)
+            size += sum(pending.size for pending in group.members)
             if group.members[0].alone:
                 break
         self._start_lanes()
         return batch
 
-    def _group(self, queue: deque[Waiting], count: int, size: int) -> Group:
+    def _group(self, queue: deque[PendingAppend], count: int, size: int) -> Group:
         """Take the operations of one context that fit behind the head this handle left; at least one."""
         first = queue.popleft()
         head = self._heads.get(first.op.context)
         # A tail that is kept must be read.
-        if not queue or first.alone or first.op.tail is None or head is None:
+        if first.op.tail is None or head is None:
+            return Group([first])
+        if first.alone or not queue:
             return Group([first])
         group = Group([], chain=head.chain, rewrites=head.rewrites)
         keys: set[str] = set()
-        one: Waiting | None = first
-        while one is not None:
-            try:
-                append_rules.check_append(one.op, head)
-            except ACMSError:  # the server is asked, by itself
+        queue.appendleft(first)
+        while queue:
+            pending = queue[0]
+            full = bool(group.members) and min(count, size) <= 0
+            repeats_key = not keys.isdisjoint(pending.keys)
+            if full or pending.alone or repeats_key:
                 break
-            if one.alone or not keys.isdisjoint(one.keys) or (group.members and (count <= 0 or size <= 0)):
+            if not _is_allowed(pending.op, head):
                 break
-            keys.update(one.keys)
-            receipt = _receipt_behind_head(one, head, UNCOMMITTED)
-            group.members.append(one)
+            queue.popleft()
+            keys.update(pending.keys)
+            receipt = _receipt_behind_head(pending, head, UNCOMMITTED)
+            group.members.append(pending)
             group.receipts.append(receipt)
             head = receipt.head
-            count, size = count - 1, size - one.size
-            one = queue.popleft() if queue else None
-        if one is not None and group.members:
-            queue.appendleft(one)
-        return group if len(group.members) > 1 else Group([first])
+            count, size = count - 1, size - pending.size
+        if len(group.members) > 1:
+            return group
+        if not group.members:
+            queue.popleft()
+        return Group([first])
 
     def _done(self, context: str) -> None:
         """Let the next operation of a context go."""
@@ -201,56 +209,66 @@ class Appender:
 
     async def _commit(self, batch: Sequence[Group]) -> None:
         """Answer every operation of a batch."""
-        if len(batch) == 1 and len(batch[0].members) == 1:
-            await self._each(batch[0].members)
-            if batch[0].members[0].jobs:
-                self._jobs.enqueued()
+        members = [pending for group in batch for pending in group.members]
+        if len(members) == 1:
+            await self._each(members)
+            if members[0].jobs:
+                self._jobs.announce()
             return
         try:
             rows, durability = await self._advance(batch)
-        except Exception as error:  # one of them spoiled it: each for itself
-            ones = [one for group in batch for one in group.members]
-            if type(error) is StorageUnavailableError:
-                self._give_up(ones)
+        except StorageUnavailableError as error:
+            if isinstance(error, UnknownOutcomeError):
+                await self._each(members, lost=error)
             else:
-                await self._each(ones, lost=error if isinstance(error, UnknownOutcomeError) else None)
+                self._give_up(members)
+            return
+        except Exception:  # one of them spoiled it: each for itself
+            await self._each(members)
             return
         for number, group in enumerate(batch):
-            row = rows.get(number)
-            if row is None:
-                self._heads.pop(group.context, None)
-                await self._each(group.members)
-            elif group.chain is None:
-                answer_caller(group.members[0], self._receipt(group.members[0], row, durability))
-            else:
-                derived, epoch = row[-2:]
-                for one, receipt in zip(group.members, group.receipts, strict=True):
-                    head = replace(receipt.head, derived=derived, epoch=epoch)
-                    answer_caller(one, replace(receipt, head=head, durability=durability))
-                    self._heads[group.context] = head
-        if self._jobs.hints and any(one.jobs for group in batch for one in group.members):
-            self._jobs.enqueued()
+            await self._answer_group(group, rows.get(number), durability)
+        if self._jobs.hints and any(pending.jobs for pending in members):
+            self._jobs.announce()
 
-    async def _each(self, ones: Sequence[Waiting], *, lost: UnknownOutcomeError | None = None) -> None:
+    async def _answer_group(self, group: Group, row: Row | None, durability: Durability) -> None:
+        """Answer the operations of a group from the row that the statement returned; None if they were refused."""
+        if row is None:
+            self._heads.pop(group.context, None)
+            await self._each(group.members)
+        elif group.chain is None:
+            (pending,) = group.members
+            answer_caller(pending, self._receipt(pending, row, durability))
+        else:
+            derived, epoch = row[-2:]
+            for pending, receipt in zip(group.members, group.receipts, strict=True):
+                head = replace(receipt.head, derived=derived, epoch=epoch)
+                answer_caller(pending, replace(receipt, head=head, durability=durability))
+                self._heads[group.context] = head
+
+    async def _each(
+        self, pending_ops: Sequence[PendingAppend], *, lost: UnknownOutcomeError | None = None
+    ) -> None:
         """Answer operations one by one, until the server is gone."""
         loop = asyncio.get_running_loop()
-        for one in ones:
-            begun = loop.time()
-            result = await self._alone(one, lost=lost)
-            answer_caller(one, result)
-            if isinstance(result, StorageUnavailableError) and loop.time() - begun >= self._db.pool.patience:
-                self._give_up(ones, lost)
+        for pending in pending_ops:
+            started = loop.time()
+            result = await self._alone(pending, lost=lost)
+            answer_caller(pending, result)
+            patience_ended = loop.time() - started >= self._db.pool.patience
+            if patience_ended and isinstance(result, StorageUnavailableError):
+                self._give_up(pending_ops, lost)
                 return
 
-    def _give_up(self, ones: Sequence[Waiting], lost: UnknownOutcomeError | None = None) -> None:
+    def _give_up(self, pending_ops: Sequence[PendingAppend], lost: UnknownOutcomeError | None = None) -> None:
         """Answer everything that waits: patience ended once, and each would have to wait as long again."""
-        said = "the server does not answer; this append was not sent"
-        gone = StorageUnavailableError(said, options=UNREACHABLE)
-        for one in ones:
-            answer_caller(one, lost or gone)
+        text = "the server does not answer; this append was not sent"
+        unavailable = StorageUnavailableError(text, options=UNREACHABLE)
+        for pending in pending_ops:
+            answer_caller(pending, lost or unavailable)
         for queue in self._waiting.values():
-            for one in queue:
-                answer_caller(one, gone)
+            for pending in queue:
+                answer_caller(pending, unavailable)
             queue.clear()
         for context in self._ready:
             del self._waiting[context]
@@ -264,7 +282,9 @@ class Appender:
         (rows,), durability = await self._db.commit(build_append_statement(batch), again=False)
         return {row[0]: row for row in rows}, durability
 
-    async def _alone(self, one: Waiting, *, lost: UnknownOutcomeError | None = None) -> Receipt | ACMSError:
+    async def _alone(
+        self, pending: PendingAppend, *, lost: UnknownOutcomeError | None = None
+    ) -> Receipt | ACMSError:
         """Append one operation; return the error if refused, and look up the outcome if the answer was lost."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._db.pool.patience
@@ -272,17 +292,17 @@ class Appender:
         tries = 0
         while True:
             try:
-                if lost is not None and not one.repeatable:
-                    return await self._written(one) or lost
+                if lost is not None and not pending.repeatable:
+                    return await self._find_committed(pending) or lost
                 if refused:
                     refused = False
-                    found = await self._why(one, unknown=lost is not None)
+                    found = await self._why(pending, unknown=lost is not None)
                     if found is not None:
                         return found
                     tries += 1
                     if tries > TRIES:
                         return ConflictError("other writers were faster every time")
-                receipt = await self._attempt(one)
+                receipt = await self._attempt(pending)
                 if receipt is not None:
                     return receipt
                 refused = True
@@ -293,53 +313,51 @@ class Appender:
                 await asyncio.sleep(FIRST_WAIT)
             except ACMSError as error:
                 if type(error) is not ConflictError or tries >= TRIES:
-                    return error if lost is None else await self._despite(error, one, lost)
+                    return error if lost is None else await self._despite(error, pending, lost)
                 tries += 1
                 refused = True  # a key was taken in this moment
             except Exception as error:
                 return append_rules.wrap_unexpected_error(error)
 
     async def _despite(
-        self, error: ACMSError, one: Waiting, lost: UnknownOutcomeError
+        self, error: ACMSError, pending: PendingAppend, lost: UnknownOutcomeError
     ) -> Receipt | ACMSError:
         """Return the outcome of a lost attempt after a later one was refused, perhaps because of it."""
         if isinstance(error, StorageBusyError | StorageUnavailableError):  # the server could not be asked
             return lost
         try:
-            return await self._written(one) or error
+            return await self._find_committed(pending) or error
         except ACMSError:
             return lost
 
-    async def _attempt(self, one: Waiting) -> Receipt | None:
+    async def _attempt(self, pending: PendingAppend) -> Receipt | None:
         """Send one operation by itself; None when it was refused."""
-        if not one.alone:
-            rows, durability = await self._advance([Group([one])])
-            return self._receipt(one, rows[0], durability) if rows else None
+        if not pending.alone:
+            rows, durability = await self._advance([Group([pending])])
+            return self._receipt(pending, rows[0], durability) if rows else None
 
         async def work(connection: Connection) -> Receipt:
-            op = one.op
+            op = pending.op
             await self._db.rows(connection, "lock_context", {"context": op.context})
-            if one.keys:
-                stored = _match_repeated_entries(
-                    one, await self._db.rows(connection, "keyed", _parameters_for_keys(one))
-                )
+            if pending.keys:
+                rows = await self._db.rows(connection, "keyed", _parameters_for_keys(pending))
+                stored = _match_repeated_entries(pending, rows)
                 if stored:
                     log = await self._db.log_state(op.context, within=connection)
                     return append_rules.build_repeat_receipt(log.head, stored, UNCOMMITTED)
-            if one.cited:
+            if pending.cited:
                 try:
-                    await self._check_cited(one.cited, connection)
+                    await self._check_cited(pending.cited, connection)
                 except GoneError:  # check the expectation first: its caller decides again
-                    append_rules.check_append(
-                        op, (await self._db.log_state(op.context, within=connection)).head
-                    )
+                    log = await self._db.log_state(op.context, within=connection)
+                    append_rules.check_append(op, log.head)
                     raise
             if op.finish is not None:
                 await self._jobs.finish(connection, op.finish)
-            rows = await self._db.rows(connection, *build_append_statement([Group([one])]))
+            rows = await self._db.rows(connection, *build_append_statement([Group([pending])]))
             if not rows:
                 raise _RefusedError
-            return self._receipt(one, rows[0], UNCOMMITTED)
+            return self._receipt(pending, rows[0], UNCOMMITTED)
 
         try:
             receipt, durability = await self._db.within(work, again=False)
@@ -349,14 +367,10 @@ class Appender:
 
     async def _check_cited(self, ids: Sequence[str], connection: Connection) -> None:
         """Refuse an entry derived from an erased entry; the cited entries stay locked until the commit."""
-        places = [
-            place for id in ids if (place := parse_entry_id(id)) is not None and place[1] <= VERSION_MASK
-        ]
-        if not places:
+        locations = locate_entries(ids)
+        if locations is None:
             return
-        contexts, versions = zip(*places, strict=True)
-        values = {"contexts": list(contexts), "versions": list(versions)}
-        rows = await self._db.rows(connection, "cited", values)
+        rows = await self._db.rows(connection, "cited", locations)
         erased = {
             entry_id(Kind(kind), context, version, nonce)
             for version, kind, nonce, context, state in rows
@@ -366,19 +380,19 @@ class Appender:
             if id in erased:
                 raise GoneError(f"{id} was erased, and so is what was made from it")
 
-    async def _why(self, one: Waiting, *, unknown: bool) -> Receipt | ACMSError | None:
+    async def _why(self, pending: PendingAppend, *, unknown: bool) -> Receipt | ACMSError | None:
         """Return why an operation was refused, or that it was written before; None when nothing is in its way now."""
-        op = one.op
+        op = pending.op
         if unknown:
-            found = await self._written(one)
+            found = await self._find_committed(pending)
             if found is not None:
                 return found
         try:
             head = (await self._db.log_state(op.context)).head
-            if one.keys and _match_repeated_entries(
-                one, await self._db.one("keyed", _parameters_for_keys(one))
-            ):
-                return await self._repeated(one)
+            if pending.keys:
+                rows = await self._db.one("keyed", _parameters_for_keys(pending))
+                if _match_repeated_entries(pending, rows):
+                    return await self._confirm_repeat(pending)
             append_rules.check_append(op, head)
         except (StorageBusyError, StorageUnavailableError):
             raise
@@ -393,36 +407,38 @@ class Appender:
     # transaction that writes nothing does not wait for standbys. The log of the server is in order: a standby that has
     # this commit has the found row, too.
 
-    async def _repeated(self, one: Waiting) -> Receipt | None:
+    async def _confirm_repeat(self, pending: PendingAppend) -> Receipt | None:
         """Return the receipt of a repetition, as durable as a commit made now; None when it is not one any more."""
-        op = one.op
-        place = {"context": op.context}
+        op = pending.op
+        target = {"context": op.context}
         (_, head, rows), durability = await self._db.commit(
-            ("lock_context", place), ("head", place), ("keyed", _parameters_for_keys(one))
+            ("lock_context", target), ("head", target), ("keyed", _parameters_for_keys(pending))
         )
-        stored = _match_repeated_entries(one, rows)
+        stored = _match_repeated_entries(pending, rows)
         if not stored:
             return None
         return append_rules.build_repeat_receipt(
             self._db.read_head(op.context, head).head, stored, durability
         )
 
-    async def _written(self, one: Waiting) -> Receipt | None:
+    async def _find_committed(self, pending: PendingAppend) -> Receipt | None:
         """Return the receipt of an operation that was committed although its answer was lost."""
-        op = one.op
-        place = {"context": op.context}
+        op = pending.op
+        target = {"context": op.context}
         try:
             head = (await self._db.log_state(op.context, deleted=True)).head
         except SessionNotFoundError:
             return None
         if op.drafts:
-            after, digests = max(0, head.version - 10_000), [stamp.digest for stamp in one.stamps]
-            asked = "written", {**place, "after": after, "digests": digests}
+            after, digests = max(0, head.version - 10_000), [stamp.digest for stamp in pending.stamps]
+            query = "written", {**target, "after": after, "digests": digests}
         elif op.finish is not None:
-            asked = "job", {"id": append_rules.job_number(op.finish.job.id)}
+            query = "job", {"id": append_rules.job_number(op.finish.job.id)}
         else:
             return None
-        (_, heads, rows), durability = await self._db.commit(("lock_context", place), ("head", place), asked)
+        (_, heads, rows), durability = await self._db.commit(
+            ("lock_context", target), ("head", target), query
+        )
         head = self._db.read_head(op.context, heads, deleted=True).head
         if not op.drafts:
             assert op.finish is not None
@@ -437,9 +453,9 @@ class Appender:
         ]
         return append_rules.build_receipt(head, found, durability)
 
-    def _receipt(self, one: Waiting, row: Row, durability: Durability) -> Receipt:
+    def _receipt(self, pending: PendingAppend, row: Row, durability: Durability) -> Receipt:
         """Build the receipt from the row that the statement returned."""
-        context = one.op.context
+        context = pending.op.context
         (
             _, version, messages, tokens, before, chain, last_version, last_nonce, rewrites, tail, lineage, derived,
             epoch,
@@ -447,38 +463,47 @@ class Appender:
         segments = self._db.lineages.get(context)
         if segments is None:
             segments = self._db.lineages[context] = read_lineage(lineage)
-        rewrites -= one.given["rewrites"]
-        chain = before if one.op.drafts else chain
+        rewrites -= pending.summary["rewrites"]
+        chain = before if pending.op.drafts else chain
         columns = (version, messages, tokens, last_version, last_nonce, rewrites, derived, epoch, chain, tail)
-        receipt = _receipt_behind_head(one, read_columns(context, segments, columns), durability)
+        receipt = _receipt_behind_head(pending, read_columns(context, segments, columns), durability)
         if len(self._heads) >= HEADS:
             self._heads.clear()
         self._heads[context] = receipt.head
         return receipt
 
 
-def _receipt_behind_head(one: Waiting, head: Head, durability: Durability) -> Receipt:
+def _is_allowed(op: Append, head: Head) -> bool:
+    """Return whether an operation may go behind a head; the server is asked again before it is refused."""
+    try:
+        append_rules.check_append(op, head)
+    except ACMSError:
+        return False
+    return True
+
+
+def _receipt_behind_head(pending: PendingAppend, head: Head, durability: Durability) -> Receipt:
     """Return the receipt of an operation appended to a head."""
-    op = one.op
+    op = pending.op
     ids: list[str] = []
     positions: list[int | None] = []
     version, messages, last = head.version, head.messages, head.last_message
-    for draft, stamped in zip(op.drafts, one.stamps, strict=True):
+    for draft, stamped in zip(op.drafts, pending.stamps, strict=True):
         version += 1
         ids.append(entry_id(draft.kind, op.context, version, stamped.nonce))
-        place: int | None = None
+        position: int | None = None
         if draft.kind is Kind.MESSAGE:
-            place = messages = messages + 1
+            position = messages = messages + 1
             last = ids[-1]
-        positions.append(place)
-    chains = tuple(chain_values(head.chain, one.stamps))
+        positions.append(position)
+    chains = tuple(chain_values(head.chain, pending.stamps))
     after = Head(
         context=op.context,
         version=version,
         messages=messages,
-        tokens=head.tokens + one.given["tokens"],
+        tokens=head.tokens + pending.summary["tokens"],
         last_message=last,
-        rewrites=head.rewrites + one.given["rewrites"],
+        rewrites=head.rewrites + pending.summary["rewrites"],
         derived=head.derived,
         epoch=head.epoch,
         chain=chains[-1] if chains else head.chain,
@@ -494,21 +519,22 @@ def _receipt_behind_head(one: Waiting, head: Head, durability: Durability) -> Re
     )
 
 
-def _parameters_for_keys(one: Waiting) -> dict[str, Any]:
+def _parameters_for_keys(pending: PendingAppend) -> dict[str, Any]:
     """Return the query parameters that find the entries with an operation's keys."""
-    owners, upto = zip(*one.lineage, (one.op.context, VERSION_MASK), strict=True)
-    return {"owners": list(owners), "upto": list(upto), "keys": one.keys}
+    owners, upto = zip(*pending.lineage, (pending.op.context, VERSION_MASK), strict=True)
+    return {"owners": list(owners), "upto": list(upto), "keys": pending.keys}
 
 
-def _match_repeated_entries(one: Waiting, rows: Sequence[Row]) -> list[Entry]:
+def _match_repeated_entries(pending: PendingAppend, rows: Sequence[Row]) -> list[Entry]:
     """Return the entries of an operation that was appended before under its keys; nothing when it was not."""
-    found = {entry.key: entry for entry in (read_entry(row[:-1], row[-1]) for row in rows)}
-    known = [None if draft.key is None else found.get(draft.key) for draft in one.op.drafts]
-    return (
-        [entry for entry in known if entry is not None]
-        if append_rules.is_repeated_append(one.op, known)
-        else []
-    )
+    entry_of: dict[str | None, Entry] = {}
+    for *columns, owner in rows:
+        entry = read_entry(columns, owner)
+        entry_of[entry.key] = entry
+    stored = [None if draft.key is None else entry_of.get(draft.key) for draft in pending.op.drafts]
+    if not append_rules.is_repeated_append(pending.op, stored):
+        return []
+    return [entry for entry in stored if entry is not None]
 
 
 class _RefusedError(ACMSError):

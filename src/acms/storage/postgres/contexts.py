@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from acms.errors import ConflictError, CorruptRecordError, SessionNotFoundError, ValidationError
+from acms.errors import ConflictError, CorruptRecordError, SessionNotFoundError
 from acms.log.encoding import context_id, dump, genesis_hash, load_mapping, to_microseconds, verify_chain
 from acms.log.validation import INNER, validate_name
 from acms.model import Context, ContextDraft, ContextQuery, Entry, Head, Json, Kind, Page, SessionHead, State
 from acms.results import SessionPage
 from acms.storage import append_rules
-from acms.storage.postgres.database import Database, Lineage, last_message, read_columns
+from acms.storage.postgres.database import Database, Lineage, LogState, Named, last_message, read_columns
 from acms.storage.postgres.ops import build_draft_row
 from acms.storage.postgres.pool import Connection, Row
 from acms.storage.sessions import session_page
@@ -44,7 +44,7 @@ class Contexts:
                 return read_context(found[0])
         values = {**_new_context_columns(id, context), "namespace": namespace, "key": key}
         if context.parent is not None:
-            values.update(await self._forked(context.parent, context.fork))
+            values.update(await self._columns_of_fork(context.parent, context.fork))
             if context.inherit:
                 rows = await self._db.one("settings", {"context": context.parent})
                 settings = append_rules.settings_of_fork(load_mapping(rows[0][0]), context)
@@ -60,13 +60,13 @@ class Contexts:
                 return read_context(rows[0])
         raise ConflictError(f"the session {key!r} is being created and deleted by others")
 
-    async def _forked(self, parent: str, fork: int | None, *, deleted: bool = False) -> dict[str, Any]:
+    async def _columns_of_fork(
+        self, parent: str, fork: int | None, *, deleted: bool = False
+    ) -> dict[str, Any]:
         """Return the columns of a fork: everything it inherits is a number, nothing is copied."""
         head, lineage, last_version, last_nonce, root = await self._db.log_state(parent, deleted=deleted)
-        at = head.version if fork is None else fork
-        if not 0 <= at <= head.version:
-            raise ValidationError(f"must be from 0 to {head.version}, was {at}", field="fork")
-        found: dict[str, Any] = {
+        at = append_rules.resolve_fork_version(head, fork)
+        columns: dict[str, Any] = {
             "root": root,
             "parent": parent,
             "fork": at,
@@ -80,35 +80,40 @@ class Contexts:
             "chain": head.chain if at else genesis_hash(parent),
         }
         if at < head.version:
-            found.update(await self._stood(parent, lineage, at))
+            columns.update(await self._columns_at(parent, lineage, at))
         if head.rewrites:
             runs = append_rules.split_segments(parent, lineage, 1, at)
-            counts = await self._db.ask(
-                *[("count_replacing", {"context": of, "first": a, "last": b}) for of, a, b in runs]
-            )
-            found["rewrites"] = sum(rows[0][0] for rows in counts)
-        return found
+            queries: list[Named] = [
+                ("count_replacing", {"context": owner, "first": first, "last": last})
+                for owner, first, last in runs
+            ]
+            counts = await self._db.ask(*queries)
+            columns["rewrites"] = sum(rows[0][0] for rows in counts)
+        return columns
 
-    async def _stood(self, parent: str, lineage: Lineage, at: int) -> dict[str, Any]:
-        """Return where a log stood at an earlier version."""
-        newest = last = None
-        for owner, low, high in reversed(append_rules.split_segments(parent, lineage, 1, at)):
+    async def _columns_at(self, parent: str, lineage: Lineage, version: int) -> dict[str, Any]:
+        """Return the columns of a log's head at an earlier version."""
+        columns: dict[str, Any] = {"messages": 0, "tokens": 0, "last_version": None, "last_nonce": None}
+        chain: bytes | None = None
+        for owner, low, high in reversed(append_rules.split_segments(parent, lineage, 1, version)):
             values = {"context": owner, "first": low, "last": high, "limit": 1}
-            ends, said = await self._db.ask(
+            entry_rows, message_rows = await self._db.ask(
                 ("entries_backward", {**values, "kinds": None}),
                 ("entries_backward", {**values, "kinds": [Kind.MESSAGE.value]}),
             )
-            newest = newest or (read_entry(ends[0], owner) if ends else None)
-            last = read_entry(said[0], owner) if said else None
-            if last is not None:
+            if chain is None and entry_rows:
+                chain = read_entry(entry_rows[0], owner).chain
+            if message_rows:
+                message = read_entry(message_rows[0], owner)
+                columns = {
+                    "messages": message.position,
+                    "tokens": message.total,
+                    "last_version": message.version,
+                    "last_nonce": message.id[-6:],
+                }
                 break
-        return {
-            "messages": 0 if last is None else last.position,
-            "tokens": 0 if last is None else last.total,
-            "last_version": None if last is None else last.version,
-            "last_nonce": None if last is None else last.id[-6:],
-            "chain": genesis_hash(parent) if newest is None else newest.chain,
-        }
+        columns["chain"] = genesis_hash(parent) if chain is None else chain
+        return columns
 
     async def context(self, id_or_key: str, *, namespace: str = "default") -> Context:
         """Return a context by its id or by the key of a live one."""
@@ -128,17 +133,15 @@ class Contexts:
 
     async def contexts(self, query: ContextQuery) -> Page[Context]:
         """List contexts, newest first."""
-        tree = "contexts" if query.root is None else "contexts_of_root"
-        rows = await self._listed(tree if query.parent is None else "contexts_of_parent", query)
-        found = [read_context(row) for row in rows[: query.limit]]
-        return Page(items=tuple(found), next_after=found[-1].id if len(rows) > query.limit else None)
+        rows = await self._list_rows(append_rules.contexts_query(query), query)
+        return append_rules.build_page(rows, query.limit, read_context)
 
     async def sessions(self, query: ContextQuery) -> SessionPage:
         """List contexts with where their logs stand, newest first."""
-        rows = await self._listed("sessions", query)
+        rows = await self._list_rows("sessions", query)
         return session_page([(*row[:9], _last_message_id(row), *row[12:]) for row in rows], query.limit)
 
-    async def _listed(self, name: str, query: ContextQuery) -> list[Row]:
+    async def _list_rows(self, name: str, query: ContextQuery) -> list[Row]:
         """Return the rows of a page, and one more where another page follows."""
         after = ENDLESS
         if query.after is not None:
@@ -153,7 +156,7 @@ class Contexts:
         return await self._db.one(name, values)
 
     async def heads(self, namespace: str) -> list[SessionHead]:
-        """Return where each live context of a namespace stands, oldest first."""
+        """Return the state of each live context of a namespace, oldest first."""
         return list(map(SessionHead._make, await self._db.one("heads", {"namespace": namespace})))
 
     async def heads_of(self, contexts: Sequence[str]) -> list[Head | None]:
@@ -167,37 +170,28 @@ class Contexts:
         rows = await self._db.one("context_by_id", {"context": context})
         if not rows:
             raise SessionNotFoundError(f"no context has the id {context!r}")
-        old = read_context(rows[0])
-        if old.settings_rev != rev:
-            raise ConflictError(f"the settings are at revision {old.settings_rev}, not {rev}")
-        deleted_at = old.deleted_at
-        if "deleted" in change:
-            deleted_at = (deleted_at or self._db.clock()) if change["deleted"] else None
-        merged = {**old.settings, **{k: v for k, v in change.items() if k != "deleted"}}
-        merged = {key: value for key, value in merged.items() if value is not None}
-        changed = replace(old, settings=merged, settings_rev=rev + 1, deleted_at=deleted_at)
-        values: dict[str, Any] = {
-            "context": context,
-            "settings": change_settings(rows[0], changed),
-            "rev": rev,
-        }
-        values["deleted_at"] = None if deleted_at is None else to_microseconds(deleted_at)
+        changed = append_rules.apply_settings_change(
+            read_context(rows[0]), change, rev=rev, clock=self._db.clock
+        )
+        deleted_at = None if changed.deleted_at is None else to_microseconds(changed.deleted_at)
+        settings = change_settings(rows[0], changed)
+        values = {"context": context, "settings": settings, "rev": rev, "deleted_at": deleted_at}
         tried = False
 
         async def work(connection: Connection) -> Context:
             nonlocal tried
-            found = await self._db.rows(connection, "update_settings", values)
-            if found:
+            updated = await self._db.rows(connection, "update_settings", values)
+            if updated:
                 tried = True
                 if deleted_at is not None:
                     await self._db.rows(connection, "forget_records", {"contexts": [context]})
-                return read_context(found[0])
-            now = read_context((await self._db.rows(connection, "context_by_id", {"context": context}))[0])
-            written = (now.settings_rev, now.settings, now.deleted_at) == (rev + 1, merged, deleted_at)
-            if tried and written:  # by an attempt whose commit was not confirmed
-                return now
+                return read_context(updated[0])
+            (row,) = await self._db.rows(connection, "context_by_id", {"context": context})
+            current = read_context(row)
+            if tried and current == changed:  # written by an attempt whose commit was not confirmed
+                return current
             # Another writer was first, even where it wrote the same: of two deletions only one succeeds.
-            raise ConflictError(f"the settings are at revision {now.settings_rev}, not {rev}")
+            raise ConflictError(f"the settings are at revision {current.settings_rev}, not {rev}")
 
         return (await self._db.within(work))[0]
 
@@ -216,60 +210,74 @@ class Contexts:
             values["deleted_at"] = None if context.deleted_at is None else to_microseconds(context.deleted_at)
             if context.parent is not None:
                 try:
-                    values.update(await self._forked(context.parent, context.fork, deleted=True))
+                    values.update(await self._columns_of_fork(context.parent, context.fork, deleted=True))
                 except SessionNotFoundError:
-                    said = f"the parent {context.parent} is not here"
-                    raise ConflictError(said, options=("restore it first",)) from None
+                    raise append_rules.parent_missing_error(context.parent) from None
             values["settings"] = seal_columns(context.id, values)
             rows = await self._db.one("insert_context", values)
             if not rows:
                 rows = await self._db.one("context_by_id", {"context": context.id})
             if not rows:
-                said = f"the session {context.key!r} exists here with another id"
-                raise ConflictError(said, options=("restore into another store",))
-        found = read_context(rows[0])
-        same = (found.namespace, found.key, found.lineage, found.created_at)
-        if same != (context.namespace, context.key, context.lineage, context.created_at):
-            raise ConflictError(f"{context.id} is another context here", retryable=False)
+                raise append_rules.key_taken_error(context.key)
+        append_rules.check_restored_context(read_context(rows[0]), context)
         return (await self._db.log_state(context.id, deleted=True)).head
 
-    async def _restore_batch(self, restored: Context, entries: Sequence[Entry]) -> None:
-        context = restored.id
+    async def _restore_batch(self, context: Context, entries: Sequence[Entry]) -> None:
+        await self._db.within(partial(self._write_restored, context, entries))
 
-        async def work(connection: Connection) -> None:
-            await self._db.rows(connection, "lock_context", {"context": context})
-            log = await self._db.log_state(context, deleted=True, within=connection)
-            head = log.head
-            new = [entry for entry in entries if entry.version > head.version]
-            if not new:  # an earlier attempt whose answer was lost
-                return
-            begun: list[Entry] = []
-            chain, last = head.chain, head.version
-            if (restored.fork or 0) < new[0].batch <= last:  # the last export was cut within this append
-                last = new[0].batch - 1
-                chain = genesis_hash(restored.parent or context)
-                runs = append_rules.split_segments(context, log.lineage, max(last, 1), head.version)
-                for owner, low, high in runs:
-                    values = {"context": owner, "first": low, "last": high, "kinds": None, "limit": None}
-                    rows = await self._db.rows(connection, "entries_forward", values)
-                    read = [read_entry(row, owner) for row in rows]
-                    begun += [entry for entry in read if entry.version > last]
-                    chain = next((entry.chain for entry in read if entry.version == last), chain)
-            for version, wrong in verify_chain([*begun, *new], head=chain, version=last):
-                raise CorruptRecordError(f"version {version} of {context}: {wrong}")
-            messages, tokens, rewrites = append_rules.count_drafts(new)
-            said = [entry for entry in new if entry.kind is Kind.MESSAGE]
-            drafts = dump([_row_of_entry(entry) for entry in new])
-            await self._db.rows(connection, "insert_entry", {"context": context, "drafts": drafts})
-            last, nonce = (said[-1].version, said[-1].id[-6:]) if said else (log.last_version, log.last_nonce)
-            values = {"context": context, "version": new[-1].version, "chain": new[-1].chain}
-            values |= {"messages": head.messages + messages, "tokens": head.tokens + tokens}
-            values |= {"rewrites": head.rewrites + rewrites, "last_version": last, "last_nonce": nonce}
-            await self._db.rows(connection, "advance_restored", values)
-            if any(entry.state is not State.LIVE for entry in new):
-                await self._db.rows(connection, "note_blanks", {"context": context})
+    async def _write_restored(
+        self, context: Context, entries: Sequence[Entry], connection: Connection
+    ) -> None:
+        """Write entries verbatim after the stored ones, inside a transaction."""
+        target = {"context": context.id}
+        await self._db.rows(connection, "lock_context", target)
+        log = await self._db.log_state(context.id, deleted=True, within=connection)
+        head = log.head
+        new = [entry for entry in entries if entry.version > head.version]
+        if not new:  # an earlier attempt whose answer was lost
+            return
+        await self._verify_restored(context, log, new, connection)
+        messages, tokens, rewrites = append_rules.count_drafts(new)
+        drafts = dump([_row_of_entry(entry) for entry in new])
+        await self._db.rows(connection, "insert_entry", {**target, "drafts": drafts})
+        last_version, last_nonce = log.last_version, log.last_nonce
+        for entry in new:
+            if entry.kind is Kind.MESSAGE:
+                last_version, last_nonce = entry.version, entry.id[-6:]
+        values = {
+            **target,
+            "version": new[-1].version,
+            "chain": new[-1].chain,
+            "messages": head.messages + messages,
+            "tokens": head.tokens + tokens,
+            "rewrites": head.rewrites + rewrites,
+            "last_version": last_version,
+            "last_nonce": last_nonce,
+        }
+        await self._db.rows(connection, "advance_restored", values)
+        if any(entry.state is not State.LIVE for entry in new):
+            await self._db.rows(connection, "note_blanks", target)
 
-        await self._db.within(work)
+    async def _verify_restored(
+        self, context: Context, log: LogState, new: Sequence[Entry], connection: Connection
+    ) -> None:
+        """Raise `CorruptRecordError` if the hash chain of new entries does not continue that of the log."""
+        stored: list[Entry] = []
+        chain, last = log.head.chain, log.head.version
+        if (context.fork or 0) < new[0].batch <= last:  # the last export was cut within this append
+            last = new[0].batch - 1
+            chain = genesis_hash(context.parent or context.id)
+            runs = append_rules.split_segments(context.id, log.lineage, max(last, 1), log.head.version)
+            for owner, low, high in runs:
+                values = {"context": owner, "first": low, "last": high, "kinds": None, "limit": None}
+                for row in await self._db.rows(connection, "entries_forward", values):
+                    entry = read_entry(row, owner)
+                    if entry.version > last:
+                        stored.append(entry)
+                    elif entry.version == last:
+                        chain = entry.chain
+        for version, problem in verify_chain([*stored, *new], head=chain, version=last):
+            raise CorruptRecordError(f"version {version} of {context.id}: {problem}")
 
 
 def _new_context_columns(id: str, context: ContextDraft | Context) -> dict[str, Any]:

@@ -28,8 +28,6 @@ Lineage = Sequence[tuple[str, int]]
 Named = tuple[str, Mapping[str, Any]]
 """The name of a query and its values."""
 
-REMEMBERED = 65_536
-"""Lineages a handle remembers: they never change."""
 PREAMBLE = (
     f"SELECT set_config('role', '{ROLE}', true), set_config('acms.tenant', %s, true),"
     " set_config('statement_timeout', %s, true),"
@@ -37,7 +35,7 @@ PREAMBLE = (
     " set_config('synchronous_commit', coalesce(nullif(%s, ''), current_setting('synchronous_commit')), true),"
     " current_setting('synchronous_standby_names'), current_setting('fsync')"
 )
-"""What every transaction is told first; nothing of it outlives the transaction."""
+"""The first statement of every transaction; its settings end with the transaction."""
 _READ_ONLY_PREAMBLE = PREAMBLE.replace(
     "SELECT ", "SELECT set_config('transaction_read_only', 'on', true), ", 1
 )
@@ -86,7 +84,11 @@ class Database:
         commit = _COMMIT[durability] if durability else ""
         seconds = pool.statement_seconds if statement_seconds is None else statement_seconds
         self._preamble: LiteralString = _READ_ONLY_PREAMBLE if pool.read_only else PREAMBLE
-        self._settings = (self.tenant, str(max(1, int(seconds * 1000))), commit)  # 0 would be for ever
+        self._settings = (
+            self.tenant,
+            str(max(1, int(seconds * 1000))),
+            commit,
+        )  # 0 would disable the timeout
         self._opening: PerLoop[asyncio.Task[None]] = PerLoop()
         self.opened = False
 
@@ -166,8 +168,8 @@ class Database:
         await self.open()
 
         async def work(connection: Connection) -> tuple[list[list[Row]], Durability]:
-            told, rows = await self._exchange(connection, named)
-            return rows, await _confirm_durability(connection, told)
+            preamble, rows = await self._exchange(connection, named)
+            return rows, await _confirm_durability(connection, preamble)
 
         return await self.pool.retry(work, again=again)
 
@@ -183,7 +185,7 @@ class Database:
         async def attempt(connection: Connection) -> tuple[T, Durability]:
             async with connection.pipeline():
                 await connection.execute("BEGIN")
-                told = await connection.execute(self._preamble, self._settings)
+                preamble = await connection.execute(self._preamble, self._settings)
             try:
                 result = await work(connection)
             except (ACMSError, psycopg.Error):
@@ -191,7 +193,7 @@ class Database:
                     await connection.execute("ROLLBACK")
                 raise
             await connection.execute("COMMIT")
-            return result, await _confirm_durability(connection, told)
+            return result, await _confirm_durability(connection, preamble)
 
         return await self.pool.retry(attempt, again=again)
 
@@ -205,9 +207,9 @@ class Database:
     ) -> tuple[psycopg.AsyncCursor[Any], list[list[Row]]]:
         """Run queries in one transaction and one round trip; return the cursor of the preamble and the rows of each."""
         async with connection.pipeline():
-            told = await connection.execute(self._preamble, self._settings)
+            preamble = await connection.execute(self._preamble, self._settings)
             cursors = [await self._execute(connection, query, values) for query, values in named]
-        return told, [await _fetch_rows(cursor) for cursor in cursors]
+        return preamble, [await _fetch_rows(cursor) for cursor in cursors]
 
     async def _execute(
         self, connection: Connection, query: str, values: Mapping[str, Any]
@@ -234,7 +236,7 @@ class Database:
         if deleted_at is not None and not deleted:
             raise SessionNotFoundError(f"the context {context!r} was deleted", options=("undelete it first",))
         segments = read_lineage(lineage)
-        if len(self.lineages) >= REMEMBERED:
+        if len(self.lineages) >= 65_536:  # tens of megabytes
             self.lineages.clear()
         self.lineages[context] = segments
         head = read_columns(context, segments, columns)
@@ -274,13 +276,13 @@ async def _fetch_rows(cursor: psycopg.AsyncCursor[Any]) -> list[Row]:
     return await cursor.fetchall() if answer is not None and answer.nfields else []
 
 
-async def _confirm_durability(connection: Connection, told: psycopg.AsyncCursor[Any]) -> Durability:
+async def _confirm_durability(connection: Connection, preamble: psycopg.AsyncCursor[Any]) -> Durability:
     """Return the durability of the commit that was just answered.
 
     Standbys removed from the configuration while a commit waits for them release it without notice, so the setting is
     read once more.
     """
-    row = await told.fetchone()
+    row = await preamble.fetchone()
     assert row is not None
     *_, commit, standbys, fsync = row
     durability = durability_of_commit(commit, standbys, fsync)
@@ -288,7 +290,7 @@ async def _confirm_durability(connection: Connection, told: psycopg.AsyncCursor[
         return durability
     try:
         row = await (await connection.execute(_STANDBYS)).fetchone()
-    except psycopg.Error as error:  # whatever it is, the commit stands
+    except psycopg.Error as error:  # the commit is valid in any case
         raise UnconfirmedError(f"the standbys were not looked at after the commit: {error}") from error
     assert row is not None
     return durability_of_commit(commit, row[0], fsync)

@@ -12,34 +12,18 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from typing import Any
 
 from acms.errors import ACMSError, ValidationError
-from acms.log.encoding import parse_entry_id
-from acms.model import Derived, Entry, Kind, Page
+from acms.model import Derived, Entry, Page
 from acms.observability.logging import log_event
 from acms.storage import append_rules
-from acms.storage.postgres.database import Database
+from acms.storage.append_rules import Read
+from acms.storage.postgres.database import Database, Named
 from acms.storage.sql import ENDLESS, VERSION_MASK, read_derived, read_entry
 
 COVERAGE = 4096
 """Versions looked through at once for those without a derived row."""
-RIDE_SECONDS = 0.02
-"""Seconds for which derived rows without a waiting caller are gathered."""
-
-
-@dataclass(slots=True)
-class Range:
-    """The arguments of `StorageBackend.read`."""
-
-    at: int | None
-    after: int
-    before: int | None
-    kinds: Sequence[Kind] | None
-    replacing: bool
-    newest: int | None
-    limit: int | None
-    deleted: bool
 
 
 class Reader:
@@ -48,58 +32,59 @@ class Reader:
     def __init__(self, db: Database) -> None:
         self._db = db
 
-    async def read(self, context: str, wanted: Range) -> list[Entry]:
+    async def read(self, context: str, wanted: Read) -> list[Entry]:
         """Read entries, ascending; inherited ones too."""
         append_rules.check_read(wanted.newest, wanted.limit)
         lineage = self._db.lineages.get(context)
-        known = lineage is not None  # then one round trip reads both the head and the entries
+        reads_head = lineage is not None  # then one round trip reads both the head and the entries
         if lineage is None:
             lineage = (await self._db.log_state(context, deleted=wanted.deleted)).lineage
-        last = ENDLESS if wanted.at is None else min(wanted.at, ENDLESS)
-        if wanted.before is not None:
-            last = min(last, wanted.before - 1)
-        table = "replacing" if wanted.replacing else "entries"
-        if wanted.kinds is not None and not wanted.replacing and Kind.MESSAGE not in wanted.kinds:
-            table = "others"
         backward = wanted.newest is not None
-        query = f"{table}_{'backward' if backward else 'forward'}"
-        left = wanted.newest if backward else wanted.limit
-        values = {
-            "kinds": None if wanted.kinds is None else [kind.value for kind in wanted.kinds],
-            "limit": left,
-        }
-        runs = append_rules.split_segments(context, lineage, wanted.after + 1, last)
+        limit = wanted.newest if backward else wanted.limit
+        kinds = None if wanted.kinds is None else [kind.value for kind in wanted.kinds]
+        runs = append_rules.split_segments(context, lineage, wanted.after + 1, wanted.last(ENDLESS))
         if backward:
-            runs = runs[::-1]
-        found: list[Entry] = []
-        while runs or known:
+            runs.reverse()
+        entries: list[Entry] = []
+        while runs or reads_head:
             # Of a limited read the next run may not be needed.
-            some = runs if left is None else runs[:1]
-            asked = [(query, {**values, "context": of, "first": low, "last": high}) for of, low, high in some]
-            answers = await self._db.ask(*([("head", {"context": context})] if known else []), *asked)
-            if known:
+            batch = runs if limit is None else runs[:1]
+            runs = runs[len(batch) :]
+            queries: list[Named] = [("head", {"context": context})] if reads_head else []
+            for owner, first, last in batch:
+                values = {"context": owner, "first": first, "last": last, "kinds": kinds, "limit": limit}
+                queries.append((wanted.query, values))
+            answers = await self._db.ask(*queries)
+            if reads_head:
                 self._db.read_head(context, answers.pop(0), deleted=wanted.deleted)
-            for (owner, _, _), rows in zip(some, answers, strict=True):
-                found.extend([read_entry(row, owner) for row in rows])
-            known, runs = False, runs[len(some) :]
-            if left is not None and len(found) >= left:
+                reads_head = False
+            for (owner, _, _), rows in zip(batch, answers, strict=True):
+                entries.extend([read_entry(row, owner) for row in rows])
+            if limit is not None and len(entries) >= limit:
                 break
-        found = found[:left]
+        entries = entries[:limit]
         if backward:
-            found.reverse()
-        return found
+            entries.reverse()
+        return entries
 
     async def get(self, ids: Sequence[str]) -> list[Entry | None]:
         """Return entries by id, with None for ids that do not exist."""
-        places = {
-            place for id in ids if (place := parse_entry_id(id)) is not None and place[1] <= VERSION_MASK
-        }
-        if not places:
+        locations = locate_entries(ids)
+        if locations is None:
             return [None] * len(ids)
-        contexts, versions = zip(*sorted(places), strict=True)
-        rows = await self._db.one("entries_at", {"contexts": list(contexts), "versions": list(versions)})
-        found = {entry.id: entry for entry in (read_entry(row[:-1], row[-1]) for row in rows)}
-        return [found.get(id) for id in ids]
+        entries: dict[str, Entry] = {}
+        for *columns, owner in await self._db.one("entries_at", locations):
+            entry = read_entry(columns, owner)
+            entries[entry.id] = entry
+        return [entries.get(id) for id in ids]
+
+
+def locate_entries(ids: Sequence[str]) -> dict[str, list[Any]] | None:
+    """Return the contexts and versions of the ids that may exist, as values of a query; None if there are none."""
+    locations = sorted(set(append_rules.parse_entry_ids(ids).values()))
+    contexts = [context for context, version in locations if version <= VERSION_MASK]
+    versions = [version for _, version in locations if version <= VERSION_MASK]
+    return {"contexts": contexts, "versions": versions} if versions else None
 
 
 class Feed:
@@ -143,26 +128,28 @@ class DerivedRows:
                 self._hurry = asyncio.Event()
                 self._ride = asyncio.ensure_future(self._bring(self._hurry))
             return len(rows)
-        await self.arrived()
+        await self.flush()
         return await self._put(context, rows)
 
     async def _put(self, context: str, rows: Sequence[Derived]) -> int:
         lineage = self._db.lineages.get(context)
         if lineage is None:
             lineage = (await self._db.log_state(context)).lineage
-        owners = {
-            version: owner
-            for owner, low, high in append_rules.split_segments(context, lineage, 1, ENDLESS)
-            for version in {row.version for row in rows}
-            if low <= version <= high
+        versions = {row.version for row in rows}
+        owner_of: dict[int, str] = {}
+        for owner, first, last in append_rules.split_segments(context, lineage, 1, ENDLESS):
+            owner_of.update({version: owner for version in versions if first <= version <= last})
+        live = [row for row in rows if row.version in owner_of]
+        values = {
+            "context": context,
+            "owners": [owner_of[row.version] for row in live],
+            "versions": [row.version for row in live],
+            "spaces": [row.space for row in live],
+            "parts": [row.part for row in live],
+            "starts": [row.start for row in live],
+            "ends": [row.end for row in live],
+            "datas": [row.data for row in live],
         }
-        kept = [
-            (owners[row.version], row.version, row.space, row.part, row.start, row.end, row.data)
-            for row in rows
-            if row.version in owners
-        ]
-        columns = ("owners", "versions", "spaces", "parts", "starts", "ends", "datas")
-        values = {"context": context, **{name: [row[n] for row in kept] for n, name in enumerate(columns)}}
         head, _, counted = await self._db.ask(
             ("head", {"context": context}), ("lock_root", {"context": context}), ("put_derived", values)
         )
@@ -172,7 +159,7 @@ class DerivedRows:
     async def _bring(self, hurry: asyncio.Event) -> None:
         """Store the gathered rows; rows that fail count as missing and are computed again."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(hurry.wait(), RIDE_SECONDS)
+            await asyncio.wait_for(hurry.wait(), 0.02)  # more rows may come and share the commit
         while self._riding:
             context, rows = next(iter(self._riding.items()))
             del self._riding[context]
@@ -181,7 +168,7 @@ class DerivedRows:
             except ACMSError as error:
                 log_event(logging.WARNING, "derived_rows_lost", error=type(error).__name__, rows=len(rows))
 
-    async def arrived(self) -> None:
+    async def flush(self) -> None:
         """Wait until gathered rows are stored: a caller that waits for a row asks next which ones are missing."""
         ride = self._ride
         if ride is not None and not ride.done():
@@ -195,8 +182,10 @@ class DerivedRows:
             lineage = (await self._db.log_state(context)).lineage
         runs = append_rules.split_segments(context, lineage, 1, ENDLESS if at is None else min(at, ENDLESS))
         values = {"space": space, "after": after}
-        asked = [("derived", {**values, "context": of, "first": low, "last": high}) for of, low, high in runs]
-        head, *answers = await self._db.ask(("head", {"context": context}), *asked)
+        queries = [
+            ("derived", {**values, "context": owner, "first": low, "last": high}) for owner, low, high in runs
+        ]
+        head, *answers = await self._db.ask(("head", {"context": context}), *queries)
         upto = self._db.read_head(context, head).head.derived
         found = [row for rows in answers for row in read_derived(rows, space) if row.seq <= upto]
         return found if len(runs) == 1 else sorted(found, key=lambda row: row.seq)
@@ -216,8 +205,8 @@ class DerivedRows:
             for low in range(max(start, after + 1), end + 1, COVERAGE):
                 if len(found) >= limit:
                     return found
-                last, left = min(low + COVERAGE - 1, end), limit - len(found)
-                values = {"context": owner, "space": space, "first": low, "last": last, "limit": left}
+                last, remaining = min(low + COVERAGE - 1, end), limit - len(found)
+                values = {"context": owner, "space": space, "first": low, "last": last, "limit": remaining}
                 rows = await self._db.one("missing", values)
                 found += [(id, version) for (version,) in rows]
         return found
@@ -232,8 +221,11 @@ def _read_cursor(after: str | None) -> tuple[int, int, str, int]:
     if after is None:
         return 0, 0, "", 0
     fields = after.split(".")
-    numbers = (fields[0], fields[1], fields[3]) if len(fields) == 4 else ()
-    if not numbers or not all(n.isascii() and n.isdecimal() and len(n) <= 18 for n in numbers):
-        raise ValidationError("is not a cursor of a feed", field="after")
-    low, high, version = map(int, numbers)
-    return low, high, fields[2], version
+    malformed = ValidationError("is not a cursor of a feed", field="after")
+    if len(fields) != 4:
+        raise malformed
+    low, high, context, version = fields
+    for number in (low, high, version):
+        if not (number.isascii() and number.isdecimal() and len(number) <= 18):
+            raise malformed
+    return int(low), int(high), context, int(version)

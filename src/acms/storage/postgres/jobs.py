@@ -23,10 +23,6 @@ from acms.storage.sql import read_job
 _MICROSECOND = timedelta(microseconds=1)
 DIFFER = append_rules.CLOCKS_DIFFER // _MICROSECOND
 CHANNEL = "acms_jobs"
-HINT_SECONDS = 0.02
-"""How long jobs are gathered before others are told."""
-AGAIN = 1.0
-"""Seconds between two tries to listen."""
 
 
 class JobQueue:
@@ -35,7 +31,7 @@ class JobQueue:
     def __init__(self, db: Database, *, hints: bool) -> None:
         self._db = db
         self.hints = hints
-        #: Gathers jobs until others are told.
+        #: Collects jobs for one notification.
         self._gathering: asyncio.Task[None] | None = None
         #: Notifications to finish before the handle is closed.
         self.telling: set[asyncio.Task[None]] = set()
@@ -60,7 +56,7 @@ class JobQueue:
         values = {"id": number, "attempt": lease.attempt, "by": by // _MICROSECOND}
         rows = await self._db.one("extend_job", values)
         if not rows:
-            raise await self._lost(lease)
+            raise await self._lease_error(lease)
         job = read_job(rows[0])
         assert job.lease_until is not None
         return replace(lease, job=job, until=job.lease_until)
@@ -86,13 +82,13 @@ class JobQueue:
         unheard = as_seen and job.state is not JobState.DONE
         if unheard and (now.attempt, now.state, now.error) == (lease.attempt, state, error):
             return now  # written by an attempt whose answer was lost
-        raise await self._lost(lease)
+        raise await self._lease_error(lease)
 
     async def finish(self, connection: Connection, lease: Lease) -> None:
         """End an attempt as done inside a transaction, which an attempt that lost its lease breaks off."""
         values = {"id": append_rules.job_number(lease.job.id), "attempt": lease.attempt}
         if not await self._db.rows(connection, "finish_job", values):
-            raise await self._lost(lease)
+            raise await self._lease_error(lease)
 
     async def _no_twin(self, job: Job, number: int) -> None:
         """Refuse to bring back a job while another one does its work."""
@@ -100,7 +96,7 @@ class JobQueue:
         if twin:
             raise append_rules.duplicate_job_error(job.id, str(twin[0][0]))
 
-    async def _lost(self, lease: Lease) -> LeaseLostError:
+    async def _lease_error(self, lease: Lease) -> LeaseLostError:
         """Say that another attempt holds the job; `GoneError` when there is no such job."""
         await self._job(append_rules.job_number(lease.job.id))
         return append_rules.lease_lost_error(lease)
@@ -120,12 +116,11 @@ class JobQueue:
         values["limit"] = query.limit + 1
         which = "unfinished_jobs" if append_rules.is_unfinished_query(query) else "jobs"
         rows = await self._db.one(which, values)
-        found = [read_job(row) for row in rows[: query.limit]]
-        return Page(items=tuple(found), next_after=found[-1].id if len(rows) > query.limit else None)
+        return append_rules.build_page(rows, query.limit, read_job)
 
     # ── hints ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def enqueued(self) -> None:
+    def announce(self) -> None:
         """Say that there are jobs, once for all that come within a moment."""
         if self.hints and self._gathering is None:
             self._gathering = asyncio.ensure_future(self._tell())
@@ -133,7 +128,7 @@ class JobQueue:
             self._gathering.add_done_callback(self.telling.discard)
 
     async def _tell(self) -> None:
-        await asyncio.sleep(HINT_SECONDS)
+        await asyncio.sleep(0.02)  # more jobs may come and share the notification
         self._gathering = None
         with suppress(ACMSError):  # only a hint
             await self._db.one("hint", {"channel": CHANNEL})
@@ -156,12 +151,12 @@ class JobQueue:
     async def _listen(self, wake: Callable[[], object]) -> None:
         while True:
             try:
-                async with await self._db.pool.dedicated() as connection:
+                async with await self._db.pool.open_dedicated() as connection:
                     await connection.execute(f"LISTEN {CHANNEL}")
                     connection.limit = None  # it may be quiet for long
-                    async for told in connection.notifies():
-                        if told.payload == self._db.tenant:
+                    async for notification in connection.notifies():
+                        if notification.payload == self._db.tenant:
                             wake()
             except psycopg.Error as error:
                 log_event(logging.WARNING, "hints_interrupted", error=type(error).__name__)
-            await asyncio.sleep(AGAIN)
+            await asyncio.sleep(1)  # before the next attempt to connect

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from acms.errors import MissingExtraError, StorageUnavailableError
 from acms.log.encoding import Entropy
 from acms.log.validation import validate_integer
-from acms.storage.kv_home import Clock, How, KVHome, Row, upper_bound_of_prefix, utc_now
+from acms.storage.kv_home import QUERY_TO_PUT, Clock, KVHome, PutMode, Row, upper_bound_of_prefix, utc_now
 
 if TYPE_CHECKING:
     from acms.storage.postgres.pool import Pool
@@ -56,9 +56,8 @@ class PostgresKV(KVHome):
         rows = await self._run("get", {"key": key})
         return rows[0] if rows else None
 
-    async def _put(self, how: How, values: Mapping[str, Any]) -> tuple[Any, Any] | None:
-        query = "set" if how == "any" else "set_new" if how == "new" else "set_known"
-        rows = await self._run(query, values)
+    async def _put(self, mode: PutMode, values: Mapping[str, Any]) -> tuple[Any, Any] | None:
+        rows = await self._run(QUERY_TO_PUT[mode], values)
         return rows[0] if rows else None
 
     async def _delete(self, key: str) -> bool:

@@ -20,8 +20,6 @@ from acms.storage.sql import load_migrations
 OLDEST_VECTOR = (0, 8, 2)
 """The oldest safe pgvector: an index build of an older one can leak the data it reads (CVE-2026-3172)."""
 
-MAKING = 60.0
-"""Seconds the server may take for a statement while a handle that finds no schema makes it."""
 SEARCH_ROLE = "acms_search"
 """The role of the one function that looks into the index of words, which row-level security would keep closed."""
 ROLES = (ROLE, SEARCH_ROLE)
@@ -73,50 +71,56 @@ async def read_migration_status(connection: Connection) -> list[Migration]:
 
     `SchemaVersionError` when the database was migrated by a release with which this one cannot share it.
     """
-    row = await (await connection.execute(_FIND)).fetchone()
-    applied: dict[int, tuple[int, str]] = {}
-    if row is not None and row[0]:
-        cursor = await connection.execute(
-            "SELECT version, needs, checksum FROM acms.migrations ORDER BY version"
-        )
-        applied = {version: (needs, checksum) for version, needs, checksum in await cursor.fetchall()}
     release = list_known_migrations()
-    mine = len(release)
-    for version, (needs, _) in applied.items():
-        if version > mine and needs > mine:
+    checksums: dict[int, str] = {}
+    for version, needs, checksum in await _read_applied(connection, 0):
+        checksums[version] = checksum
+        if version > len(release) and needs > len(release):
             raise SchemaVersionError(
                 f"the database has schema {version}, which needs a release that knows schema {needs};"
-                f" this one knows up to {mine}",
+                f" this one knows up to {len(release)}",
                 options=("upgrade acms-engine",),
             )
-    found: list[Migration] = []
+    steps: list[Migration] = []
     vectors = await _describe_missing_pgvector(connection)
     for version, needs, checksum, script in release:
-        if applied.get(version, (needs, checksum))[1] != checksum:
+        applied = version in checksums
+        if applied and checksums[version] != checksum:
             raise SchemaVersionError(
                 f"the database was migrated by a different release: its schema {version} is not the one this"
                 " release has; it was not touched",
                 options=("use the release that migrated it", "acms copy into a new database"),
             )
-        found.append(
+        steps.append(
             Migration(
                 version=version,
                 needs=needs,
                 checksum=checksum,
-                applied=version in applied,
+                applied=applied,
                 script=script,
-                waits_for=vectors if _wants_vector(script) and version not in applied else None,
+                waits_for=vectors if _wants_vector(script) and not applied else None,
             )
         )
-    return found
+    return steps
+
+
+async def _read_applied(connection: Connection, after: int) -> list[tuple[int, int, str]]:
+    """Return (version, needs, checksum) of the applied migrations after a version, ascending."""
+    row = await (await connection.execute(_FIND)).fetchone()
+    if row is None or not row[0]:
+        return []
+    cursor = await connection.execute(
+        "SELECT version, needs, checksum FROM acms.migrations WHERE version > %s ORDER BY version", (after,)
+    )
+    return await cursor.fetchall()
 
 
 def _wants_vector(script: str) -> bool:
     return re.search(r"^-- wants: vector$", script, re.MULTILINE) is not None
 
 
-def _parse_version(written: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", written))
+def _parse_version(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", text))
 
 
 async def _describe_missing_pgvector(connection: Connection) -> str | None:
@@ -148,24 +152,21 @@ async def plan_migrations(pool: Pool, *, partitions: int | None = None) -> list[
     async def work(connection: Connection) -> list[Migration]:
         steps = await read_migration_status(connection)
         _check_partitions(partitions, steps)
-        found: list[Migration] = []
+        planned: list[Migration] = []
         for step in steps:
             script = f"BEGIN;\n{_LOCK};\n{_build_script(step, partitions or PARTITIONS)}COMMIT;\n"
-            if not step.applied and all(before.applied for before in found):
-                script = "".join(f"{line};\n" for line in await _list_missing_statements(connection)) + script
-            wanted = _wants_vector(step.script) and not step.applied
-            waits_for = step.waits_for or (pool.lacks_vectors if wanted else None)
-            found.append(replace(step, script=script, waits_for=waits_for))
-        if any(step.applied for step in steps):
-            cursor = await connection.execute(
-                "SELECT version, needs, checksum FROM acms.migrations WHERE version > %s ORDER BY version",
-                (len(steps),),
-            )
-            for version, needs, checksum in await cursor.fetchall():
-                found.append(
-                    Migration(version=version, needs=needs, checksum=checksum, applied=True, script="")
-                )
-        return found
+            waits_for = step.waits_for
+            if not step.applied:
+                if all(previous.applied for previous in planned):
+                    statements = await _list_missing_statements(connection)
+                    script = "".join(f"{statement};\n" for statement in statements) + script
+                if waits_for is None and _wants_vector(step.script):
+                    waits_for = pool.lacks_vectors
+            planned.append(replace(step, script=script, waits_for=waits_for))
+        for version, needs, checksum in await _read_applied(connection, len(steps)):
+            newer = Migration(version=version, needs=needs, checksum=checksum, applied=True, script="")
+            planned.append(newer)
+        return planned
 
     return await pool.retry(work, again=True)
 
@@ -196,13 +197,14 @@ async def apply_migrations(
             return done
         await _prepare_database(connection)
         for step in steps:
-            if step.applied or step.waits_for or (_wants_vector(step.script) and not vectors):
+            left_out = _wants_vector(step.script) and not vectors
+            if step.applied or step.waits_for or left_out:
                 continue
             try:
                 async with connection.transaction():
                     await connection.execute(_LOCK)
-                    now = {one.version: one for one in await read_migration_status(connection)}
-                    if now[step.version].applied:
+                    current = {other.version: other for other in await read_migration_status(connection)}
+                    if current[step.version].applied:
                         continue
                     await _apply_migration(connection, step, partitions)
             except _ForbiddenError:
@@ -250,7 +252,7 @@ async def _list_missing_statements(connection: Connection) -> list[str]:
         if may is None:
             found.append(f"CREATE ROLE {role} NOLOGIN NOINHERIT")
         if not superuser and (may is None or not may[0]):
-            # A user that inherits from the search role sees what it sees outside of our transactions: all tenants.
+            # A user that inherits from the search role can read all tenants outside of our transactions.
             alone = role == SEARCH_ROLE and connection.info.server_version >= 160000
             found.append(f"GRANT {role} TO {quoted}" + (" WITH INHERIT FALSE, SET TRUE" if alone else ""))
     if owner is None:
@@ -269,28 +271,28 @@ async def _prepare_database(connection: Connection) -> None:
             f"the schema acms belongs to {owner}, and the user {user} may not change it",
             options=(f"run acms migrate as {owner}",),
         )
-    left = await _list_missing_statements(connection)
-    while left:
+    statements = await _list_missing_statements(connection)
+    while statements:
         try:
-            await connection.execute(left[0].encode())
+            await connection.execute(statements[0].encode())
         except _MADE:
             pass
         except psycopg.errors.InsufficientPrivilege as error:
-            wanted = "; ".join(statement for statement in left if statement is not _LIST)
+            wanted = "; ".join(statement for statement in statements if statement is not _LIST)
             raise ConfigurationError(
                 f"the database is not prepared, and this user may not do it: {translate_error(error)}",
                 options=(f"let an administrator run in this database: {wanted}",),
             ) from error
-        del left[0]
+        del statements[0]
 
 
 def _build_script(step: Migration, partitions: int) -> str:
     """Return the statements that run inside the transaction of one migration."""
     script = step.script.rstrip().removesuffix(";").replace(":partitions", str(partitions))
-    made = str(partitions) if ":partitions" in step.script else "NULL"
+    partition_count = str(partitions) if ":partitions" in step.script else "NULL"
     return (
         f"{script};\n\nINSERT INTO acms.migrations (version, needs, checksum, partitions)"
-        f" VALUES ({step.version}, {step.needs}, '{step.checksum}', {made});\n"
+        f" VALUES ({step.version}, {step.needs}, '{step.checksum}', {partition_count});\n"
     )
 
 
@@ -324,17 +326,18 @@ async def check_database(pool: Pool) -> None:
         return steps, bool(row and row[0])
 
     steps, unused = await pool.retry(look, again=True)
-    fresh = not any(step.applied for step in steps)
-    if unused and not pool.read_only and not all(step.applied or step.waits_for for step in steps):
+    applicable = any(not step.applied and not step.waits_for for step in steps)
+    if unused and applicable and not pool.read_only:
         try:
-            await apply_migrations(pool, limit=MAKING)
+            await apply_migrations(pool, limit=60)  # seconds a statement: tables and indexes are empty
         except ConfigurationError:
-            if fresh:
+            if not any(step.applied for step in steps):
                 raise
         steps, _ = await pool.retry(look, again=True)
-    if not all(step.applied or _wants_vector(step.script) for step in steps):
+    if any(not step.applied and not _wants_vector(step.script) for step in steps):
+        applied = sum(step.applied for step in steps)
         raise SchemaVersionError(
-            f"the database has schema {sum(step.applied for step in steps)}, this release needs {len(steps)}",
+            f"the database has schema {applied}, this release needs {len(steps)}",
             options=("run acms migrate",),
         )
     pool.vectors = all(step.applied for step in steps if _wants_vector(step.script))

@@ -23,11 +23,21 @@ COLUMNS = (
 """The names of `draft_columns`."""
 
 
-class Waiting:
+class PendingAppend:
     """One operation on its way."""
 
     __slots__ = (
-        "cited", "drafts", "future", "given", "jobs", "keyed", "keys", "lineage", "op", "size", "stamps",
+        "cited",
+        "drafts",
+        "future",
+        "jobs",
+        "keyed",
+        "keys",
+        "lineage",
+        "op",
+        "size",
+        "stamps",
+        "summary",
     )  # fmt: skip
 
     def __init__(self, op: Append, entropy: Entropy, future: asyncio.Future[Receipt | ACMSError]) -> None:
@@ -42,7 +52,7 @@ class Waiting:
         self.keyed = False
         self.cited = append_rules.collect_source_ids(op)
         self.drafts, last, nonce, prefix = _build_append_rows(op, self.stamps)
-        self.given = _summarize_append(op, last, nonce, prefix)
+        self.summary = _summarize_append(op, last, nonce, prefix)
         self.jobs = [
             {
                 "kind": job.kind,
@@ -63,13 +73,12 @@ class Waiting:
     def repeatable(self) -> bool:
         """Whether sending it twice can write it only once."""
         expect = self.op.expect
-        return (
-            self.op.finish is not None
-            or expect.version is not None
-            # What adds no message leaves the expected one the newest.
-            or (expect.last_message is not ANY and self.given["last"] is not None)
-            or (bool(self.keys) and len(self.keys) == len(self.op.drafts))
-        )
+        if self.op.finish is not None or expect.version is not None:
+            return True
+        # An append without a message leaves the expected message the newest.
+        if expect.last_message is not ANY and self.summary["last"] is not None:
+            return True
+        return bool(self.keys) and len(self.keys) == len(self.op.drafts)
 
 
 def build_draft_row(draft: Draft) -> dict[str, Any]:
@@ -98,15 +107,15 @@ def _build_append_rows(
     last: int | None = None
     nonce: str | None = None
     prefix = sha256()
-    for k, (draft, one) in enumerate(zip(op.drafts, stamps, strict=True), 1):
-        prefix.update(one.digest)
-        place: int | None = None
+    for k, (draft, stamp) in enumerate(zip(op.drafts, stamps, strict=True), 1):
+        prefix.update(stamp.digest)
+        message_position: int | None = None
         if draft.kind is Kind.MESSAGE:
-            position, total, last, nonce = position + 1, total + draft.tokens, k, one.nonce
-            place = position
+            position, total, last, nonce = position + 1, total + draft.tokens, k, stamp.nonce
+            message_position = position
         row = build_draft_row(draft)
-        row.update(k=k, position=place, nonce=one.nonce, total=total, prefix=prefix.hexdigest())
-        row.update(salt=one.salt.hex(), digest=one.digest.hex())
+        row.update(k=k, position=message_position, nonce=stamp.nonce, total=total, prefix=prefix.hexdigest())
+        row.update(salt=stamp.salt.hex(), digest=stamp.digest.hex())
         rows.append(row)
     return rows, last, nonce, prefix.hexdigest()
 
@@ -117,10 +126,10 @@ def _summarize_append(op: Append, last: int | None, nonce: str | None, prefix: s
     expect = op.expect
     spans = [span for draft in op.drafts for span in draft.replaces]
     if any(not 1 <= first <= upto for first, upto in spans):
-        reach = VERSION_MASK + 1  # refused, and `log.check` says why
+        reach = VERSION_MASK + 1  # refused by the statement; `check_append` raises the error
     else:
         reach = max((upto for _, upto in spans), default=0)
-    given: dict[str, Any] = {
+    summary: dict[str, Any] = {
         "context": op.context,
         "n": len(op.drafts),
         "said": messages,
@@ -137,17 +146,17 @@ def _summarize_append(op: Append, last: int | None, nonce: str | None, prefix: s
         "prefix": prefix,
     }
     if isinstance(expect.last_message, str):
-        place = parse_entry_id(expect.last_message)
-        given["last_version"] = -1 if place is None else place[1]
-        given["last_nonce"] = expect.last_message.rpartition("_")[2]
-    return given
+        location = parse_entry_id(expect.last_message)
+        summary["last_version"] = -1 if location is None else location[1]
+        summary["last_nonce"] = expect.last_message.rpartition("_")[2]
+    return summary
 
 
 @dataclass(slots=True)
 class Group:
     """Operations on one context that go into one statement, in order."""
 
-    members: list[Waiting]
+    members: list[PendingAppend]
     #: What they become behind the head this handle left; empty for a single one, which goes behind any head.
     receipts: list[Receipt] = field(default_factory=list)
     #: The chain they were computed for, and the count of rewrites, which moves without it.
@@ -159,23 +168,25 @@ class Group:
         """Whose log it is."""
         return self.members[0].op.context
 
-    def given(self, number: int) -> dict[str, Any]:
+    def summarize(self, number: int) -> dict[str, Any]:
         """Return the parameters of the statement for the group as a whole."""
         if self.chain is None:
-            return {"op": number, **self.members[0].given}
+            return {"op": number, **self.members[0].summary}
         found: dict[str, Any] = {"op": number, "context": self.context}
         found.update(expect_last=False, reach=0, keep=True)
-        n = said = tokens = rewrites = 0
-        for one in self.members:
-            given = one.given
-            if given["last"] is not None:
-                found.update(last=n + given["last"], nonce=given["nonce"])
-            if not given["keep"]:
-                found.update(keep=False, tail=given["tail"])
-            n, said, tokens = n + given["n"], said + given["said"], tokens + given["tokens"]
-            rewrites += given["rewrites"]
+        n = messages = tokens = rewrites = 0
+        for pending in self.members:
+            summary = pending.summary
+            if summary["last"] is not None:
+                found.update(last=n + summary["last"], nonce=summary["nonce"])
+            if not summary["keep"]:
+                found.update(keep=False, tail=summary["tail"])
+            n += summary["n"]
+            messages += summary["said"]
+            tokens += summary["tokens"]
+            rewrites += summary["rewrites"]
         chain = self.receipts[-1].head.chain.hex()
-        found.update(n=n, said=said, tokens=tokens, rewrites=rewrites, chain=chain)
+        found.update(n=n, said=messages, tokens=tokens, rewrites=rewrites, chain=chain)
         found.update(expect_chain=self.chain.hex(), expect_rewrites=self.rewrites)
         return found
 
@@ -185,43 +196,48 @@ class Group:
             for row in self.members[0].drafts:
                 yield {"op": number, "batch": 1, **row}
             return
-        n = said = tokens = 0
-        for one, receipt in zip(self.members, self.receipts, strict=True):
-            for row, chain in zip(one.drafts, receipt.chains, strict=True):
-                place = row["position"]
+        n = messages = tokens = 0
+        for pending, receipt in zip(self.members, self.receipts, strict=True):
+            for row, chain in zip(pending.drafts, receipt.chains, strict=True):
+                position = row["position"]
                 yield {
                     **row,
                     "op": number,
                     "batch": n + 1,
                     "k": n + row["k"],
-                    "position": None if place is None else said + place,
+                    "position": None if position is None else messages + position,
                     "total": tokens + row["total"],
                     "chain": chain.hex(),
                 }
-            n, said, tokens = n + one.given["n"], said + one.given["said"], tokens + one.given["tokens"]
+            n += pending.summary["n"]
+            messages += pending.summary["said"]
+            tokens += pending.summary["tokens"]
 
 
 def build_append_statement(batch: Sequence[Group]) -> tuple[str, dict[str, Any]]:
     """Return the statement that appends the operations of different contexts: its name and its values."""
-    groups = list(enumerate(batch))
-    jobs = [{"op": n, **job} for n, group in groups for one in group.members for job in one.jobs]
-    query = "append_with_jobs" if jobs else "append"
-    values: dict[str, Any] = {
-        "contexts": [group.context for group in batch],
-        "ops": serialize_rows([group.given(n) for n, group in groups]),
-        "drafts": serialize_rows([row for n, group in groups for row in group.drafts(n)]),
-    }
-    if jobs:
-        values["jobs"] = serialize_rows(jobs)
-    return query, values
+    contexts: list[str] = []
+    ops: list[dict[str, Any]] = []
+    drafts: list[dict[str, Any]] = []
+    jobs: list[dict[str, Any]] = []
+    for number, group in enumerate(batch):
+        contexts.append(group.context)
+        ops.append(group.summarize(number))
+        drafts.extend(group.drafts(number))
+        for pending in group.members:
+            jobs.extend({"op": number, **job} for job in pending.jobs)
+    values = {"contexts": contexts, "ops": serialize_rows(ops), "drafts": serialize_rows(drafts)}
+    if not jobs:
+        return "append", values
+    return "append_with_jobs", {**values, "jobs": serialize_rows(jobs)}
 
 
-def answer_caller(one: Waiting, result: Receipt | ACMSError) -> None:
+def answer_caller(pending: PendingAppend, result: Receipt | ACMSError) -> None:
     """Answer the caller, unless it gave up or was answered before."""
-    if not one.future.done():
-        one.future.set_result(result)
+    if not pending.future.done():
+        pending.future.set_result(result)
 
 
 def serialize_rows(values: Sequence[Mapping[str, Any]]) -> str:
-    """Write rows as JSON; text that UTF-8 cannot say is refused here."""
+    """Serialize rows as JSON."""
     return json.dumps(values, ensure_ascii=False, separators=(",", ":"))

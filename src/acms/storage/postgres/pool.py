@@ -51,13 +51,9 @@ ROLE = "acms_app"
 """The role every statement runs as: it owns nothing, so row-level security binds it."""
 FIRST_WAIT, MOST_WAIT = 0.05, 1.0
 """Seconds between two tries, doubling, each drawn from half of it to all of it."""
-PREPARE_AFTER = 3
-"""Executions after which a statement is prepared on a direct connection."""
-SLACK = 1.0
-"""Seconds, and a tenth more, that an answer may take beyond the time the server gives a statement."""
 _CONNECT: Mapping[str, Any] = {
     "connect_timeout": 5,  # a server that hangs must not eat the patience
-    # A host or a network that is gone says nothing: the kernel finds out within 20 seconds.
+    # A lost host or network sends nothing: the kernel detects it within 20 seconds.
     "keepalives_idle": 10,
     "keepalives_interval": 3,
     "keepalives_count": 3,
@@ -72,7 +68,7 @@ _LOST = {"25006", "57P01", "57P02", "57P03", "57P05"}
 """The server is going down, coming up, or is no primary any more: another one may be found."""
 _AGAIN = {"40001", "40P01", "55P03", "57014", "53200", "53300", "53400"}
 """Nothing was written, and a later try may succeed."""
-# What a server says before it lets anybody in has no code, only words.
+# A refusal before authentication has no code, only a message.
 _REFUSED = re.compile(
     r"FATAL: +(?:(?:database|role) .* does not exist|.* authentication failed for user|no pg_hba\.conf entry"
     r"|permission denied for database|role .* is not permitted to log in)"
@@ -102,11 +98,11 @@ class Link(psycopg.AsyncConnection[Any]):
     psycopg would ask the server to cancel, and wait up to ten seconds for a server that hangs.
     """
 
-    #: Seconds an answer may take; None is for ever.
+    #: Seconds an answer may take; None is unlimited.
     limit: float | None = None
     #: Whether its user stopped waiting.
     left = False
-    #: What the server said when it stopped waiting for its standbys.
+    #: The server's warnings that a commit was not confirmed by its standbys.
     unconfirmed: list[str]
 
     async def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
@@ -177,31 +173,31 @@ class Pool:
         self, dsn: str, *, size: int, patience: float, statement_seconds: float, read_only: bool = False
     ) -> None:
         try:
-            given = conninfo_to_dict(dsn)
+            parameters = conninfo_to_dict(dsn)
         except psycopg.Error as error:
             raise ConfigurationError(
                 f"the address of the PostgreSQL server is not understood: {_without_secrets(error, dsn)}",
                 options=_FORM,
             ) from None
-        if not re.fullmatch(r"\d*(,\d*)*", str(given.get("port") or "")):
+        if not re.fullmatch(r"\d*(,\d*)*", str(parameters.get("port") or "")):
             raise ConfigurationError("the port of a PostgreSQL server must be a number", options=_FORM)
         # On several hosts the one that takes writes is meant.
-        self._several = any("," in str(given.get(key) or "") for key in ("host", "hostaddr", "port"))
+        self._several = any("," in str(parameters.get(key) or "") for key in ("host", "hostaddr", "port"))
         primary = {"target_session_attrs": "read-write"} if self._several else {}
-        self._conninfo = make_conninfo("", **{**_CONNECT, **primary, **given})
+        self._conninfo = make_conninfo("", **{**_CONNECT, **primary, **parameters})
         #: Host and database, without secrets.
-        self.name = f"{given.get('host') or 'localhost'}/{given.get('dbname') or ''}"
+        self.name = f"{parameters.get('host') or 'localhost'}/{parameters.get('dbname') or ''}"
         self.size = size
         self.patience = patience
         #: Seconds the server may take for a statement.
         self.statement_seconds = statement_seconds
         #: Seconds an answer may take.
-        self.limit = statement_seconds * 1.1 + SLACK
+        self.limit = statement_seconds * 1.1 + 1.0  # the way there and back comes on top
         #: Whether every transaction is read-only.
         self.read_only = read_only
         #: What a commit survives, as the server was set when the newest connection was made.
         self.durability: Durability = "disk"
-        #: Whether a pooler stands between.
+        #: Whether the connections lead through a pooler.
         self.pooled = False
         #: Whether the searched vectors are indexed: known once a handle was opened.
         self.vectors = False
@@ -251,7 +247,7 @@ class Pool:
         lane = self.bind()
         await self._turn(lane.free)
         try:
-            connection = self._rested(lane) or await self._connect(lane)
+            connection = self._take_idle(lane) or await self._connect(lane)
             try:
                 yield connection
             finally:
@@ -266,7 +262,7 @@ class Pool:
         finally:
             lane.free.release()
 
-    def _rested(self, lane: Lane) -> Link | None:
+    def _take_idle(self, lane: Lane) -> Link | None:
         """Return an idle connection to which nothing happened.
 
         A server that goes away, or is no primary any more, says so or hangs up: noticed before anything is sent, it
@@ -283,7 +279,7 @@ class Pool:
         return None
 
     async def _connect(self, lane: Lane) -> Link:
-        connection = await self.dedicated()
+        connection = await self.open_dedicated()
         lane.all.add(connection)
         try:
             connection.prepare_threshold = None
@@ -293,7 +289,7 @@ class Pool:
             # A pooler gives its clients a number of its own.
             self.pooled = pid != connection.info.backend_pid
             if not self.pooled:
-                connection.prepare_threshold = PREPARE_AFTER
+                connection.prepare_threshold = 3  # executions
             self.durability = durability_of_commit(commit, standbys, fsync)
         except BaseException:
             lane.all.discard(connection)
@@ -301,7 +297,7 @@ class Pool:
             raise
         return connection
 
-    async def dedicated(self) -> Link:
+    async def open_dedicated(self) -> Link:
         """Return a connection outside the pool; the caller closes it."""
         connection = await Link.connect(self._conninfo, autocommit=True)
         connection.limit = self.limit
@@ -328,23 +324,22 @@ class Pool:
     async def retry(
         self, work: Callable[[Connection], Awaitable[T]], *, again: bool, limit: float | None = None
     ) -> T:
-        """Call `work` with a connection, again after what passes by itself, until it succeeds or patience ends.
+        """Call `work` with a connection; repeat it after transient errors until it succeeds or patience ends.
 
         `limit` is how many seconds an answer may take; a little more than a statement when it is left out.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.patience
-        wait, tries = FIRST_WAIT, 0
+        wait, first = FIRST_WAIT, True
         while True:
             link: Link | None = None
-            tries += 1
             try:
-                async with self.connection() as connection:
-                    link, connection.limit = connection, self.limit if limit is None else limit
-                    connection.unconfirmed.clear()
-                    result = await work(connection)
-                    if connection.unconfirmed:
-                        raise UnconfirmedError(connection.unconfirmed[0])
+                async with self.connection() as link:
+                    link.limit = self.limit if limit is None else limit
+                    link.unconfirmed.clear()
+                    result = await work(link)
+                    if link.unconfirmed:
+                        raise UnconfirmedError(link.unconfirmed[0])
                     return result
             except (UnicodeEncodeError, OverflowError) as error:
                 raise ValidationError(f"{type(error).__name__}: {error}") from error
@@ -353,25 +348,32 @@ class Pool:
                     raise StorageReadOnlyError(
                         f"{self.name} was opened read-only", options=("leave ?mode=ro out",)
                     ) from error
-                passing, known = _classify_error(error, link is not None)
-                if error.sqlstate == "25006" and link is not None and not self._several:
-                    # One that copies another may become the primary; one that was told to take no writes will not.
-                    passing = link.info.parameter_status("in_hot_standby") == "on"
-                left = deadline - loop.time()
-                if self.patience and left <= 0 and tries == 1 and error.sqlstate is None:  # silence ate it
-                    left = FIRST_WAIT
-                if not passing or left <= 0 or not (known or again):
+                transient, nothing_written = self._classify(error, link)
+                repeatable = nothing_written or again
+                remaining = deadline - loop.time()
+                silent = error.sqlstate is None
+                if first and silent and self.patience:
+                    remaining = max(remaining, FIRST_WAIT)  # waiting for an answer may use up the patience
+                if not transient or not repeatable or remaining <= 0:
                     if error.sqlstate in _LOST:
-                        self._drop()
-                    raise translate_error(error, known=known or again) from error
-                if not known or error.sqlstate in _LOST:
-                    self._drop()
+                        self._close_idle()
+                    raise translate_error(error, known=repeatable) from error
+                if not nothing_written or error.sqlstate in _LOST:
+                    self._close_idle()
                 name, state = type(error).__name__, error.sqlstate or ""
                 log_event(logging.WARNING, "storage_retry", error=name, sqlstate=state)
-            await asyncio.sleep(min(left, wait * chance.uniform(0.5, 1.0)))
+            first = False
+            await asyncio.sleep(min(remaining, wait * chance.uniform(0.5, 1.0)))
             wait = min(MOST_WAIT, wait * 2)
 
-    def _drop(self) -> None:
+    def _classify(self, error: psycopg.Error, link: Link | None) -> tuple[bool, bool]:
+        """Return whether an error may pass by itself, and whether it is known that nothing was written."""
+        if error.sqlstate == "25006" and link is not None and not self._several:
+            # A standby may become the primary; a server that was configured as read-only will not.
+            return link.info.parameter_status("in_hot_standby") == "on", True
+        return _classify_error(error, link is not None)
+
+    def _close_idle(self) -> None:
         """Close the idle connections: they lead to a server that is gone, or is no primary any more."""
         lane = self._lanes.get()
         if lane is not None:
@@ -379,13 +381,13 @@ class Pool:
 
 
 def _record_sync_warning(unconfirmed: list[str], notice: psycopg.errors.Diagnostic) -> None:
-    """Note that a commit stopped waiting for standbys: only a warning says so.
+    """Record that a commit stopped waiting for standbys: the server only sends a warning.
 
     The words may be in any language; the name of the function is not.
     """
-    said = notice.message_primary or ""
-    if notice.source_function == "SyncRepWaitForLSN" or "synchronous replication" in said:
-        unconfirmed.append(said)
+    message = notice.message_primary or ""
+    if notice.source_function == "SyncRepWaitForLSN" or "synchronous replication" in message:
+        unconfirmed.append(message)
 
 
 def durability_of_commit(commit: str, standbys: str, fsync: str) -> Durability:
@@ -401,8 +403,8 @@ def _classify_error(error: psycopg.Error, reached: bool) -> tuple[bool, bool]:
     if state is None and not reached and _is_permanent_refusal(error):
         return False, True
     if state is None:  # of the connection: refused, cut, or timed out; or the query was never sent
-        connection = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
-        return connection, not (connection and reached)
+        lost_connection = _is_connection_error(error)
+        return lost_connection, not (lost_connection and reached)
     if state in _AGAIN:
         return True, True
     if state in _LOST or state.startswith("08"):
@@ -412,10 +414,16 @@ def _classify_error(error: psycopg.Error, reached: bool) -> tuple[bool, bool]:
 
 def _is_permanent_refusal(error: psycopg.Error) -> bool:
     """Return whether every server that was asked refused this user or knows no such database, or none was asked."""
-    said = str(error)
-    if _MISTAKEN.search(said):
+    message = str(error)
+    if _MISTAKEN.search(message):
         return True
-    return 0 < said.count(" failed: FATAL:") == len(_REFUSED.findall(said)) and " refused" not in said
+    failures = message.count(" failed: FATAL:")
+    all_refused = failures > 0 and failures == len(_REFUSED.findall(message))
+    return all_refused and " refused" not in message
+
+
+def _is_connection_error(error: psycopg.Error) -> bool:
+    return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
 
 
 _ADVICE = (
@@ -435,6 +443,7 @@ _MEANINGS: Sequence[tuple[Sequence[str], type[ACMSError], Sequence[str]]] = (
     (("42P01", "3F000", "42703"), SchemaVersionError, ("acms migrate",)),
     (_FORBIDDEN, ConfigurationError, (_GRANT, "run acms migrate as the owner of the schema")),
     (("XX001", "XX002"), CorruptRecordError, ("restore the database from a backup",)),
+    (tuple(_AGAIN), StorageBusyError, ()),
 )
 """Codes that mean the same to a caller whenever they come, and what to do about them."""
 
@@ -445,10 +454,10 @@ def translate_error(error: psycopg.Error, *, known: bool = True) -> ACMSError:
     first = _remove_credentials(str(error)).split("\n", 1)[0]
     text = f"{type(error).__name__}: {first}"
     if not known:
-        said = f"the connection was lost while an answer was due, so it is not known whether it was written ({text})"
+        outcome = f"the connection was lost while an answer was due, so it is not known whether it was written ({text})"
         if isinstance(error, UnconfirmedError):
-            said = f"it was committed, but it is not known whether a standby has it ({first})"
-        return UnknownOutcomeError(said, options=("try again with the same idempotency key",))
+            outcome = f"it was committed, but it is not known whether a standby has it ({first})"
+        return UnknownOutcomeError(outcome, options=("try again with the same idempotency key",))
     if not state and _is_permanent_refusal(error):
         return ConfigurationError(text, options=tuple(advice for words, advice in _ADVICE if words in text))
     if state == "23505":
@@ -463,10 +472,8 @@ def translate_error(error: psycopg.Error, *, known: bool = True) -> ACMSError:
         return StorageReadOnlyError(text, retryable=True, options=("connect to the primary",))
     if state.startswith("22") or (not state and isinstance(error, psycopg.DataError)):
         return ValidationError(text)
-    if state in _AGAIN:
-        return StorageBusyError(text)
-    lost = not state and isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
-    if lost or state in _LOST or state.startswith("08"):
+    lost_connection = not state and _is_connection_error(error)
+    if lost_connection or state in _LOST or state.startswith("08"):
         return StorageUnavailableError(text, options=UNREACHABLE)
     return StorageError(text)
 

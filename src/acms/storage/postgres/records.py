@@ -21,14 +21,14 @@ class Records:
     async def put(self, context: str, name: str, data: str, rev: int) -> Record:
         """Store a record if it is still at `rev`."""
         where = {"context": context}
-        asked: list[Named] = [
+        queries: list[Named] = [
             ("lock_context", where),
             ("head", where),
             ("put_record", {**where, "name": name, "data": data, "rev": rev}),
         ]
         if rev == 0:
-            asked.append(("bound_records", {**where, "kept": records.KEPT}))
-        _, head, put, *_ = await self._db.ask(*asked)
+            queries.append(("bound_records", {**where, "kept": records.KEPT}))
+        _, head, put, *_ = await self._db.ask(*queries)
         self._db.read_head(context, head)  # refuses a context that is deleted
         if not put:
             raise records.revision_conflict_error(name, rev)

@@ -23,8 +23,6 @@ CHUNK = 4 << 20
 """Bytes of a file that are searched at once."""
 SEGMENT = 1 << 30
 """Bytes of a file of a table; a larger table has several."""
-LOOK = 0.05
-"""Seconds between checks for transactions that still see erased rows."""
 STATISTICS = "pg_catalog.pg_statistic"
 
 _ELSEWHERE = (
@@ -67,7 +65,7 @@ SELECT c.oid::regclass::text, pg_relation_filepath(c.oid), pg_relation_size(c.oi
 FROM pg_class c
 WHERE c.oid IN (SELECT id FROM all_of UNION SELECT i.indexrelid FROM pg_index i JOIN all_of a ON a.id = i.indrelid)
 """
-# What the rows of every tenant say as they are now.
+# The pieces that a current row of any tenant contains.
 _SAID = """
 SELECT p FROM unnest(%(pieces)s::bytea[]) AS p
 WHERE EXISTS (SELECT FROM acms.entries e WHERE position(p IN convert_to(concat_ws(chr(10),
@@ -97,21 +95,21 @@ class Rewriter:
                 await _run_query(connection, _FORGET, stale)
                 tables.append(STATISTICS)
             for table in tables:
-                how = "FULL" if table == STATISTICS else "FULL, ANALYZE"
+                options = "FULL" if table == STATISTICS else "FULL, ANALYZE"
                 with _translate_table_errors(table):
-                    await connection.execute(f"VACUUM ({how}) {table}".encode())
+                    await connection.execute(f"VACUUM ({options}) {table}".encode())
             found: list[str] = []
             if superuser:
                 with _translate_table_errors("the write-ahead log"):
                     await _empty_wal(connection)
                     found = await _search_files(connection, tables, Traces(texts)) if texts else []
         unseen = () if sees else ("old versions of rows that sessions of other users still see",)
-        left = () if superuser else _NOT_ALLOWED
+        not_allowed = () if superuser else _NOT_ALLOWED
         return Rewriting(
             rewritten=tuple(tables),
             searched=superuser and bool(texts),
             found=tuple(found),
-            unreached=(*left, *unseen, *_ELSEWHERE),
+            unreached=(*not_allowed, *unseen, *_ELSEWHERE),
         )
 
     @asynccontextmanager
@@ -122,7 +120,7 @@ class Rewriter:
                 "tables are not written anew through a pooler", options=("connect to the server directly",)
             )
         try:
-            connection = await self._db.pool.dedicated()
+            connection = await self._db.pool.open_dedicated()
         except psycopg.Error as error:
             raise translate_error(error) from error
         try:
@@ -142,7 +140,7 @@ class Rewriter:
                     " and keeps their old versions in the files",
                     options=("end it, then repeat the call",),
                 )
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(0.05)
 
 
 async def _run_query(connection: Connection, query: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
@@ -200,24 +198,24 @@ async def _empty_wal(connection: Connection) -> None:
 
 
 async def _search_files(connection: Connection, tables: Sequence[str], traces: Traces) -> list[str]:
-    """Return where texts are in the files of tables and in the write-ahead log that no row says any more."""
+    """Return where the files of tables and the write-ahead log contain texts that no row contains any more."""
     files: list[tuple[str, str]] = []
     for name, path, size in await _run_query(connection, _FILES, {"tables": list(tables)}):
         files += [(name, f"{path}.{n}" if n else path) for n in range(max(1, -(-size // SEGMENT)))]
     log = await _run_query(connection, "SELECT name FROM pg_ls_waldir()", {})
     files += [("the write-ahead log", f"pg_wal/{name}") for (name,) in log]
-    places: dict[bytes, str] = {}
+    found_in: dict[bytes, str] = {}
     for name, path in files:
         overlap, start = b"", 0
         while data := await _read_chunk(connection, path, start):
             for piece in traces.find(overlap + data):
-                places.setdefault(piece, f"{name}: in {path} of the server")
+                found_in.setdefault(piece, f"{name}: in {path} of the server")
             start += len(data)
             overlap = (overlap + data)[1 - traces.longest :]
-    if places:
-        for (said,) in await _run_query(connection, _SAID, {"pieces": list(places)}):
-            places.pop(bytes(said), None)
-    return list(dict.fromkeys(places.values()))
+    if found_in:
+        for (piece_in_row,) in await _run_query(connection, _SAID, {"pieces": list(found_in)}):
+            found_in.pop(bytes(piece_in_row), None)
+    return list(dict.fromkeys(found_in.values()))
 
 
 async def _read_chunk(connection: Connection, path: str, start: int) -> bytes:

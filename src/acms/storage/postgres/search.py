@@ -9,21 +9,16 @@ from typing import Any
 
 from acms.model import Hit, Search
 from acms.storage import search
-from acms.storage.postgres.database import Database
+from acms.storage.postgres.database import Database, Named
+from acms.storage.postgres.pool import Row
 from acms.text.tokenizer import content_term
 
 SMALL = 2_000
 """Searchable entries of a namespace up to which all are compared, as other stores do."""
-CANDIDATES = 500
-"""Entries that are looked at closely in a larger one, at least; and five times as many as are asked for."""
 EXACT = 50_000
 """Vectors of a namespace up to which the server compares them one by one, which misses none."""
 COUNTED = 20_000
-"""Places of one word that are counted: a word in more of them tells little."""
-WORDS = 32
-"""Words of a query that are looked up in a large namespace; the others only count in what those find."""
-LONGEST = 255
-"""Characters of a word that is looked up."""
+"""Places of one word that are counted: a word in more of them hardly narrows a search."""
 MOST_NUMBERS = 16_000
 """Numbers of a vector that can be looked up."""
 
@@ -47,50 +42,64 @@ class Searcher:
 
     async def _all(self, query: Search) -> list[Hit]:
         """Compare every searchable entry."""
-        asked: list[tuple[str, dict[str, Any]]] = [("searchable", {"namespace": query.namespace})]
+        namespace = {"namespace": query.namespace}
+        queries: list[Named] = [("searchable", namespace)]
         if query.vector is not None and query.space is not None:
-            asked.append(("searchable_vectors", {"namespace": query.namespace, "space": query.space}))
-        rows, *vectors = await self._db.ask(*asked)
+            queries.append(("searchable_vectors", {**namespace, "space": query.space}))
+        rows, *vectors = await self._db.ask(*queries)
         return await asyncio.to_thread(search.rank_hits, query, rows, vectors[0] if vectors else ())
 
     async def _some(self, query: Search, count: int) -> list[Hit]:
         """Rank the entries with the rarest query words and those nearest to the query vector."""
-        limit = max(CANDIDATES, 5 * query.limit)
-        base = {"namespace": query.namespace, "limit": limit}
-        words = _select_search_words(query.terms)
-        places: set[tuple[str, int]] = set()
-        having: dict[int, int] = {}
-        if words:
-            found = await self._db.one("places", {**base, "words": words, "counted": COUNTED})
-            places |= {(context, version) for context, version, _ in found}
-            for word, number in zip(words, found[0][2] if found else (), strict=bool(found)):
-                having[content_term(word)] = max(number, having.get(content_term(word), 0))
-        vectors: Sequence[Sequence[Any]] = ()
-        if query.vector is not None and query.space is not None:
-            direction = search.scale_vector(query.vector)
-            indexed = self._db.pool.vectors and search.is_named(query.space, len(query.vector))
-            if direction is None:
-                pass
-            elif indexed and len(direction) <= MOST_NUMBERS:
-                values = {**base, "space": query.space, "vector": direction, "exact": EXACT}
-                places |= {(context, version) for context, version in await self._db.one("nearest", values)}
-            else:
-                values = {"namespace": query.namespace, "space": query.space}
-                vectors = await self._db.one("searchable_vectors", values)
-                places |= await asyncio.to_thread(search.select_nearest, query, vectors, limit)
-        if not places:
+        limit = max(500, 5 * query.limit)  # entries whose score is computed
+        locations, having = await self._find_words(query, limit)
+        nearest, vectors = await self._find_nearest(query, limit)
+        locations |= nearest
+        if not locations:
             return []
-        contexts, versions = zip(*sorted(places), strict=True)
+        contexts, versions = zip(*sorted(locations), strict=True)
         at = {"namespace": query.namespace, "contexts": list(contexts), "versions": list(versions)}
-        asked: list[tuple[str, dict[str, Any]]] = [("searchable_at", at)]
+        queries: list[Named] = [("searchable_at", at)]
         if query.vector is not None and query.space is not None and not vectors:
-            asked.append(("searchable_vectors_at", {**at, "space": query.space}))
-        rows, *read = await self._db.ask(*asked)
-        known = search.Known(total=count, having=having)
-        return await asyncio.to_thread(search.rank_hits, query, rows, read[0] if read else vectors, known)
+            queries.append(("searchable_vectors_at", {**at, "space": query.space}))
+        rows, *vectors_at = await self._db.ask(*queries)
+        known = search.CorpusStatistics(total=count, having=having)
+        candidates = vectors_at[0] if vectors_at else vectors
+        return await asyncio.to_thread(search.rank_hits, query, rows, candidates, known)
+
+    async def _find_words(self, query: Search, limit: int) -> tuple[set[tuple[str, int]], dict[int, int]]:
+        """Return the places of the entries with the rarest query words, and how many entries have each word."""
+        words = _select_search_words(query.terms)
+        if not words:
+            return set(), {}
+        values = {"namespace": query.namespace, "limit": limit, "words": words, "counted": COUNTED}
+        rows = await self._db.one("places", values)
+        having: dict[int, int] = {}
+        if rows:
+            for word, number in zip(words, rows[0][2], strict=True):
+                term = content_term(word)
+                having[term] = max(number, having.get(term, 0))
+        return {(context, version) for context, version, _ in rows}, having
+
+    async def _find_nearest(self, query: Search, limit: int) -> tuple[set[tuple[str, int]], Sequence[Row]]:
+        """Return the places whose vectors are nearest, and the rows of all vectors if they had to be read."""
+        if query.vector is None or query.space is None:
+            return set(), ()
+        direction = search.scale_vector(query.vector)
+        if direction is None:
+            return set(), ()
+        values: dict[str, Any] = {"namespace": query.namespace, "space": query.space}
+        indexed = self._db.pool.vectors and search.is_named(query.space, len(query.vector))
+        if indexed and len(direction) <= MOST_NUMBERS:
+            values |= {"limit": limit, "vector": direction, "exact": EXACT}
+            return {(context, version) for context, version in await self._db.one("nearest", values)}, ()
+        vectors = await self._db.one("searchable_vectors", values)
+        return await asyncio.to_thread(search.select_nearest, query, vectors, limit), vectors
 
 
 def _select_search_words(terms: Sequence[str]) -> list[str]:
-    """Return the words to look up, as the server divides a text: those that tell something, or all when none does."""
-    said = [word for word in dict.fromkeys(_WORD.findall(" ".join(terms).lower())) if len(word) <= LONGEST]
-    return ([word for word in said if content_term(word)] or said)[:WORDS]
+    """Return the words to look up, as the server divides a text: the content words, or all words if there are none."""
+    distinct = dict.fromkeys(_WORD.findall(" ".join(terms).lower()))
+    words = [word for word in distinct if len(word) <= 255]  # longer ones are not indexed
+    content_words = [word for word in words if content_term(word)]
+    return (content_words or words)[:32]  # the others only count in the entries that these find

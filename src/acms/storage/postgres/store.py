@@ -39,12 +39,13 @@ from acms.model import (
 from acms.results import Rewriting, SessionPage
 from acms.runtime.loops import PerLoop
 from acms.storage import handles, records
+from acms.storage.append_rules import Read
 from acms.storage.kv_home import Clock, utc_now
 from acms.storage.outbox import Outbox, own_name
 from acms.storage.postgres.append import Appender
 from acms.storage.postgres.contexts import Contexts
 from acms.storage.postgres.database import Database
-from acms.storage.postgres.entries import DerivedRows, Feed, Range, Reader
+from acms.storage.postgres.entries import DerivedRows, Feed, Reader
 from acms.storage.postgres.erase import Eraser
 from acms.storage.postgres.jobs import JobQueue
 from acms.storage.postgres.kv import PostgresKV
@@ -156,8 +157,8 @@ class PostgresStorage:
 
     async def aclose(self) -> None:
         """Finish pending work and release the connections; the last handle closes them."""
-        await self._derived.arrived()
-        await self._outbox.settled()
+        await self._derived.flush()
+        await self._outbox.wait_until_idle()
         await self._appender.close()
         await self._own.aclose()
         await self._db.close()
@@ -204,7 +205,7 @@ class PostgresStorage:
         return await self._contexts.sessions(query)
 
     async def heads(self, namespace: str) -> list[SessionHead]:
-        """Return where each live context of a namespace stands, oldest first."""
+        """Return the state of each live context of a namespace, oldest first."""
         return await self._contexts.heads(namespace)
 
     async def heads_of(self, contexts: Sequence[str]) -> list[Head | None]:
@@ -222,11 +223,11 @@ class PostgresStorage:
     # ── the log ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def head(self, context: str) -> Head:
-        """Return where the log stands."""
+        """Return the head of the log."""
         return (await self._db.log_state(context)).head
 
     async def append(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:
-        """Append; each operation is atomic on its own, those that wait together share a commit."""
+        """Append; each operation is atomic on its own, operations that wait together share a commit."""
         return await self._outbox.append(ops, self._append)
 
     async def _append(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:
@@ -251,7 +252,7 @@ class PostgresStorage:
     ) -> list[Entry]:
         """Read entries, ascending; inherited ones too."""
         return await self._reader.read(
-            context, Range(at, after, before, kinds, replacing, newest, limit, deleted)
+            context, Read(at, after, before, kinds, replacing, newest, limit, deleted)
         )
 
     async def get(self, ids: Sequence[str]) -> list[Entry | None]:

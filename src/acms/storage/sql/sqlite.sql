@@ -228,7 +228,7 @@ WHERE c.tenant = ?1 AND e.kind = 'message' AND e.state IS NULL
   AND (e.created_at IN (SELECT value FROM json_each(?2)) OR e.key IN (SELECT value FROM json_each(?3)));
 
 -- Everything that may be in the file because it is not erased, of every tenant: one text a row.
--- name: said
+-- name: stored_texts
 SELECT concat_ws(char(10), kind, privacy, role, origin, markers, closes, grp, sources,
                  CASE WHEN state IS NOT 'erased' THEN concat_ws(char(10), content, parts, data, metadata, key, actor) END)
 FROM entries

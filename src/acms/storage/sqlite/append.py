@@ -30,9 +30,9 @@ from acms.model import Append, Context, Durability, Entry, Head, Kind, Receipt, 
 from acms.storage import append_rules
 from acms.storage.append_rules import Read
 from acms.storage.sql import VERSION_BITS, VERSION_MASK, draft_columns, read_entry, write_parts
-from acms.storage.sqlite.file import Function
+from acms.storage.sqlite.database import Function
 from acms.storage.sqlite.jobs import JobQueue
-from acms.storage.sqlite.tables import Tables, range_parameters
+from acms.storage.sqlite.tables import Log, Tables, range_parameters
 
 HEADS = 4096
 """Heads the writer remembers, so that an append need not read the one it left."""
@@ -63,7 +63,7 @@ class _Prepared:
         #: Per draft: microseconds, the columns from `origin` to `metadata`, parts.
         self.columns: list[tuple[int, tuple[Any, ...], str | None]] = []
         self.tail: str | None = None
-        #: How it is to be written if the log still stands where it was left; None when that is not known.
+        #: How to write it if the log is still at the cached head; None without one.
         self.plan: _Plan | None = None
         #: Whether the plan is all there is to it, and allowed behind its head.
         self.simple = False
@@ -117,7 +117,8 @@ class Appender:
             known = self._heads.get(op.context)
             if known is not None:
                 prepared.plan = self._plan(op, prepared, known)
-                if not (prepared.keys or prepared.cited or op.jobs or op.finish):
+                has_jobs = bool(op.jobs) or op.finish is not None
+                if not (prepared.keys or prepared.cited or has_jobs):
                     prepared.simple = _is_append_allowed(op, prepared.plan)
         return prepared
 
@@ -137,23 +138,23 @@ class Appender:
             version += 1
             kind = draft.kind
             id = entry_id(kind, context, version, stamped.nonce)
-            place: int | None = None
+            message_position: int | None = None
             if kind is Kind.MESSAGE:
                 position += 1
-                place, last, total = position, id, total + draft.tokens
+                message_position, last, total = position, id, total + draft.tokens
             if draft.replaces:
                 rewrites += 1
             row = (
-                base | version, kind._value_, place, stamped.nonce, batch, total, created_at, draft.tokens,
+                base | version, kind._value_, message_position, stamped.nonce, batch, total, created_at, draft.tokens,
                 *columns, None, stamped.salt, stamped.digest, chain, draft.key, parts, draft.content,
             )  # fmt: skip
             rows.append(row)
             ids.append(id)
-            positions.append(place)
+            positions.append(message_position)
             chains.append(chain)
-        tail, written = op.tail, prepared.tail
+        tail, tail_text = op.tail, prepared.tail
         if tail is None:
-            tail, written = head.tail, dump(dict(head.tail)) if head.tail else None
+            tail, tail_text = head.tail, dump(dict(head.tail)) if head.tail else None
         after = Head(
             context=context,
             version=version,
@@ -167,7 +168,7 @@ class Appender:
             tail=tail,
         )
         advance = (
-            version, position, total, last, rewrites, chain, written,
+            version, position, total, last, rewrites, chain, tail_text,
             ref, head.version, head.chain, head.rewrites, head.derived, head.epoch,
         )  # fmt: skip
         receipt = Receipt(
@@ -190,13 +191,13 @@ class Appender:
             return []
         plans = [plan for _, plan in found]
         writer.execute("SAVEPOINT op")
-        written = self._write_all(writer, plans)
-        if not written:  # which one it was is found out one by one
+        succeeded = self._write_all(writer, plans)
+        if not succeeded:  # which one it was is found out one by one
             writer.execute("ROLLBACK TO op").fetchall()
             for prepared, _ in found:
                 prepared.simple = False
         writer.execute("RELEASE op").fetchall()
-        if not written:
+        if not succeeded:
             return []
         heads = self._heads
         if len(heads) + len(plans) > HEADS:
@@ -244,7 +245,7 @@ class Appender:
                 receipt = self._append_at(connection, op, prepared, known)
             except ACMSError:
                 if op.context not in self._heads:
-                    raise  # the head was right: it was refused for what came after
+                    raise  # the cached head was right: the append was refused for another reason
                 receipt = None  # the head may have moved on: ask it before refusing
             if receipt is not None:
                 return receipt
@@ -259,12 +260,12 @@ class Appender:
     ) -> Receipt | None:
         """Append behind a head; None when the log is not there any more."""
         if prepared.keys:
-            repeated = self._repeated(connection, op, prepared.keys, known[0])
+            repeated = self._find_repeat(connection, op, prepared.keys, known[0])
             if repeated is not None:
                 return repeated
         plan = prepared.plan
         if plan is None or plan.known is not known or not prepared.simple:
-            plan = self._checked(connection, op, prepared, known)
+            plan = self._plan_checked_append(connection, op, prepared, known)
         connection.execute(self._sql["advance"], plan.advance)
         if not connection.changes():
             return None
@@ -275,34 +276,34 @@ class Appender:
         self._heads[op.context] = (known[0], plan.head)
         return plan.receipt
 
-    def _repeated(
+    def _find_repeat(
         self, connection: apsw.Connection, op: Append, keys: Sequence[str], ref: int
     ) -> Receipt | None:
         """Return the receipt of an append that was made before under the same keys; None for a new one."""
         if len(set(keys)) != len(keys):
             raise ValidationError("is used twice in one append", field="key")
-        found = {key: self._keyed(connection, op.context, ref, key) for key in keys}
-        if (lineage := self._lineage(connection, op.context)) and None in found.values():
-            asked = dump(lineage), dump([key for key, entry in found.items() if entry is None])
-            owners = {number: owner for number, _, owner in lineage}
-            for row in self._tables.rows(connection, "inherited", asked):
-                entry = read_entry(row, owners[row[0] >> VERSION_BITS])
-                found[str(entry.key)] = entry
-        stored = [None if draft.key is None else found[draft.key] for draft in op.drafts]
+        entry_of = {key: self._find_by_key(connection, op.context, ref, key) for key in keys}
+        new = [key for key, entry in entry_of.items() if entry is None]
+        lineage = self._lineage(connection, op.context)
+        if lineage and new:
+            owner_of = {number: owner for number, _, owner in lineage}
+            for row in self._tables.rows(connection, "inherited", (dump(lineage), dump(new))):
+                entry = read_entry(row, owner_of[row[0] >> VERSION_BITS])
+                entry_of[str(entry.key)] = entry
+        stored = [None if draft.key is None else entry_of[draft.key] for draft in op.drafts]
         if not append_rules.is_repeated_append(op, stored):
             return None
-        head = self._tables.log(connection, op.context)[1]
-        return append_rules.build_repeat_receipt(
-            head, [entry for entry in stored if entry is not None], self._durability
-        )
+        head = self._tables.log(connection, op.context).head
+        repeated = [entry for entry in stored if entry is not None]
+        return append_rules.build_repeat_receipt(head, repeated, self._durability)
 
-    def _checked(
+    def _plan_checked_append(
         self, connection: apsw.Connection, op: Append, prepared: _Prepared, known: tuple[int, Head]
     ) -> _Plan:
         """Return how an append is written behind a head, when it is allowed there."""
         append_rules.check_append(op, known[1])
         if prepared.cited:
-            append_rules.refuse_erased_sources(self._tables.found(connection, prepared.cited))
+            append_rules.refuse_erased_sources(self._tables.entries_by_id(connection, prepared.cited))
         plan = prepared.plan
         if plan is None or plan.known is not known:
             plan = self._plan(op, prepared, known)
@@ -324,7 +325,7 @@ class Appender:
         if op.jobs or op.finish is not None:
             self._jobs.enqueue(connection, op)
 
-    def _keyed(self, connection: apsw.Connection, context: str, ref: int, key: str) -> Entry | None:
+    def _find_by_key(self, connection: apsw.Connection, context: str, ref: int, key: str) -> Entry | None:
         row = self._tables.row(connection, "key_version", (ref, key))
         if row is None:
             return None
@@ -334,53 +335,60 @@ class Appender:
         return None if found is None else read_entry(found, context)
 
     def _lineage(self, connection: apsw.Connection, context: str) -> list[tuple[int, int, str]]:
-        found = self._inherited.get(context)
-        if found is None:
+        segments = self._inherited.get(context)
+        if segments is None:
             if len(self._inherited) >= HEADS:
                 self._inherited.clear()
-            lineage = self._tables.log(connection, context)[2]
-            found = [(self._tables.ref(connection, owner), upto, owner) for owner, upto in lineage]
-            self._inherited[context] = found
-        return found
+            lineage = self._tables.log(connection, context).lineage
+            segments = [(self._tables.ref(connection, owner), upto, owner) for owner, upto in lineage]
+            self._inherited[context] = segments
+        return segments
 
     def restore(self, connection: apsw.Connection, restored: Context, entries: Sequence[Entry]) -> None:
-        """Write entries verbatim behind those that are there."""
-        context = restored.id
-        log = ref, head, _ = self._tables.log(connection, context, deleted=True)
-        begun: list[Entry] = []
-        chain, last = head.chain, head.version
-        if (restored.fork or 0) < entries[0].batch <= last:  # the last export was cut within this append
-            last = entries[0].batch - 1
-            before = self._tables.entries(connection, log, Read(after=last - 1, at=last))
-            chain = before[0].chain if before else genesis_hash(restored.parent or context)
-            begun = self._tables.entries(connection, log, Read(after=last))
-        for version, wrong in verify_chain([*begun, *entries], head=chain, version=last):
-            raise CorruptRecordError(f"version {version} of {context}: {wrong}")
+        """Write entries verbatim after the stored ones."""
+        log = self._tables.log(connection, restored.id, deleted=True)
+        ref, head = log.ref, log.head
+        self._verify_restored(connection, restored, log, entries)
         messages, tokens, rewrites = append_rules.count_drafts(entries)
-        connection.executemany(
-            self._sql["insert_entry"],
-            [
-                (
-                    ref << VERSION_BITS | entry.version, entry.kind.value, entry.position, entry.id[-6:],
-                    entry.batch, entry.total, to_microseconds(entry.created_at), entry.tokens,
-                    *draft_columns(entry),
-                    None if entry.state is State.LIVE else entry.state.value, entry.salt, entry.digest,
-                    entry.chain, entry.key, write_parts(entry.parts, entry.content), entry.content,
-                )
-                for entry in entries
-            ],
-        )  # fmt: skip
+        rows = [_row_of_entry(ref, entry) for entry in entries]
+        connection.executemany(self._sql["insert_entry"], rows)
+        last_message = head.last_message
         for entry in entries:
             if entry.key is not None:
                 self._tables.rows(connection, "insert_key", (ref, entry.key, entry.version))
-        said = [entry.id for entry in entries if entry.kind is Kind.MESSAGE]
+            if entry.kind is Kind.MESSAGE:
+                last_message = entry.id
         values = (
-            entries[-1].version, head.messages + messages, head.tokens + tokens,
-            said[-1] if said else head.last_message, head.rewrites + rewrites, entries[-1].chain, ref,
+            entries[-1].version, head.messages + messages, head.tokens + tokens, last_message,
+            head.rewrites + rewrites, entries[-1].chain, ref,
         )  # fmt: skip
         self._tables.rows(connection, "advance_restored", values)
         if any(entry.state is not State.LIVE for entry in entries):
             self._tables.rows(connection, "note_blanks", (ref,))
+
+    def _verify_restored(
+        self, connection: apsw.Connection, context: Context, log: Log, entries: Sequence[Entry]
+    ) -> None:
+        """Raise `CorruptRecordError` if the hash chain of new entries does not continue that of the log."""
+        stored: list[Entry] = []
+        chain, last = log.head.chain, log.head.version
+        if (context.fork or 0) < entries[0].batch <= last:  # the last export was cut within this append
+            last = entries[0].batch - 1
+            previous = self._tables.entries(connection, log, Read(after=last - 1, at=last))
+            chain = previous[0].chain if previous else genesis_hash(context.parent or context.id)
+            stored = self._tables.entries(connection, log, Read(after=last))
+        for version, problem in verify_chain([*stored, *entries], head=chain, version=last):
+            raise CorruptRecordError(f"version {version} of {context.id}: {problem}")
+
+
+def _row_of_entry(ref: int, entry: Entry) -> tuple[Any, ...]:
+    """Return an entry as the row that `restore` writes."""
+    state = None if entry.state is State.LIVE else entry.state.value
+    return (
+        ref << VERSION_BITS | entry.version, entry.kind.value, entry.position, entry.id[-6:], entry.batch,
+        entry.total, to_microseconds(entry.created_at), entry.tokens, *draft_columns(entry), state, entry.salt,
+        entry.digest, entry.chain, entry.key, write_parts(entry.parts, entry.content), entry.content,
+    )  # fmt: skip
 
 
 def _is_append_allowed(op: Append, plan: _Plan) -> bool:

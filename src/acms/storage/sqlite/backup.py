@@ -10,9 +10,6 @@ import apsw
 from acms.errors import StorageError, StorageFullError
 from acms.storage.files import create_file
 
-PAGES = 512
-"""Pages that are copied at a time."""
-
 
 def backup_database(
     source: apsw.Connection, target: Path, progress: Callable[[int, int], None] | None
@@ -30,9 +27,9 @@ def backup_database(
         if not isinstance(error, apsw.Error):
             raise
         full = isinstance(error, apsw.FullError)
-        said = f"the backup to {target} failed: {'the disk is full' if full else f'{type(error).__name__}: {error}'}"
+        problem = f"the backup to {target} failed: {'the disk is full' if full else f'{type(error).__name__}: {error}'}"
         raise (StorageFullError if full else StorageError)(
-            said, options=("make room there", "choose another place")
+            problem, options=("make room there", "choose another place")
         ) from error
 
 
@@ -41,7 +38,7 @@ def _copy_pages(source: apsw.Connection, to: Path, progress: Callable[[int, int]
     try:
         with destination.backup("main", source, "main") as copy:
             while not copy.done:
-                copy.step(PAGES)
+                copy.step(512)  # pages: 2 MiB between two reports
                 if progress is not None:
                     progress(copy.page_count - copy.remaining, copy.page_count)
     finally:

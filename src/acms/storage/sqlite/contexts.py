@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 import apsw
 
-from acms.errors import ConflictError, SessionNotFoundError, ValidationError
+from acms.errors import SessionNotFoundError
 from acms.log.encoding import Entropy, context_id, dump, genesis_hash, load_mapping, to_microseconds
 from acms.log.validation import INNER, validate_name
 from acms.model import Context, ContextDraft, ContextQuery, Head, Json, Kind, Page, SessionHead
@@ -18,7 +17,7 @@ from acms.storage import append_rules
 from acms.storage.append_rules import Read
 from acms.storage.sessions import session_page
 from acms.storage.sql import ENDLESS, VERSION_BITS, change_settings, read_context, seal_columns, seal_fits
-from acms.storage.sqlite.tables import Row, Tables
+from acms.storage.sqlite.tables import Log, Row, Tables
 
 
 class Contexts:
@@ -53,16 +52,14 @@ class Contexts:
 
     def page(self, connection: apsw.Connection, query: ContextQuery) -> Page[Context]:
         """List contexts, newest first."""
-        tree = "contexts" if query.root is None else "contexts_of_root"
-        rows = self._listed(connection, tree if query.parent is None else "contexts_of_parent", query)
-        found = [read_context(row) for row in rows[: query.limit]]
-        return Page(items=tuple(found), next_after=found[-1].id if len(rows) > query.limit else None)
+        rows = self._list_rows(connection, append_rules.contexts_query(query), query)
+        return append_rules.build_page(rows, query.limit, read_context)
 
     def sessions(self, connection: apsw.Connection, query: ContextQuery) -> SessionPage:
         """List contexts with where their logs stand, newest first."""
-        return session_page(self._listed(connection, "sessions", query), query.limit)
+        return session_page(self._list_rows(connection, "sessions", query), query.limit)
 
-    def _listed(self, connection: apsw.Connection, name: str, query: ContextQuery) -> Sequence[Row]:
+    def _list_rows(self, connection: apsw.Connection, name: str, query: ContextQuery) -> Sequence[Row]:
         """Return the rows of a page, and one more where another page follows."""
         after = ENDLESS
         if query.after is not None:
@@ -84,7 +81,7 @@ class Contexts:
         return self._tables.rows(connection, name, values)
 
     def heads(self, connection: apsw.Connection, namespace: str) -> list[SessionHead]:
-        """Return where each live context of a namespace stands, oldest first."""
+        """Return the state of each live context of a namespace, oldest first."""
         values = {"tenant": self._tables.tenant, "namespace": namespace}
         rows = self._tables.rows(connection, "heads", values)
         return list(map(SessionHead._make, rows))
@@ -96,21 +93,10 @@ class Contexts:
         row = self._tables.row(connection, "context_by_id", (self._tables.tenant, context))
         if row is None:
             raise SessionNotFoundError(f"no context has the id {context!r}")
-        old = read_context(row)
-        if old.settings_rev != rev:
-            raise ConflictError(f"the settings are at revision {old.settings_rev}, not {rev}")
-        deleted_at = old.deleted_at
-        if "deleted" in change:
-            deleted_at = (deleted_at or self._clock()) if change["deleted"] else None
-        merged = {**old.settings, **{k: v for k, v in change.items() if k != "deleted"}}
-        merged = {key: value for key, value in merged.items() if value is not None}
-        changed = replace(old, settings=merged, settings_rev=rev + 1, deleted_at=deleted_at)
-        written, gone = (
-            change_settings(row, changed),
-            None if deleted_at is None else to_microseconds(deleted_at),
-        )
+        changed = append_rules.apply_settings_change(read_context(row), change, rev=rev, clock=self._clock)
         ref = self._tables.ref(connection, context)
-        self._tables.rows(connection, "update_settings", (written, gone, ref))
+        deleted_at = _optional_microseconds(changed.deleted_at)
+        self._tables.rows(connection, "update_settings", (change_settings(row, changed), deleted_at, ref))
         if deleted_at is not None:
             self._tables.rows(connection, "forget_records", (ref,))
         return self._get(connection, context)
@@ -130,7 +116,7 @@ class Contexts:
             "deleted_at": None,
         }
         if context.parent is not None:
-            values.update(self._forked(connection, context.parent, context.fork))
+            values.update(self._columns_of_fork(connection, context.parent, context.fork))
             if context.inherit:
                 (row,) = self._tables.rows(connection, "settings", (values["ref"],))
                 settings = append_rules.settings_of_fork(load_mapping(row[0]), context)
@@ -142,29 +128,24 @@ class Contexts:
         """Create a context verbatim, or return the head of the same one that is there."""
         found = self.by_id(connection, context.id)
         if found is not None:
-            same = (found.namespace, found.key, found.lineage, found.created_at)
-            if same != (context.namespace, context.key, context.lineage, context.created_at):
-                raise ConflictError(f"{context.id} is another context here", retryable=False)
-            return self._tables.log(connection, context.id, deleted=True)[1]
+            append_rules.check_restored_context(found, context)
+            return self._tables.log(connection, context.id, deleted=True).head
         live = context.key if context.deleted_at is None else None
         if live is not None and self.by_key(connection, context.namespace, live) is not None:
-            raise ConflictError(
-                f"the session {context.key!r} exists here with another id",
-                options=("restore into another store",),
-            )
+            raise append_rules.key_taken_error(live)
         values = {
             **self._fresh(context.id, context),
             "namespace": context.namespace,
             "key": context.key,
             "settings_rev": context.settings_rev,
-            "deleted_at": None if context.deleted_at is None else to_microseconds(context.deleted_at),
+            "deleted_at": _optional_microseconds(context.deleted_at),
         }
         if context.parent is not None:
             if self._tables.row(connection, "ref", (self._tables.tenant, context.parent)) is None:
-                raise ConflictError(f"the parent {context.parent} is not here", options=("restore it first",))
-            values.update(self._forked(connection, context.parent, context.fork, deleted=True))
+                raise append_rules.parent_missing_error(context.parent)
+            values.update(self._columns_of_fork(connection, context.parent, context.fork, deleted=True))
         self._insert(connection, values)
-        return self._tables.log(connection, context.id, deleted=True)[1]
+        return self._tables.log(connection, context.id, deleted=True).head
 
     def _insert(self, connection: apsw.Connection, values: Mapping[str, Any]) -> None:
         sealed = {**values, "settings": seal_columns(values["id"], values)}
@@ -198,15 +179,14 @@ class Contexts:
             "chain": genesis_hash(id),
         }
 
-    def _forked(
+    def _columns_of_fork(
         self, connection: apsw.Connection, parent: str, fork: int | None, *, deleted: bool = False
     ) -> dict[str, Any]:
         """Return the columns of a fork: everything it inherits is a number, nothing is copied."""
-        log = ref, head, lineage = self._tables.log(connection, parent, deleted=deleted)
-        at = head.version if fork is None else fork
-        if not 0 <= at <= head.version:
-            raise ValidationError(f"must be from 0 to {head.version}, was {at}", field="fork")
-        found = {
+        log = self._tables.log(connection, parent, deleted=deleted)
+        ref, head, lineage = log
+        at = append_rules.resolve_fork_version(head, fork)
+        columns: dict[str, Any] = {
             "ref": ref,
             "parent": parent,
             "fork": at,
@@ -218,20 +198,35 @@ class Contexts:
             "rewrites": 0,
             "chain": head.chain if at else genesis_hash(parent),
         }
-        if at < head.version:  # else the head says it all
-            newest = self._tables.entries(connection, log, Read(after=at - 1, at=at))
-            said = [entry for entry in newest if entry.kind is Kind.MESSAGE] or self._tables.entries(
-                connection, log, Read(at=at, newest=1, kinds=(Kind.MESSAGE,))
+        if at < head.version:
+            columns.update(self._columns_at(connection, log, at))
+        if head.rewrites:
+            for number, first, last in self._tables.runs(connection, log, at=at):
+                base = number << VERSION_BITS
+                values = (base | first, base | last)
+                ((count,),) = self._tables.rows(connection, "count_replacing", values)
+                columns["rewrites"] += count
+        return columns
+
+    def _columns_at(self, connection: apsw.Connection, log: Log, version: int) -> dict[str, Any]:
+        """Return the columns of a log's head at an earlier version."""
+        entries = self._tables.entries(connection, log, Read(after=version - 1, at=version))
+        messages = [entry for entry in entries if entry.kind is Kind.MESSAGE]
+        if not messages:
+            messages = self._tables.entries(
+                connection, log, Read(at=version, newest=1, kinds=(Kind.MESSAGE,))
             )
-            found.update(
-                messages=said[0].position if said else 0,
-                tokens=said[0].total if said else 0,
-                last_message=said[0].id if said else None,
-                chain=newest[0].chain if newest else genesis_hash(parent),
-            )
-        for number, first, last in self._tables.runs(connection, log, at=at) if head.rewrites else ():
-            base = number << VERSION_BITS
-            row = self._tables.row(connection, "count_replacing", (base | first, base | last))
-            assert row is not None
-            found["rewrites"] += row[0]
-        return found
+        chain = entries[0].chain if entries else genesis_hash(log.head.context)
+        if not messages:
+            return {"messages": 0, "tokens": 0, "last_message": None, "chain": chain}
+        (message,) = messages
+        return {
+            "messages": message.position,
+            "tokens": message.total,
+            "last_message": message.id,
+            "chain": chain,
+        }
+
+
+def _optional_microseconds(time: datetime | None) -> int | None:
+    return None if time is None else to_microseconds(time)

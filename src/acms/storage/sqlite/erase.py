@@ -28,8 +28,6 @@ from acms.storage.sqlite.file import SQLiteFile
 from acms.storage.sqlite.tables import Tables
 from acms.storage.traces import Traces, find_repeating_values
 
-WAIT = 1000
-"""Milliseconds that emptying the write-ahead log waits for readers who still need it; writers wait meanwhile."""
 AGAIN = 1.0
 """Seconds after which a commit tries again, without waiting."""
 CHUNK = 4 << 20
@@ -37,18 +35,13 @@ CHUNK = 4 << 20
 
 
 class Eraser:
-    """Takes away the content of a tenant's entries, and proves that it is gone."""
+    """Removes the content of a tenant's entries from the rows of a database, and finds what refers to it."""
 
-    def __init__(self, file: SQLiteFile, tables: Tables, clock: Callable[[], datetime]) -> None:
-        self._file = file
+    def __init__(self, tables: Tables, clock: Callable[[], datetime]) -> None:
         self._tables = tables
         self._clock = clock
-        #: Whether the write-ahead log may hold erased content, and when to retry; used by the writer's thread only.
-        self._stale = False
-        self._again = 0.0
-        #: Whether to rewrite the file after the next commit, and the error that prevented it the last time.
-        self._anew = False
-        self._failed: apsw.Error | None = None
+        #: Set when content was erased since the last commit hook; used by the thread that writes only.
+        self.content_erased = False
 
     def blank(
         self,
@@ -75,12 +68,14 @@ class Eraser:
             self._tables.rows(connection, "insert_audit", values)
             if to is State.ERASED:
                 self._tables.rows(connection, "forget_records_of_tree", (ref,))
-                self._stale = True
+                self.content_erased = True
         return len(changed)
 
-    def _blank(self, connection: apsw.Connection, ref: int, place: tuple[str, int, int], to: State) -> bool:
+    def _blank(
+        self, connection: apsw.Connection, ref: int, location: tuple[str, int, int], to: State
+    ) -> bool:
         """Blank the entry at (owner, its ref, version) for the context `ref`; return whether it was not yet."""
-        owner, number, version = place
+        owner, number, version = location
         row = number << VERSION_BITS | version
         found = self._tables.row(connection, "entries_at", (dump([row]),))
         if found is None:
@@ -96,22 +91,64 @@ class Eraser:
             self._tables.rows(connection, "forget_payload", (self._tables.tenant, ref, entry.id))
         return True
 
-    def committed(self, writer: apsw.Connection) -> None:
+    def find_messages(
+        self, connection: apsw.Connection, times: Sequence[datetime], keys: Sequence[str]
+    ) -> list[str]:
+        """Return the ids of the tenant's messages with content that have one of these times or keys."""
+        microseconds = [to_microseconds(time) for time in times]
+        rows = self._tables.rows(
+            connection, "find_messages", (self._tables.tenant, dump(microseconds), dump(list(keys)))
+        )
+        return [entry_id(Kind.MESSAGE, context, version, nonce) for context, version, nonce in rows]
+
+    def find_remains(self, connection: apsw.Connection, ids: Sequence[str]) -> list[str]:
+        """Return descriptions of the keys and derived rows that erased entries still have."""
+        versions_of: dict[tuple[str, int], list[int]] = {}
+        for owner, ref, version in self._tables.places(connection, ids).values():
+            versions_of.setdefault((owner, ref), []).append(version)
+        remains: list[str] = []
+        for (owner, ref), versions in versions_of.items():
+            values = (ref, dump(versions))
+            for name, query in (("keys", "left_keys"), ("derived rows", "left_derived")):
+                count = self._tables.rows(connection, query, values)[0][0]
+                if count:
+                    remains.append(f"{owner}: {count} {name}")
+        return remains
+
+
+class FileEraser:
+    """Removes erased content from the pages and the write-ahead log of a file, and proves that it is gone."""
+
+    def __init__(self, file: SQLiteFile, tables: Tables, rows: Eraser) -> None:
+        self._file = file
+        self._tables = tables
+        self._rows = rows
+        #: Whether the write-ahead log may hold erased content, and when to retry; used by the writer's thread only.
+        self._wal_stale = False
+        self._retry_at = 0.0
+        #: Whether to rewrite the file after the next commit, and the error that prevented it the last time.
+        self._rewrite_requested = False
+        self._rewrite_error: apsw.Error | None = None
+
+    def after_commit(self, writer: apsw.Connection) -> None:
         """Remove erased content from the write-ahead log, and from the pages if requested."""
-        if self._anew:
-            self._anew, self._stale, self._failed = False, True, None
+        if self._rows.content_erased:
+            self._rows.content_erased, self._wal_stale = False, True
+        if self._rewrite_requested:
+            self._rewrite_requested, self._wal_stale, self._rewrite_error = False, True, None
             try:
                 writer.execute("VACUUM").fetchall()
             except apsw.Error as error:
-                self._failed = error
+                self._rewrite_error = error
                 log_event(logging.WARNING, "vacuum_failed", error=type(error).__name__)
-        if self._stale and time.monotonic() >= self._again:
+        if self._wal_stale and time.monotonic() >= self._retry_at:
             self._empty_wal(writer)
 
     def _empty_wal(self, writer: apsw.Connection) -> None:
         """Move the write-ahead log into the file and cut it to nothing, unless a reader still needs it."""
-        first = self._again == 0.0
-        writer.set_busy_timeout(min(self._file.busy, WAIT) if first else 0)
+        first = self._retry_at == 0.0
+        # Readers get a second to finish, the first time only: writers wait meanwhile.
+        writer.set_busy_timeout(min(self._file.busy, 1_000) if first else 0)
         try:
             busy = writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0][0]
         except apsw.Error:
@@ -119,9 +156,9 @@ class Eraser:
         finally:
             writer.set_busy_timeout(self._file.busy)
         if not busy:
-            self._stale, self._again = False, 0.0
+            self._wal_stale, self._retry_at = False, 0.0
             return
-        self._again = time.monotonic() + AGAIN
+        self._retry_at = time.monotonic() + AGAIN
         if first:
             log_event(logging.WARNING, "wal_not_emptied", file=self._file.path.name)
 
@@ -129,100 +166,83 @@ class Eraser:
 
     async def residue(self, ids: Sequence[str], texts: Sequence[bytes]) -> list[str]:
         """See `SQLiteStorage.residue`."""
-        found = await self._file.read(lambda connection: self._left(connection, ids), large=True)
+        found = await self._file.read(lambda connection: self._rows.find_remains(connection, ids), large=True)
         traces = Traces(texts)
         if not traces:
             return found
         if not self._file.read_only:
-            await self._clean(anew=False)
-        found += await self._file.read(lambda connection: self._values(connection, texts), large=True)
-        places = await self._file.read(lambda connection: self._traced(connection, traces), large=True)
-        if places and not self._file.read_only:
+            await self._clean(rewrite=False)
+        found += await self._file.read(
+            lambda connection: self._find_repeating_values(connection, texts), large=True
+        )
+        traced = await self._file.read(lambda connection: self._find_traces(connection, traces), large=True)
+        if traced and not self._file.read_only:
             try:
-                await self._write_anew()
+                await self._rewrite_file()
             except StorageError as error:  # the erasure holds; the caller learns where bytes remain
                 found.append(str(error))
-            places = await self._file.read(lambda connection: self._traced(connection, traces), large=True)
-        return [*found, *places]
-
-    async def find_messages(self, times: Sequence[datetime], keys: Sequence[str]) -> list[str]:
-        """See `SQLiteStorage.find_messages`."""
-        values = (self._tables.tenant, dump([to_microseconds(time) for time in times]), dump(list(keys)))
-        rows = await self._file.read(
-            lambda connection: self._tables.rows(connection, "find_messages", values), large=True
-        )
-        return [entry_id(Kind.MESSAGE, context, version, nonce) for context, version, nonce in rows]
+            traced = await self._file.read(
+                lambda connection: self._find_traces(connection, traces), large=True
+            )
+        return [*found, *traced]
 
     async def rewrite(self) -> None:
         """See `SQLiteStorage.rewrite`."""
-        await self._write_anew()
-        if self._stale:
+        await self._rewrite_file()
+        if self._wal_stale:
             raise StorageBusyError(
                 f"{self._file.path} was written anew, but a reader keeps its write-ahead log from being emptied",
                 options=("end the reader, then repeat the call",),
             )
 
-    async def _write_anew(self) -> None:
-        await self._clean(anew=True)
-        if self._failed is not None:
-            full = isinstance(self._failed, apsw.FullError)
+    async def _rewrite_file(self) -> None:
+        await self._clean(rewrite=True)
+        if self._rewrite_error is not None:
+            full = isinstance(self._rewrite_error, apsw.FullError)
             raise (StorageFullError if full else StorageError)(
-                f"{self._file.path} could not be written anew, and is as it was: {self._failed}",
+                f"{self._file.path} could not be written anew, and is as it was: {self._rewrite_error}",
                 options=(
                     "make room for one more copy of it, there and where temporary files go ($SQLITE_TMPDIR)",
                     "repeat the call: what was erased stays erased",
                 ),
-            ) from self._failed
+            ) from self._rewrite_error
 
-    async def _clean(self, *, anew: bool) -> None:
-        """Let the writer empty the write-ahead log, after rewriting the whole file if `anew` is set."""
+    async def _clean(self, *, rewrite: bool) -> None:
+        """Let the writer empty the write-ahead log, after rewriting the whole file if `rewrite` is set."""
 
         def work(_connection: apsw.Connection) -> None:
-            self._stale, self._again, self._anew = True, 0.0, anew
+            self._wal_stale, self._retry_at, self._rewrite_requested = True, 0.0, rewrite
 
         await self._file.write(work)
 
-    def _left(self, connection: apsw.Connection, ids: Sequence[str]) -> list[str]:
-        owned: dict[tuple[str, int], dict[int, str]] = {}
-        for id, (owner, ref, version) in self._tables.places(connection, ids).items():
-            owned.setdefault((owner, ref), {})[version] = id
-        found: list[str] = []
-        for (owner, ref), versions in owned.items():
-            values = (ref, dump(list(versions)))
-            for what, query in (("keys", "left_keys"), ("derived rows", "left_derived")):
-                count = self._tables.rows(connection, query, values)[0][0]
-                if count:
-                    found.append(f"{owner}: {count} {what}")
-        return found
-
-    def _values(self, connection: apsw.Connection, texts: Sequence[bytes]) -> list[str]:
+    def _find_repeating_values(self, connection: apsw.Connection, texts: Sequence[bytes]) -> list[str]:
         """Return where the key-value memory of this tenant repeats erased content."""
         return find_repeating_values(
             connection.execute(self._tables.sql["left_values"], (self._tables.tenant,)), texts
         )
 
-    def _traced(self, connection: apsw.Connection, traces: Traces) -> list[str]:
+    def _find_traces(self, connection: apsw.Connection, traces: Traces) -> list[str]:
         """Return where texts were found that no row of the file contains any more."""
-        places: dict[bytes, str] = {}
+        found_at: dict[bytes, str] = {}
         for file in (self._file.path, self._file.path.with_name(self._file.path.name + "-wal")):
             overlap, start = b"", 0
             for data in _bytes_of(file, raw=file is not self._file.path):
-                for piece, place in traces.find(overlap + data).items():
-                    places.setdefault(piece, f"{file.name}: at byte {start - len(overlap) + place}")
+                for piece, position in traces.find(overlap + data).items():
+                    found_at.setdefault(piece, f"{file.name}: at byte {start - len(overlap) + position}")
                 start += len(data)
                 overlap = (overlap + data)[1 - traces.longest :]
-        if places:
-            for said in self._stored_texts(connection):
-                for piece in traces.find(said):
-                    places.pop(piece, None)
-        return list(places.values())
+        if found_at:
+            for text in self._stored_texts(connection):
+                for piece in traces.find(text):
+                    found_at.pop(piece, None)
+        return list(found_at.values())
 
     def _stored_texts(self, connection: apsw.Connection) -> Iterator[bytes]:
         """Yield the texts of the file's rows, many rows at once."""
         waiting: list[bytes] = []
         size = 0
-        for (said,) in connection.execute(self._tables.sql["said"]):
-            waiting.append(said.encode())
+        for (text,) in connection.execute(self._tables.sql["stored_texts"]):
+            waiting.append(text.encode())
             size += len(waiting[-1])
             if size >= CHUNK:
                 yield b"\n".join(waiting)

@@ -33,7 +33,7 @@ class JobQueue:
         if op.finish is not None:  # first: a job may enqueue its successor under its own name
             number = append_rules.job_number(op.finish.job.id)
             if self._tables.row(connection, "finish_job", (now, tenant, number, op.finish.attempt)) is None:
-                raise self._lost(connection, op.finish)
+                raise self._lease_error(connection, op.finish)
         for job in op.jobs:
             due = now if job.not_before is None else to_microseconds(job.not_before)
             payload = dump(dict(job.payload)) if job.payload else None
@@ -59,10 +59,10 @@ class JobQueue:
     def _due(
         self, connection: apsw.Connection, kinds: Sequence[str], now: int, *, ahead: bool, limit: int
     ) -> Sequence[Row]:
-        given = {"tenant": self._tables.tenant, "kinds": dump(list(kinds)), "now": now, "limit": limit}
+        values = {"tenant": self._tables.tenant, "kinds": dump(list(kinds)), "now": now, "limit": limit}
         if ahead:
-            given["changed"] = now + CLOCKS_DIFFER
-        return self._tables.rows(connection, "due_jobs_ahead" if ahead else "due_jobs", given)
+            values["changed"] = now + CLOCKS_DIFFER
+        return self._tables.rows(connection, "due_jobs_ahead" if ahead else "due_jobs", values)
 
     def claim(
         self, connection: apsw.Connection, kinds: Sequence[str], *, lease: timedelta, limit: int, ahead: bool
@@ -85,7 +85,7 @@ class JobQueue:
         values = (until, now, self._tables.tenant, number, lease.attempt)
         row = self._tables.row(connection, "extend_job", values)
         if row is None:
-            raise self._lost(connection, lease)
+            raise self._lease_error(connection, lease)
         return replace(lease, job=self._job(connection, row[0]), until=from_microseconds(until))
 
     def settle(self, connection: apsw.Connection, lease: Lease, outcome: Retry | Failed | Done) -> Job:
@@ -110,10 +110,10 @@ class JobQueue:
             lease.job.state.value,
         )
         if self._tables.row(connection, "settle_job", values) is None:
-            raise self._lost(connection, lease)
+            raise self._lease_error(connection, lease)
         return self._job(connection, number)
 
-    def _lost(self, connection: apsw.Connection, lease: Lease) -> LeaseLostError:
+    def _lease_error(self, connection: apsw.Connection, lease: Lease) -> LeaseLostError:
         """Say that another attempt holds the job; `GoneError` when there is no such job."""
         self._job(connection, append_rules.job_number(lease.job.id))
         return append_rules.lease_lost_error(lease)
@@ -136,5 +136,4 @@ class JobQueue:
         }
         which = "unfinished_jobs" if append_rules.is_unfinished_query(query) else "jobs"
         rows = self._tables.rows(connection, which, values)
-        found = [read_job(row) for row in rows[: query.limit]]
-        return Page(items=tuple(found), next_after=found[-1].id if len(rows) > query.limit else None)
+        return append_rules.build_page(rows, query.limit, read_job)

@@ -1,4 +1,4 @@
-"""Key-value memory in an SQLite file: one of its own, or that of a log store."""
+"""Key-value memory in a SQLite database: in a file of its own, or in the database of a log store."""
 
 from __future__ import annotations
 
@@ -9,13 +9,53 @@ from typing import Any
 from acms.log.encoding import Entropy
 from acms.log.validation import validate_name
 from acms.model import Durability, Migration
-from acms.storage.kv_home import Clock, How, KVHome, upper_bound_of_prefix, utc_now
+from acms.storage.kv_home import QUERY_TO_PUT, Clock, KVHome, PutMode, upper_bound_of_prefix, utc_now
 from acms.storage.sql import load_queries
+from acms.storage.sqlite.database import Database
 from acms.storage.sqlite.file import SQLiteFile
 from acms.storage.sqlite.tables import Tables
 
 
-class SQLiteKV(KVHome):
+class DatabaseKV(KVHome):
+    """The values of a tenant in a database that the caller opens and closes."""
+
+    def __init__(self, database: Database, tenant: str, clock: Clock, entropy: Entropy) -> None:
+        self.tenant = tenant
+        self._database = database
+        self._clock = clock
+        self._entropy = entropy
+        self._tables = Tables(tenant, load_queries("kv_sqlite"))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(tenant={self.tenant!r})"
+
+    async def _get(self, key: str) -> Any:
+        values = {"tenant": self.tenant, "key": key}
+        return await self._database.read(lambda reader: self._tables.row(reader, "get", values))
+
+    async def _put(self, mode: PutMode, values: Mapping[str, Any]) -> Any:
+        values = {"tenant": self.tenant, **values}
+        return await self._database.write(lambda writer: self._tables.row(writer, QUERY_TO_PUT[mode], values))
+
+    async def _delete(self, key: str) -> bool:
+        values = {"tenant": self.tenant, "key": key}
+        return bool(await self._database.write(lambda writer: self._tables.rows(writer, "delete", values)))
+
+    async def _list(self, prefix: str, after: str, limit: int) -> Any:
+        values = {
+            "tenant": self.tenant,
+            "prefix": prefix,
+            "end": upper_bound_of_prefix(prefix),
+            "after": after,
+            "limit": limit,
+        }
+        return await self._database.read(lambda reader: self._tables.rows(reader, "list", values), large=True)
+
+    async def aclose(self) -> None:
+        """Do nothing: the database belongs to the caller."""
+
+
+class SQLiteKV(DatabaseKV):
     """Key-value memory in one SQLite file, safe for many handles and processes.
 
     The file may be that of a log store: it has the same schema, and the two take turns like two processes. A value is
@@ -34,57 +74,21 @@ class SQLiteKV(KVHome):
         clock: Clock = utc_now,
         entropy: Entropy = os.urandom,
     ) -> None:
-        self._owns = True
         self._file = SQLiteFile(
             path, durability=durability, read_only=read_only, busy_seconds=busy_seconds, clock=clock
         )
-        self.path, self.durability, self.read_only = self._file.path, self._file.durability, read_only
-        self.tenant = validate_name(tenant, "tenant")
-        self._clock = clock
-        self._entropy = entropy
-        self._tables = Tables(self.tenant, load_queries("kv_sqlite"))
-
-    @classmethod
-    def over(cls, file: SQLiteFile, tenant: str, clock: Clock, entropy: Entropy) -> SQLiteKV:
-        """Return the values of a tenant in a file that the caller opens and closes."""
-        made = cls.__new__(cls)
-        made._file, made._clock, made._entropy = file, clock, entropy
-        made.path, made.durability, made.read_only = file.path, file.durability, file.read_only
-        made.tenant, made._owns = tenant, False
-        made._tables = Tables(tenant, load_queries("kv_sqlite"))
-        return made
+        super().__init__(self._file, validate_name(tenant, "tenant"), clock, entropy)
+        self.path = self._file.path
+        self.durability = durability
+        self.read_only = read_only
 
     def __repr__(self) -> str:
         mode = ", read_only=True" if self.read_only else ""
         return f"{type(self).__name__}({str(self.path)!r}, tenant={self.tenant!r}{mode})"
 
-    async def _get(self, key: str) -> Any:
-        values = {"tenant": self.tenant, "key": key}
-        return await self._file.read(lambda reader: self._tables.row(reader, "get", values))
-
-    async def _put(self, how: How, values: Mapping[str, Any]) -> Any:
-        query = "set" if how == "any" else "set_new" if how == "new" else "set_known"
-        values = {"tenant": self.tenant, **values}
-        return await self._file.write(lambda writer: self._tables.row(writer, query, values))
-
-    async def _delete(self, key: str) -> bool:
-        values = {"tenant": self.tenant, "key": key}
-        return bool(await self._file.write(lambda writer: self._tables.rows(writer, "delete", values)))
-
-    async def _list(self, prefix: str, after: str, limit: int) -> Any:
-        values = {
-            "tenant": self.tenant,
-            "prefix": prefix,
-            "end": upper_bound_of_prefix(prefix),
-            "after": after,
-            "limit": limit,
-        }
-        return await self._file.read(lambda reader: self._tables.rows(reader, "list", values), large=True)
-
     async def aclose(self) -> None:
         """Finish queued work and close the file; idempotent. A later call opens it again."""
-        if self._owns:
-            await self._file.aclose()
+        await self._file.aclose()
 
     async def migrations(self, *, partitions: int | None = None) -> list[Migration]:
         """Return every step of the schema; the file is read, or left alone where there is none."""

@@ -22,7 +22,7 @@ class Records:
 
     def put(self, connection: apsw.Connection, context: str, name: str, data: str, rev: int) -> Record:
         """Store a record if it is still at `rev`."""
-        ref, _, _ = self._tables.log(connection, context)
+        ref = self._tables.log(connection, context).ref
         values = {"ref": ref, "name": name, "data": data, "rev": rev}
         row = self._tables.row(connection, "put_record", values)
         if row is None:

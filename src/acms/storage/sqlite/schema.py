@@ -96,7 +96,7 @@ def check_schema(connection: apsw.Connection, path: Path, *, read_only: bool = F
 
 
 def migrate_file(
-    writer: apsw.Connection, clock: Callable[[], datetime], told: Callable[[int], None] | None
+    writer: apsw.Connection, clock: Callable[[], datetime], on_applied: Callable[[int], None] | None
 ) -> None:
     """Apply the missing migrations, each in its own transaction; another process may apply one first."""
     known = load_migrations("sqlite")
@@ -117,8 +117,8 @@ def migrate_file(
             with suppress(apsw.Error):
                 writer.execute("ROLLBACK").fetchall()
             raise
-        if mine and told is not None:
-            told(version)
+        if mine and on_applied is not None:
+            on_applied(version)
 
 
 def _build_script(version: int, checksum: str, script: str, now: str) -> str:

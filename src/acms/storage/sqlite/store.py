@@ -1,4 +1,4 @@
-"""The embedded store: every log in one SQLite file, safe for many sessions and processes."""
+"""The embedded store: every log in one SQLite database; `SQLiteStorage` keeps it in a file."""
 
 from __future__ import annotations
 
@@ -46,10 +46,11 @@ from acms.storage.sessions import read_session_page
 from acms.storage.sql import load_queries
 from acms.storage.sqlite.append import Appender
 from acms.storage.sqlite.contexts import Contexts
-from acms.storage.sqlite.erase import Eraser
-from acms.storage.sqlite.file import SQLiteFile, Steps
+from acms.storage.sqlite.database import CommitHooks, Database
+from acms.storage.sqlite.erase import Eraser, FileEraser
+from acms.storage.sqlite.file import SQLiteFile
 from acms.storage.sqlite.jobs import JobQueue
-from acms.storage.sqlite.kv import SQLiteKV
+from acms.storage.sqlite.kv import DatabaseKV
 from acms.storage.sqlite.records import Records
 from acms.storage.sqlite.tables import DerivedRows, Tables
 
@@ -57,7 +58,223 @@ INLINE_ROWS = 512
 """Reads of at most this many entries run on the event loop."""
 
 
-class SQLiteStorage:
+class DatabaseStorage:
+    """A store in a SQLite database, wherever that lies."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        tenant: str,
+        durability: Durability,
+        clock: Callable[[], datetime],
+        entropy: Entropy,
+    ) -> None:
+        self.durability: Durability = durability
+        self.tenant = validate_name(tenant, "tenant")
+        self._database = database
+        self._tables = Tables(self.tenant, load_queries("sqlite"))
+        self._contexts = Contexts(self._tables, clock=clock, entropy=entropy)
+        self._jobs = JobQueue(self._tables, clock)
+        self._appender = Appender(self._tables, self._jobs, durability=durability, entropy=entropy)
+        self._derived = DerivedRows(self._tables)
+        self._records = Records(self._tables)
+        self._eraser = Eraser(self._tables, clock)
+        self._own = DatabaseKV(database, own_name(self.tenant), clock, entropy)
+        self._outbox = Outbox(self, self._own)
+        database.hooks = CommitHooks(self._appender.together, self._appender.forget)
+
+    async def __aexit__(self, *error: object) -> None:
+        """Let go of the handle."""
+        await handles.release_handle(self)
+
+    async def aclose(self) -> None:
+        """Release what the handle has open; the next call opens it again."""
+        raise NotImplementedError
+
+    # ── contexts ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def create(self, context: ContextDraft) -> Context:
+        """Create a context, or return the live one with the same namespace and key."""
+        return await self._database.write(lambda writer: self._contexts.create(writer, context))
+
+    async def context(self, id_or_key: str, *, namespace: str = "default") -> Context:
+        """Return a context by its id or by the key of a live one."""
+        return await self._database.read(lambda reader: self._contexts.find(reader, id_or_key, namespace))
+
+    async def seal_fits(self, context: str) -> bool:
+        """Return whether a context is as ACMS wrote it; true of one that was stored before there were seals."""
+        return await self._database.read(lambda reader: self._contexts.seal_fits(reader, context))
+
+    async def contexts(self, query: ContextQuery) -> Page[Context]:
+        """List contexts, newest first."""
+        return await self._database.read(
+            lambda reader: self._contexts.page(reader, query), large=bool(query.where)
+        )
+
+    sessions = read_session_page
+
+    async def session_page(self, query: ContextQuery) -> SessionPage:
+        """List contexts with where their logs stand, newest first."""
+        return await self._database.read(
+            lambda reader: self._contexts.sessions(reader, query), large=bool(query.where)
+        )
+
+    async def heads(self, namespace: str) -> list[SessionHead]:
+        """Return the state of each live context of a namespace, oldest first."""
+        return await self._database.read(lambda reader: self._contexts.heads(reader, namespace))
+
+    async def heads_of(self, contexts: Sequence[str]) -> list[Head | None]:
+        """Return the heads of contexts in their order; None for one that is not there, or was deleted."""
+        return await self._database.read(lambda reader: self._tables.heads(reader, contexts))
+
+    async def settings(self, context: str, change: Mapping[str, Json], *, rev: int) -> Context:
+        """Merge a change into the settings if they are still at `rev`."""
+        return await self._database.write(
+            lambda writer: self._contexts.settings(writer, context, change, rev)
+        )
+
+    async def restore(self, context: Context, entries: AsyncIterator[Entry]) -> None:
+        """Write a context verbatim, a batch a commit; resumes after the last stored version."""
+        head = await self._database.write(lambda writer: self._contexts.restore(writer, context))
+        async for batch in append_rules.whole_appends(context, head, entries):
+            await self._database.write(partial(self._appender.restore, restored=context, entries=batch))
+
+    # ── the log ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def head(self, context: str) -> Head:
+        """Return the head of the log."""
+        return await self._database.read(lambda reader: self._tables.log(reader, context).head)
+
+    async def append(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:
+        """Append; each operation is atomic on its own, all waiting ones share a commit."""
+        return await self._outbox.append(ops, self._append)
+
+    async def _append(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:
+        return await self._database.write_all([self._appender.prepare(op) for op in ops])
+
+    def own_values(self) -> DatabaseKV:
+        """Return ACMS's own data about the tenant, in the same database."""
+        return self._own
+
+    async def read(
+        self,
+        context: str,
+        *,
+        at: int | None = None,
+        after: int = 0,
+        before: int | None = None,
+        kinds: Sequence[Kind] | None = None,
+        replacing: bool = False,
+        newest: int | None = None,
+        limit: int | None = None,
+        deleted: bool = False,
+    ) -> list[Entry]:
+        """Read entries, ascending; inherited ones too."""
+        append_rules.check_read(newest, limit)
+        wanted = Read(at, after, before, kinds, replacing, newest, limit, deleted)
+
+        def work(reader: apsw.Connection) -> list[Entry]:
+            log = self._tables.log(reader, context, deleted=deleted)
+            return self._tables.entries(reader, log, wanted)
+
+        return await self._database.read(work, large=not wanted.at_most(INLINE_ROWS))
+
+    async def get(self, ids: Sequence[str]) -> list[Entry | None]:
+        """Return entries by id, with None for ids that do not exist."""
+        return await self._database.read(
+            lambda reader: self._tables.entries_by_id(reader, ids), large=len(ids) > INLINE_ROWS
+        )
+
+    async def blank(
+        self, context: str, versions: Sequence[int], *, to: State, audit: Mapping[str, Json]
+    ) -> int:
+        """Delete the content of entries permanently, in every lineage."""
+        if to is State.LIVE:
+            raise ValidationError("must be expired or erased", field="to")
+        return await self._database.write(
+            lambda writer: self._eraser.blank(writer, context, versions, to=to, audit=audit)
+        )
+
+    async def find_messages(self, times: Sequence[datetime], keys: Sequence[str]) -> list[str]:
+        """Return the ids of the tenant's messages with content that have one of these times or keys."""
+        return await self._database.read(
+            lambda connection: self._eraser.find_messages(connection, times, keys), large=True
+        )
+
+    # ── derived rows and search ─────────────────────────────────────────────────────────────────────────────────────
+
+    async def put_derived(self, context: str, rows: Sequence[Derived], *, wait: bool = True) -> int:
+        """Store derived rows; those of blanked versions are dropped."""
+        if wait:
+            return await self._database.write(lambda writer: self._derived.put(writer, context, rows))
+        await self._database.defer(lambda writer: self._derived.put(writer, context, rows))
+        return len(rows)
+
+    async def derived(
+        self, context: str, space: str, *, after: int = 0, at: int | None = None
+    ) -> list[Derived]:
+        """Return the derived rows of one space by sequence number, from every context of the lineage."""
+        few = after > 0 and (await self.head(context)).derived - after <= INLINE_ROWS
+        return await self._database.read(
+            lambda reader: self._derived.read(reader, context, space, after=after, at=at), large=not few
+        )
+
+    async def missing(
+        self, space: str, *, context: str | None = None, limit: int, after: int = 0
+    ) -> list[tuple[str, int]]:
+        """Return live messages, facts and summaries that have no row in the space."""
+        append_rules.check_read(None, limit)
+        return await self._database.read(
+            lambda reader: self._derived.missing(reader, space, context, limit=limit, after=after), large=True
+        )
+
+    async def spaces(self, context: str) -> list[str]:
+        """Return the names of the spaces in which a context has its own derived rows."""
+        return await self._database.read(lambda reader: self._derived.spaces(reader, context))
+
+    async def search(self, query: Search) -> list[Hit]:
+        """Search facts, summaries and marked messages across the live contexts of a namespace."""
+        return await self._database.read(lambda reader: self._derived.search(reader, query), large=True)
+
+    # ── records ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def record(self, context: str, name: str) -> Record | None:
+        """Return the record a context itself has under a name."""
+        named = records.validate_record_name(name)
+        return await self._database.read(lambda reader: self._records.get(reader, context, named))
+
+    async def put_record(self, context: str, name: str, data: Mapping[str, Json], *, rev: int) -> Record:
+        """Store a record if it is still at `rev`."""
+        named, text = records.validate_record_name(name), records.serialize_record_data(data, rev)
+        return await self._database.write(lambda writer: self._records.put(writer, context, named, text, rev))
+
+    # ── jobs ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def claim(self, kinds: Sequence[str], *, lease: timedelta, limit: int = 1) -> list[Lease]:
+        """Take due jobs, oldest first."""
+        # A worker that finds no job takes no write lock and syncs no disk, so idle workers cost little.
+        has_due, ahead = await self._database.read(lambda reader: self._jobs.look(reader, kinds, limit))
+        if not has_due:
+            return []
+        return await self._database.write(
+            lambda writer: self._jobs.claim(writer, kinds, lease=lease, limit=limit, ahead=ahead)
+        )
+
+    async def extend(self, lease: Lease, *, by: timedelta) -> Lease:
+        """Prolong a lease."""
+        return await self._database.write(lambda writer: self._jobs.extend(writer, lease, by))
+
+    async def settle(self, lease: Lease, outcome: Retry | Failed | Done) -> Job:
+        """End an attempt that has no effect on the log."""
+        return await self._database.write(lambda writer: self._jobs.settle(writer, lease, outcome))
+
+    async def jobs(self, query: JobQuery) -> Page[Job]:
+        """List jobs, newest first."""
+        return await self._database.read(lambda reader: self._jobs.page(reader, query))
+
+
+class SQLiteStorage(DatabaseStorage):
     """A store in one SQLite file.
 
     `durability` is "disk" (default: nothing acknowledged is lost in a power cut) or "relaxed" (the last commits may
@@ -78,20 +295,11 @@ class SQLiteStorage:
         self._file = SQLiteFile(
             path, durability=durability, read_only=read_only, busy_seconds=busy_seconds, clock=clock
         )
+        super().__init__(self._file, tenant=tenant, durability=durability, clock=clock, entropy=entropy)
         self.path = self._file.path
-        self.durability: Durability = durability
         self.read_only = read_only
-        self.tenant = validate_name(tenant, "tenant")
-        self._tables = Tables(self.tenant, load_queries("sqlite"))
-        self._contexts = Contexts(self._tables, clock=clock, entropy=entropy)
-        self._jobs = JobQueue(self._tables, clock)
-        self._appender = Appender(self._tables, self._jobs, durability=durability, entropy=entropy)
-        self._derived = DerivedRows(self._tables)
-        self._records = Records(self._tables)
-        self._eraser = Eraser(self._file, self._tables, clock)
-        self._own = SQLiteKV.over(self._file, own_name(self.tenant), clock, entropy)
-        self._outbox = Outbox(self, self._own)
-        self._file.steps = Steps(self._appender.together, self._appender.forget, self._eraser.committed)
+        self._file_eraser = FileEraser(self._file, self._tables, self._eraser)
+        self._file.hooks.after_commit = self._file_eraser.after_commit
 
     def __repr__(self) -> str:
         mode = ", read_only=True" if self.read_only else ""
@@ -103,115 +311,11 @@ class SQLiteStorage:
         await self._file.open()
         return self
 
-    async def __aexit__(self, *error: object) -> None:
-        """Let go of the handle."""
-        await handles.release_handle(self)
-
     async def aclose(self) -> None:
         """Finish queued work and close the file."""
         await self._file.aclose()
 
-    # ── contexts ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    async def create(self, context: ContextDraft) -> Context:
-        """Create a context, or return the live one with the same namespace and key."""
-        return await self._file.write(lambda writer: self._contexts.create(writer, context))
-
-    async def context(self, id_or_key: str, *, namespace: str = "default") -> Context:
-        """Return a context by its id or by the key of a live one."""
-        return await self._file.read(lambda reader: self._contexts.find(reader, id_or_key, namespace))
-
-    async def seal_fits(self, context: str) -> bool:
-        """Return whether a context is as ACMS wrote it; true of one that was stored before there were seals."""
-        return await self._file.read(lambda reader: self._contexts.seal_fits(reader, context))
-
-    async def contexts(self, query: ContextQuery) -> Page[Context]:
-        """List contexts, newest first."""
-        return await self._file.read(
-            lambda reader: self._contexts.page(reader, query), large=bool(query.where)
-        )
-
-    sessions = read_session_page
-
-    async def session_page(self, query: ContextQuery) -> SessionPage:
-        """List contexts with where their logs stand, newest first."""
-        return await self._file.read(
-            lambda reader: self._contexts.sessions(reader, query), large=bool(query.where)
-        )
-
-    async def heads(self, namespace: str) -> list[SessionHead]:
-        """Return where each live context of a namespace stands, oldest first."""
-        return await self._file.read(lambda reader: self._contexts.heads(reader, namespace))
-
-    async def heads_of(self, contexts: Sequence[str]) -> list[Head | None]:
-        """Return the heads of contexts in their order; None for one that is not there, or was deleted."""
-        return await self._file.read(lambda reader: self._tables.heads(reader, contexts))
-
-    async def settings(self, context: str, change: Mapping[str, Json], *, rev: int) -> Context:
-        """Merge a change into the settings if they are still at `rev`."""
-        return await self._file.write(lambda writer: self._contexts.settings(writer, context, change, rev))
-
-    async def restore(self, context: Context, entries: AsyncIterator[Entry]) -> None:
-        """Write a context verbatim, a batch a commit; resumes after the last stored version."""
-        head = await self._file.write(lambda writer: self._contexts.restore(writer, context))
-        async for batch in append_rules.whole_appends(context, head, entries):
-            await self._file.write(partial(self._appender.restore, restored=context, entries=batch))
-
-    # ── the log ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    async def head(self, context: str) -> Head:
-        """Return where the log stands."""
-        return await self._file.read(lambda reader: self._tables.log(reader, context)[1])
-
-    async def append(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:
-        """Append; each operation is atomic on its own, all waiting ones share a commit."""
-        return await self._outbox.append(ops, self._append)
-
-    async def _append(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:
-        return await self._file.write_all([self._appender.prepare(op) for op in ops])
-
-    def own_values(self) -> SQLiteKV:
-        """Return ACMS's own data about the tenant, in the same file."""
-        return self._own
-
-    async def read(
-        self,
-        context: str,
-        *,
-        at: int | None = None,
-        after: int = 0,
-        before: int | None = None,
-        kinds: Sequence[Kind] | None = None,
-        replacing: bool = False,
-        newest: int | None = None,
-        limit: int | None = None,
-        deleted: bool = False,
-    ) -> list[Entry]:
-        """Read entries, ascending; inherited ones too."""
-        append_rules.check_read(newest, limit)
-        asked = Read(at, after, before, kinds, replacing, newest, limit, deleted)
-
-        def work(reader: apsw.Connection) -> list[Entry]:
-            log = self._tables.log(reader, context, deleted=deleted)
-            return self._tables.entries(reader, log, asked)
-
-        return await self._file.read(work, large=not asked.at_most(INLINE_ROWS))
-
-    async def get(self, ids: Sequence[str]) -> list[Entry | None]:
-        """Return entries by id, with None for ids that do not exist."""
-        return await self._file.read(
-            lambda reader: self._tables.found(reader, ids), large=len(ids) > INLINE_ROWS
-        )
-
-    async def blank(
-        self, context: str, versions: Sequence[int], *, to: State, audit: Mapping[str, Json]
-    ) -> int:
-        """Delete the content of entries permanently, in every lineage."""
-        if to is State.LIVE:
-            raise ValidationError("must be expired or erased", field="to")
-        return await self._file.write(
-            lambda writer: self._eraser.blank(writer, context, versions, to=to, audit=audit)
-        )
+    # ── erasing ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     #: A deleted row is overwritten at once, and the write-ahead log emptied.
     until_rewritten: tuple[str, ...] = ()
@@ -224,11 +328,7 @@ class SQLiteStorage:
         write-ahead log for the texts. A text that another row still contains, of any tenant, is no residue; one of less
         than eight bytes is not searched for. When one is found, the file is rewritten once and searched again.
         """
-        return await self._eraser.residue(ids, texts)
-
-    async def find_messages(self, times: Sequence[datetime], keys: Sequence[str]) -> list[str]:
-        """Return the ids of the tenant's messages with content that have one of these times or keys."""
-        return await self._eraser.find_messages(times, keys)
+        return await self._file_eraser.residue(ids, texts)
 
     async def rewrite(self, contexts: Sequence[str], texts: Sequence[bytes]) -> Rewriting:
         """Rewrite the whole file without erased content, and empty its write-ahead log.
@@ -237,83 +337,8 @@ class SQLiteStorage:
         unchanged.
         """
         del contexts, texts  # the whole file; it is searched by `residue`
-        await self._eraser.rewrite()
+        await self._file_eraser.rewrite()
         return Rewriting(rewritten=(self.path.name,))
-
-    # ── derived rows and search ─────────────────────────────────────────────────────────────────────────────────────
-
-    async def put_derived(self, context: str, rows: Sequence[Derived], *, wait: bool = True) -> int:
-        """Store derived rows; those of blanked versions are dropped."""
-        if wait:
-            return await self._file.write(lambda writer: self._derived.put(writer, context, rows))
-        await self._file.defer(lambda writer: self._derived.put(writer, context, rows))
-        return len(rows)
-
-    async def derived(
-        self, context: str, space: str, *, after: int = 0, at: int | None = None
-    ) -> list[Derived]:
-        """Return the derived rows of one space by sequence number, from every context of the lineage."""
-        few = after > 0 and (await self.head(context)).derived - after <= INLINE_ROWS
-        return await self._file.read(
-            lambda reader: self._derived.read(reader, context, space, after=after, at=at), large=not few
-        )
-
-    async def missing(
-        self, space: str, *, context: str | None = None, limit: int, after: int = 0
-    ) -> list[tuple[str, int]]:
-        """Return live messages, facts and summaries that have no row in the space."""
-        append_rules.check_read(None, limit)
-        return await self._file.read(
-            lambda reader: self._derived.missing(reader, space, context, limit=limit, after=after), large=True
-        )
-
-    async def spaces(self, context: str) -> list[str]:
-        """Return the names of the spaces in which a context has its own derived rows."""
-        return await self._file.read(lambda reader: self._derived.spaces(reader, context))
-
-    async def search(self, query: Search) -> list[Hit]:
-        """Search facts, summaries and marked messages across the live contexts of a namespace."""
-        return await self._file.read(lambda reader: self._derived.search(reader, query), large=True)
-
-    # ── records ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    async def record(self, context: str, name: str) -> Record | None:
-        """Return the record a context itself has under a name."""
-        named = records.validate_record_name(name)
-        return await self._file.read(lambda reader: self._records.get(reader, context, named))
-
-    async def put_record(self, context: str, name: str, data: Mapping[str, Json], *, rev: int) -> Record:
-        """Store a record if it is still at `rev`."""
-        named, text = records.validate_record_name(name), records.serialize_record_data(data, rev)
-        return await self._file.write(lambda writer: self._records.put(writer, context, named, text, rev))
-
-    # ── jobs ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    async def claim(self, kinds: Sequence[str], *, lease: timedelta, limit: int = 1) -> list[Lease]:
-        """Take due jobs, oldest first."""
-        # A worker that finds no job takes no write lock and syncs no disk, so idle workers cost little.
-        some, ahead = await self._file.read(lambda reader: self._jobs.look(reader, kinds, limit))
-        if not some:
-            return []
-        return await self._file.write(
-            lambda writer: self._jobs.claim(writer, kinds, lease=lease, limit=limit, ahead=ahead)
-        )
-
-    async def extend(self, lease: Lease, *, by: timedelta) -> Lease:
-        """Prolong a lease."""
-        return await self._file.write(lambda writer: self._jobs.extend(writer, lease, by))
-
-    async def settle(self, lease: Lease, outcome: Retry | Failed | Done) -> Job:
-        """End an attempt that has no effect on the log."""
-        return await self._file.write(lambda writer: self._jobs.settle(writer, lease, outcome))
-
-    async def jobs(self, query: JobQuery) -> Page[Job]:
-        """List jobs, newest first."""
-        return await self._file.read(lambda reader: self._jobs.page(reader, query))
-
-    async def commits(self) -> int:
-        """Return a number that changes with every commit of another connection than the one that reads here."""
-        return await self._file.read(lambda reader: reader.pragma("data_version"))
 
     # ── the file ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -336,6 +361,10 @@ class SQLiteStorage:
     async def integrity(self) -> list[str]:
         """Return the problems that SQLite finds in the file; empty if there are none."""
         return await self._file.integrity()
+
+    async def commits(self) -> int:
+        """Return a number that changes with every commit of another connection than the one that reads here."""
+        return await self._file.read(lambda reader: reader.pragma("data_version"))
 
 
 SQLiteBackend = SQLiteStorage

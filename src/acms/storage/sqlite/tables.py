@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import apsw
 
 from acms.errors import CorruptRecordError, SessionNotFoundError
-from acms.log.encoding import dump, load_mapping, parse_entry_id
+from acms.log.encoding import dump, load_mapping
 from acms.model import Derived, Entry, Head, Hit, Kind, Search
 from acms.storage import append_rules, search
 from acms.storage.append_rules import Read
 from acms.storage.sql import VERSION_BITS, VERSION_MASK, read_derived, read_entry, read_lineage
 
 Row = Sequence[Any]
-Log = tuple[int, Head, tuple[tuple[str, int], ...]]
-"""The ref of a context, where its log stands, and its lineage."""
+
+
+class Log(NamedTuple):
+    """A context in a database."""
+
+    #: Its number, which its rows refer to.
+    ref: int
+    head: Head
+    lineage: tuple[tuple[str, int], ...]
 
 
 class Tables:
@@ -45,12 +52,12 @@ class Tables:
         ref, deleted_at, lineage, *columns = row
         if deleted_at is not None and not deleted:
             raise SessionNotFoundError(f"the context {context!r} was deleted", options=("undelete it first",))
-        return ref, _build_head(context, columns), read_lineage(lineage)
+        return Log(ref, _build_head(context, columns), read_lineage(lineage))
 
     def heads(self, connection: apsw.Connection, contexts: Sequence[str]) -> list[Head | None]:
         """Return the heads of contexts in their order; None for one that is not there, or was deleted."""
-        asked = {"tenant": self.tenant, "contexts": dump(list(contexts))}
-        found = {id: _build_head(id, columns) for id, *columns in self.rows(connection, "heads_of", asked)}
+        values = {"tenant": self.tenant, "contexts": dump(list(contexts))}
+        found = {id: _build_head(id, columns) for id, *columns in self.rows(connection, "heads_of", values)}
         return [found.get(id) for id in contexts]
 
     def ref(self, connection: apsw.Connection, context: str) -> int:
@@ -76,51 +83,47 @@ class Tables:
     def entries(self, connection: apsw.Connection, log: Log, read: Read) -> list[Entry]:
         """Read entries, ascending: walk the segments of a lineage, from the end that the limit counts from."""
         ref, head, lineage = log
-        kinds, newest = read.kinds, read.newest
-        table = "replacing" if read.replacing else "entries"
-        if kinds is not None and not read.replacing and Kind.MESSAGE not in kinds:
-            table = "others"
-        left = newest if newest is not None else read.limit
+        backward = read.newest is not None
+        limit = read.newest if backward else read.limit
         runs = append_rules.split_segments(head.context, lineage, read.after + 1, read.last(head.version))
-        found: list[Entry] = []
-        for owner, low, high in reversed(runs) if newest is not None else runs:
+        if backward:
+            runs.reverse()
+        entries: list[Entry] = []
+        for owner, first, last in runs:
             number = ref if owner == head.context else self.ref(connection, owner)
-            parameters = range_parameters(
-                number, low, high, kinds=kinds, limit=-1 if left is None else left - len(found)
-            )
-            query = f"{table}_{'backward' if newest is not None else 'forward'}"
+            remaining = -1 if limit is None else limit - len(entries)
+            parameters = range_parameters(number, first, last, kinds=read.kinds, limit=remaining)
             # Fetched first: a cursor left open by a corrupt row would keep this connection in an old snapshot.
-            found.extend([read_entry(row, owner) for row in self.rows(connection, query, parameters)])
-            if left is not None and len(found) >= left:
+            entries.extend([read_entry(row, owner) for row in self.rows(connection, read.query, parameters)])
+            if limit is not None and len(entries) >= limit:
                 break
-        if newest is not None:
-            found.reverse()
-        return found
+        if backward:
+            entries.reverse()
+        return entries
 
-    def found(self, connection: apsw.Connection, ids: Sequence[str]) -> list[Entry | None]:
+    def entries_by_id(self, connection: apsw.Connection, ids: Sequence[str]) -> list[Entry | None]:
         """Return entries by id, with None for ids that do not exist."""
-        places = self.places(connection, ids)
-        owners = {ref: owner for owner, ref, _ in places.values()}
-        rows = [ref << VERSION_BITS | version for _, ref, version in places.values()]
-        entries = [
-            read_entry(row, owners[row[0] >> VERSION_BITS])
-            for row in self.rows(connection, "entries_at", (dump(rows),))
-        ]
-        found = {entry.id: entry for entry in entries}
-        return [found.get(id) for id in ids]
+        locations = self.places(connection, ids)
+        owner_of = {ref: owner for owner, ref, _ in locations.values()}
+        numbers = [ref << VERSION_BITS | version for _, ref, version in locations.values()]
+        entries: dict[str, Entry] = {}
+        for row in self.rows(connection, "entries_at", (dump(numbers),)):
+            entry = read_entry(row, owner_of[row[0] >> VERSION_BITS])
+            entries[entry.id] = entry
+        return [entries.get(id) for id in ids]
 
     def places(self, connection: apsw.Connection, ids: Sequence[str]) -> dict[str, tuple[str, int, int]]:
         """Return (owner, ref of the owner, version) of the ids that may exist."""
-        located = {id: place for id in ids if (place := parse_entry_id(id)) is not None}
-        refs = {
-            owner: int(row[0])
-            for owner in {owner for owner, _ in located.values()}
-            if (row := self.row(connection, "ref", (self.tenant, owner))) is not None
-        }
+        place_of = append_rules.parse_entry_ids(ids)
+        ref_of: dict[str, int] = {}
+        for owner in {owner for owner, _ in place_of.values()}:
+            row = self.row(connection, "ref", (self.tenant, owner))
+            if row is not None:
+                ref_of[owner] = row[0]
         return {
-            id: (owner, refs[owner], version)
-            for id, (owner, version) in located.items()
-            if owner in refs and version <= VERSION_MASK
+            id: (owner, ref_of[owner], version)
+            for id, (owner, version) in place_of.items()
+            if owner in ref_of and version <= VERSION_MASK
         }
 
 
@@ -149,59 +152,66 @@ class DerivedRows:
 
     def put(self, connection: apsw.Connection, context: str, rows: Sequence[Derived]) -> int:
         """Store rows; those of blanked versions are dropped."""
-        log = ref, head, _ = self._tables.log(connection, context)
+        log = self._tables.log(connection, context)
+        ref, head = log.ref, log.head
         runs = self._tables.runs(connection, log)
         versions = {row.version for row in rows}
-        places = [of << VERSION_BITS | n for of, low, high in runs for n in versions if low <= n <= high]
-        live = {
-            row & VERSION_MASK: row >> VERSION_BITS
-            for (row,) in self._tables.rows(connection, "live", (dump(places),))
+        numbers = [
+            owner << VERSION_BITS | version
+            for owner, first, last in runs
+            for version in versions
+            if first <= version <= last
+        ]
+        owner_of = {
+            number & VERSION_MASK: number >> VERSION_BITS
+            for (number,) in self._tables.rows(connection, "live", (dump(numbers),))
         }
-        kept = [row for row in rows if row.version in live]
+        live = [row for row in rows if row.version in owner_of]
         values = [
-            (live[row.version], row.space, row.version, row.part, seq, row.start, row.end, row.data)
-            for seq, row in enumerate(kept, head.derived + 1)
+            (owner_of[row.version], row.space, row.version, row.part, seq, row.start, row.end, row.data)
+            for seq, row in enumerate(live, head.derived + 1)
         ]
         connection.executemany(self._tables.sql["put_derived"], values)
-        self._tables.rows(connection, "count_derived", (head.derived + len(kept), ref))
-        return len(kept)
+        self._tables.rows(connection, "count_derived", (head.derived + len(live), ref))
+        return len(live)
 
     def read(
         self, connection: apsw.Connection, context: str, space: str, *, after: int, at: int | None
     ) -> list[Derived]:
         """Return the rows of one space by sequence number, from every context of the lineage."""
-        log = _, head, _ = self._tables.log(connection, context)
+        log = self._tables.log(connection, context)
         runs = self._tables.runs(connection, log, at=at)
-        found: list[Derived] = []
-        for of, low, high in runs:
-            values = (of, space, after, head.derived, low, high)
-            found += read_derived(connection.execute(self._tables.sql["derived"], values), space)
-        return found if len(runs) == 1 else sorted(found, key=lambda row: row.seq)
+        rows: list[Derived] = []
+        for owner, low, high in runs:
+            values = (owner, space, after, log.head.derived, low, high)
+            rows += read_derived(connection.execute(self._tables.sql["derived"], values), space)
+        return rows if len(runs) == 1 else sorted(rows, key=lambda row: row.seq)
 
     def missing(
         self, connection: apsw.Connection, space: str, context: str | None, *, limit: int, after: int
     ) -> list[tuple[str, int]]:
         """Return live messages, facts and summaries that have no row in the space."""
         tables = self._tables
-        runs: Sequence[Row] = (
-            tables.rows(connection, "live_logs", (tables.tenant,))
-            if context is None
-            else [(context, *run) for run in tables.runs(connection, tables.log(connection, context))]
-        )
-        found: list[tuple[str, int]] = []
+        runs: Sequence[Row]
+        if context is None:
+            runs = tables.rows(connection, "live_logs", (tables.tenant,))
+        else:
+            runs = [(context, *run) for run in tables.runs(connection, tables.log(connection, context))]
+        missing: list[tuple[str, int]] = []
         for id, number, start, end in runs:
-            for low in range(max(start, after + 1), end + 1, COVERAGE):
-                if len(found) >= limit:
-                    return found
-                block = (number, space, low, min(low + COVERAGE - 1, end))
-                if tables.rows(connection, "count_covered", block)[0][0] <= block[3] - low:
-                    rows = tables.rows(connection, "missing", (*block, limit - len(found)))
-                    found.extend((id, version) for (version,) in rows)
-        return found
+            for first in range(max(start, after + 1), end + 1, COVERAGE):
+                if len(missing) >= limit:
+                    return missing
+                block = (number, space, first, min(first + COVERAGE - 1, end))
+                ((covered,),) = tables.rows(connection, "count_covered", block)
+                if covered <= block[3] - first:
+                    rows = tables.rows(connection, "missing", (*block, limit - len(missing)))
+                    missing.extend((id, version) for (version,) in rows)
+        return missing
 
     def spaces(self, connection: apsw.Connection, context: str) -> list[str]:
         """Return the names of the spaces in which a context has its own rows."""
-        ref, _, _ = self._tables.log(connection, context)
+        ref = self._tables.log(connection, context).ref
         return [space for (space,) in self._tables.rows(connection, "spaces_of", (ref,))]
 
     def search(self, connection: apsw.Connection, query: Search) -> list[Hit]:

@@ -1,1 +1,0 @@
-"""A store in memory."""
