@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from acms.log.in_force import Cover, anchor_version
+from acms.log.in_force import Cover, Stale, anchor_version
+from acms.log.validity import Period
 from acms.model import Entry, Kind, Role, State
 from acms.recall.index import DAY, Floats, Ints, Snapshot
 from acms.text.index_record import EMPTY, EXTERNAL, REPLACES, Label
@@ -278,6 +279,19 @@ class Corpus:
         nearest = postings[np.minimum(np.searchsorted(postings, keys), len(postings) - 1)]
         holds = nearest & ~np.uint32(255) == keys
         return np.where(holds, nearest & np.uint32(255), 0).astype(np.float32)
+
+
+class IndexedLog(NamedTuple):
+    """The active entries of a log, or of all sessions of a namespace, as one reader sees them."""
+
+    corpus: Corpus
+    #: Messages with outdated statements.
+    stale: Stale
+    #: The validity periods of the active facts, and of messages and summaries with a label, by version.
+    times: Mapping[int, Period]
+    version: int = 0
+    #: Number of entries of the log, at its head, that are not messages.
+    made: int = 0
 
 
 def mask_documents_by_kind(snapshot: Snapshot, kind: Kind) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

@@ -25,10 +25,9 @@ from acms.log.read import PROFILE
 from acms.log.validity import Period
 from acms.model import ContextQuery, Derived, Head, Kind, SessionHead
 from acms.ports import HasHeads, StorageBackend
-from acms.recall.corpus import Corpus, mask_documents_by_kind, reading_order
+from acms.recall.corpus import Corpus, IndexedLog, mask_documents_by_kind, reading_order
 from acms.recall.index import Ints, Segment, Snapshot
 from acms.recall.index_cache import THREAD_ABOVE, Indexes, IndexRecords
-from acms.recall.request import IndexedLog
 from acms.runtime.threads import Building
 from acms.text import index_record
 

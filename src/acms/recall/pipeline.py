@@ -45,7 +45,7 @@ from acms.recall.planner import (
     finish_plan,
     fit_to_budget,
 )
-from acms.recall.request import IndexedLog, Markers, Ranked, Reader, Recall
+from acms.recall.request import Markers, Ranked, Reader, Recall
 from acms.recall.selection import divide_budget, limit_items, split_neighbours
 from acms.results import Certainty, ContextItem, ContextItems
 from acms.runtime.threads import EACH, drive_generator, off_loop
@@ -55,7 +55,7 @@ if TYPE_CHECKING:  # they bring numpy: loaded by the first recall
     from numpy.typing import NDArray
 
     from acms.recall.candidates import CandidateSet, Terms
-    from acms.recall.corpus import Corpus
+    from acms.recall.corpus import Corpus, IndexedLog
     from acms.recall.fact_candidates import FactIndex
     from acms.recall.index import Floats, Ints, Segment
     from acms.recall.index_cache import Indexes
@@ -369,7 +369,7 @@ async def _catch_up_index(
 
     A log that does not exist yet has an empty index.
     """
-    from acms.recall.corpus import Corpus
+    from acms.recall.corpus import Corpus, IndexedLog
     from acms.recall.index import Snapshot
 
     version = non_messages = 0
@@ -768,6 +768,8 @@ async def gather_known_facts(reader: Reader, ranked: Ranked, asked: Recall) -> K
 
 async def _load_profile_index(reader: Reader, id: str, namespace: str) -> IndexedLog | None:
     """Return the up-to-date index of a namespace's profile; None if it cannot be used."""
+    from acms.recall.corpus import IndexedLog
+
     indexes = reader.indexes
     try:
         if (await reader.storage.context(id)).counter != reader.counter.name:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from acms.log.in_force import NONE, Stale
 from acms.log.validity import UNLABELLED, Labels, Period
@@ -84,19 +84,6 @@ class Reader:
     stage: Stage = OPEN
     #: The indexes of namespaces; None where only single logs are read.
     namespaces: Namespaces | None = None
-
-
-class IndexedLog(NamedTuple):
-    """The active entries of a log, or of all sessions of a namespace, as one reader sees them."""
-
-    corpus: Corpus
-    #: Messages with outdated statements.
-    stale: Stale
-    #: The validity periods of the active facts, and of messages and summaries with a label, by version.
-    times: Mapping[int, Period]
-    version: int = 0
-    #: Number of entries of the log, at its head, that are not messages.
-    made: int = 0
 
 
 @dataclass(frozen=True, slots=True)
