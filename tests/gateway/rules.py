@@ -1,6 +1,6 @@
 """The providers' documented rules, checked without anything of ACMS: lists of violations, [] for a valid payload."""
 
-# ruff: noqa: E501, E741, SIM102
+# ruff: noqa: E501, SIM102
 from __future__ import annotations
 
 import re

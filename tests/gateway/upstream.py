@@ -58,6 +58,10 @@ class Upstream:
     #: Whether requests are kept: not in a long benchmark.
     keeps: bool = True
     answers: int = 0
+    #: Lists of fewer messages are refused, as a provider does that keeps a rule of its own.
+    refuses_shorter_than: int = 0
+    #: Whether streams end in their middle.
+    breaks: bool = False
 
     @property
     def app(self) -> Starlette:
@@ -85,6 +89,8 @@ class Upstream:
             try:
                 parsed = json.loads(body)
                 problem = "; ".join(check(parsed))
+                if len(parsed.get("messages", ())) < self.refuses_shorter_than:
+                    problem = "the list is too short"
             except Exception as error:
                 problem = f"{type(error).__name__}: {error}"
         headers = tuple((name.decode(), value.decode("latin-1")) for name, value in request.headers.raw)
@@ -110,7 +116,7 @@ class Upstream:
         if script is None:
             return JSONResponse({"type": "error", "error": {"type": "api_error", "message": "no"}}, 500)
         blocks = _anthropic_blocks(script, self.answers)
-        usage = {"input_tokens": len(json.dumps(body)) // 4, "output_tokens": 10}
+        usage = {"input_tokens": _tokens(body), "output_tokens": 10}
         message = {
             "id": f"msg_{self.answers:08}",
             "type": "message",
@@ -143,7 +149,7 @@ class Upstream:
         message: dict[str, Any] = {"role": "assistant", "content": script.text, "refusal": None}
         if calls:
             message["tool_calls"] = calls
-        tokens = len(json.dumps(body)) // 4
+        tokens = _tokens(body)
         base = {"id": f"chatcmpl-{self.answers:06}", "created": 1, "model": body.get("model")}
         usage = {"prompt_tokens": tokens, "completion_tokens": 5, "total_tokens": tokens + 5}
         reason = "tool_calls" if calls else "stop"
@@ -151,6 +157,8 @@ class Upstream:
             choice = {"index": 0, "message": message, "finish_reason": reason, "logprobs": None}
             return JSONResponse({**base, "object": "chat.completion", "choices": [choice], "usage": usage})
         events = _chat_events(base, script, calls, reason)
+        if self.breaks:
+            events = _break_off(events)
         return StreamingResponse(events, media_type="text/event-stream")
 
     async def _responses(self, request: Request) -> Response:
@@ -164,7 +172,7 @@ class Upstream:
         if script is None:
             return JSONResponse({"error": {"message": "no", "type": "server_error"}}, 500)
         output = _response_items(script, self.answers)
-        tokens = len(json.dumps(body)) // 4
+        tokens = _tokens(body)
         response = {
             "id": f"resp_{self.answers:06}",
             "object": "response",
@@ -214,6 +222,15 @@ class Upstream:
                 answer += " " + "lorem ipsum dolor " * (int(word[5:]) // 18)
         pause = self.pause if "SLOW" in text else 0.0
         return Script(answer.strip(), tuple(calls), "THINK" in text, pause)
+
+
+def _tokens(value: Any) -> int:
+    """Return about as many tokens as the strings of a value have."""
+    if isinstance(value, str):
+        return 1 + len(value) // 5
+    if isinstance(value, dict):
+        return sum(_tokens(inner) for inner in value.values())
+    return sum(_tokens(inner) for inner in value) if isinstance(value, list) else 0
 
 
 def _check_responses(body: Any) -> list[str]:
@@ -320,6 +337,12 @@ async def _chat_events(
             yield chunk({"tool_calls": [piece]})
     yield chunk({}, reason)
     yield b"data: [DONE]\n\n"
+
+
+async def _break_off(events: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    for _ in range(3):
+        yield await anext(events)
+    raise ConnectionResetError
 
 
 def _response_items(script: Script, number: int) -> list[dict[str, Any]]:

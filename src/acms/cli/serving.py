@@ -115,9 +115,9 @@ async def serve(
 
     oidc = _oidc(issuer, audience, claims or ())
     wanted = _auth(auth, host, oidc)
-    store = shell.db or _own_store()
+    store = shell.db or default_store()
     if log_requests:
-        _log()
+        log_to_stderr()
     config = ServerConfig(
         auth=wanted,
         oidc=oidc,
@@ -135,9 +135,9 @@ async def serve(
             stack.push_async_callback(one.aclose)
         made = create_app(store, config, **_engine(renders=renders), reflector=found, sources=asked)
         made = mounted(_with_mcp(made) if over_mcp else made)
-        grace: dict[str, Any] = {"timeout_graceful_shutdown": int(config.grace_seconds), **_UVICORN}
+        grace: dict[str, Any] = {"timeout_graceful_shutdown": int(config.grace_seconds), **UVICORN}
         server = Listening(Config(made, http=build_bounded_protocol(), **grace), made.streams.end)
-        await _serve(made, server, _listen(host, port), lambda at: _announce(at, wanted, shell.as_json))
+        await _serve(made, server, open_port(host, port), lambda at: _announce(at, wanted, shell.as_json))
 
 
 @command("acms inspect memory.db", namespace=None, waits=False)
@@ -170,7 +170,7 @@ async def inspect(
     token = secrets.token_urlsafe(32)
     config = ServerConfig(auth="off", works=False, writes=False, token=token)
     made = mounted(create_app(store, config, **_engine(read_only=True)))
-    server = Listening(Config(made, http=build_bounded_protocol(), **_UVICORN), made.streams.end)
+    server = Listening(Config(made, http=build_bounded_protocol(), **UVICORN), made.streams.end)
 
     def announce(at: tuple[str, int]) -> None:
         url = f"http://{at[0]}:{at[1]}/?{PARAMETER}={token}"
@@ -180,10 +180,10 @@ async def inspect(
         if browser:
             webbrowser.open(url)
 
-    await _serve(made, server, _listen("127.0.0.1", port), announce)
+    await _serve(made, server, open_port("127.0.0.1", port), announce)
 
 
-def _own_store() -> str:
+def default_store() -> str:
     """Return the URL of the default store, in a folder that is there."""
     create_folder(data_file().parent)
     return file_url(data_file())
@@ -214,7 +214,7 @@ def _engine(*, renders: bool = False, read_only: bool = False) -> dict[str, Any]
 async def _serve(
     made: App, server: Server, listening: socket.socket, announce: Callable[[tuple[str, int]], None]
 ) -> None:
-    with _signals():
+    with outlive_signals():
         await made.start()
         try:
             announce(listening.getsockname())
@@ -254,7 +254,7 @@ def _auth(given: str | None, host: str, oidc: OIDCConfig | None) -> Literal["req
     return "off" if wanted == "off" else "required"
 
 
-_UVICORN: dict[str, Any] = {
+UVICORN: dict[str, Any] = {
     "log_config": None,
     "log_level": "error",  # else any stranger's garbage is a line on stderr
     "access_log": False,
@@ -275,7 +275,7 @@ def _announce(at: tuple[str, int], auth: str, as_json: bool) -> None:
 
 
 @contextmanager
-def _signals() -> Generator[None]:
+def outlive_signals() -> Generator[None]:
     """Outlive SIGTERM and SIGINT inside the block: the server, which they stop, raises them again when it has ended."""
     before = {name: signal.signal(name, _nothing) for name in (signal.SIGTERM, signal.SIGINT)}
     try:
@@ -289,7 +289,7 @@ def _nothing(*_: object) -> None:
     """Let a signal pass."""
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def open_port(host: str, port: int) -> socket.socket:
     """Open the port before anything else, so that what is announced is true."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -305,7 +305,7 @@ def _listen(host: str, port: int) -> socket.socket:
     return made
 
 
-def _log() -> None:
+def log_to_stderr() -> None:
     """Write what the service logs to stderr, one JSON object a line."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JSONFormatter())

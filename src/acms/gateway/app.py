@@ -15,11 +15,17 @@ import httpx2
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Route, WebSocketRoute
-from starlette.websockets import WebSocket
+from starlette.routing import Route
 
 from acms.config import ACMSConfig, PrivacyConfig, RenderLogConfig
-from acms.errors import ACMSError, AuthenticationError, PermissionDeniedError, UnreachableError
+from acms.errors import (
+    ACMSError,
+    AuthenticationError,
+    PermissionDeniedError,
+    RateLimitError,
+    TooLargeError,
+    UnreachableError,
+)
 from acms.gateway.config import GatewayConfig
 from acms.gateway.memory import Memory, Remembered
 from acms.gateway.protocols import Protocol, Reply, find_protocol
@@ -66,7 +72,6 @@ class Gateway(Starlette):
         super().__init__(
             routes=[
                 Route("/acms/health", self._health, methods=["GET"]),
-                WebSocketRoute("/{path:path}", _refuse_websocket),
                 Route("/{path:path}", self._handle, methods=_METHODS),
             ],
             lifespan=self._running,
@@ -94,6 +99,8 @@ class Gateway(Starlette):
 
     async def _handle(self, request: Request) -> Response:
         """Forward one request."""
+        if request.headers.get("upgrade", "").lower() == "websocket":
+            return Response(status_code=426, headers={"upgrade": "HTTP/1.1"})  # clients fall back to HTTP
         try:
             exchange = await self._admit(request)
             await self._prepare(exchange)
@@ -219,12 +226,6 @@ def create_gateway(
     return Gateway(url, wanted, replace(base, privacy=privacy, renders=renders), embedder)
 
 
-async def _refuse_websocket(socket: WebSocket) -> None:
-    """Refuse a WebSocket: clients that open one fall back to HTTP."""
-    refusal = Response(status_code=426, headers={"upgrade": "HTTP/1.1", "connection": "upgrade"})
-    await socket.send_denial_response(refusal)
-
-
 def _split_target(request: Request) -> tuple[str, str, bytes]:
     """Return the upstream that a path names, the rest of the path, and what is sent as the target."""
     raw_path: bytes = request.scope.get("raw_path") or request.url.path.encode()
@@ -244,7 +245,7 @@ async def _read_body(request: Request, limit: int) -> bytes:
     async for chunk in request.stream():
         size += len(chunk)
         if size > limit:
-            raise PermissionDeniedError(f"the body has more than {limit} bytes")
+            raise TooLargeError(f"the body has more than {limit} bytes")
         chunks.append(chunk)
     return b"".join(chunks)
 
@@ -265,5 +266,9 @@ def _error_response(error: ACMSError) -> Response:
     status = 502 if isinstance(error, UnreachableError) else 403
     if isinstance(error, AuthenticationError):
         status = 401
+    if isinstance(error, TooLargeError):
+        status = 413
+    if isinstance(error, RateLimitError):
+        status = 429
     detail = {"type": "acms_gateway_error", "message": f"ACMS gateway: {error}", "code": error.code}
     return Response(json.dumps({"type": "error", "error": detail}), status, media_type="application/json")

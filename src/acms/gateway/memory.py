@@ -32,6 +32,8 @@ from acms.gateway.trimming import (
 from acms.kv import CompareAndSetKV
 from acms.observability.logging import log_event, safe_error
 from acms.ports import Codec, Embedder, StorageBackend
+from acms.prompt_types import Count
+from acms.providers.codecs.request_count import CountingCodec
 
 __all__ = ["Memory", "Remembered"]
 
@@ -56,8 +58,9 @@ class Remembered:
     #: `untouched`, `trimmed`, `recalled` or `bypassed;reason`.
     outcome: str = "untouched"
     budget: int = 0
-    #: Tokens of the client's list, where they were counted.
-    asked_tokens: int = 0
+    #: The count of the client's request, and of the one that is sent; None where they were not needed.
+    asked: Count | None = None
+    sent: Count | None = None
 
     @property
     def session_name(self) -> str:
@@ -81,7 +84,7 @@ class Memory:
         self.lines = Lines(kv)
         self.sessions = LineSessions(storage, engine, embedder)
         self._digests = MessageDigests()
-        self._codecs: dict[tuple[str, str], Codec] = {}
+        self._codecs: dict[str, Codec] = {}
         self._secret = b""
         self._patterns = [re.compile(text) for text in (*hints.SIDE_PATTERNS, *config.side_patterns)]
         self._tasks: set[asyncio.Task[None]] = set()
@@ -149,9 +152,9 @@ class Memory:
         looks_elsewhere = self._config.recall == "namespace" and _asks_something_new(request)
         if not request.can_be_trimmed or (size <= found.budget and not looks_elsewhere):
             return  # a token has at least one byte
-        codec = self._codec(request)
-        found.asked_tokens = await count_body(codec, request.body.fields)
-        if found.asked_tokens <= found.budget and not looks_elsewhere:
+        codec = await self._codec(request)
+        found.asked = found.sent = await count_body(codec, request.body.fields)
+        if found.asked.upper_bound <= found.budget and not looks_elsewhere:
             return
         try:
             async with self.sessions.lock(request.namespace, line.name):
@@ -168,6 +171,7 @@ class Memory:
             return
         if trimmed.notes or len(trimmed.sent) < len(request.items):
             found.trimmed = trimmed
+            found.sent = trimmed.count
             found.outcome = "recalled" if trimmed.recalled else "trimmed"
 
     async def _load_state(self, request: ClientRequest, line: Line) -> TrimmingState:
@@ -177,12 +181,27 @@ class Memory:
     async def _save_state(self, request: ClientRequest, line: Line, state: TrimmingState) -> None:
         await self._kv.set(_state_key(request, line), asdict(state))
 
-    def _codec(self, request: ClientRequest) -> Codec:
-        """Return the codec of a model; it learns from what the provider reports."""
-        key = (request.protocol.name, request.model)
+    async def _codec(self, request: ClientRequest) -> Codec:
+        """Return the codec of a model, with what it learned from the provider's reports."""
+        key = _calibration_key(request)
         if key not in self._codecs:
-            self._codecs[key] = named_codec(request.protocol.name, request.model or None)
+            entry = await self._kv.get(key)
+            learned = None if entry is None else entry.data
+            self._codecs[key] = named_codec(request.protocol.name, request.model or None, calibrated=learned)
         return self._codecs[key]
+
+    async def _learn(self, found: Remembered, reply: Reply | None) -> None:
+        """Compare the count of a request with what the provider reports, and keep what follows."""
+        codec = self._codecs.get(_calibration_key(found.request))
+        if codec is None or found.sent is None or reply is None or reply.response is None:
+            return
+        try:
+            usage = codec.usage(reply.response)
+        except (ACMSError, LookupError, TypeError, ValueError):
+            return  # a server that reports in another form
+        codec.observe(found.sent, usage)
+        if isinstance(codec, CountingCodec):
+            await self._kv.set(_calibration_key(found.request), codec.calibration.state())
 
     # ── after the answer ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -218,6 +237,7 @@ class Memory:
             try:
                 async with self.sessions.lock(request.namespace, line.name):
                     await self.sessions.sync(request, line, items)
+                await self._learn(found, reply)
                 await self._note_request(found, line)
                 return
             except Exception as error:
@@ -244,6 +264,10 @@ def _asks_something_new(request: ClientRequest) -> bool:
     return newest.get("role") == "user" and bool(newest_question(request))
 
 
+def _calibration_key(request: ClientRequest) -> str:
+    return f"calibration/{request.protocol.name}/{request.model[:200]}"
+
+
 def _state_key(request: ClientRequest, line: Line) -> str:
     return f"trimming/{request.namespace}/{line.name}"
 
@@ -254,10 +278,11 @@ def _describe_request(found: Remembered, line: Line) -> dict[str, Any]:
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "protocol": found.request.protocol.name,
         "model": found.request.model,
+        "client": found.request.headers.get("user-agent", "").partition(" ")[0][:100],
         "line": line.reason,
         "outcome": found.outcome,
         "asked": len(found.request.items),
-        "asked_tokens": found.asked_tokens,
+        "asked_tokens": 0 if found.asked is None else found.asked.upper_bound,
         "budget": found.budget,
     }
     if trimmed is not None:

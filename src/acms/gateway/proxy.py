@@ -9,7 +9,7 @@ import httpx2
 
 from acms.errors import UnreachableError
 
-__all__ = ["ForwardedRequest", "Upstreams", "end_to_end_headers", "find_upstream"]
+__all__ = ["ForwardedRequest", "Upstreams", "ask_health", "end_to_end_headers", "find_upstream"]
 
 RawHeaders = Sequence[tuple[bytes, bytes]]
 
@@ -74,6 +74,16 @@ class Upstreams:
     async def aclose(self) -> None:
         """Close all connections."""
         await self._client.aclose()
+
+
+async def ask_health(url: str) -> bool:
+    """Return whether a gateway answers at a URL."""
+    try:
+        async with httpx2.AsyncClient(trust_env=False, timeout=_CONNECT_SECONDS) as client:
+            answer = await client.get(f"{url.rstrip('/')}/acms/health")
+    except httpx2.HTTPError:
+        return False
+    return answer.status_code == 200
 
 
 def find_upstream(path: str, names: Mapping[str, str], headers: Mapping[str, str]) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Literal
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from acms.config import ACMSConfig
 from acms.errors import AuthenticationError, ConfigurationError, PermissionDeniedError
@@ -19,7 +20,7 @@ from acms.server.service import Service
 from acms.server.tenants import Engine
 from acms.storage import urls
 
-__all__ = ["KV_TENANT", "Tenants", "open_gateway_kv"]
+__all__ = ["KV_TENANT", "Tenants", "has_gateway_records", "open_gateway_kv"]
 
 KV_TENANT = "acms_gateway"
 """Tenant of the key-value memory that holds the records of lines."""
@@ -112,14 +113,23 @@ def open_gateway_kv(url: str, tenant: str) -> CompareAndSetKV:
     if scheme == "memory":
         return open_kv("memory://")
     if scheme == "sqlite":
-        file = url.removeprefix("sqlite:///").partition("?")[0]
-        return open_kv(f"sqlite:///{file}.gateway?durability=relaxed&tenant={name}")
+        return open_kv(f"sqlite:///{_records_file(url)}?durability=relaxed&tenant={name}")
     if scheme in ("postgresql", "postgres"):
         return open_kv(f"{urls.parse_postgres_url(url).dsn}{'&' if '?' in url else '?'}tenant={name}")
     raise ConfigurationError(
         f"the gateway keeps its conversations in SQLite or PostgreSQL, not in {scheme!r}",
         options=("sqlite:///memory.db", "postgresql://…"),
     )
+
+
+def has_gateway_records(url: str) -> bool:
+    """Return whether a gateway ever ran over a store; a store on a server is not asked."""
+    return not url.startswith("sqlite:") or Path(unquote(_records_file(url))).is_file()
+
+
+def _records_file(url: str) -> str:
+    """Return the file of the records beside an SQLite store, quoted as in its URL."""
+    return url.removeprefix("sqlite:///").partition("?")[0] + ".gateway"
 
 
 def _find_acms_key(headers: Mapping[str, str]) -> str:

@@ -12,13 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from acms.errors import ACMSError
+from acms.errors import ACMSError, FitError
 from acms.gateway.config import GatewayConfig
 from acms.gateway.json_spans import remove_list_elements
 from acms.gateway.protocols import Protocol
 from acms.gateway.requests import ClientRequest
 from acms.ports import Codec
 from acms.prompt import Prompt, Rendered
+from acms.prompt_types import Count, Exactness
 from acms.providers.codecs.request_count import CountingCodec
 from acms.results import Synced
 from acms.session import ACMS
@@ -31,6 +32,10 @@ _QUERY_CHARS = 8_000
 """Characters of a question that are searched for."""
 _SHORTEST_QUESTION = 8
 """Characters from which on a prompt is searched for in other sessions: shorter ones, such as "go on", ask nothing."""
+_MARGIN = 0.97
+"""Share of a corrected budget that the next render is given: counts do not grow in proportion."""
+_ROOM_STEP = 0.6
+"""Share of the free tokens below which the prompt builder is given all of them anew."""
 _TRIES = 6
 """Renders of one request. Each one has the budget that the one before exceeded taken off."""
 
@@ -43,11 +48,20 @@ class TrimmingError(Exception):
 class TrimmingState:
     """What the next request of a line needs to know of this one."""
 
-    #: Share of the budget that the prompt builder is given: its counts are not those of the client's text.
-    scale: float = 1.0
+    #: The budget, and the tokens of it that the prompt builder was given. They stay the same as long as what it makes
+    #: of them fits: another number begins a new placement, and costs the provider's cache.
+    budget: int = 0
+    room: int = 0
     #: Chain digest of the list with which the current left-out beginning was first sent; and that beginning.
     since: str = ""
     left_out: str = ""
+
+    def choose_room(self, budget: int, free: int) -> None:
+        """Choose the tokens for the prompt builder out of those that system text and tools leave free."""
+        is_far_below = self.room < free * _ROOM_STEP
+        if self.budget != budget or is_far_below:
+            self.budget = budget
+            self.room = free
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,7 +69,8 @@ class Trimmed:
     """A request within the budget."""
 
     text: str
-    tokens: int
+    #: None until it is counted.
+    count: Count | None = None
     #: Indexes of the client's messages that are sent, and texts of the gateway by the index they stand behind.
     sent: list[int]
     notes: list[tuple[int, str]]
@@ -63,22 +78,27 @@ class Trimmed:
     recalled: list[str] = field(default_factory=list[str])
     renders: int = 1
 
+    @property
+    def tokens(self) -> int:
+        """Tokens of the request, an upper bound."""
+        return 0 if self.count is None else self.count.upper_bound
 
-async def count_body(codec: Codec, fields: Mapping[str, Any]) -> int:
-    """Return the tokens of a request, an upper bound as far as the codec knows one."""
+
+async def count_body(codec: Codec, fields: Mapping[str, Any]) -> Count:
+    """Count a request as it is sent; the upper bound is what a budget is compared with."""
     try:
         assert isinstance(codec, CountingCodec)
-        count = await codec.count_request(fields)
+        return await codec.count_request(fields)
     except (ACMSError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         return _count_as_json(codec, fields)
-    return count.upper_bound
 
 
-def _count_as_json(codec: Codec, fields: Mapping[str, Any]) -> int:
-    """Return the tokens of the JSON of a request that the codec does not read."""
+def _count_as_json(codec: Codec, fields: Mapping[str, Any]) -> Count:
+    """Count the JSON of a request that the codec does not read."""
     names = ("system", "instructions", "tools", "messages", "input", "text", "response_format")
     written = json.dumps({name: fields[name] for name in names if name in fields}, ensure_ascii=False)
-    return codec.counter.count(written.encode("utf-8", "replace").decode())
+    tokens = codec.counter.count(written.encode("utf-8", "replace").decode())
+    return Count(tokens=tokens, exactness=Exactness.BYTES, upper_bound=tokens)
 
 
 def newest_question(request: ClientRequest) -> str:
@@ -103,19 +123,24 @@ async def trim_request(
     """Return a request within the budget; raise `TrimmingError` when there is none."""
     protocol = request.protocol
     layout = _Layout(request, synced)
-    fixed = await count_body(codec, _with_items(request, [_shortest_message(protocol)]))
+    frame = await count_body(codec, _with_items(request, [_shortest_message(protocol)]))
+    fixed = frame.upper_bound
     if fixed >= budget:
         raise TrimmingError("the system text and the tools alone exceed the budget")
+    state.choose_room(budget, budget - fixed)
+    trimmed: Trimmed | None = None
     for number in range(1, _TRIES + 1):
-        room = int((budget - fixed) * state.scale)
-        rendered = await _render(request, session, codec, config, layout, room)
+        try:
+            rendered = await _render(request, session, codec, config, layout, state.room)
+        except FitError:
+            break
         trimmed = layout.compose(rendered, state)
         trimmed.renders = number
-        trimmed.tokens = await count_body(codec, json.loads(trimmed.text))
+        trimmed.count = await count_body(codec, json.loads(trimmed.text))
         if trimmed.tokens <= budget:
             break
-        state.scale *= max(0.3, 0.97 * (budget - fixed) / max(1, trimmed.tokens - fixed))
-    else:
+        state.room = int(state.room * _MARGIN * (budget - fixed) / max(1, trimmed.tokens - fixed))
+    if trimmed is None or trimmed.tokens > budget:
         raise TrimmingError("what must be shown exceeds the budget")
     if len(request.items) - 1 not in trimmed.sent:
         raise TrimmingError("the newest message would be left out")
@@ -133,15 +158,16 @@ async def _render(
     prompt = Prompt(codec).history(session, only=layout.ids, first=first)
     question = newest_question(request)
     if config.recall != "off" and question:
-        prompt = prompt.recall(session, question, **_recall_options(config, question))
+        prompt = prompt.recall(session, question, **_recall_options(config, question, room))
     return await prompt.render(room)
 
 
-def _recall_options(config: GatewayConfig, question: str) -> dict[str, Any]:
-    """Return where a recall looks: in this session, or in all sessions of the namespace."""
+def _recall_options(config: GatewayConfig, question: str, room: int) -> dict[str, Any]:
+    """Return where a recall looks, and how much it may show."""
+    tokens = min(config.recall_tokens, room // 4)
     if config.recall != "namespace" or len(question) < _SHORTEST_QUESTION:
-        return {"scope": "session"}
-    return {"scope": "namespace", "tokens": config.recall_tokens, "min_relevance": config.min_relevance}
+        return {"scope": "session", "tokens": tokens}
+    return {"scope": "namespace", "tokens": tokens, "min_relevance": config.min_relevance}
 
 
 def _with_items(request: ClientRequest, items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -199,7 +225,6 @@ class _Layout:
         elements, notes = self._write(sent, notes, state)
         return Trimmed(
             text=self._request.body.with_elements(elements),
-            tokens=0,
             sent=sent,
             notes=notes,
             recalled=recalled,
