@@ -13,7 +13,7 @@ import typer
 
 from acms.cli.base import Ranking, Shell, app, command, data_file, embedder, file_url
 from acms.cli.render import Column, clean
-from acms.cli.serving import UVICORN, default_store, log_to_stderr, open_port, outlive_signals
+from acms.cli.serving import default_store, log_to_stderr, open_port, serve_until_stopped
 from acms.config import ACMSConfig
 from acms.errors import ConfigurationError, MissingExtraError, NotFoundError
 from acms.gateway.config import DEFAULT_UPSTREAMS, KEY_VARIABLES, GatewayConfig, Recall
@@ -102,11 +102,9 @@ async def serve(
     need not change goes on byte by byte. Elsewhere than on this machine a key is needed: acms keys create.
     """
     try:
-        from uvicorn import Config, Server
-    except ImportError:
-        raise MissingExtraError("server", "uvicorn") from None
-    from acms.gateway import create_gateway
-    from acms.server.listen import build_bounded_protocol
+        from acms.gateway import create_gateway
+    except ImportError as missing:
+        raise MissingExtraError("server", missing.name or "starlette") from None
 
     named = _parse_upstreams(upstreams or ())
     wanted = auth or ("off" if is_loopback_host(host) else "required")
@@ -126,17 +124,7 @@ async def serve(
     made = create_gateway(
         shell.db or default_store(), config, engine=ACMSConfig.from_env(), embedder=embedder(ranking)
     )
-    options: dict[str, Any] = {**UVICORN, "date_header": False}
-    server = Server(Config(made, http=build_bounded_protocol(), timeout_graceful_shutdown=10, **options))
-    listening = open_port(host, port)
-    with outlive_signals():
-        await made.start()
-        try:
-            address, number = listening.getsockname()[:2]
-            _announce(f"http://{f'[{address}]' if ':' in address else address}:{number}", shell.as_json)
-            await server.serve(sockets=[listening])
-        finally:
-            await made.stop()
+    await serve_until_stopped(made, open_port(host, port), lambda url: _announce(url, shell.as_json))
 
 
 def _register_server(served: Callable[..., None]) -> None:

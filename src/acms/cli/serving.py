@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 import typer
 
@@ -135,7 +135,7 @@ async def serve(
             stack.push_async_callback(one.aclose)
         made = create_app(store, config, **_engine(renders=renders), reflector=found, sources=asked)
         made = mounted(_with_mcp(made) if over_mcp else made)
-        grace: dict[str, Any] = {"timeout_graceful_shutdown": int(config.grace_seconds), **UVICORN}
+        grace: dict[str, Any] = {"timeout_graceful_shutdown": int(config.grace_seconds), **_UVICORN}
         server = Listening(Config(made, http=build_bounded_protocol(), **grace), made.streams.end)
         await _serve(made, server, open_port(host, port), lambda at: _announce(at, wanted, shell.as_json))
 
@@ -170,7 +170,7 @@ async def inspect(
     token = secrets.token_urlsafe(32)
     config = ServerConfig(auth="off", works=False, writes=False, token=token)
     made = mounted(create_app(store, config, **_engine(read_only=True)))
-    server = Listening(Config(made, http=build_bounded_protocol(), **UVICORN), made.streams.end)
+    server = Listening(Config(made, http=build_bounded_protocol(), **_UVICORN), made.streams.end)
 
     def announce(at: tuple[str, int]) -> None:
         url = f"http://{at[0]}:{at[1]}/?{PARAMETER}={token}"
@@ -214,12 +214,48 @@ def _engine(*, renders: bool = False, read_only: bool = False) -> dict[str, Any]
 async def _serve(
     made: App, server: Server, listening: socket.socket, announce: Callable[[tuple[str, int]], None]
 ) -> None:
-    with outlive_signals():
+    with _signals():
         await made.start()
         try:
             announce(listening.getsockname())
             async with defer_full_collections(made.quiet):
                 await server.serve(sockets=[listening])
+        finally:
+            await made.stop()
+
+
+class Stoppable(Protocol):
+    """An application with a start and an end of its own."""
+
+    async def start(self) -> None:
+        """Open what it needs."""
+        ...
+
+    async def stop(self) -> None:
+        """Finish, and close everything."""
+        ...
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer a request."""
+        ...
+
+
+async def serve_until_stopped(
+    made: Stoppable, listening: socket.socket, announce: Callable[[str], None]
+) -> None:
+    """Serve an application at an open port; headers of its answers are its own."""
+    from uvicorn import Config, Server
+
+    from acms.server.listen import build_bounded_protocol
+
+    options: dict[str, Any] = {**_UVICORN, "date_header": False, "timeout_graceful_shutdown": 10}
+    server = Server(Config(made, http=build_bounded_protocol(), **options))
+    with _signals():
+        await made.start()
+        try:
+            host, port = listening.getsockname()[:2]
+            announce(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+            await server.serve(sockets=[listening])
         finally:
             await made.stop()
 
@@ -254,7 +290,7 @@ def _auth(given: str | None, host: str, oidc: OIDCConfig | None) -> Literal["req
     return "off" if wanted == "off" else "required"
 
 
-UVICORN: dict[str, Any] = {
+_UVICORN: dict[str, Any] = {
     "log_config": None,
     "log_level": "error",  # else any stranger's garbage is a line on stderr
     "access_log": False,
@@ -275,7 +311,7 @@ def _announce(at: tuple[str, int], auth: str, as_json: bool) -> None:
 
 
 @contextmanager
-def outlive_signals() -> Generator[None]:
+def _signals() -> Generator[None]:
     """Outlive SIGTERM and SIGINT inside the block: the server, which they stop, raises them again when it has ended."""
     before = {name: signal.signal(name, _nothing) for name in (signal.SIGTERM, signal.SIGINT)}
     try:
