@@ -252,15 +252,10 @@ def _namespace_of_key(key: str) -> str:
     return key.removeprefix("requests/").rpartition("/")[0]
 
 
-def _write_ranges(indexes: Sequence[int]) -> str:
-    """Return numbers as ranges: 1-4, 7."""
-    ranges: list[list[int]] = []
-    for index in indexes:
-        if ranges and ranges[-1][1] == index - 1:
-            ranges[-1][1] = index
-        else:
-            ranges.append([index, index])
-    return ", ".join([str(first) if first == last else f"{first}-{last}" for first, last in ranges])
+def _write_ranges(ranges: Sequence[Sequence[int]]) -> str:
+    """Write ranges of messages, counted from 1."""
+    written = [f"{first + 1}" if first == last else f"{first + 1} to {last + 1}" for first, last in ranges]
+    return ", ".join(written)
 
 
 def _announce(url: str, as_json: bool) -> None:

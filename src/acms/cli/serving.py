@@ -29,6 +29,7 @@ from acms.storage.files import create_folder
 if TYPE_CHECKING:
     from uvicorn import Server
 
+    from acms.inspector import ClientRequests
     from acms.server import App
     from acms.server.oidc import OIDCConfig
 
@@ -134,7 +135,9 @@ async def serve(
         for one in asked:
             stack.push_async_callback(one.aclose)
         made = create_app(store, config, **_engine(renders=renders), reflector=found, sources=asked)
-        made = mounted(_with_mcp(made) if over_mcp else made)
+        made = mounted(
+            _with_mcp(made) if over_mcp else made, client_requests=_find_client_requests(store, made)
+        )
         grace: dict[str, Any] = {"timeout_graceful_shutdown": int(config.grace_seconds), **_UVICORN}
         server = Listening(Config(made, http=build_bounded_protocol(), **grace), made.streams.end)
         await _serve(made, server, open_port(host, port), lambda at: _announce(at, wanted, shell.as_json))
@@ -169,7 +172,8 @@ async def inspect(
     store = urls.read_only(store)
     token = secrets.token_urlsafe(32)
     config = ServerConfig(auth="off", works=False, writes=False, token=token)
-    made = mounted(create_app(store, config, **_engine(read_only=True)))
+    app = create_app(store, config, **_engine(read_only=True))
+    made = mounted(app, client_requests=_find_client_requests(store, app))
     server = Listening(Config(made, http=build_bounded_protocol(), **_UVICORN), made.streams.end)
 
     def announce(at: tuple[str, int]) -> None:
@@ -222,6 +226,24 @@ async def _serve(
                 await server.serve(sockets=[listening])
         finally:
             await made.stop()
+
+
+def _find_client_requests(store: str, made: App) -> ClientRequests | None:
+    """Return how to read what a gateway decided, where one ran over the store and no key is needed."""
+    from acms.gateway.tenants import has_gateway_records, open_gateway_kv
+
+    if made.config.auth == "required" or not store.startswith("sqlite:") or not has_gateway_records(store):
+        return None
+    from acms.gateway.memory import read_requests
+
+    async def read(namespace: str, session: str) -> list[dict[str, Any]]:
+        kv = open_gateway_kv(store, made.config.tenant)
+        try:
+            return await read_requests(kv, namespace, session)
+        finally:
+            await kv.aclose()
+
+    return read
 
 
 class Stoppable(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from hmac import new as hmac
@@ -35,10 +35,13 @@ from acms.ports import Codec, Embedder, StorageBackend
 from acms.prompt_types import Count
 from acms.providers.codecs.request_count import CountingCodec
 
-__all__ = ["Memory", "Remembered"]
+__all__ = ["Memory", "Remembered", "read_requests"]
 
 _NOTED = 50
 """Requests of a line whose decisions are kept for `acms gateway why`."""
+_NOTED_IDS = 20
+_NAME_CHARS = 100
+"""Ranges and ids of one request, and characters of a name, that are kept there: a value has at most 64 KiB."""
 _STORE_DELAY = 0.02
 """Seconds until an answer is stored: its end is relayed first."""
 _STORE_ATTEMPTS = 5
@@ -249,11 +252,10 @@ class Memory:
 
     async def _note_request(self, found: Remembered, line: Line) -> None:
         """Keep what was decided about a request, for `acms gateway why`."""
-        key = f"requests/{found.request.namespace}/{line.name}"
-        entry = await self._kv.get(key)
-        earlier = list(entry.data["requests"]) if entry is not None else []
+        namespace = found.request.namespace
+        earlier = await read_requests(self._kv, namespace, line.name)
         notes = [*earlier, _describe_request(found, line)][-_NOTED:]
-        await self._kv.set(key, {"requests": notes})
+        await self._kv.set(_requests_key(namespace, line.name), {"requests": notes})
 
 
 def _asks_something_new(request: ClientRequest) -> bool:
@@ -273,25 +275,47 @@ def _state_key(request: ClientRequest, line: Line) -> str:
 
 
 def _describe_request(found: Remembered, line: Line) -> dict[str, Any]:
-    trimmed = found.trimmed
+    """Return what was decided about a request, without any text."""
+    trimmed, request = found.trimmed, found.request
     described: dict[str, Any] = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "protocol": found.request.protocol.name,
-        "model": found.request.model,
-        "client": found.request.headers.get("user-agent", "").partition(" ")[0][:100],
+        "protocol": request.protocol.name,
+        "model": request.model[:_NAME_CHARS],
+        "client": request.headers.get("user-agent", "").partition(" ")[0][:_NAME_CHARS],
         "line": line.reason,
         "outcome": found.outcome,
-        "asked": len(found.request.items),
+        "asked": len(request.items),
         "asked_tokens": 0 if found.asked is None else found.asked.upper_bound,
         "budget": found.budget,
     }
     if trimmed is not None:
-        left = sorted(set(range(len(found.request.items))) - set(trimmed.sent))
+        left = sorted(set(range(len(request.items))) - set(trimmed.sent))
         described |= {
             "sent": len(trimmed.sent),
             "tokens": trimmed.tokens,
-            "left_out": left,
-            "recalled": trimmed.recalled,
+            "left_out": _join_ranges(left)[-_NOTED_IDS:],
+            "recalled": trimmed.recalled[:_NOTED_IDS],
             "renders": trimmed.renders,
         }
     return described
+
+
+def _join_ranges(indexes: Sequence[int]) -> list[list[int]]:
+    """Return numbers as ranges: the first and the last one of each."""
+    ranges: list[list[int]] = []
+    for index in indexes:
+        if ranges and ranges[-1][1] == index - 1:
+            ranges[-1][1] = index
+        else:
+            ranges.append([index, index])
+    return ranges
+
+
+async def read_requests(kv: CompareAndSetKV, namespace: str, session: str) -> list[dict[str, Any]]:
+    """Return what was decided about the newest requests of a session, oldest first."""
+    entry = await kv.get(_requests_key(namespace, session))
+    return [] if entry is None else list(entry.data["requests"])
+
+
+def _requests_key(namespace: str, session: str) -> str:
+    return f"requests/{namespace}/{session}"
