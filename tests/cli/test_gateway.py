@@ -27,8 +27,8 @@ def run(*words: str) -> Any:
 
 
 @contextmanager
-def served(db: str, upstream: str, *options: str) -> Generator[str]:
-    """Run the command, and yield its URL."""
+def served(db: str, upstream: str, *options: str, kills: bool = False) -> Generator[str]:
+    """Run the command, and yield its URL; end it by SIGTERM or SIGKILL."""
     command = [sys.executable, "-m", "acms.cli", "gateway", "--json", "--db", db, "--port", "0"]
     command += ["--upstream", f"openai={upstream}", "--embedder", "none", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -36,7 +36,7 @@ def served(db: str, upstream: str, *options: str) -> Generator[str]:
         try:
             yield json.loads(process.stdout.readline())["url"]
         finally:
-            process.terminate()
+            process.kill() if kills else process.terminate()
 
 
 def test_the_command_serves_and_the_others_say_what_it_did(tmp_path: Path) -> None:

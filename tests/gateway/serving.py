@@ -46,8 +46,7 @@ class Running:
 
         async def waited() -> None:
             memory = await self.gateway.tenants.memory("default")
-            while memory._tasks:
-                await asyncio.sleep(0.01)
+            await memory.idle()
 
         self.inside(waited)
 

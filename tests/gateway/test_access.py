@@ -72,3 +72,12 @@ def test_an_acms_key_never_goes_to_a_provider(keyed: tuple[Running, str]) -> Non
     answer = running.client.post("/v1/messages", json=HELLO, headers={"x-api-key": token})
     assert answer.status_code == 401
     assert len(running.upstream.received) == before
+
+
+def test_a_namespace_of_the_service_itself_is_not_written(keyed: tuple[Running, str]) -> None:
+    running, token = keyed
+    headers = {"x-acms-key": token, "x-acms-namespace": "@acms"}
+    answer = running.client.post("/v1/chat/completions", json=HELLO, headers=headers)
+    assert answer.status_code == 200
+    assert answer.headers["x-acms-memory"] == "bypassed;PermissionDeniedError"
+    assert "x-acms-session" not in answer.headers

@@ -28,7 +28,7 @@ def test_a_memory_that_raises_is_passed_by(monkeypatch: pytest.MonkeyPatch) -> N
         async def fails(*_: Any, **__: Any) -> None:
             raise RuntimeError("broken")
 
-        monkeypatch.setattr("acms.gateway.memory.Memory.prepare", fails)
+        monkeypatch.setattr("acms.gateway.memory.Memory.fit", fails)
         client.say("two")
         assert client.memory == "bypassed;RuntimeError"
         assert running.newest.body == client.answers[-1].request.content

@@ -230,3 +230,18 @@ def _wait_for_sessions(running: Running) -> list[list[str]]:
         if found:
             return found
     raise AssertionError("nothing was stored")
+
+
+def test_lines_are_kept_in_postgresql(postgres_home: str) -> None:
+    with running_gateway(url=postgres_home) as running:
+        client = Conversation(running.client, "openai-chat")
+        client.say("one")
+        client.say("two")
+        branch = Conversation(running.client, "openai-chat", messages=client.messages[:2])
+        running.settle()
+        branch.say("other")
+        client.say("three")
+        sessions = running.sessions()
+        assert "three" in sessions[client.session]
+        assert "other" in sessions[branch.session]
+        assert "two" not in sessions[branch.session]

@@ -7,7 +7,7 @@ import json
 import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 from urllib.parse import unquote
 
@@ -34,6 +34,7 @@ from acms.gateway.relay import relay_bytes, relay_reply
 from acms.gateway.tenants import Tenants
 from acms.observability.logging import log_event, safe_error
 from acms.ports import Embedder
+from acms.server.principal import Principal
 
 __all__ = ["Gateway", "create_gateway"]
 
@@ -51,13 +52,24 @@ class _Exchange:
     headers: Mapping[str, str]
     forwarded: ForwardedRequest
     body: bytes
-    #: Who asks, for the namespace; "" on this machine.
-    caller: str = ""
+    #: Who asks.
+    caller: Principal
     memory: Memory | None = None
     remembered: Remembered | None = None
-    outcome: str = ""
-    stored: bool = False
-    headers_out: list[tuple[bytes, bytes]] = field(default_factory=list[tuple[bytes, bytes]])
+    #: Why the memory was passed by, where no request was remembered.
+    failure: str = ""
+
+    @property
+    def outcome(self) -> str:
+        """What the memory did."""
+        return self.failure if self.remembered is None else self.remembered.outcome
+
+    def bypass(self, reason: str) -> None:
+        """Send the client's own bytes, and say why."""
+        self.failure = f"bypassed;{reason}"
+        if self.remembered is not None:
+            self.remembered.trimmed = None
+            self.remembered.outcome = self.failure
 
 
 class Gateway(Starlette):
@@ -94,7 +106,10 @@ class Gateway(Starlette):
 
     async def _health(self, request: Request) -> Response:
         """Return that the gateway answers, and which upstreams it has."""
-        self.tenants.check_host(request.headers)
+        try:
+            self.tenants.check_host(request.headers)
+        except ACMSError as error:
+            return _error_response(error)
         return JSONResponse({"status": "ok", "upstreams": sorted(self.config.upstreams)})
 
     async def _handle(self, request: Request) -> Response:
@@ -136,7 +151,7 @@ class Gateway(Starlette):
                 upstream=upstream, method=request.method, target=target, headers=passed
             ),
             body=await _read_body(request, self.config.body_bytes),
-            caller=caller.key,
+            caller=caller,
             memory=await self.tenants.memory(caller.tenant) if protocol else None,
         )
 
@@ -146,17 +161,15 @@ class Gateway(Starlette):
             return
         try:
             async with asyncio.timeout(self.config.memory_timeout):
-                found = await exchange.memory.prepare(
+                found = exchange.remembered = await exchange.memory.begin(
                     exchange.protocol, exchange.body, exchange.headers, exchange.caller
                 )
+                await exchange.memory.fit(found, len(exchange.body))
         except TimeoutError:
-            exchange.outcome = "bypassed;timeout"
+            exchange.bypass("timeout")
         except Exception as error:
-            exchange.outcome = f"bypassed;{type(error).__name__}"
+            exchange.bypass(type(error).__name__)
             log_event(logging.WARNING, "gateway_bypassed", error=safe_error(error))
-        else:
-            exchange.remembered = found
-            exchange.outcome = found.outcome if found.line is not None else "bypassed;side request"
 
     async def _send(self, exchange: _Exchange) -> httpx2.Response:
         """Send the request; a body of ours that is refused is followed by the client's own."""
@@ -168,8 +181,7 @@ class Gateway(Starlette):
         if answer.status_code not in _REFUSED:
             return answer
         await answer.aclose()
-        found.trimmed = None
-        found.outcome = exchange.outcome = f"bypassed;refused with {answer.status_code}"
+        exchange.bypass(f"refused with {answer.status_code}")
         return await self.upstreams.send(exchange.forwarded, exchange.body)
 
     def _relay(self, exchange: _Exchange, answer: httpx2.Response) -> Response:

@@ -10,7 +10,7 @@ from typing import Any
 from acms.gateway.protocols import Protocol
 from acms.gateway.protocols.base import mappings_in, text_of_content
 
-__all__ = ["find_project", "find_session_hint", "is_marked_side_request", "matches_side_pattern"]
+__all__ = ["find_session_hint", "is_marked_side_request", "matches_side_pattern"]
 
 SESSION_HEADERS = (
     "x-acms-session",
@@ -39,24 +39,15 @@ def find_session_hint(headers: Mapping[str, str], body: Mapping[str, Any]) -> st
     """Return the name that a client gives its session, or ""."""
     found = next((headers[name] for name in SESSION_HEADERS if headers.get(name)), "")
     found = found or _session_of_metadata(body.get("metadata"))
-    for field in ("conversation", "prompt_cache_key"):
-        value = body.get(field)
-        if isinstance(value, Mapping):
-            value = value.get("id")
-        if not found and isinstance(value, str):
-            found = value
+    found = found or _name_in(body.get("conversation")) or _name_in(body.get("prompt_cache_key"))
     agent = headers.get("x-claude-code-agent-id")
     parent = headers.get("x-parent-session-id")
     if found and agent:
         found = f"{found}/{agent}"
     elif found and parent and parent != found:
         found = f"{parent}/{found}"
-    return "".join(char for char in found if char.isprintable())[:_HINT_CHARS]
-
-
-def find_project(headers: Mapping[str, str]) -> str:
-    """Return the project that a client names, or ""."""
-    return headers.get("x-acms-project", "")[:_HINT_CHARS]
+    printable = "".join([char for char in found if char.isprintable()])
+    return printable.lstrip("@")[:_HINT_CHARS]  # names that begin with @ are ACMS's own
 
 
 def is_marked_side_request(headers: Mapping[str, str]) -> bool:
@@ -80,6 +71,12 @@ def matches_side_pattern(
     if items and isinstance(items[-1], Mapping):
         texts.append(text_of_content(items[-1].get("content")))
     return any(pattern.search(text) for text in texts for pattern in patterns)
+
+
+def _name_in(value: object) -> str:
+    """Return a name that is given as a text, or as an object with an id."""
+    named = value.get("id") if isinstance(value, Mapping) else value
+    return named if isinstance(named, str) else ""
 
 
 def _session_of_metadata(metadata: object) -> str:

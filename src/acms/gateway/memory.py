@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from acms.codecs import named as named_codec
 from acms.config import ACMSConfig
-from acms.errors import ACMSError, ConflictError
+from acms.errors import ACMSError, ConflictError, PermissionDeniedError
 from acms.gateway import hints
 from acms.gateway.config import GatewayConfig
 from acms.gateway.lines import Line, Lines
@@ -34,9 +34,13 @@ from acms.observability.logging import log_event, safe_error
 from acms.ports import Codec, Embedder, StorageBackend
 from acms.prompt_types import Count
 from acms.providers.codecs.request_count import CountingCodec
+from acms.server.principal import Principal
 
 __all__ = ["Memory", "Remembered", "read_requests"]
 
+_SIDE = "bypassed;side request"
+_CLOSE_SECONDS = 10.0
+"""Seconds that storing may take when the gateway stops; what is not stored comes again with the client's next list."""
 _NOTED = 50
 """Requests of a line whose decisions are kept for `acms gateway why`."""
 _NOTED_IDS = 20
@@ -104,35 +108,52 @@ class Memory:
         self._secret = str(entry.data).encode()
         await self.lines.prune(datetime.now(UTC))
 
+    async def idle(self) -> None:
+        """Wait until everything that was answered is stored."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
     async def aclose(self) -> None:
         """Store what is waiting, and close the sessions."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=10)
+        try:
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await self.idle()
+        except TimeoutError:
+            log_event(logging.WARNING, "gateway_not_stored", open=len(self._tasks))
         await self.sessions.aclose()
         await self._kv.aclose()
 
-    def namespace(self, headers: Mapping[str, str], caller: str) -> str:
-        """Return the namespace of a client: as it names it, or by a keyed digest of its key."""
+    def namespace(self, headers: Mapping[str, str], caller: Principal) -> str:
+        """Return the namespace of a client: as it names it, or by a keyed digest of its key.
+
+        `PermissionDeniedError` for one that is not open to it.
+        """
         named = headers.get("x-acms-namespace", "")
+        if named.startswith("@"):
+            raise PermissionDeniedError("names that begin with @ are the service's own")
+        if caller.namespaces is not None:
+            if named and named not in caller.namespaces:
+                raise PermissionDeniedError(f"the key is not for the namespace {named!r}")
+            if not caller.namespaces:
+                raise PermissionDeniedError("the key is bound to no namespace")
+            return named or caller.namespaces[0]
         if named and self._config.namespaces:
             return named[:200]
-        key = caller or headers.get("authorization") or headers.get("x-api-key") or ""
+        key = caller.key or headers.get("authorization") or headers.get("x-api-key") or ""
         return f"gateway-{hmac(self._secret, key.encode(), 'sha256').hexdigest()[:16]}"
 
     # ── before the request is sent ──────────────────────────────────────────────────────────────────────────────────
 
-    async def prepare(
-        self, protocol: Protocol, raw: bytes, headers: Mapping[str, str], caller: str
+    async def begin(
+        self, protocol: Protocol, raw: bytes, headers: Mapping[str, str], caller: Principal
     ) -> Remembered:
-        """Find the line of a request, and make it fit; errors are the caller's to survive."""
+        """Find the line of a request; errors are the caller's to survive."""
         request = read_request(protocol, raw, headers, self.namespace(headers, caller), self._digests)
         if self._is_side_request(request):
-            return Remembered(request=request, line=None)
+            return Remembered(request=request, line=None, outcome=_SIDE)
         line = await self.lines.begin(request.position)
-        found = Remembered(request=request, line=line, budget=self._budget(request))
-        if line is not None:
-            await self._fit(found, line, len(raw))
-        return found
+        outcome = "untouched" if line is not None else _SIDE
+        return Remembered(request=request, line=line, budget=self._budget(request), outcome=outcome)
 
     def _is_side_request(self, request: ClientRequest) -> bool:
         if hints.is_marked_side_request(request.headers):
@@ -149,9 +170,11 @@ class Memory:
             return int(given)
         return self._config.budget_for(request.model)
 
-    async def _fit(self, found: Remembered, line: Line, size: int) -> None:
-        """Trim a request that is too long; look in other sessions where that is wanted."""
-        request = found.request
+    async def fit(self, found: Remembered, size: int) -> None:
+        """Trim a request of so many bytes if it is too long; look in other sessions where that is wanted."""
+        request, line = found.request, found.line
+        if line is None:
+            return
         looks_elsewhere = self._config.recall == "namespace" and _asks_something_new(request)
         if not request.can_be_trimmed or (size <= found.budget and not looks_elsewhere):
             return  # a token has at least one byte

@@ -94,6 +94,7 @@ class Tenants:
         async with self._lock:
             if tenant not in self._memories:
                 opened = await self._service.stores.of(tenant)
+                opened.users += 1  # a store in use is not closed
                 storage: StorageBackend = opened.handle
                 kv = open_gateway_kv(self._url, tenant)
                 memory = Memory(storage, kv, self._config, self._engine, self._embedder)
@@ -115,7 +116,8 @@ def open_gateway_kv(url: str, tenant: str) -> CompareAndSetKV:
     if scheme == "sqlite":
         return open_kv(f"sqlite:///{_records_file(url)}?durability=relaxed&tenant={name}")
     if scheme in ("postgresql", "postgres"):
-        return open_kv(f"{urls.parse_postgres_url(url).dsn}{'&' if '?' in url else '?'}tenant={name}")
+        dsn = urls.parse_postgres_url(url).dsn
+        return open_kv(f"{dsn}{'&' if '?' in dsn else '?'}tenant={name}")
     raise ConfigurationError(
         f"the gateway keeps its conversations in SQLite or PostgreSQL, not in {scheme!r}",
         options=("sqlite:///memory.db", "postgresql://…"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -188,6 +189,8 @@ class _Layout:
         self._ids = synced.ids
         self._index = {id: index for index, ids in enumerate(synced.ids) for id in ids}
         self._groups = _group_messages(request.protocol, request.items)
+        self._ends = {group: index for index, group in enumerate(self._groups)}
+        self._sizes = Counter(self._groups)
         #: Entries of the list.
         self.ids = list(self._index)
 
@@ -237,22 +240,17 @@ class _Layout:
         previous_sent = True
         for index in range(len(self._request.items)):
             is_sent = self._groups[index] in groups
-            if not self._ids[index] and self._is_alone(index):
+            is_alone = self._sizes[self._groups[index]] == 1
+            if is_alone and not self._ids[index]:
                 is_sent = previous_sent
             if is_sent:
                 sent.append(index)
             previous_sent = is_sent
         return sent
 
-    def _is_alone(self, index: int) -> bool:
-        return self._groups.count(self._groups[index]) == 1
-
     def _end_of_group(self, index: int) -> int:
         """Return the last message of the group of a message: nothing is inserted inside."""
-        if index < 0:
-            return index
-        group = self._groups[index]
-        return max(other for other, value in enumerate(self._groups) if value == group)
+        return index if index < 0 else self._ends[self._groups[index]]
 
     def _write(
         self, sent: Sequence[int], notes: list[tuple[int, str]], state: TrimmingState
@@ -285,8 +283,8 @@ class _Layout:
         Thinking of the current tool loop stays, and thinking that was made since the same beginning was left out.
         """
         chains = self._request.position.chains
-        left = [index for index in range(len(chains)) if index not in set(sent)]
-        left_out = chains[left[-1]] if left else ""
+        left = set(range(len(chains))).difference(sent)
+        left_out = chains[max(left)] if left else ""
         loop = self._start_of_loop()
         if left_out != state.left_out:
             state.left_out = left_out
@@ -314,13 +312,5 @@ def _group_messages(protocol: Protocol, items: Sequence[Mapping[str, Any]]) -> l
         for call in protocol.call_ids(item):
             callers[call] = groups[index]
         for call in protocol.result_ids(item):
-            _merge_groups(groups, index, callers.get(call, groups[index]))
+            groups[index] = callers.get(call, groups[index])
     return groups
-
-
-def _merge_groups(groups: list[int], index: int, group: int) -> None:
-    """Put a message, and all of its group so far, into another group."""
-    old = groups[index]
-    for other in range(index + 1):
-        if groups[other] == old:
-            groups[other] = group
