@@ -69,6 +69,7 @@ class _Exchange:
         self.failure = f"bypassed;{reason}"
         if self.remembered is not None:
             self.remembered.trimmed = None
+            self.remembered.sent = self.remembered.asked
             self.remembered.outcome = self.failure
 
 
