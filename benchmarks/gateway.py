@@ -40,6 +40,7 @@ from tests.gateway.upstream import Upstream
 from acms import ACMS, open_storage
 from acms.codecs import named
 from acms.gateway import GatewayConfig
+from acms.kv import list_entries
 
 CHECKS: dict[str, Callable[[Any], list[str]]] = {
     "anthropic": rules.anthropic,
@@ -368,15 +369,21 @@ def related_prompts() -> list[tuple[str, str, str]]:
     return found
 
 
-VERBS = (
-    "Write a poem about",
-    "Translate into French:",
-    "Explain to a child",
-    "Paint a picture of",
-    "Tell a joke about",
-)
-THINGS = "spring rain,a blue whale,onion soup,Hamlet,the moon landing,bicycle gears,the violin,a volcano,chess,bread"
-UNRELATED = [f"{verb} {thing}." for verb in VERBS for thing in THINGS.split(",")]
+UNRELATED = """
+Write a poem about spring rain. | Translate "good evening" into French. | How does a violin make its sound?
+Give me a recipe for onion soup. | Summarise the plot of Hamlet. | Why is the sky blue? | Tell me a joke about cats.
+Sort these numbers: 5, 3, 9. | What is the capital of Peru? | Explain gravity to a child. | Draft a birthday card.
+Name three rivers in Asia. | How many legs has a spider? | Convert 12 miles to kilometres. | Who painted Guernica?
+Fix the grammar: she go home. | Suggest a name for a puppy. | How long do turtles live? | Plan a weekend in Rome.
+What rhymes with orange? | Describe a sunset at sea. | Is a tomato a fruit? | How do bees find flowers?
+Give me a stretch for a stiff neck. | What causes thunder? | Recommend a novel by Tolstoy. | Solve x + 4 = 11.
+How is cheese made? | When did the Berlin Wall fall? | Spell necessary. | What does a thyroid do?
+Write a limerick on winter. | Compare oak and pine wood. | How far away is the moon? | List the primary colours.
+What is a haiku? | Teach me to whistle. | Who wrote Faust? | How do magnets attract iron? | Which planet has rings?
+Give two synonyms for happy. | How deep is the Pacific? | What do pandas eat? | Describe the taste of saffron.
+Explain the offside rule. | What is a prime number? | How do I remove a wine stain? | Tell me about the Aztecs.
+What makes bread rise? | Should I water cacti daily?
+"""
 
 
 def measure_noise(options: argparse.Namespace) -> None:
@@ -391,7 +398,7 @@ def measure_noise(options: argparse.Namespace) -> None:
             talk.say(fact)
         running.settle()
         noise: list[int] = []
-        for number, prompt in enumerate(UNRELATED):
+        for number, prompt in enumerate(UNRELATED.replace("\n", " | ").strip(" |").split(" | ")):
             noise.append(count(recalled_text(running, f"other {number}", prompt)))
         hits = 0
         for number, (_, question, answer) in enumerate(facts):
@@ -409,17 +416,29 @@ def recalled_text(running: Running, session: str, prompt: str) -> str:
 
 # ── the world outside ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-PROMPT = "Reply in one word.\nTHINK about it. SIZE=200"
-COMMANDS = {
-    "claude": lambda home: ["claude", "-p", PROMPT, "--model", "claude-sonnet-4-5"],
-    "codex": lambda home: ["codex", "exec", "--skip-git-repo-check", PROMPT],
-    "opencode": lambda home: ["opencode", "run", "--model", "openai/gpt-5", PROMPT],
+COMMANDS: dict[str, tuple[list[str], list[str], str]] = {
+    "claude": (
+        ["claude", "--model", "claude-sonnet-4-5", "--allowedTools", "Bash", "-p"],
+        ["--continue"],
+        'CALL Bash {"command": "seq 1 400", "description": "count"}',
+    ),
+    "codex": (
+        ["codex", "exec", "--skip-git-repo-check", "--sandbox", "danger-full-access"],
+        ["resume", "--last"],
+        'CALL exec_command {"cmd": "seq 1 400"}',
+    ),
+    "opencode": (
+        ["opencode", "run", "--model", "openai/gpt-5"],
+        ["--continue"],
+        'CALL bash {"command": "seq 1 400", "description": "count"}',
+    ),
 }
+"""How each client is called, how its conversation goes on, and a call of one of its tools."""
 
 
 def measure_clients(options: argparse.Namespace) -> None:
-    """Run coding agents headless at a tight budget."""
-    for name, command in COMMANDS.items():
+    """Hold a conversation with each coding agent, headless, at a budget that its system text nearly fills."""
+    for name, (command, goes_on, call) in COMMANDS.items():
         if not (options.bin / name).exists():
             say("clients", client=name, skipped="not installed")
             continue
@@ -428,16 +447,35 @@ def measure_clients(options: argparse.Namespace) -> None:
             tempfile.TemporaryDirectory() as home,
         ):
             environ = client_environment(running.url, Path(home), options.bin)
-            for _ in range(options.turns):
-                ran = subprocess.run(
-                    command(home), env=environ, cwd=home, capture_output=True, text=True, timeout=180
-                )
-            received = [one for one in running.upstream.received if one.method == "POST"]
-            with_memory = [one for one in received if one.target.partition("?")[0] in PATHS.values()]
-            running.settle()
-            say("clients", client=name, exit=ran.returncode, requests=len(with_memory),
-                invalid=sum(bool(one.problem) for one in with_memory), problems=running.upstream.problems[:3],
-                sessions=len(running.sessions()), output=ran.stdout[-80:])  # fmt: skip
+            exits: list[int] = []
+            for turn in range(options.turns):
+                text = f"Turn {turn}: reply in one word. THINK. {'ledger invoice ' * 150} SIZE=900\n{call}"
+                words = [*command, *(goes_on if turn else []), text]
+                ran = subprocess.run(words, env=environ, cwd=home, capture_output=True, text=True,
+                                     stdin=subprocess.DEVNULL, timeout=180)  # fmt: skip
+                exits.append(ran.returncode)
+            asked = [
+                one for one in running.upstream.received if one.target.partition("?")[0] in PATHS.values()
+            ]
+            outcomes = read_outcomes(running)
+            sessions = [len(texts) for texts in running.sessions().values()]
+            say("clients", client=name, exits=exits, requests=len(asked), outcomes=outcomes, sessions=sessions,
+                invalid=sum(bool(one.problem) for one in asked), problems=running.upstream.problems[:3],
+                output=(ran.stdout or ran.stderr)[-60:])  # fmt: skip
+
+
+def read_outcomes(running: Running) -> dict[str, int]:
+    """Return how often each thing was done with a request."""
+    running.settle()
+
+    async def read() -> Counter[str]:
+        found = Counter[str]()
+        memory = await running.gateway.tenants.memory("default")
+        async for entry in list_entries(memory._kv, "requests/"):
+            found.update(one["outcome"] for one in entry.data["requests"])
+        return found
+
+    return dict(running.inside(read))
 
 
 def client_environment(url: str, home: Path, programs: Path) -> dict[str, str]:

@@ -152,6 +152,9 @@ def test_other_sessions_of_the_namespace_are_recalled_when_that_is_on() -> None:
         related.say("Where is the harbour office?")
         assert related.memory == "recalled"
         assert "Kestrel Street" in running.newest.body.decode()
+        before = running.newest.json["messages"]
+        related.say("Thanks, bye.")
+        assert running.newest.json["messages"][: len(before)] == before, "what was inserted stays"
         other = Conversation(running.client, "openai-chat")
         other.say("Write a poem about spring rain.")
         assert other.memory == "untouched"

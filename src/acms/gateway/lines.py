@@ -10,6 +10,7 @@ The records are values of `acms.kv` under a tenant of their own, in SQLite, Post
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -206,14 +207,16 @@ class Lines:
             short = digest_of_texts(answer.request)[:_SHORT]
             name = f"{_root(line.name)}~{short}"
             line = Line(name=name, reason="fork", parent=line.name, shared=asked)
-        record = {**_record_of_line(line), "answered": answer.request, "last": asked}
-        await self._kv.set(key, record)
         anchor = {"line": line.name, "next": "", "last": last}
-        await self._kv.set(f"anchor/{answer.request}", anchor)
+        records = {
+            key: {**_record_of_line(line), "answered": answer.request, "last": asked},
+            f"anchor/{answer.request}": anchor,
+        }
         if position.hint:
-            await self._kv.set(position.reply_key(answer.digests[-1]), {"line": line.name})
+            records[position.reply_key(answer.digests[-1])] = {"line": line.name}
         if response:
-            await self._kv.set(position.response_key(response), anchor)
+            records[position.response_key(response)] = anchor
+        await asyncio.gather(*[self._kv.set(name, record) for name, record in records.items()])
         return line
 
     async def prune(self, now: datetime) -> int:

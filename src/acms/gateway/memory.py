@@ -175,23 +175,20 @@ class Memory:
         request, line = found.request, found.line
         if line is None:
             return
-        looks_elsewhere = self._config.recall == "namespace" and _asks_something_new(request)
-        if not request.can_be_trimmed or (size <= found.budget and not looks_elsewhere):
+        if not request.can_be_trimmed:
+            return
+        state = await self._load_state(request, line)
+        is_asked = self._config.recall == "namespace" and _asks_something_new(request)
+        must_render = is_asked or state.has_notes
+        if size <= found.budget and not must_render:
             return  # a token has at least one byte
         codec = await self._codec(request)
         found.asked = found.sent = await count_body(codec, request.body.fields)
-        if found.asked.upper_bound <= found.budget and not looks_elsewhere:
+        if found.asked.upper_bound <= found.budget and not must_render:
             return
         try:
             async with self.sessions.lock(request.namespace, line.name):
-                session, synced = await self.sessions.sync(request, line)
-                state = await self._load_state(request, line)
-                before = asdict(state)
-                trimmed = await trim_request(
-                    request, session, synced, codec, self._config, found.budget, state
-                )
-                if asdict(state) != before:
-                    await self._save_state(request, line, state)
+                trimmed = await self._trim(found, line, codec, state)
         except TrimmingError as error:
             found.outcome = f"bypassed;{error}"
             return
@@ -200,12 +197,18 @@ class Memory:
             found.sent = trimmed.count
             found.outcome = "recalled" if trimmed.recalled else "trimmed"
 
+    async def _trim(self, found: Remembered, line: Line, codec: Codec, state: TrimmingState) -> Trimmed:
+        """Return a request within the budget, and keep what the next one needs to know."""
+        request, before = found.request, asdict(state)
+        session, synced = await self.sessions.sync(request, line)
+        trimmed = await trim_request(request, session, synced, codec, self._config, found.budget, state)
+        if asdict(state) != before:
+            await self._kv.set(_state_key(request, line), asdict(state))
+        return trimmed
+
     async def _load_state(self, request: ClientRequest, line: Line) -> TrimmingState:
         entry = await self._kv.get(_state_key(request, line))
         return TrimmingState() if entry is None else TrimmingState(**entry.data)
-
-    async def _save_state(self, request: ClientRequest, line: Line, state: TrimmingState) -> None:
-        await self._kv.set(_state_key(request, line), asdict(state))
 
     async def _codec(self, request: ClientRequest) -> Codec:
         """Return the codec of a model, with what it learned from the provider's reports."""

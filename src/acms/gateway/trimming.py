@@ -56,6 +56,8 @@ class TrimmingState:
     #: Chain digest of the list with which the current left-out beginning was first sent; and that beginning.
     since: str = ""
     left_out: str = ""
+    #: Whether text of the gateway is in the list: it stays there in later requests.
+    has_notes: bool = False
 
     def choose_room(self, budget: int, free: int) -> None:
         """Choose the tokens for the prompt builder out of those that system text and tools leave free."""
@@ -145,6 +147,7 @@ async def trim_request(
         raise TrimmingError("what must be shown exceeds the budget")
     if len(request.items) - 1 not in trimmed.sent:
         raise TrimmingError("the newest message would be left out")
+    state.has_notes = bool(trimmed.notes)
     problem = protocol.find_problem(json.loads(trimmed.text)[protocol.list_field])
     if problem:
         raise TrimmingError(problem)
