@@ -178,3 +178,18 @@ def test_the_log_of_renders_shows_what_was_sent(tmp_path: Path) -> None:
             return len(await session.renders())
 
         assert running.inside(read) >= 1
+
+
+def test_an_error_of_forwarding_shows_no_key(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running_gateway() as running:
+
+        async def fails(*_: Any, **__: Any) -> None:
+            raise ValueError(f"Illegal header value b'Bearer {SECRETS[0]}'")
+
+        monkeypatch.setattr("acms.gateway.proxy.Upstreams.send", fails)
+        answer = running.client.get("/v1/models", headers={"authorization": f"Bearer {SECRETS[0]}"})
+    assert answer.status_code == 502
+    assert SECRETS[0] not in answer.text
+    assert all(SECRETS[0] not in repr(vars(record)) for record in caplog.records)

@@ -125,6 +125,9 @@ class Gateway(Starlette):
             return Response(status_code=499)
         except ACMSError as error:
             return _error_response(error)
+        except Exception as error:  # a traceback could show a key
+            log_event(logging.ERROR, "gateway_failed", error=safe_error(error))
+            return _error_response(UnreachableError("the request cannot be forwarded"))
         return self._relay(exchange, answer)
 
     async def _admit(self, request: Request) -> _Exchange:
