@@ -418,7 +418,7 @@ def recalled_text(running: Running, session: str, prompt: str) -> str:
 
 COMMANDS: dict[str, tuple[list[str], list[str], str]] = {
     "claude": (
-        ["claude", "--model", "claude-sonnet-4-5", "--allowedTools", "Bash", "-p"],
+        ["claude", "--model", "claude-opus-4-8", "--allowedTools", "Bash", "-p"],
         ["--continue"],
         'CALL Bash {"command": "seq 1 400", "description": "count"}',
     ),

@@ -16,7 +16,7 @@ openai = pytest.importorskip("openai")
 anthropic = pytest.importorskip("anthropic")
 
 TURNS = 12
-TEXT = "ledger invoice harbour " * 60
+TEXT = "ledger invoice harbour " * 100
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_anthropic(streams: bool) -> None:
         messages: list[Any] = []
         for turn in range(TURNS):
             messages.append({"role": "user", "content": f"Turn {turn} THINK {TEXT}"})
-            asked: dict[str, Any] = {"model": "claude-sonnet-4-5", "max_tokens": 99, "messages": messages}
+            asked: dict[str, Any] = {"model": "claude-opus-4-8", "max_tokens": 99, "messages": messages}
             if streams:
                 with client.messages.stream(**asked) as stream:
                     answer = stream.get_final_message()

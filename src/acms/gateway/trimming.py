@@ -56,6 +56,9 @@ class TrimmingState:
     #: Chain digest of the list with which the current left-out beginning was first sent; and that beginning.
     since: str = ""
     left_out: str = ""
+    #: How many messages at the beginning are always shown; -1 before that is decided. It stays: to pin another one
+    #: moves all that follow.
+    preamble: int = -1
     #: Whether text of the gateway is in the list: it stays there in later requests.
     has_notes: bool = False
 
@@ -134,7 +137,7 @@ async def trim_request(
     trimmed: Trimmed | None = None
     for number in range(1, _TRIES + 1):
         try:
-            rendered = await _render(request, session, codec, config, layout, state.room)
+            rendered = await _render(request, session, codec, config, layout, state)
         except FitError:
             break
         trimmed = layout.compose(rendered, state)
@@ -155,10 +158,16 @@ async def trim_request(
 
 
 async def _render(
-    request: ClientRequest, session: ACMS, codec: Codec, config: GatewayConfig, layout: _Layout, room: int
+    request: ClientRequest,
+    session: ACMS,
+    codec: Codec,
+    config: GatewayConfig,
+    layout: _Layout,
+    state: TrimmingState,
 ) -> Rendered:
-    """Let the prompt builder decide what is shown within so many tokens."""
-    first = layout.preamble(session, room)
+    """Let the prompt builder decide what is shown within its tokens."""
+    room = state.room
+    first = layout.preamble(session, room, state)
     prompt = Prompt(codec).history(session, only=layout.ids, first=first)
     question = newest_question(request)
     if config.recall != "off" and question:
@@ -197,9 +206,11 @@ class _Layout:
         #: Entries of the list.
         self.ids = list(self._index)
 
-    def preamble(self, session: ACMS, room: int) -> list[str]:
+    def preamble(self, session: ACMS, room: int, state: TrimmingState) -> list[str]:
         """Return the entries before the first reply, or only its instructions when they take over a quarter."""
-        end = self._preamble_end()
+        if state.preamble < 0:
+            state.preamble = self._preamble_end()
+        end = min(state.preamble, len(self._request.items) - 1)
         written = "".join([self._request.body.slice(index) for index in range(end)])
         indexes = list(range(end))
         if session.counter.count(written.encode("utf-8", "replace").decode()) > room // 4:
