@@ -146,7 +146,7 @@ _register_server(
 )
 
 
-@command("acms gateway status", home=gateway, namespace=None)
+@command("acms gateway status", name="status", home=gateway, namespace=None)
 async def status(
     shell: Shell,
     url: Annotated[str, typer.Option("--url", metavar="URL", help="Where the gateway is.")] = (
@@ -171,7 +171,7 @@ async def status(
     shell.show(told, draw)
 
 
-@command("acms gateway sessions", home=gateway, namespace=None)
+@command("acms gateway sessions", name="sessions", home=gateway, namespace=None)
 async def sessions(shell: Shell) -> None:
     """List the conversations that came through the gateway, newest first."""
     async with _records(shell.db) as kv:
@@ -182,7 +182,7 @@ async def sessions(shell: Shell) -> None:
     shell.show({"sessions": rows}, lambda: shell.list(SESSIONS, rows, none=none))
 
 
-@command("acms gateway why chat-3f2a91c07d", home=gateway, namespace=None)
+@command("acms gateway why chat-3f2a91c07d", name="why", home=gateway, namespace=None)
 async def why(
     shell: Shell, session: Annotated[str, typer.Argument(metavar="SESSION", help="Name of the session.")]
 ) -> None:

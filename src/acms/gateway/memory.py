@@ -136,7 +136,7 @@ class Memory:
                 raise PermissionDeniedError(f"the key is not for the namespace {named!r}")
             if not caller.namespaces:
                 raise PermissionDeniedError("the key is bound to no namespace")
-            return named or caller.namespaces[0]
+            return named or min(caller.namespaces)
         if named and self._config.namespaces:
             return named[:200]
         key = caller.key or headers.get("authorization") or headers.get("x-api-key") or ""

@@ -35,7 +35,7 @@ _SHORTEST_QUESTION = 8
 """Characters from which on a prompt is searched for in other sessions: shorter ones, such as "go on", ask nothing."""
 _MARGIN = 0.97
 """Share of a corrected budget that the next render is given: counts do not grow in proportion."""
-_ROOM_STEP = 0.6
+_GROWTH_STEP = 0.6
 """Share of the free tokens below which the prompt builder is given all of them anew."""
 _TRIES = 6
 """Renders of one request. Each one has the budget that the one before exceeded taken off."""
@@ -52,7 +52,7 @@ class TrimmingState:
     #: The budget, and the tokens of it that the prompt builder was given. They stay the same as long as what it makes
     #: of them fits: another number begins a new placement, and costs the provider's cache.
     budget: int = 0
-    room: int = 0
+    builder_budget: int = 0
     #: Chain digest of the list with which the current left-out beginning was first sent; and that beginning.
     since: str = ""
     left_out: str = ""
@@ -62,12 +62,12 @@ class TrimmingState:
     #: Whether text of the gateway is in the list: it stays there in later requests.
     has_notes: bool = False
 
-    def choose_room(self, budget: int, free: int) -> None:
+    def choose_builder_budget(self, budget: int, free: int) -> None:
         """Choose the tokens for the prompt builder out of those that system text and tools leave free."""
-        is_far_below = self.room < free * _ROOM_STEP
+        is_far_below = self.builder_budget < free * _GROWTH_STEP
         if self.budget != budget or is_far_below:
             self.budget = budget
-            self.room = free
+            self.builder_budget = free
 
 
 @dataclass(slots=True, kw_only=True)
@@ -133,7 +133,7 @@ async def trim_request(
     fixed = frame.upper_bound
     if fixed >= budget:
         raise TrimmingError("the system text and the tools alone exceed the budget")
-    state.choose_room(budget, budget - fixed)
+    state.choose_builder_budget(budget, budget - fixed)
     trimmed: Trimmed | None = None
     for number in range(1, _TRIES + 1):
         try:
@@ -145,7 +145,9 @@ async def trim_request(
         trimmed.count = await count_body(codec, json.loads(trimmed.text))
         if trimmed.tokens <= budget:
             break
-        state.room = int(state.room * _MARGIN * (budget - fixed) / max(1, trimmed.tokens - fixed))
+        state.builder_budget = int(
+            state.builder_budget * _MARGIN * (budget - fixed) / max(1, trimmed.tokens - fixed)
+        )
     if trimmed is None or trimmed.tokens > budget:
         raise TrimmingError("what must be shown exceeds the budget")
     if len(request.items) - 1 not in trimmed.sent:
@@ -166,18 +168,17 @@ async def _render(
     state: TrimmingState,
 ) -> Rendered:
     """Let the prompt builder decide what is shown within its tokens."""
-    room = state.room
-    first = layout.preamble(session, room, state)
+    first = layout.preamble(session, state)
     prompt = Prompt(codec).history(session, only=layout.ids, first=first)
     question = newest_question(request)
     if config.recall != "off" and question:
-        prompt = prompt.recall(session, question, **_recall_options(config, question, room))
-    return await prompt.render(room)
+        prompt = prompt.recall(session, question, **_recall_options(config, question, state.builder_budget))
+    return await prompt.render(state.builder_budget)
 
 
-def _recall_options(config: GatewayConfig, question: str, room: int) -> dict[str, Any]:
+def _recall_options(config: GatewayConfig, question: str, budget: int) -> dict[str, Any]:
     """Return where a recall looks, and how much it may show."""
-    tokens = min(config.recall_tokens, room // 4)
+    tokens = min(config.recall_tokens, budget // 4)
     if config.recall != "namespace" or len(question) < _SHORTEST_QUESTION:
         return {"scope": "session", "tokens": tokens}
     return {"scope": "namespace", "tokens": tokens, "min_relevance": config.min_relevance}
@@ -206,14 +207,14 @@ class _Layout:
         #: Entries of the list.
         self.ids = list(self._index)
 
-    def preamble(self, session: ACMS, room: int, state: TrimmingState) -> list[str]:
+    def preamble(self, session: ACMS, state: TrimmingState) -> list[str]:
         """Return the entries before the first reply, or only its instructions when they take over a quarter."""
         if state.preamble < 0:
             state.preamble = self._preamble_end()
         end = min(state.preamble, len(self._request.items) - 1)
         written = "".join([self._request.body.slice(index) for index in range(end)])
         indexes = list(range(end))
-        if session.counter.count(written.encode("utf-8", "replace").decode()) > room // 4:
+        if session.counter.count(written.encode("utf-8", "replace").decode()) > state.builder_budget // 4:
             indexes = [index for index in indexes if self._protocol.instructs(self._request.items[index])]
         return [id for index in indexes for id in self._ids[index]]
 

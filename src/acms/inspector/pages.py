@@ -125,26 +125,7 @@ class Inspector:
         self._files = {
             one.name: one.read_bytes() for one in files("acms.inspector").joinpath("static").iterdir()
         }
-        self._templates = Environment(
-            loader=PackageLoader("acms.inspector"),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        filters: dict[str, Any] = {
-            "time": _format_time,
-            "pct": _format_percent,
-            "place": views.format_entry_version,
-            "ticks": _markup_backticks,
-        }
-        self._templates.filters.update(filters)
-        known: dict[str, Any] = {
-            "advice": views.suggest_inclusion,
-            "url_of": quote_path_parts,
-            "version": __version__,
-        }
-        self._templates.globals.update(known)
+        self._templates = _build_templates()
         session = "/s/{context}"
         pages: list[tuple[str, Handler, str]] = [
             ("/", show_sessions, "GET"),
@@ -247,6 +228,31 @@ class Inspector:
         found = RedirectResponse("/sign-in" if self._keys else "/", 303, headers=HEADERS)
         self.visitors.leave(request, found)
         return found
+
+
+def _build_templates() -> Environment:
+    """Return the templates, with the filters and functions that they use."""
+    templates = Environment(
+        loader=PackageLoader("acms.inspector"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    filters: dict[str, Any] = {
+        "time": _format_time,
+        "pct": _format_percent,
+        "place": views.format_entry_version,
+        "ticks": _markup_backticks,
+    }
+    templates.filters.update(filters)
+    known: dict[str, Any] = {
+        "advice": views.suggest_inclusion,
+        "url_of": quote_path_parts,
+        "version": __version__,
+    }
+    templates.globals.update(known)
+    return templates
 
 
 async def _reject_unknown_path(scope: Scope, receive: Receive, send: Send) -> None:
