@@ -416,29 +416,34 @@ def recalled_text(running: Running, session: str, prompt: str) -> str:
 
 # ── the world outside ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-COMMANDS: dict[str, tuple[list[str], list[str], str]] = {
+COMMANDS: dict[str, tuple[int, list[str], list[str], str]] = {
     "claude": (
+        45_000,
         ["claude", "--model", "claude-opus-4-8", "--allowedTools", "Bash", "-p"],
         ["--continue"],
         'CALL Bash {"command": "seq 1 400", "description": "count"}',
     ),
     "codex": (
+        12_000,
         ["codex", "exec", "--skip-git-repo-check", "--sandbox", "danger-full-access"],
         ["resume", "--last"],
         'CALL exec_command {"cmd": "seq 1 400"}',
     ),
     "opencode": (
+        20_000,
         ["opencode", "run", "--model", "openai/gpt-5"],
         ["--continue"],
         'CALL bash {"command": "seq 1 400", "description": "count"}',
     ),
 }
-"""How each client is called, how its conversation goes on, and a call of one of its tools."""
+"""A budget that is tight for its system text, how it is called and goes on, and a call of one of its tools."""
 
 
 def measure_clients(options: argparse.Namespace) -> None:
     """Hold a conversation with each coding agent, headless, at a budget that its system text nearly fills."""
-    for name, (command, goes_on, call) in COMMANDS.items():
+    for name, (budget, command, goes_on, call) in COMMANDS.items():
+        if options.client not in ("", name):
+            continue
         if not (options.bin / name).exists():
             say("clients", client=name, skipped="not installed")
             continue
@@ -560,8 +565,8 @@ def main() -> None:
     parser.add_argument("--embedder", default="none")
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--bin", type=Path, default=Path("node_modules/.bin"))
-    parser.add_argument("--budget", type=int, default=9_000)
-    parser.add_argument("--turns", type=int, default=1)
+    parser.add_argument("--client", default="", help="one of claude, codex and opencode")
+    parser.add_argument("--turns", type=int, default=8)
     parser.add_argument("--upstream", default="http://127.0.0.1:18080")
     parser.add_argument("--runs", type=int, default=10)
     options = parser.parse_args()
