@@ -448,7 +448,7 @@ def measure_clients(options: argparse.Namespace) -> None:
             say("clients", client=name, skipped="not installed")
             continue
         with (
-            running_gateway(GatewayConfig(budget=options.budget)) as running,
+            running_gateway(GatewayConfig(budget=budget)) as running,
             tempfile.TemporaryDirectory() as home,
         ):
             environ = client_environment(running.url, Path(home), options.bin)
