@@ -495,6 +495,8 @@ def client_environment(url: str, home: Path, programs: Path) -> dict[str, str]:
     )
     own = {
         "HOME": str(home),
+        "PWD": str(home),
+        "OPENCODE_CONFIG": str(home / "opencode.json"),
         "PATH": f"{programs}:{os.environ['PATH']}",
         "ANTHROPIC_BASE_URL": url,
         "ANTHROPIC_API_KEY": "sk-ant-test",
