@@ -47,7 +47,7 @@ GROUPS = {
     " prompt render pin pins unpin",
     "Forks and summaries": "fork merge tag delete compact compactions expand undo policy",
     "Move, check and erase": "import export restore copy backup verify witness migrate reindex scan erase",
-    "Run": "serve mcp inspect keys grant grants revoke audit webhook worker jobs eval",
+    "Run": "serve gateway mcp inspect keys grant grants revoke audit webhook worker jobs eval",
 }
 """The commands as help lists them."""
 

@@ -21,6 +21,7 @@ MODULES = {
     "acms.cli.erasing": "erase",
     "acms.cli.eventing": "events webhook",
     "acms.cli.facts": "facts reflect state unstate",
+    "acms.cli.gateway": "gateway",
     "acms.cli.granting": "grant grants revoke",
     "acms.cli.importing": "import",
     "acms.cli.jobs": "jobs worker",

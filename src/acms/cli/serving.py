@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 import typer
 
@@ -29,6 +29,7 @@ from acms.storage.files import create_folder
 if TYPE_CHECKING:
     from uvicorn import Server
 
+    from acms.inspector import ClientRequests
     from acms.server import App
     from acms.server.oidc import OIDCConfig
 
@@ -115,9 +116,9 @@ async def serve(
 
     oidc = _oidc(issuer, audience, claims or ())
     wanted = _auth(auth, host, oidc)
-    store = shell.db or _own_store()
+    store = shell.db or default_store()
     if log_requests:
-        _log()
+        log_to_stderr()
     config = ServerConfig(
         auth=wanted,
         oidc=oidc,
@@ -134,10 +135,12 @@ async def serve(
         for one in asked:
             stack.push_async_callback(one.aclose)
         made = create_app(store, config, **_engine(renders=renders), reflector=found, sources=asked)
-        made = mounted(_with_mcp(made) if over_mcp else made)
+        made = mounted(
+            _with_mcp(made) if over_mcp else made, client_requests=_find_client_requests(store, made)
+        )
         grace: dict[str, Any] = {"timeout_graceful_shutdown": int(config.grace_seconds), **_UVICORN}
         server = Listening(Config(made, http=build_bounded_protocol(), **grace), made.streams.end)
-        await _serve(made, server, _listen(host, port), lambda at: _announce(at, wanted, shell.as_json))
+        await _serve(made, server, open_port(host, port), lambda at: _announce(at, wanted, shell.as_json))
 
 
 @command("acms inspect memory.db", namespace=None, waits=False)
@@ -169,7 +172,8 @@ async def inspect(
     store = urls.read_only(store)
     token = secrets.token_urlsafe(32)
     config = ServerConfig(auth="off", works=False, writes=False, token=token)
-    made = mounted(create_app(store, config, **_engine(read_only=True)))
+    app = create_app(store, config, **_engine(read_only=True))
+    made = mounted(app, client_requests=_find_client_requests(store, app))
     server = Listening(Config(made, http=build_bounded_protocol(), **_UVICORN), made.streams.end)
 
     def announce(at: tuple[str, int]) -> None:
@@ -180,10 +184,10 @@ async def inspect(
         if browser:
             webbrowser.open(url)
 
-    await _serve(made, server, _listen("127.0.0.1", port), announce)
+    await _serve(made, server, open_port("127.0.0.1", port), announce)
 
 
-def _own_store() -> str:
+def default_store() -> str:
     """Return the URL of the default store, in a folder that is there."""
     create_folder(data_file().parent)
     return file_url(data_file())
@@ -220,6 +224,60 @@ async def _serve(
             announce(listening.getsockname())
             async with defer_full_collections(made.quiet):
                 await server.serve(sockets=[listening])
+        finally:
+            await made.stop()
+
+
+def _find_client_requests(store: str, made: App) -> ClientRequests | None:
+    """Return how to read what a gateway decided, where one ran over the store and no key is needed."""
+    from acms.gateway.tenants import has_gateway_records, open_gateway_kv
+
+    if made.config.auth == "required" or not store.startswith("sqlite:") or not has_gateway_records(store):
+        return None
+    from acms.gateway.memory import read_requests
+
+    async def read(namespace: str, session: str) -> list[dict[str, Any]]:
+        kv = open_gateway_kv(store, made.config.tenant)
+        try:
+            return await read_requests(kv, namespace, session)
+        finally:
+            await kv.aclose()
+
+    return read
+
+
+class Stoppable(Protocol):
+    """An application with a start and an end of its own."""
+
+    async def start(self) -> None:
+        """Open what it needs."""
+        ...
+
+    async def stop(self) -> None:
+        """Finish, and close everything."""
+        ...
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer a request."""
+        ...
+
+
+async def serve_until_stopped(
+    made: Stoppable, listening: socket.socket, announce: Callable[[str], None]
+) -> None:
+    """Serve an application at an open port; headers of its answers are its own."""
+    from uvicorn import Config, Server
+
+    from acms.server.listen import build_bounded_protocol
+
+    options: dict[str, Any] = {**_UVICORN, "date_header": False, "timeout_graceful_shutdown": 10}
+    server = Server(Config(made, http=build_bounded_protocol(), **options))
+    with _signals():
+        await made.start()
+        try:
+            host, port = listening.getsockname()[:2]
+            announce(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+            await server.serve(sockets=[listening])
         finally:
             await made.stop()
 
@@ -289,7 +347,7 @@ def _nothing(*_: object) -> None:
     """Let a signal pass."""
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def open_port(host: str, port: int) -> socket.socket:
     """Open the port before anything else, so that what is announced is true."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -305,7 +363,7 @@ def _listen(host: str, port: int) -> socket.socket:
     return made
 
 
-def _log() -> None:
+def log_to_stderr() -> None:
     """Write what the service logs to stderr, one JSON object a line."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JSONFormatter())

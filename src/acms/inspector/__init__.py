@@ -4,6 +4,6 @@
 answer: they are asked inside the process with the key of whoever looks, so a page shows and does what that key may.
 """
 
-from acms.inspector.pages import mounted
+from acms.inspector.pages import ClientRequests, mounted
 
-__all__ = ["mounted"]
+__all__ = ["ClientRequests", "mounted"]

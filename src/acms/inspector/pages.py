@@ -47,9 +47,16 @@ HEADERS = {
 TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 
-def mounted(app: App) -> App:
-    """Serve the pages below `/` of a service and return it; a read-only service has none of the buttons that write."""
-    app.mount("/", Inspector(app).router)
+ClientRequests = Callable[[str, str], Awaitable[list[dict[str, Any]]]]
+"""Returns what a gateway decided about the requests of a session, by its namespace and its name."""
+
+
+def mounted(app: App, *, client_requests: ClientRequests | None = None) -> App:
+    """Serve the pages below `/` of a service and return it; a read-only service has none of the buttons that write.
+
+    With `client_requests` there is a page about the requests that came through a gateway.
+    """
+    app.mount("/", Inspector(app, client_requests).router)
     return app
 
 
@@ -108,34 +115,17 @@ class Visit:
 class Inspector:
     """The pages of one service."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: App, client_requests: ClientRequests | None = None) -> None:
         self.app: ASGIApp = app
+        self._client_requests = client_requests
+        self._tabs = TABS if client_requests is None else (*TABS, "gateway")
         self.visitors = Visitors()
         self._writes = app.config.writes
         self._keys = app.config.auth == "required"
         self._files = {
             one.name: one.read_bytes() for one in files("acms.inspector").joinpath("static").iterdir()
         }
-        self._templates = Environment(
-            loader=PackageLoader("acms.inspector"),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        filters: dict[str, Any] = {
-            "time": _format_time,
-            "pct": _format_percent,
-            "place": views.format_entry_version,
-            "ticks": _markup_backticks,
-        }
-        self._templates.filters.update(filters)
-        known: dict[str, Any] = {
-            "advice": views.suggest_inclusion,
-            "url_of": quote_path_parts,
-            "version": __version__,
-        }
-        self._templates.globals.update(known)
+        self._templates = _build_templates()
         session = "/s/{context}"
         pages: list[tuple[str, Handler, str]] = [
             ("/", show_sessions, "GET"),
@@ -153,6 +143,8 @@ class Inspector:
             (f"{session}/forks", show_forks, "GET"),
             ("/docs", show_api_reference, "GET"),
         ]
+        if client_requests is not None:
+            pages.append((f"{session}/gateway", partial(show_client_requests, client_requests), "GET"))
         if self._writes:
             pages.append((f"{session}/do/{{what}}", run_action, "POST"))
         paths: dict[str, dict[str, Handler]] = {}
@@ -191,7 +183,7 @@ class Inspector:
 
     async def write(self, request: Request, template: str, status: int, values: Shown) -> Response:
         """Write a template with what all of them are given."""
-        common = {"writes": self._writes, "keys": self._keys, "tabs": TABS, "path": request.url.path}
+        common = {"writes": self._writes, "keys": self._keys, "tabs": self._tabs, "path": request.url.path}
         shown = self._templates.get_template(template)
         text = await in_thread(partial(_render_template, shown, {**common, **values}))
         return Response(text, status, HEADERS, "text/html; charset=utf-8")
@@ -236,6 +228,31 @@ class Inspector:
         found = RedirectResponse("/sign-in" if self._keys else "/", 303, headers=HEADERS)
         self.visitors.leave(request, found)
         return found
+
+
+def _build_templates() -> Environment:
+    """Return the templates, with the filters and functions that they use."""
+    templates = Environment(
+        loader=PackageLoader("acms.inspector"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    filters: dict[str, Any] = {
+        "time": _format_time,
+        "pct": _format_percent,
+        "place": views.format_entry_version,
+        "ticks": _markup_backticks,
+    }
+    templates.filters.update(filters)
+    known: dict[str, Any] = {
+        "advice": views.suggest_inclusion,
+        "url_of": quote_path_parts,
+        "version": __version__,
+    }
+    templates.globals.update(known)
+    return templates
 
 
 async def _reject_unknown_path(scope: Scope, receive: Receive, send: Send) -> None:
@@ -355,6 +372,13 @@ async def show_render(visit: Visit, *, compared: bool = False) -> Response:
             "lines": views.build_diff_lines(render),
         }
     return await visit.page("diff.html" if compared else "sent.html", **shown, **more)
+
+
+async def show_client_requests(read: ClientRequests, visit: Visit) -> Response:
+    """Show what a client asked of a gateway, what was sent, and why they differ, newest first."""
+    shown = await visit.session("gateway")
+    requests = await read(shown["context"]["namespace"], shown["name"])
+    return await visit.page("gateway.html", **shown, requests=list(reversed(requests)))
 
 
 async def show_recall(visit: Visit) -> Response:

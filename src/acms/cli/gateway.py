@@ -1,0 +1,301 @@
+"""The gateway in front of model providers, and what it did."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Annotated, Any, Literal
+
+import typer
+
+from acms.cli.base import Ranking, Shell, app, command, data_file, embedder, file_url
+from acms.cli.render import Column, clean
+from acms.cli.serving import default_store, log_to_stderr, open_port, serve_until_stopped
+from acms.config import ACMSConfig
+from acms.errors import ConfigurationError, MissingExtraError, NotFoundError
+from acms.gateway.config import DEFAULT_UPSTREAMS, KEY_VARIABLES, GatewayConfig, Recall
+from acms.kv import KVEntry, ListingKV, list_entries
+from acms.log.validation import parse_choice
+from acms.model import Privacy
+from acms.providers.addresses import is_loopback_host
+
+gateway = typer.Typer(
+    help="Serve as the base URL of any client of OpenAI or Anthropic.", rich_markup_mode=None
+)
+app.add_typer(gateway, name="gateway")
+
+SESSIONS = (
+    Column("session", "cyan", wide=True),
+    Column("model"),
+    Column("client"),
+    Column("requests", right=True),
+    Column("trimmed", right=True),
+    Column("recalled", right=True),
+    Column("bypassed", right=True),
+    Column("namespace", "dim"),
+)
+REQUESTS = (
+    Column("at", "dim"),
+    Column("outcome", "magenta", wide=True),
+    Column("asked", right=True),
+    Column("tokens asked", right=True, of="asked_tokens"),
+    Column("sent", right=True, of=lambda one: one.get("sent", one["asked"])),
+    Column("tokens sent", right=True, of=lambda one: one.get("tokens", one["asked_tokens"])),
+    Column("budget", right=True),
+    Column("recalled", right=True, of=lambda one: len(one.get("recalled", ()))),
+    Column("line", "dim"),
+)
+
+Upstreams = Annotated[
+    list[str] | None,
+    typer.Option("--upstream", metavar="NAME=URL", help="A provider, such as openai=https://…; repeat."),
+]
+BudgetChoice = Annotated[
+    str, typer.Option("--budget", metavar="N|model", help="Tokens of a request, or the model's window.")
+]
+RecallChoice = Annotated[
+    str,
+    typer.Option(
+        "--recall", metavar="off|trim|namespace", help="What is recalled: default what was trimmed."
+    ),
+]
+Stores = Annotated[bool, typer.Option("--store/--no-store", help="Remember, or only forward.")]
+PrivacyChoice = Annotated[
+    str,
+    typer.Option("--privacy", metavar="off|allow|redact|block", help="How texts are redacted when stored."),
+]
+Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Where to listen.")]
+Port = Annotated[int, typer.Option("--port", min=0, max=65535, metavar="N", help="0: a free one.")]
+Auth = Annotated[
+    str | None,
+    typer.Option("--auth", metavar="required|off", help="Whether a key is needed; off on this machine only."),
+]
+ProviderKeys = Annotated[
+    bool,
+    typer.Option(
+        "--keys", help="Take ACMS keys for provider keys, which OPENAI_API_KEY and others hold here."
+    ),
+]
+Logs = Annotated[bool, typer.Option("--log/--no-log", help="Write what happens to stderr, as JSON.")]
+
+
+async def serve(
+    shell: Shell,
+    upstreams: Upstreams = None,
+    budget: BudgetChoice = "100000",
+    recall: RecallChoice = "trim",
+    store: Stores = True,
+    privacy: PrivacyChoice = "allow",
+    host: Host = "127.0.0.1",
+    port: Port = 8787,
+    auth: Auth = None,
+    keys: ProviderKeys = False,
+    ranking: Ranking = None,
+    logs: Logs = False,
+) -> None:
+    """Forward requests to model providers, and remember what was said.
+
+    Clients set their base URL to this address and change nothing else. A request that is too long is made to fit; what
+    need not change goes on byte by byte. Elsewhere than on this machine a key is needed: acms keys create.
+    """
+    try:
+        from acms.gateway import create_gateway
+    except ImportError as missing:
+        raise MissingExtraError("server", missing.name or "starlette") from None
+
+    named = _parse_upstreams(upstreams or ())
+    wanted = auth or ("off" if is_loopback_host(host) else "required")
+    if logs:
+        log_to_stderr()
+    config = GatewayConfig(
+        upstreams=named,
+        budget=100_000 if budget == "model" else _parse_budget(budget),
+        budget_by_model=budget == "model",
+        recall=_parse_recall(recall),
+        store=store,
+        privacy=None if privacy == "off" else parse_choice(privacy, Privacy, "--privacy"),
+        host=host,
+        auth=_parse_auth(wanted),
+        provider_keys=_read_provider_keys(named) if keys else {},
+    )
+    made = create_gateway(
+        shell.db or default_store(), config, engine=ACMSConfig.from_env(), embedder=embedder(ranking)
+    )
+    await serve_until_stopped(made, open_port(host, port), lambda url: _announce(url, shell.as_json))
+
+
+def _register_server(served: Callable[..., None]) -> None:
+    """Let `acms gateway` without a word behind it serve."""
+
+    def called(context: typer.Context, **given: Any) -> None:
+        if context.invoked_subcommand is None:
+            served(context=context, **given)
+
+    called.__doc__ = served.__doc__
+    called.__annotations__ = served.__annotations__
+    vars(called)["__signature__"] = vars(served)["__signature__"]
+    example = "Example:  acms gateway --budget 60000"
+    gateway.callback(invoke_without_command=True, epilog=example)(called)
+
+
+_register_server(
+    command("acms gateway --budget 60000", home=typer.Typer(), namespace=None, waits=False)(serve)
+)
+
+
+@command("acms gateway status", name="status", home=gateway, namespace=None)
+async def status(
+    shell: Shell,
+    url: Annotated[str, typer.Option("--url", metavar="URL", help="Where the gateway is.")] = (
+        "http://127.0.0.1:8787"
+    ),
+) -> None:
+    """Show whether the gateway answers, and what it did."""
+    answers = await _answers(url)
+    async with _records(shell.db) as kv:
+        noted = [entry async for entry in list_entries(kv, "requests/")]
+    outcomes = Counter[str]()
+    for entry in noted:
+        outcomes += _count_outcomes(entry.data["requests"])
+    told = {"url": url, "answers": answers, "sessions": len(noted), "outcomes": dict(outcomes)}
+
+    def draw() -> None:
+        shell.line(f"{url} {'answers' if answers else 'does not answer'}")
+        shell.line(f"{len(noted)} sessions with requests")
+        for outcome, count in sorted(outcomes.items()):
+            shell.line(f"{count:>8,} {outcome}")
+
+    shell.show(told, draw)
+
+
+@command("acms gateway sessions", name="sessions", home=gateway, namespace=None)
+async def sessions(shell: Shell) -> None:
+    """List the conversations that came through the gateway, newest first."""
+    async with _records(shell.db) as kv:
+        noted = [entry async for entry in list_entries(kv, "requests/")]
+    noted.sort(key=lambda entry: entry.updated_at, reverse=True)
+    rows = [_describe_session(entry) for entry in noted]
+    none = "nothing came through the gateway yet: acms gateway"
+    shell.show({"sessions": rows}, lambda: shell.list(SESSIONS, rows, none=none))
+
+
+@command("acms gateway why chat-3f2a91c07d", name="why", home=gateway, namespace=None)
+async def why(
+    shell: Shell, session: Annotated[str, typer.Argument(metavar="SESSION", help="Name of the session.")]
+) -> None:
+    """Show what a client asked, what was sent, and why they differ; the newest request last."""
+    async with _records(shell.db) as kv:
+        noted = [entry async for entry in list_entries(kv, "requests/")]
+    found = next((entry for entry in noted if entry.key.rpartition("/")[2] == session), None)
+    if found is None:
+        raise NotFoundError(
+            f"no session {session!r} came through the gateway", options=("acms gateway sessions",)
+        )
+    requests = found.data["requests"]
+    namespace = _namespace_of_key(found.key)
+
+    def draw() -> None:
+        shell.list(REQUESTS, requests, none="there is no request")
+        newest = requests[-1]
+        if newest.get("left_out"):
+            shell.line(f"left out of the newest one: messages {_write_ranges(newest['left_out'])}")
+        shell.line(f"acms inspect shows each request with its reasons; namespace {namespace}", "dim")
+
+    shell.show({"session": session, "namespace": namespace, "requests": requests}, draw)
+
+
+@asynccontextmanager
+async def _records(db: str | None) -> AsyncGenerator[ListingKV]:
+    """Open the records of the gateway on a store."""
+    from acms.gateway.tenants import has_gateway_records, open_gateway_kv
+
+    url = db or file_url(data_file())
+    if not has_gateway_records(url):
+        raise NotFoundError("nothing came through a gateway over this store", options=("acms gateway",))
+    kv = open_gateway_kv(url, "default")
+    assert isinstance(kv, ListingKV)
+    try:
+        yield kv
+    finally:
+        await kv.aclose()
+
+
+async def _answers(url: str) -> bool:
+    """Return whether a gateway answers at a URL."""
+    from acms.gateway.proxy import ask_health
+
+    return await ask_health(url)
+
+
+def _describe_session(entry: KVEntry) -> dict[str, Any]:
+    requests = entry.data["requests"]
+    outcomes = _count_outcomes(requests)
+    newest = requests[-1]
+    return {
+        "session": entry.key.rpartition("/")[2],
+        "namespace": _namespace_of_key(entry.key),
+        "model": newest["model"],
+        "client": newest["client"],
+        "requests": len(requests),
+        **{name: outcomes[name] for name in ("trimmed", "recalled", "bypassed")},
+    }
+
+
+def _count_outcomes(requests: Sequence[Mapping[str, Any]]) -> Counter[str]:
+    return Counter(one["outcome"].partition(";")[0] for one in requests)
+
+
+def _namespace_of_key(key: str) -> str:
+    return key.removeprefix("requests/").rpartition("/")[0]
+
+
+def _write_ranges(ranges: Sequence[Sequence[int]]) -> str:
+    """Write ranges of messages, counted from 1."""
+    written = [f"{first + 1}" if first == last else f"{first + 1} to {last + 1}" for first, last in ranges]
+    return ", ".join(written)
+
+
+def _announce(url: str, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"url": url}), flush=True)
+        return
+    print(clean(f"gateway on {url}: OpenAI base_url={url}/v1, Anthropic base_url={url}"), flush=True)
+
+
+def _parse_upstreams(given: Sequence[str]) -> dict[str, str]:
+    found = dict(DEFAULT_UPSTREAMS)
+    for one in given:
+        name, _, url = one.partition("=")
+        if not name or not url:
+            raise ConfigurationError(
+                f"--upstream {one!r} is not NAME=URL", options=("--upstream openai=http://127.0.0.1:8080",)
+            )
+        found[name] = url.removesuffix("/").removesuffix("/v1")
+    return found
+
+
+def _parse_budget(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise ConfigurationError(f"--budget is a number of tokens or the word model, not {text!r}")
+    return int(text)
+
+
+def _parse_recall(text: str) -> Recall:
+    if text == "off" or text == "trim" or text == "namespace":
+        return text
+    raise ConfigurationError(f"--recall is off, trim or namespace, not {text!r}")
+
+
+def _parse_auth(text: str) -> Literal["required", "off"]:
+    if text == "required" or text == "off":
+        return text
+    raise ConfigurationError(f"--auth is required or off, not {text!r}")
+
+
+def _read_provider_keys(upstreams: Mapping[str, str]) -> dict[str, str]:
+    """Return the provider keys that the environment holds."""
+    variables = {name: KEY_VARIABLES.get(name, f"{name.upper()}_API_KEY") for name in upstreams}
+    return {name: os.environ[variable] for name, variable in variables.items() if variable in os.environ}

@@ -1,0 +1,290 @@
+"""The gateway as an ASGI application: `create_gateway(url, config)`; `acms gateway` runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Literal
+from urllib.parse import unquote
+
+import httpx2
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from acms.config import ACMSConfig, PrivacyConfig, RenderLogConfig
+from acms.errors import (
+    ACMSError,
+    AuthenticationError,
+    PermissionDeniedError,
+    RateLimitError,
+    TooLargeError,
+    UnreachableError,
+)
+from acms.gateway.config import GatewayConfig
+from acms.gateway.memory import Memory, Remembered
+from acms.gateway.protocols import Protocol, Reply, find_protocol
+from acms.gateway.proxy import ForwardedRequest, Upstreams, end_to_end_headers, find_upstream
+from acms.gateway.relay import relay_bytes, relay_reply
+from acms.gateway.tenants import Tenants
+from acms.observability.logging import log_event, safe_error
+from acms.ports import Embedder
+from acms.server.principal import Principal
+
+__all__ = ["Gateway", "create_gateway"]
+
+_METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+_REFUSED = (400, 413, 422)
+"""Answers of a provider to a body that it does not take: the client's own bytes are sent then."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Exchange:
+    """One request on its way."""
+
+    path: str
+    protocol: Protocol | None
+    headers: Mapping[str, str]
+    forwarded: ForwardedRequest
+    body: bytes
+    #: Who asks.
+    caller: Principal
+    memory: Memory | None = None
+    remembered: Remembered | None = None
+    #: Why the memory was passed by, where no request was remembered.
+    failure: str = ""
+
+    @property
+    def outcome(self) -> str:
+        """What the memory did."""
+        return self.failure if self.remembered is None else self.remembered.outcome
+
+    def bypass(self, reason: str) -> None:
+        """Send the client's own bytes, and say why."""
+        self.failure = f"bypassed;{reason}"
+        if self.remembered is not None:
+            self.remembered.trimmed = None
+            self.remembered.sent = self.remembered.asked
+            self.remembered.outcome = self.failure
+
+
+class Gateway(Starlette):
+    """A proxy in front of model providers that remembers conversations."""
+
+    def __init__(
+        self, url: str, config: GatewayConfig, engine: ACMSConfig, embedder: Embedder | Literal["auto"] | None
+    ) -> None:
+        self.config = config
+        self.upstreams = Upstreams(config.upstreams)
+        self.tenants = Tenants(url, config, engine, embedder)
+        super().__init__(
+            routes=[
+                Route("/acms/health", self._health, methods=["GET"]),
+                Route("/{path:path}", self._handle, methods=_METHODS),
+            ],
+            lifespan=self._running,
+        )
+
+    @asynccontextmanager
+    async def _running(self, _: object) -> AsyncGenerator[None]:
+        await self.start()
+        yield
+        await self.stop()
+
+    async def start(self) -> None:
+        """Open the store, so that a wrong URL fails at once."""
+        await self.tenants.start()
+
+    async def stop(self) -> None:
+        """Store what is waiting, and close everything."""
+        await self.tenants.stop()
+        await self.upstreams.aclose()
+
+    async def _health(self, request: Request) -> Response:
+        """Return that the gateway answers, and which upstreams it has."""
+        try:
+            self.tenants.check_host(request.headers)
+        except ACMSError as error:
+            return _error_response(error)
+        return JSONResponse({"status": "ok", "upstreams": sorted(self.config.upstreams)})
+
+    async def _handle(self, request: Request) -> Response:
+        """Forward one request."""
+        if request.headers.get("upgrade", "").lower() == "websocket":
+            return Response(status_code=426, headers={"upgrade": "HTTP/1.1"})  # clients fall back to HTTP
+        try:
+            exchange = await self._admit(request)
+            await self._prepare(exchange)
+            answer = await self._send(exchange)
+        except ClientDisconnect:
+            return Response(status_code=499)
+        except ACMSError as error:
+            return _error_response(error)
+        except Exception as error:  # a traceback could show a key
+            log_event(logging.ERROR, "gateway_failed", error=safe_error(error))
+            return _error_response(UnreachableError("the request cannot be forwarded"))
+        return self._relay(exchange, answer)
+
+    async def _admit(self, request: Request) -> _Exchange:
+        """Check who asks, and read the request."""
+        self.tenants.check_host(request.headers)
+        address = request.client.host if request.client else ""
+        caller = await self.tenants.admit(request.headers, address)
+        name, path, target = _split_target(request)
+        headers = dict(request.headers.items())
+        upstream = name or find_upstream(path, self.config.upstreams, headers)
+        if upstream not in self.config.upstreams:
+            known = ", ".join(sorted(self.config.upstreams))
+            raise PermissionDeniedError(f"there is no upstream {upstream!r}: there are {known}")
+        protocol = find_protocol(request.method, path) if self.config.store else None
+        dropped = [b"host", b"content-length", *([b"accept-encoding"] if protocol else [])]
+        passed = list(end_to_end_headers(request.headers.raw, without=dropped))
+        if protocol:
+            passed.append((b"accept-encoding", b"identity"))  # a copy of the answer is read
+        passed = self.tenants.replace_provider_key(passed, upstream)
+        return _Exchange(
+            path=path,
+            protocol=protocol,
+            headers=headers,
+            forwarded=ForwardedRequest(
+                upstream=upstream, method=request.method, target=target, headers=passed
+            ),
+            body=await _read_body(request, self.config.body_bytes),
+            caller=caller,
+            memory=await self.tenants.memory(caller.tenant) if protocol else None,
+        )
+
+    async def _prepare(self, exchange: _Exchange) -> None:
+        """Ask the memory what to send; whatever goes wrong there, the client's own bytes are sent."""
+        if exchange.memory is None or exchange.protocol is None:
+            return
+        try:
+            async with asyncio.timeout(self.config.memory_timeout):
+                found = exchange.remembered = await exchange.memory.begin(
+                    exchange.protocol, exchange.body, exchange.headers, exchange.caller
+                )
+                await exchange.memory.fit(found, len(exchange.body))
+        except TimeoutError:
+            exchange.bypass("timeout")
+        except Exception as error:
+            exchange.bypass(type(error).__name__)
+            log_event(logging.WARNING, "gateway_bypassed", error=safe_error(error))
+
+    async def _send(self, exchange: _Exchange) -> httpx2.Response:
+        """Send the request; a body of ours that is refused is followed by the client's own."""
+        found = exchange.remembered
+        trimmed = found.trimmed if found is not None else None
+        if found is None or trimmed is None:
+            return await self.upstreams.send(exchange.forwarded, exchange.body)
+        answer = await self.upstreams.send(exchange.forwarded, trimmed.text.encode())
+        if answer.status_code not in _REFUSED:
+            return answer
+        await answer.aclose()
+        exchange.bypass(f"refused with {answer.status_code}")
+        return await self.upstreams.send(exchange.forwarded, exchange.body)
+
+    def _relay(self, exchange: _Exchange, answer: httpx2.Response) -> Response:
+        """Relay the answer, and store it where it is one of a conversation."""
+        found, memory = exchange.remembered, exchange.memory
+        body = relay_bytes(answer)
+        if found is not None and memory is not None and found.line is not None and answer.status_code < 300:
+            body = self._relay_and_store(exchange, answer, memory, found)
+        response = StreamingResponse(body, answer.status_code)
+        response.raw_headers = [
+            *end_to_end_headers(answer.headers.raw),
+            *_describe_outcome(exchange),
+        ]
+        return response
+
+    async def _relay_and_store(
+        self, exchange: _Exchange, answer: httpx2.Response, memory: Memory, found: Remembered
+    ) -> AsyncGenerator[bytes]:
+        replies: list[Reply] = []
+
+        async def finish(reply: Reply) -> None:
+            replies.append(reply)
+            try:
+                async with asyncio.timeout(self.config.memory_timeout):
+                    await memory.finish(found, reply)
+            except Exception as error:
+                log_event(logging.WARNING, "gateway_not_anchored", error=safe_error(error))
+
+        assert exchange.protocol is not None
+        try:
+            async for chunk in relay_reply(answer, exchange.protocol, finish):
+                yield chunk
+        finally:
+            memory.remember_later(found, replies[0] if replies else None)
+
+
+def create_gateway(
+    url: str,
+    config: GatewayConfig | None = None,
+    *,
+    engine: ACMSConfig | None = None,
+    embedder: Embedder | Literal["auto"] | None = "auto",
+) -> Gateway:
+    """Return the gateway over the store that a URL names.
+
+    `engine` configures its sessions. Texts are redacted before they are stored, unless `config.privacy` is None, and
+    what was sent is kept for a week, for the inspector.
+    """
+    wanted = config or GatewayConfig()
+    base = engine or ACMSConfig()
+    redacts = wanted.privacy is not None
+    privacy = PrivacyConfig(mode=wanted.privacy, redact_before_persist=redacts)
+    renders = RenderLogConfig(enabled=True)
+    return Gateway(url, wanted, replace(base, privacy=privacy, renders=renders), embedder)
+
+
+def _split_target(request: Request) -> tuple[str, str, bytes]:
+    """Return the upstream that a path names, the rest of the path, and what is sent as the target."""
+    raw_path: bytes = request.scope.get("raw_path") or request.url.path.encode()
+    raw_path = raw_path.partition(b"?")[0]
+    name = ""
+    if raw_path.startswith(b"/u/"):
+        named, _, rest = raw_path[3:].partition(b"/")
+        name, raw_path = unquote(named.decode("latin-1")), b"/" + rest
+    query: bytes = request.scope["query_string"]
+    target = raw_path + (b"?" + query if query else b"")
+    return name, unquote(raw_path.decode("latin-1")), target
+
+
+async def _read_body(request: Request, limit: int) -> bytes:
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > limit:
+            raise TooLargeError(f"the body has more than {limit} bytes")
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _describe_outcome(exchange: _Exchange) -> list[tuple[bytes, bytes]]:
+    """Return the header fields that say what the memory did."""
+    if exchange.protocol is None:
+        return []
+    found = exchange.remembered
+    fields = [(b"x-acms-memory", exchange.outcome.encode("latin-1", "replace"))]
+    if found is not None and found.session_name:
+        fields.append((b"x-acms-session", found.session_name.encode("latin-1", "replace")))
+    return fields
+
+
+def _error_response(error: ACMSError) -> Response:
+    """Return an error of the gateway itself, in a form that the SDKs of both providers read."""
+    status = 502 if isinstance(error, UnreachableError) else 403
+    if isinstance(error, AuthenticationError):
+        status = 401
+    if isinstance(error, TooLargeError):
+        status = 413
+    if isinstance(error, RateLimitError):
+        status = 429
+    detail = {"type": "acms_gateway_error", "message": f"ACMS gateway: {error}", "code": error.code}
+    return Response(json.dumps({"type": "error", "error": detail}), status, media_type="application/json")

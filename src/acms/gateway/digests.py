@@ -1,0 +1,134 @@
+"""Digests of what messages say, whatever form a client sends them back in.
+
+Clients change cache marks, drop thinking, turn a text into a block and back, strip white space, drop ids and
+annotations, and write the JSON of arguments with other spaces. None of this changes a digest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from typing import Any
+
+from acms.gateway.protocols import Protocol
+
+__all__ = ["chain_digests", "digest_of_message", "digest_of_texts", "key_messages", "tools_digest"]
+
+_IGNORED = frozenset(
+    (
+        "annotations",
+        "cache_control",
+        "logprobs",
+        "refusal",
+        "status",
+        "internal_chat_message_metadata_passthrough",
+    )
+)
+_WITH_ID = frozenset(("message", "reasoning", "function_call", "custom_tool_call", "local_shell_call"))
+_TEXTS = frozenset(("text", "input_text", "output_text"))
+_THINKING = frozenset(("thinking", "redacted_thinking"))
+_REASONING_FIELDS = frozenset(("reasoning", "reasoning_content", "reasoning_details", "thinking_blocks"))
+_dump = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+
+
+def digest_of_texts(*texts: str) -> str:
+    """Return a digest of some texts, in order."""
+    joined = "\0".join(texts).encode("utf-8", "surrogatepass")
+    return sha256(joined).hexdigest()[:32]
+
+
+def digest_of_message(message: Any) -> str:
+    """Return a digest of what a message says."""
+    return digest_of_texts(_dump(_simplify(message, top=True)))
+
+
+def chain_digests(protocol: Protocol, items: Sequence[Any], digests: Sequence[str], seed: str) -> list[str]:
+    """Return for each element the digest of the list up to it; instructions and reasoning do not count."""
+    chain = digest_of_texts("acms-gateway-1", seed)
+    found: list[str] = []
+    for item, digest in zip(items, digests, strict=True):
+        if not (protocol.instructs(item) or protocol.binds_to_next(item)):
+            chain = digest_of_texts(chain, digest)
+        found.append(chain)
+    return found
+
+
+def key_messages(protocol: Protocol, items: Sequence[Any], digests: Sequence[str]) -> list[str]:
+    """Return a key for each element that no edit elsewhere in the list changes.
+
+    It is the call's id, or what the message says and how often the list said it before.
+    """
+    counts = Counter[str]()
+    keys: list[str] = []
+    for item, digest in zip(items, digests, strict=True):
+        calls, results = protocol.call_ids(item), protocol.result_ids(item)
+        base = digest_of_texts("call", *calls, "result", *results) if calls or results else digest
+        counts[base] += 1
+        keys.append(f"{base}-{counts[base]}")
+    return keys
+
+
+def tools_digest(body: Mapping[str, Any]) -> str:
+    """Return a digest of the names of the tools that a request offers; "" without tools."""
+    tools = body.get("tools")
+    if not isinstance(tools, list) or not tools:
+        return ""
+    names: list[str] = []
+    for tool in tools:
+        if isinstance(tool, Mapping):
+            function = tool.get("function")
+            named = function if isinstance(function, Mapping) else tool
+            names.append(str(named.get("name") or tool.get("type")))
+    return digest_of_texts(*sorted(names))
+
+
+def _simplify(value: Any, *, top: bool = False) -> Any:
+    """Return a value without what clients change."""
+    if isinstance(value, str):
+        return value.strip()
+    if isinstance(value, list):
+        return _simplify_list(value)
+    if isinstance(value, dict):
+        return _simplify_object(value, top)
+    return value
+
+
+def _simplify_list(values: list[Any]) -> Any:
+    """Return a list without thinking; a single text stands for itself."""
+    kept: list[Any] = []
+    for value in values:
+        kind = value.get("type") if isinstance(value, dict) else None
+        if kind not in _THINKING:
+            kept.append(_simplify(value))
+    if len(kept) == 1 and isinstance(kept[0], dict) and kept[0].get("type") == "text":
+        return kept[0]["text"]
+    return kept
+
+
+def _simplify_object(value: dict[str, Any], top: bool) -> dict[str, Any]:
+    kind = value.get("type")
+    dropped = _IGNORED
+    if kind in _WITH_ID or (top and "role" in value):
+        dropped = dropped | {"id"}
+    if top:
+        dropped = dropped | _REASONING_FIELDS
+    found: dict[str, Any] = {}
+    for name, inner in value.items():
+        if name not in dropped and inner not in (None, "", []):
+            found[name] = _simplify(inner)
+    if kind in _TEXTS:
+        found = {"type": "text", "text": str(value.get("text") or "").strip()}
+    if kind == "message":
+        del found["type"]
+    if isinstance(value.get("arguments"), str):
+        found["arguments"] = _simplify_arguments(value["arguments"])
+    return found
+
+
+def _simplify_arguments(written: str) -> Any:
+    try:
+        return json.loads(written)
+    except ValueError:
+        return written

@@ -1,0 +1,40 @@
+"""Read a stream of server-sent events from a copy of its bytes."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+__all__ = ["EventParser"]
+
+_FRAME = re.compile(rb"\r?\n\r?\n")
+_DONE = b"[DONE]"
+
+
+class EventParser:
+    """Turns chunks of a stream into the JSON values of its events."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        #: Whether the stream said `[DONE]`.
+        self.done = False
+
+    def feed(self, chunk: bytes) -> list[Any]:
+        """Return the events that a chunk completes."""
+        frames = _FRAME.split(self._rest + chunk)
+        self._rest = frames.pop()
+        found: list[Any] = []
+        for frame in frames:
+            data = _data_of_frame(frame)
+            if data == _DONE:
+                self.done = True
+            elif data:
+                found.append(json.loads(data))
+        return found
+
+
+def _data_of_frame(frame: bytes) -> bytes:
+    """Return the data of a frame; several lines of data are joined."""
+    lines = [line[5:].strip() for line in frame.splitlines() if line.startswith(b"data:")]
+    return b"\n".join(lines)

@@ -1,0 +1,121 @@
+"""Read a JSON body and keep where each element of one of its lists stands.
+
+A new body is made by joining slices of the old one, so that an element is sent word for word or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Body", "Span", "parse_body", "remove_list_elements"]
+
+_decode = json.JSONDecoder().raw_decode
+_BLANK = re.compile(r"[ \t\r\n]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A part of a text, as a range of its characters."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Body:
+    """A parsed JSON object, and where the elements of one of its lists stand in the text."""
+
+    text: str
+    fields: Mapping[str, Any]
+    #: The elements of the list, and their places; empty when the field holds no list.
+    items: tuple[Any, ...]
+    spans: tuple[Span, ...]
+    #: The whole list with its brackets; None when the field holds no list.
+    list_span: Span | None
+
+    def slice(self, index: int) -> str:
+        """Return an element as the client wrote it."""
+        span = self.spans[index]
+        return self.text[span.start : span.end]
+
+    def with_elements(self, elements: Iterable[str]) -> str:
+        """Return the text with other elements in the list; all else stays as it was written."""
+        assert self.list_span is not None
+        before = self.text[: self.list_span.start]
+        behind = self.text[self.list_span.end :]
+        return f"{before}[{','.join(elements)}]{behind}"
+
+
+def parse_body(text: str, field: str) -> Body:
+    """Parse a JSON object; raise `ValueError` if it is none, or if it has the field twice."""
+    fields: dict[str, Any] = {}
+    items: tuple[Any, ...] = ()
+    spans: tuple[Span, ...] = ()
+    list_span: Span | None = None
+    at = _expect(text, _skip_blanks(text, 0), "{")
+    at = _skip_blanks(text, at)
+    while text[at : at + 1] != "}":
+        name, at = _decode(text, at)
+        if not isinstance(name, str):
+            raise ValueError("a name of a field is not a string")
+        at = _skip_blanks(text, _expect(text, _skip_blanks(text, at), ":"))
+        if name == field and name in fields:
+            raise ValueError(f"the field {field!r} stands there twice")
+        if name == field and text[at : at + 1] == "[":
+            start = at
+            items, spans, at = _parse_list(text, at)
+            list_span = Span(start, at)
+            fields[name] = list(items)
+        else:
+            fields[name], at = _decode(text, at)
+        at = _next_member(text, at, "}")
+    if text[at + 1 :].strip(" \t\r\n"):
+        raise ValueError("something stands behind the object")
+    return Body(text=text, fields=fields, items=items, spans=spans, list_span=list_span)
+
+
+def remove_list_elements(text: str, field: str, indexes: Iterable[int]) -> str:
+    """Return a JSON object without some elements of one of its lists."""
+    body = parse_body(text, field)
+    removed = set(indexes)
+    kept = [body.slice(index) for index in range(len(body.items)) if index not in removed]
+    return body.with_elements(kept)
+
+
+def _parse_list(text: str, at: int) -> tuple[tuple[Any, ...], tuple[Span, ...], int]:
+    """Return the elements of a list, their places, and where the list ends."""
+    items: list[Any] = []
+    spans: list[Span] = []
+    at = _skip_blanks(text, at + 1)
+    while text[at : at + 1] != "]":
+        value, end = _decode(text, at)
+        items.append(value)
+        spans.append(Span(at, end))
+        at = _next_member(text, end, "]")
+    return tuple(items), tuple(spans), at + 1
+
+
+def _next_member(text: str, at: int, end: str) -> int:
+    """Return where the next member begins, or the closing bracket stands."""
+    at = _skip_blanks(text, at)
+    if text[at : at + 1] == end:
+        return at
+    at = _skip_blanks(text, _expect(text, at, ","))
+    if text[at : at + 1] == end:
+        raise ValueError("a comma stands before the closing bracket")
+    return at
+
+
+def _skip_blanks(text: str, at: int) -> int:
+    found = _BLANK.match(text, at)
+    return at if found is None else found.end()
+
+
+def _expect(text: str, at: int, char: str) -> int:
+    if text[at : at + 1] != char:
+        raise ValueError(f"{char!r} is missing at character {at}")
+    return at + 1

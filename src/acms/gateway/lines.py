@@ -1,0 +1,246 @@
+"""Which conversation a request belongs to.
+
+A *line* is one growing list of messages, and one session of ACMS. An *anchor* is the digest of a list up to a reply: a
+list that holds it goes on from there. The tip of a line is claimed when a request starts, by compare-and-set, so that
+of two requests from one tip one goes on and the other becomes a fork. All names are derived from digests: the same
+request, sent again, finds the same line.
+
+The records are values of `acms.kv` under a tenant of their own, in SQLite, PostgreSQL or memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from acms.errors import ConflictError
+from acms.gateway.digests import digest_of_texts
+from acms.kv import CompareAndSetKV, ListingKV, list_entries
+
+__all__ = ["Line", "Lines", "Position"]
+
+IDLE = timedelta(days=30)
+"""How long anchors of an idle conversation are kept."""
+_SHORT = 10
+"""Hexadecimal digits of a digest in the name of a line: 40 bits tell the forks of one line apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """Where a request stands: digests of its list, and what its client says about it."""
+
+    namespace: str
+    #: The client's name for its session, or "".
+    hint: str
+    #: Whether the client named the session in ACMS's own header.
+    explicit: bool
+    #: Digest of the list up to each element, and which elements are replies.
+    chains: tuple[str, ...]
+    replies: tuple[int, ...]
+    #: Digests of what each element says.
+    digests: tuple[str, ...]
+    #: Digest of the first message of the user, and of the tools that are offered.
+    first: str
+    tools: str
+    #: The answer that the provider keeps and that the list goes on from, or "".
+    previous: str = ""
+
+    @property
+    def request(self) -> str:
+        """Digest of the whole list."""
+        return self.chains[-1]
+
+    @property
+    def session_key(self) -> str:
+        """Key of the record of the client's session."""
+        return f"session/{digest_of_texts(self.namespace, self.hint)}"
+
+    def reply_key(self, digest: str) -> str:
+        """Key of the record of a reply, by what it says."""
+        return f"reply/{digest_of_texts(self.namespace, self.hint, digest)}"
+
+    def response_key(self, id: str) -> str:
+        """Key of the anchor of an answer that the provider keeps."""
+        return f"anchor/{digest_of_texts('response', self.namespace, id)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """The line of a request, and how it was found."""
+
+    name: str
+    reason: str
+    #: The line it is forked from, and the key of the last message that both share; "" for none.
+    parent: str = ""
+    shared: str = ""
+
+
+class Lines:
+    """The records of all lines."""
+
+    def __init__(self, kv: CompareAndSetKV) -> None:
+        self._kv = kv
+
+    async def begin(self, position: Position) -> Line | None:
+        """Return the line of a request and claim its tip; None for a side request, which is not stored."""
+        key = f"request/{position.request}"
+        entry = await self._kv.get(key)
+        if entry is not None and not entry.data["answered"]:
+            return _line_of_record(entry.data, "retry")
+        if entry is not None:
+            return await self._begin_again(position, entry.data, entry.revision)
+        line = await self._continue_line(position)
+        line = line or await self._place_in_session(position)
+        if line is None:
+            return None
+        try:
+            await self._kv.compare_and_set(key, _record_of_line(line), expect=None)
+        except ConflictError:
+            return await self.begin(position)
+        return line
+
+    async def _begin_again(self, position: Position, record: Mapping[str, Any], revision: str) -> Line:
+        """Return the line of a request that was answered before: a fork of it, or a new line."""
+        short = digest_of_texts(position.request, record["answered"])[:_SHORT]
+        if position.replies or position.previous:
+            line = Line(
+                name=f"{_root(record['line'])}~{short}",
+                reason="regenerate",
+                parent=record["line"],
+                shared=record["last"],
+            )
+        else:
+            base = _root(record["line"]) if position.hint else "chat"
+            line = Line(name=f"{base}~{short}", reason="new")
+        try:
+            changed = _record_of_line(line)
+            await self._kv.compare_and_set(f"request/{position.request}", changed, expect=revision)
+        except ConflictError:
+            again = await self.begin(position)
+            assert again is not None
+            return again
+        return line
+
+    async def _continue_line(self, position: Position) -> Line | None:
+        """Return the line that ends with the newest known reply of the list, or a fork of it."""
+        keys = [f"anchor/{position.chains[index]}" for index in reversed(position.replies)]
+        if position.previous:
+            keys.append(position.response_key(position.previous))
+        for key in keys:
+            entry = await self._kv.get(key)
+            if entry is None:
+                continue
+            claimed = await self._claim(key, position.request)
+            if claimed["next"] == position.request:
+                return Line(name=claimed["line"], reason="prefix")
+            short = digest_of_texts(position.request)[:_SHORT]
+            name = f"{_root(claimed['line'])}~{short}"
+            return Line(name=name, reason="fork", parent=claimed["line"], shared=claimed["last"])
+        return None
+
+    async def _claim(self, key: str, request: str) -> Mapping[str, Any]:
+        """Let a request go on from an anchor if no other one does; return the anchor."""
+        while True:
+            entry = await self._kv.get(key)
+            assert entry is not None
+            if entry.data["next"]:
+                return entry.data
+            claimed = {**entry.data, "next": request}
+            try:
+                await self._kv.compare_and_set(key, claimed, expect=entry.revision)
+            except ConflictError:
+                continue
+            return claimed
+
+    async def _place_in_session(self, position: Position) -> Line | None:
+        """Return the line of a list without a known reply, by what its client says; None for a side request."""
+        if not position.hint:
+            return Line(name=f"chat-{position.request[:_SHORT]}", reason="new")
+        entry = await self._kv.get(position.session_key)
+        lines = list(entry.data["lines"]) if entry is not None else []
+        if not lines:
+            made = Line(name=position.hint, reason="header")
+        else:
+            has_tools = any(line["tools"] for line in lines)
+            if has_tools and not position.tools and not position.explicit:
+                return None
+            known = await self._find_shared_line(position, lines)
+            if known:
+                return Line(name=known, reason="header")
+            offers_same = any(line["tools"] == position.tools for line in lines)
+            if not offers_same and not position.explicit:
+                return None
+            made = Line(name=f"{position.hint}~{position.request[:_SHORT]}", reason="reset")
+        lines.append({"name": made.name, "first": position.first, "tools": position.tools})
+        revision = None if entry is None else entry.revision
+        try:
+            await self._kv.compare_and_set(position.session_key, {"lines": lines}, expect=revision)
+        except ConflictError:
+            return await self._place_in_session(position)
+        return made
+
+    async def _find_shared_line(self, position: Position, lines: Sequence[Mapping[str, Any]]) -> str:
+        """Return the newest line that begins like the list, or that has one of its replies; "" for none."""
+        for line in reversed(lines):
+            if line["first"] == position.first:
+                return str(line["name"])
+        for index in reversed(position.replies):
+            entry = await self._kv.get(position.reply_key(position.digests[index]))
+            if entry is not None:
+                return str(entry.data["line"])
+        return ""
+
+    async def finish(
+        self, position: Position, line: Line, answer: Position, *, last: str, asked: str, response: str = ""
+    ) -> Line:
+        """Record the answer to a request and return its line: a fork when another answer came first.
+
+        `answer` is the position of the list with the answer; `asked` and `last` are the keys of the newest message of
+        either list.
+        """
+        key = f"request/{position.request}"
+        entry = await self._kv.get(key)
+        if entry is not None and entry.data["answered"] not in ("", answer.request):
+            short = digest_of_texts(answer.request)[:_SHORT]
+            name = f"{_root(line.name)}~{short}"
+            line = Line(name=name, reason="fork", parent=line.name, shared=asked)
+        anchor = {"line": line.name, "next": "", "last": last}
+        records = {
+            key: {**_record_of_line(line), "answered": answer.request, "last": asked},
+            f"anchor/{answer.request}": anchor,
+        }
+        if position.hint:
+            records[position.reply_key(answer.digests[-1])] = {"line": line.name}
+        if response:
+            records[position.response_key(response)] = anchor
+        await asyncio.gather(*[self._kv.set(name, record) for name, record in records.items()])
+        return line
+
+    async def prune(self, now: datetime) -> int:
+        """Delete the records of conversations that were idle for too long; return how many."""
+        assert isinstance(self._kv, ListingKV)
+        old: list[str] = []
+        for prefix in ("anchor/", "reply/", "request/", "trimming/"):
+            async for entry in list_entries(self._kv, prefix):
+                if entry.updated_at < now - IDLE:
+                    old.append(entry.key)
+        for key in old:
+            await self._kv.delete(key)
+        return len(old)
+
+
+def _root(name: str) -> str:
+    """Return the name of the line that a fork comes from in the end."""
+    return name.partition("~")[0]
+
+
+def _record_of_line(line: Line) -> dict[str, Any]:
+    return {"line": line.name, "parent": line.parent, "shared": line.shared, "answered": "", "last": ""}
+
+
+def _line_of_record(record: Mapping[str, Any], reason: str) -> Line:
+    line = Line(name=record["line"], reason=reason, parent=record["parent"], shared=record["shared"])
+    return replace(line, reason=reason)

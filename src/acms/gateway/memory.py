@@ -1,0 +1,347 @@
+"""The memory of the gateway: find the line of a request, make it fit, store it once it is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from hmac import new as hmac
+from secrets import token_hex
+from typing import Any, Literal
+
+from acms.codecs import named as named_codec
+from acms.config import ACMSConfig
+from acms.errors import ACMSError, ConflictError, PermissionDeniedError
+from acms.gateway import hints
+from acms.gateway.config import GatewayConfig
+from acms.gateway.lines import Line, Lines
+from acms.gateway.protocols import Protocol, Reply
+from acms.gateway.requests import ClientRequest, MessageDigests, position_of_answer, read_request
+from acms.gateway.sessions import LineSessions
+from acms.gateway.trimming import (
+    Trimmed,
+    TrimmingError,
+    TrimmingState,
+    count_body,
+    newest_question,
+    trim_request,
+)
+from acms.kv import CompareAndSetKV
+from acms.observability.logging import log_event, safe_error
+from acms.ports import Codec, Embedder, StorageBackend
+from acms.prompt_types import Count
+from acms.providers.codecs.request_count import CountingCodec
+from acms.server.principal import Principal
+
+__all__ = ["Memory", "Remembered", "read_requests"]
+
+_SIDE = "bypassed;side request"
+_CLOSE_SECONDS = 10.0
+"""Seconds that storing may take when the gateway stops; what is not stored comes again with the client's next list."""
+_NOTED = 50
+"""Requests of a line whose decisions are kept for `acms gateway why`."""
+_NOTED_IDS = 20
+_NAME_CHARS = 100
+"""Ranges and ids of one request, and characters of a name, that are kept there: a value has at most 64 KiB."""
+_STORE_DELAY = 0.02
+"""Seconds until an answer is stored: its end is relayed first."""
+_STORE_ATTEMPTS = 5
+_STORE_PAUSE = 2.0
+"""Attempts to store an answer, and seconds between them: what a lock of some seconds or a restart of a server takes."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Remembered:
+    """One request that has memory, and what was decided about it."""
+
+    request: ClientRequest
+    #: None for a side request, which is not stored.
+    line: Line | None
+    #: What is sent in place of the client's bytes, or None.
+    trimmed: Trimmed | None = None
+    #: `untouched`, `trimmed`, `recalled` or `bypassed;reason`.
+    outcome: str = "untouched"
+    budget: int = 0
+    #: The count of the client's request, and of the one that is sent; None where they were not needed.
+    asked: Count | None = None
+    sent: Count | None = None
+
+    @property
+    def session_name(self) -> str:
+        """The name of its session, or ""."""
+        return self.line.name if self.line is not None else ""
+
+
+class Memory:
+    """The memory of one tenant."""
+
+    def __init__(
+        self,
+        storage: StorageBackend,
+        kv: CompareAndSetKV,
+        config: GatewayConfig,
+        engine: ACMSConfig,
+        embedder: Embedder | Literal["auto"] | None,
+    ) -> None:
+        self._config = config
+        self._kv = kv
+        self.lines = Lines(kv)
+        self.sessions = LineSessions(storage, engine, embedder)
+        self._digests = MessageDigests()
+        self._codecs: dict[str, Codec] = {}
+        self._secret = b""
+        self._patterns = [re.compile(text) for text in (*hints.SIDE_PATTERNS, *config.side_patterns)]
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Read the secret of the namespaces, and drop the records of idle conversations."""
+        entry = await self._kv.get("secret")
+        if entry is None:
+            try:
+                entry = await self._kv.compare_and_set("secret", token_hex(32), expect=None)
+            except ConflictError:
+                entry = await self._kv.get("secret")
+        assert entry is not None
+        self._secret = str(entry.data).encode()
+        await self.lines.prune(datetime.now(UTC))
+
+    async def idle(self) -> None:
+        """Wait until everything that was answered is stored."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def aclose(self) -> None:
+        """Store what is waiting, and close the sessions."""
+        try:
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await self.idle()
+        except TimeoutError:
+            log_event(logging.WARNING, "gateway_not_stored", open=len(self._tasks))
+        await self.sessions.aclose()
+        await self._kv.aclose()
+
+    def namespace(self, headers: Mapping[str, str], caller: Principal) -> str:
+        """Return the namespace of a client: as it names it, or by a keyed digest of its key.
+
+        `PermissionDeniedError` for one that is not open to it.
+        """
+        named = headers.get("x-acms-namespace", "")
+        if named.startswith("@"):
+            raise PermissionDeniedError("names that begin with @ are the service's own")
+        if caller.namespaces is not None:
+            if named and named not in caller.namespaces:
+                raise PermissionDeniedError(f"the key is not for the namespace {named!r}")
+            if not caller.namespaces:
+                raise PermissionDeniedError("the key is bound to no namespace")
+            return named or min(caller.namespaces)
+        if named and self._config.namespaces:
+            return named[:200]
+        key = caller.key or headers.get("authorization") or headers.get("x-api-key") or ""
+        return f"gateway-{hmac(self._secret, key.encode(), 'sha256').hexdigest()[:16]}"
+
+    # ── before the request is sent ──────────────────────────────────────────────────────────────────────────────────
+
+    async def begin(
+        self, protocol: Protocol, raw: bytes, headers: Mapping[str, str], caller: Principal
+    ) -> Remembered:
+        """Find the line of a request; errors are the caller's to survive."""
+        request = read_request(protocol, raw, headers, self.namespace(headers, caller), self._digests)
+        if self._is_side_request(request):
+            return Remembered(request=request, line=None, outcome=_SIDE)
+        line = await self.lines.begin(request.position)
+        outcome = "untouched" if line is not None else _SIDE
+        return Remembered(request=request, line=line, budget=self._budget(request), outcome=outcome)
+
+    def _is_side_request(self, request: ClientRequest) -> bool:
+        if hints.is_marked_side_request(request.headers):
+            return True
+        if request.position.explicit:
+            return False
+        return hints.matches_side_pattern(
+            request.protocol, request.body.fields, request.items, self._patterns
+        )
+
+    def _budget(self, request: ClientRequest) -> int:
+        given = request.headers.get("x-acms-budget", "")
+        if given.isascii() and given.isdecimal() and int(given) > 0:
+            return int(given)
+        return self._config.budget_for(request.model)
+
+    async def fit(self, found: Remembered, size: int) -> None:
+        """Trim a request of so many bytes if it is too long; look in other sessions where that is wanted."""
+        request, line = found.request, found.line
+        if line is None:
+            return
+        if not request.can_be_trimmed:
+            return
+        state = await self._load_state(request, line)
+        is_asked = self._config.recall == "namespace" and _asks_something_new(request)
+        must_render = is_asked or state.has_notes
+        if size <= found.budget and not must_render:
+            return  # a token has at least one byte
+        codec = await self._codec(request)
+        found.asked = found.sent = await count_body(codec, request.body.fields)
+        if found.asked.upper_bound <= found.budget and not must_render:
+            return
+        try:
+            async with self.sessions.lock(request.namespace, line.name):
+                trimmed = await self._trim(found, line, codec, state)
+        except TrimmingError as error:
+            found.outcome = f"bypassed;{error}"
+            return
+        if trimmed.notes or len(trimmed.sent) < len(request.items):
+            found.trimmed = trimmed
+            found.sent = trimmed.count
+            found.outcome = "recalled" if trimmed.recalled else "trimmed"
+
+    async def _trim(self, found: Remembered, line: Line, codec: Codec, state: TrimmingState) -> Trimmed:
+        """Return a request within the budget, and keep what the next one needs to know."""
+        request, before = found.request, asdict(state)
+        session, synced = await self.sessions.sync(request, line)
+        trimmed = await trim_request(request, session, synced, codec, self._config, found.budget, state)
+        if asdict(state) != before:
+            await self._kv.set(_state_key(request, line), asdict(state))
+        return trimmed
+
+    async def _load_state(self, request: ClientRequest, line: Line) -> TrimmingState:
+        entry = await self._kv.get(_state_key(request, line))
+        return TrimmingState() if entry is None else TrimmingState(**entry.data)
+
+    async def _codec(self, request: ClientRequest) -> Codec:
+        """Return the codec of a model, with what it learned from the provider's reports."""
+        key = _calibration_key(request)
+        if key not in self._codecs:
+            entry = await self._kv.get(key)
+            learned = None if entry is None else entry.data
+            self._codecs[key] = named_codec(request.protocol.name, request.model or None, calibrated=learned)
+        return self._codecs[key]
+
+    async def _learn(self, found: Remembered, reply: Reply | None) -> None:
+        """Compare the count of a request with what the provider reports, and keep what follows."""
+        codec = self._codecs.get(_calibration_key(found.request))
+        if codec is None or found.sent is None or reply is None or reply.response is None:
+            return
+        try:
+            usage = codec.usage(reply.response)
+        except (ACMSError, LookupError, TypeError, ValueError):
+            return  # a server that reports in another form
+        codec.observe(found.sent, usage)
+        if isinstance(codec, CountingCodec):
+            await self._kv.set(_calibration_key(found.request), codec.calibration.state())
+
+    # ── after the answer ────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def finish(self, found: Remembered, reply: Reply) -> None:
+        """Record the answer, so that a client that sends it back goes on with this line; before its end is relayed."""
+        line, request = found.line, found.request
+        if line is None or not reply.items:
+            return
+        answer = position_of_answer(request, reply)
+        keys = [message["key"] for message in request.keyed_messages(reply.items)]
+        found.line = await self.lines.finish(
+            request.position,
+            line,
+            answer,
+            last=keys[-1],
+            asked=request.keys[-1],
+            response=reply.id,
+        )
+
+    def remember_later(self, found: Remembered, reply: Reply | None) -> None:
+        """Store a request and its answer in the background."""
+        if found.line is None:
+            return
+        task = asyncio.create_task(self._remember(found, found.line, reply), name="acms-gateway-store")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _remember(self, found: Remembered, line: Line, reply: Reply | None) -> None:
+        await asyncio.sleep(_STORE_DELAY)
+        items = () if reply is None else reply.items
+        request = found.request
+        for attempt in range(1, _STORE_ATTEMPTS + 1):
+            try:
+                async with self.sessions.lock(request.namespace, line.name):
+                    await self.sessions.sync(request, line, items)
+                await self._learn(found, reply)
+                await self._note_request(found, line)
+                return
+            except Exception as error:
+                retries = isinstance(error, ACMSError) and error.retryable and attempt < _STORE_ATTEMPTS
+                log_event(logging.WARNING, "gateway_not_stored", error=safe_error(error), retries=retries)
+                if not retries:
+                    return
+            await asyncio.sleep(_STORE_PAUSE)
+
+    async def _note_request(self, found: Remembered, line: Line) -> None:
+        """Keep what was decided about a request, for `acms gateway why`."""
+        namespace = found.request.namespace
+        earlier = await read_requests(self._kv, namespace, line.name)
+        notes = [*earlier, _describe_request(found, line)][-_NOTED:]
+        await self._kv.set(_requests_key(namespace, line.name), {"requests": notes})
+
+
+def _asks_something_new(request: ClientRequest) -> bool:
+    """Return whether the newest message is one of the user, and no result of a tool."""
+    newest = request.items[-1]
+    if request.protocol.result_ids(newest):
+        return False
+    return newest.get("role") == "user" and bool(newest_question(request))
+
+
+def _calibration_key(request: ClientRequest) -> str:
+    return f"calibration/{request.protocol.name}/{request.model[:200]}"
+
+
+def _state_key(request: ClientRequest, line: Line) -> str:
+    return f"trimming/{request.namespace}/{line.name}"
+
+
+def _describe_request(found: Remembered, line: Line) -> dict[str, Any]:
+    """Return what was decided about a request, without any text."""
+    trimmed, request = found.trimmed, found.request
+    described: dict[str, Any] = {
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "protocol": request.protocol.name,
+        "model": request.model[:_NAME_CHARS],
+        "client": request.headers.get("user-agent", "").partition(" ")[0][:_NAME_CHARS],
+        "line": line.reason,
+        "outcome": found.outcome,
+        "asked": len(request.items),
+        "asked_tokens": 0 if found.asked is None else found.asked.upper_bound,
+        "budget": found.budget,
+    }
+    if trimmed is not None:
+        left = sorted(set(range(len(request.items))) - set(trimmed.sent))
+        described |= {
+            "sent": len(trimmed.sent),
+            "tokens": trimmed.tokens,
+            "left_out": _join_ranges(left)[-_NOTED_IDS:],
+            "recalled": trimmed.recalled[:_NOTED_IDS],
+            "renders": trimmed.renders,
+        }
+    return described
+
+
+def _join_ranges(indexes: Sequence[int]) -> list[list[int]]:
+    """Return numbers as ranges: the first and the last one of each."""
+    ranges: list[list[int]] = []
+    for index in indexes:
+        if ranges and ranges[-1][1] == index - 1:
+            ranges[-1][1] = index
+        else:
+            ranges.append([index, index])
+    return ranges
+
+
+async def read_requests(kv: CompareAndSetKV, namespace: str, session: str) -> list[dict[str, Any]]:
+    """Return what was decided about the newest requests of a session, oldest first."""
+    entry = await kv.get(_requests_key(namespace, session))
+    return [] if entry is None else list(entry.data["requests"])
+
+
+def _requests_key(namespace: str, session: str) -> str:
+    return f"requests/{namespace}/{session}"

@@ -1,0 +1,134 @@
+"""Anthropic Messages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from acms.gateway.protocols.base import Protocol, Reply, ReplyReader, encode_json, mappings_in
+
+__all__ = ["AnthropicProtocol"]
+
+_THINKING = ("thinking", "redacted_thinking")
+MARKS = 4
+"""Cache marks that a request may have, by the provider's documentation."""
+
+
+class AnthropicProtocol(Protocol):
+    """`POST /v1/messages`."""
+
+    name = "anthropic"
+    path = "/v1/messages"
+    list_field = "messages"
+    upstream = "anthropic"
+    begins_with_user = True
+
+    def is_reply(self, item: Mapping[str, Any]) -> bool:
+        """Return whether an element comes from the model."""
+        return item.get("role") == "assistant"
+
+    def call_ids(self, item: Mapping[str, Any]) -> list[str]:
+        """Return the ids of the `tool_use` blocks of an element."""
+        blocks = mappings_in(item.get("content"))
+        return [str(block.get("id")) for block in blocks if block.get("type") == "tool_use"]
+
+    def result_ids(self, item: Mapping[str, Any]) -> list[str]:
+        """Return the ids of the calls that the `tool_result` blocks of an element answer."""
+        blocks = mappings_in(item.get("content"))
+        return [str(block.get("tool_use_id")) for block in blocks if block.get("type") == "tool_result"]
+
+    def write_note(self, text: str) -> str:
+        """Return a message of the user with one block of text."""
+        return encode_json({"role": "user", "content": [{"type": "text", "text": text}]})
+
+    def parse_reply(self, response: Mapping[str, Any]) -> Reply:
+        """Read a message."""
+        content = response.get("content")
+        if not content:
+            return Reply(response=response)
+        return Reply(items=({"role": "assistant", "content": content},), response=response)
+
+    def open_reply(self) -> ReplyReader:
+        """Return a reader of a streamed message."""
+        return _MessageReader()
+
+    def thinking_blocks(self, item: Mapping[str, Any]) -> list[int]:
+        """Return the places of thinking in the content of an element."""
+        content = item.get("content")
+        if not isinstance(content, list) or not self.is_reply(item):
+            return []
+        return [index for index, block in enumerate(content) if _is_thinking(block)]
+
+    def find_problem(self, items: Sequence[Mapping[str, Any]]) -> str:
+        """Return the first documented rule that a list breaks."""
+        if not items:
+            return "there is no message"
+        if items[0].get("role") != "user":
+            return "the first message is not of the user"
+        if encode_json(list(items)).count('"cache_control"') > MARKS:
+            return "there are too many cache marks"
+        pending: set[str] = set()
+        for item in items:
+            results = set(self.result_ids(item))
+            if results != pending:
+                return "calls and results do not match"
+            if not item.get("content"):
+                return "a message is empty"
+            pending = set(self.call_ids(item))
+        return "a call has no result" if pending else ""
+
+
+def _is_thinking(block: object) -> bool:
+    return isinstance(block, Mapping) and block.get("type") in _THINKING
+
+
+class _MessageReader(ReplyReader):
+    """Puts a streamed message together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._blocks: dict[int, dict[str, Any]] = {}
+        self._inputs: dict[int, str] = {}
+        self._usage: dict[str, Any] = {}
+        self._model = ""
+
+    def _read_event(self, event: Mapping[str, Any]) -> None:
+        match event.get("type"):
+            case "message_start":
+                self._model = event["message"].get("model", "")
+                self._usage.update(event["message"].get("usage") or {})
+            case "content_block_start":
+                self._blocks[event["index"]] = dict(event["content_block"])
+            case "content_block_delta":
+                self._read_delta(event["index"], event["delta"])
+            case "message_delta":
+                self._usage.update(event.get("usage") or {})
+            case "message_stop":
+                self.finished = True
+            case _:
+                pass
+
+    def _read_delta(self, index: int, delta: Mapping[str, Any]) -> None:
+        block = self._blocks[index]
+        match delta.get("type"):
+            case "text_delta":
+                block["text"] = block.get("text", "") + delta["text"]
+            case "thinking_delta":
+                block["thinking"] = block.get("thinking", "") + delta["thinking"]
+            case "signature_delta":
+                block["signature"] = delta["signature"]
+            case "input_json_delta":
+                self._inputs[index] = self._inputs.get(index, "") + delta["partial_json"]
+            case _:
+                pass
+
+    def reply(self) -> Reply:
+        """Return the message as far as it was read."""
+        blocks: list[dict[str, Any]] = []
+        for index, block in sorted(self._blocks.items()):
+            written = self._inputs.get(index)
+            blocks.append({**block, "input": json.loads(written)} if written else block)
+        response = {"model": self._model, "content": blocks, "usage": self._usage}
+        items = ({"role": "assistant", "content": blocks},) if blocks else ()
+        return Reply(items=items, response=response)

@@ -1,0 +1,123 @@
+"""The interface of an adapter for one wire protocol."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from acms.gateway.events import EventParser
+
+__all__ = ["Protocol", "Reply", "ReplyReader", "encode_json", "mappings_in", "text_of_content"]
+
+encode_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+_TEXT_TYPES = ("text", "input_text", "output_text")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """A complete answer of a provider."""
+
+    #: As elements of the list in which a client sends it back.
+    items: tuple[Mapping[str, Any], ...] = ()
+    #: The response, or as much of it as holds the usage.
+    response: Mapping[str, Any] | None = None
+    #: The id under which the provider keeps the answer, where it does.
+    id: str = ""
+
+
+class ReplyReader(ABC):
+    """Puts a streamed answer together."""
+
+    def __init__(self) -> None:
+        self._events = EventParser()
+        #: Whether the terminal event was seen.
+        self.finished = False
+
+    def feed(self, chunk: bytes) -> None:
+        """Read a chunk of the stream."""
+        for event in self._events.feed(chunk):
+            if isinstance(event, dict):
+                self._read_event(event)
+        if self._events.done:
+            self.finished = True
+
+    @abstractmethod
+    def _read_event(self, event: Mapping[str, Any]) -> None:
+        """Read one event."""
+
+    @abstractmethod
+    def reply(self) -> Reply:
+        """Return the answer as far as it was read."""
+
+
+class Protocol(ABC):
+    """One wire protocol: where its list is, how its answers read, which rules its provider checks."""
+
+    #: Name of the codec, path of the request, field of the list, and upstream.
+    name: str
+    path: str
+    list_field: str
+    upstream: str
+    #: Whether the provider refuses a list that begins with a reply.
+    begins_with_user: bool = False
+
+    @abstractmethod
+    def is_reply(self, item: Mapping[str, Any]) -> bool:
+        """Return whether an element of the list comes from the model."""
+
+    @abstractmethod
+    def call_ids(self, item: Mapping[str, Any]) -> list[str]:
+        """Return the ids of the tool calls in an element."""
+
+    @abstractmethod
+    def result_ids(self, item: Mapping[str, Any]) -> list[str]:
+        """Return the ids of the calls that an element answers."""
+
+    @abstractmethod
+    def write_note(self, text: str) -> str:
+        """Return a message of the user with a text of the gateway, as JSON."""
+
+    @abstractmethod
+    def parse_reply(self, response: Mapping[str, Any]) -> Reply:
+        """Read an answer that came in one piece."""
+
+    @abstractmethod
+    def open_reply(self) -> ReplyReader:
+        """Return a reader of a streamed answer."""
+
+    @abstractmethod
+    def find_problem(self, items: Sequence[Mapping[str, Any]]) -> str:
+        """Return why the provider would refuse the list, or "" if it would not."""
+
+    def instructs(self, item: Mapping[str, Any]) -> bool:
+        """Return whether an element is an instruction of the system or the developer."""
+        return item.get("role") in ("system", "developer")
+
+    def binds_to_next(self, item: Mapping[str, Any]) -> bool:
+        """Return whether an element is only valid together with the one behind it."""
+        return False
+
+    def thinking_blocks(self, item: Mapping[str, Any]) -> list[int]:
+        """Return the places of signed thinking in the content of an element."""
+        return []
+
+    def user_text(self, item: Mapping[str, Any]) -> str:
+        """Return the text that the user wrote in an element, or ""."""
+        return text_of_content(item.get("content")) if item.get("role") == "user" else ""
+
+
+def text_of_content(content: object) -> str:
+    """Return the texts of a content, a line each."""
+    if isinstance(content, str):
+        return content
+    parts = [part for part in mappings_in(content) if part.get("type") in _TEXT_TYPES]
+    return "\n".join([part["text"] for part in parts if isinstance(part.get("text"), str)])
+
+
+def mappings_in(value: object) -> list[Mapping[str, Any]]:
+    """Return the objects in a list; none for anything else."""
+    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []

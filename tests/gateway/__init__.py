@@ -1,0 +1,1 @@
+"""Tests of the gateway, against a scripted upstream over loopback."""
