@@ -17,7 +17,7 @@ from acms.codecs import AnthropicMessages, OpenAIChat
 from acms.model import ToolCall
 from acms.ports import Codec
 from acms.prompt import Prompt, Rendered
-from tests.prompt.test_staying import STOCK, SYSTEM, listed, said
+from tests.prompt.test_stable_history import STOCK, SYSTEM, listed, said
 
 CODECS = {"openai": OpenAIChat("gpt-5"), "anthropic": AnthropicMessages("claude-opus-5-5")}
 NOW = datetime(2026, 7, 1, 9, tzinfo=UTC)
