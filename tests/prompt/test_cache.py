@@ -136,6 +136,26 @@ async def test_a_much_larger_budget_is_used_at_once() -> None:
     assert again.payload == small.payload
 
 
+async def test_a_larger_budget_for_the_same_question_shows_what_the_smaller_one_left_out() -> None:
+    session = ACMS("a", open_storage("memory://"))
+    for number in range(60):
+        await session.ingest(
+            "user", f"The violin lesson number {number} is at {number} o'clock. " + "Play. " * 20
+        )
+        await session.ingest("assistant", "Fine. " * 30)
+    prompt = (
+        Prompt(OpenAIChat("gpt-5")).history(session).recall(session, "When is the violin lesson number 7?")
+    )
+    small, large = await prompt.render(budget=900), await prompt.render(budget=1800)
+    alone = ACMS("b", open_storage("memory://"))
+    for message in await session.messages("", budget=100_000):
+        await alone.ingest(message["role"], message["content"])
+    same = Prompt(OpenAIChat("gpt-5")).history(alone).recall(alone, "When is the violin lesson number 7?")
+    fresh = await same.render(budget=1800)
+    assert small.tokens.tokens >= 0.4 * 1800
+    assert large.tokens.tokens == fresh.tokens.tokens
+
+
 async def test_what_is_chosen_anew_each_turn_moves_before_the_newest_message_of_the_user() -> None:
     session, other = (ACMS(name, open_storage("memory://")) for name in "ab")
     await told(session, 1, 60)

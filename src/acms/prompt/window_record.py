@@ -47,8 +47,8 @@ class WindowRecord:
         self._windows: Windows = {}
         #: The window for the budget in this log's own record.
         self.own: CacheWindow | None = None
-        #: Whether the loaded window was made for another budget.
-        self.borrowed = False
+        #: The budget that the loaded window was made for.
+        self.made_for = budget
         #: Warnings about failed reads and writes.
         self.warnings: list[str] = []
 
@@ -73,7 +73,7 @@ class WindowRecord:
             self._revision = record.rev
             self._windows = read_windows(record.data)
             window = self._choose(self._windows)
-            self.own = None if self.borrowed else window
+            self.own = window if self.made_for == self._budget else None
             return window
         self._revision = 0
         for ancestor, fork in reversed(context.lineage):
@@ -92,9 +92,8 @@ class WindowRecord:
         """Return the window of the budget, else the one that was stored last."""
         if not windows:
             return None
-        self.borrowed = self._budget not in windows
-        budget = next(iter(windows)) if self.borrowed else self._budget
-        return CacheWindow.unpack(windows[budget])
+        self.made_for = self._budget if self._budget in windows else next(iter(windows))
+        return CacheWindow.unpack(windows[self.made_for])
 
     async def store(self, context: str, window: CacheWindow, *, replaces: bool) -> bool:
         """Store a window; return False if another render stored one since this one was read.
