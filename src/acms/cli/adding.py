@@ -124,7 +124,7 @@ async def add_message(
     assert receipt is not None
     suffix = " (there already)" if receipt.repeated else ""
     message = f"{session} v{receipt.version}{suffix}  {receipt.message_id}"
-    shell.show({"session": session, **fields_of(receipt)}, lambda: shell.line(message))
+    shell.show_line({"session": session, **fields_of(receipt)}, message)
 
 
 @define_command("replace", 'acms replace user_123 v12 "We use PostgreSQL 18 for all of it."')
@@ -138,7 +138,7 @@ async def replace_message(shell: Shell, session: Session, entry: Entry, text: Me
     async with shell.open_for_writing(session, works=False) as writer:
         id = await writer.replace(await _resolve_entry(writer, entry), content)
     value = {"session": session, "id": id, "replaced": entry}
-    shell.show(value, lambda: shell.line(f"{id} replaces {entry}"))
+    shell.show_line(value, f"{id} replaces {entry}")
 
 
 @define_command("retract", "acms retract user_123 v12")
@@ -156,4 +156,4 @@ async def retract_entry(
     async with shell.open_for_writing(session, works=False) as writer:
         version = await writer.retract(await _resolve_entry(writer, entry), alone=alone)
     value = {"session": session, "version": version, "retracted": entry}
-    shell.show(value, lambda: shell.line(f"v{version} retracts {entry}"))
+    shell.show_line(value, f"v{version} retracts {entry}")

@@ -73,7 +73,7 @@ async def fork_session(
     message = f"{branch.session_id} goes on from v{branch.fork} of {session}"
     if whole:
         message = f"{branch.session_id} is a copy of {session} up to v{branch.version}"
-    shell.show(value, lambda: shell.line(message))
+    shell.show_line(value, message)
 
 
 class Strategy(StrEnum):
@@ -84,19 +84,24 @@ class Strategy(StrEnum):
     THEIRS = "theirs"
 
 
+OtherArgument = Annotated[
+    str,
+    typer.Argument(metavar="OTHER", help="Branch to merge: a session, SESSION@VERSION or SESSION@TAG."),
+]
+StrategyOption = Annotated[
+    Strategy,
+    typer.Option("--strategy", help="Which side wins in conflicts, or refuse."),
+]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show the changes and write nothing.")]
+
+
 @define_command("merge", "acms merge user_123 what-if --dry-run")
 async def merge_branch(
     shell: Shell,
     session: Session,
-    other: Annotated[
-        str,
-        typer.Argument(metavar="OTHER", help="Branch to merge: a session, SESSION@VERSION or SESSION@TAG."),
-    ],
-    strategy: Annotated[
-        Strategy,
-        typer.Option("--strategy", help="Which side wins in conflicts, or refuse."),
-    ] = Strategy.REFUSE,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the changes and write nothing.")] = False,
+    other: OtherArgument,
+    strategy: StrategyOption = Strategy.REFUSE,
+    dry_run: DryRunOption = False,
 ) -> None:
     """Merge the changes of another branch into a session.
 
@@ -144,18 +149,24 @@ TAGS = (
 )
 
 
+NameArgument = Annotated[
+    str | None, typer.Argument(metavar="[NAME]", help="The tag; without it, all tags are listed.")
+]
+VersionArgument = Annotated[
+    str | None, typer.Argument(metavar="[VERSION]", help="A version or another tag; default: the newest.")
+]
+DeleteOption = Annotated[bool, typer.Option("--delete", help="Delete the tag.")]
+MoveOption = Annotated[bool, typer.Option("--move", help="Move an existing tag.")]
+
+
 @define_command("tag", "acms tag user_123 before-migration 12")
 async def tag_version(
     shell: Shell,
     session: Session,
-    name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="The tag; without it, all tags are listed.")
-    ] = None,
-    version: Annotated[
-        str | None, typer.Argument(metavar="[VERSION]", help="A version or another tag; default: the newest.")
-    ] = None,
-    delete: Annotated[bool, typer.Option("--delete", help="Delete the tag.")] = False,
-    move: Annotated[bool, typer.Option("--move", help="Move an existing tag.")] = False,
+    name: NameArgument = None,
+    version: VersionArgument = None,
+    delete: DeleteOption = False,
+    move: MoveOption = False,
 ) -> None:
     """Tag a version of a session, or list its tags.
 

@@ -140,7 +140,7 @@ async def undo_change(shell: Shell, session: Session, version: Version) -> None:
     async with shell.open_for_writing(session, works=False) as writer:
         undo_version = await writer.undo(version)
     value = {"session": session, "version": undo_version, "undone": version}
-    shell.show(value, lambda: shell.line(f"v{undo_version} takes back v{version}"))
+    shell.show_line(value, f"v{undo_version} takes back v{version}")
 
 
 # ── policy ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -160,7 +160,7 @@ def _write_policy(shell: Shell, session: str, resolved: ResolvedPolicy) -> None:
         text = "" if value is None else str(value).lower()
         rows.append((name, text, resolved.levels[name]))
     result = {"session": session, "policy": values, "levels": resolved.levels}
-    shell.show(result, lambda: shell.list(POLICY, rows))
+    shell.show_list(result, POLICY, rows)
 
 
 @define_command("get", "acms policy get user_123", home=policy)

@@ -69,6 +69,14 @@ def _event_text(event: LogEvent) -> str:
     return f"{entry.kind} v{entry.version} {speaker}: {text}"
 
 
+UrlArgument = Annotated[str, typer.Argument(metavar="URL", help="URL that receives the requests.")]
+EventsOption = Annotated[
+    str | None,
+    typer.Option("--events", metavar="KIND,...", help="Kinds of entries, or job; default: all."),
+]
+PrivateOption = Annotated[bool, typer.Option("--private", help="Allow plain HTTP and private addresses.")]
+
+
 @define_command(
     "add",
     "acms webhook add https://example.com/acms --events message,fact",
@@ -77,14 +85,9 @@ def _event_text(event: LogEvent) -> str:
 )
 async def add_webhook(
     shell: Shell,
-    url: Annotated[str, typer.Argument(metavar="URL", help="URL that receives the requests.")],
-    events: Annotated[
-        str | None,
-        typer.Option("--events", metavar="KIND,...", help="Kinds of entries, or job; default: all."),
-    ] = None,
-    private: Annotated[
-        bool, typer.Option("--private", help="Allow plain HTTP and private addresses.")
-    ] = False,
+    url: UrlArgument,
+    events: EventsOption = None,
+    private: PrivateOption = False,
 ) -> None:
     """Send new entries and job changes to a URL, and show its secret once.
 
@@ -116,7 +119,7 @@ async def list_webhooks(shell: Shell) -> None:
     async with shell.open_store() as storage:
         rows = [_webhook_json(hook) for hook in await Webhooks(storage).list()]
     none = "there are no webhooks: acms webhook add URL"
-    shell.show({"webhooks": rows}, lambda: shell.list(WEBHOOKS, rows, none=none))
+    shell.show_list({"webhooks": rows}, WEBHOOKS, rows, none=none)
 
 
 @define_command("remove", "acms webhook remove 7kq2m9xd4c1a", home=webhook, namespace=None)
@@ -126,7 +129,7 @@ async def remove_webhook(shell: Shell, id: WebhookId) -> None:
 
     async with shell.open_store() as storage:
         await Webhooks(storage).remove(id)
-    shell.show({"removed": id}, lambda: shell.line(f"the webhook {id} is told nothing any more"))
+    shell.show_line({"removed": id}, f"the webhook {id} is told nothing any more")
 
 
 @define_command("replay", "acms webhook replay 7kq2m9xd4c1a", home=webhook, namespace=None)
@@ -136,7 +139,7 @@ async def replay_webhook(shell: Shell, id: WebhookId) -> None:
 
     async with shell.open_store() as storage:
         jobs = await Webhooks(storage).replay(id)
-    shell.show({"jobs": jobs}, lambda: shell.line(f"{len(jobs)} sessions are delivered again"))
+    shell.show_line({"jobs": jobs}, f"{len(jobs)} sessions are delivered again")
 
 
 def _webhook_json(webhook: Webhook) -> dict[str, object]:

@@ -214,7 +214,7 @@ def _format_sources(ids: Sequence[str], context: str) -> str:
 async def _list_facts(shell: Shell, query: _FactQuery) -> None:
     facts = await _read_facts(shell, query, history=False)
     value = {"session": query.session, "scope": query.scope, "facts": facts}
-    shell.show(value, lambda: shell.list(FACTS, facts, none="no facts; acms reflect finds them"))
+    shell.show_list(value, FACTS, facts, none="no facts; acms reflect finds them")
 
 
 def _retired_at(fact: Fact) -> str:
@@ -241,7 +241,7 @@ CHANGES = (
 async def _show_history(shell: Shell, query: _FactQuery) -> None:
     facts = await _read_facts(shell, query, history=True)
     value = {"session": query.session, "scope": query.scope, "facts": facts}
-    shell.show(value, lambda: shell.list(CHANGES, facts, none="nothing was ever known about it"))
+    shell.show_list(value, CHANGES, facts, none="nothing was ever known about it")
 
 
 # ── why ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -359,7 +359,7 @@ async def _undo_change(shell: Shell, query: _FactQuery, version: int) -> None:
     async with shell.open_for_writing(name, works=False) as writer:
         undo_version = await writer.undo(version)
     value = {"session": query.session, "scope": query.scope, "version": undo_version, "undone": version}
-    shell.show(value, lambda: shell.line(f"v{undo_version} takes back v{version}"))
+    shell.show_line(value, f"v{undo_version} takes back v{version}")
 
 
 # ── by hand ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -423,7 +423,7 @@ async def state_fact(
     is_new = fact.id not in before
     prefix = "" if is_new else "known already, "
     message = f"{prefix}v{fact.version}: {fact.content}"
-    shell.show({"session": session, "fact": fact, "new": is_new}, lambda: shell.line(message))
+    shell.show_line({"session": session, "fact": fact, "new": is_new}, message)
 
 
 @define_command("unstate", 'acms unstate user_123 "orders service" database')

@@ -42,7 +42,7 @@ async def share_namespace(
     async with open_service_stores(shell.db) as (stores, keys):
         grant = await Grants(stores, keys).grant(tenant, name, principal, actions)
     message = f"{grant.principal} may {' '.join(grant.actions)} in {grant.namespace!r}"
-    shell.show({"grant": grant}, lambda: shell.line(message))
+    shell.show_line({"grant": grant}, message)
 
 
 @define_command("grants", "acms grants orders --tenant acme", namespace=None)
@@ -59,7 +59,7 @@ async def list_grants(
     async with open_service_stores(shell.db) as (stores, keys):
         grants = await Grants(stores, keys).list(tenant, name)
     none = f"nothing is shared in {tenant!r}"
-    shell.show({"grants": grants}, lambda: shell.list(GRANTS, grants, none=none))
+    shell.show_list({"grants": grants}, GRANTS, grants, none=none)
 
 
 @define_command("revoke", "acms revoke orders 7kq2m9xd --tenant acme", namespace=None)
@@ -73,4 +73,4 @@ async def revoke_grant(
         revoked = await Grants(stores, keys).revoke(tenant, name, principal)
     if not revoked:
         raise NotFoundError(f"{name!r} is not shared with {principal!r}", options=("acms grants",))
-    shell.show({"revoked": principal}, lambda: shell.line(f"{principal} does not see {name!r} any more"))
+    shell.show_line({"revoked": principal}, f"{principal} does not see {name!r} any more")

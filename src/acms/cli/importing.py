@@ -154,7 +154,7 @@ async def _show_chat(shell: Shell, storage: StorageBackend, counts: Mapping[str,
         stats = await session.get_session_stats()
     value = {"session": name, "read": read, "new": new, "messages": stats.messages, "tokens": stats.tokens}
     message = f"{name}: {new} new of {read} messages; it has {stats.messages:,} ({stats.tokens:,} tokens)"
-    shell.show(value, lambda: shell.line(message))
+    shell.show_line(value, message)
 
 
 def _show_file(shell: Shell, source: Import, sessions: Sequence[dict[str, Any]]) -> None:

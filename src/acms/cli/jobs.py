@@ -266,23 +266,29 @@ def _report_attempt(screen: Screen, event: Event) -> None:
     print(render.strip_control_characters(message), flush=True)
 
 
+WordsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[list] [SESSION] | retry ID... | cancel ID...",
+        help="List the jobs of one session or all, or change jobs.",
+    ),
+]
+StateOption = Annotated[
+    JobState | None, typer.Option("--state", help="Only jobs in this state.", show_choices=True)
+]
+LimitOption = Annotated[
+    int, typer.Option("--limit", min=1, max=PAGE, metavar="N", help="Maximum number of jobs.")
+]
+AfterOption = Annotated[str | None, typer.Option("--after", metavar="ID", help="Start after this job.")]
+
+
 @define_command("jobs", "acms jobs --state failed")
 async def manage_jobs(
     shell: Shell,
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[list] [SESSION] | retry ID... | cancel ID...",
-            help="List the jobs of one session or all, or change jobs.",
-        ),
-    ] = None,
-    state: Annotated[
-        JobState | None, typer.Option("--state", help="Only jobs in this state.", show_choices=True)
-    ] = None,
-    limit: Annotated[
-        int, typer.Option("--limit", min=1, max=PAGE, metavar="N", help="Maximum number of jobs.")
-    ] = 50,
-    after: Annotated[str | None, typer.Option("--after", metavar="ID", help="Start after this job.")] = None,
+    words: WordsArgument = None,
+    state: StateOption = None,
+    limit: LimitOption = 50,
+    after: AfterOption = None,
 ) -> None:
     """List jobs, newest first; retry or cancel some.
 

@@ -156,7 +156,7 @@ async def list_keys(
     async with open_service_stores(shell.db) as (_, home):
         rows = [_key_json(key) for key in await home.list(tenant)]
     none = "there are no keys: acms keys create --tenant NAME"
-    shell.show({"keys": rows}, lambda: shell.list(KEYS, rows, none=none))
+    shell.show_list({"keys": rows}, KEYS, rows, none=none)
 
 
 @define_command("rotate", "acms keys rotate 7kq2m9xd --overlap 1d", home=keys, namespace=None)
@@ -179,7 +179,7 @@ async def revoke_key(shell: Shell, id: KeyId) -> None:
     """Revoke a key; all instances of the service refuse it within two seconds."""
     async with open_service_stores(shell.db) as (_, home):
         key = await home.revoke(id)
-    shell.show({"key": _key_json(key)}, lambda: shell.line(f"the key {id} opens nothing any more"))
+    shell.show_line({"key": _key_json(key)}, f"the key {id} opens nothing any more")
 
 
 @define_command("audit", "acms audit --tenant acme --limit 20", namespace=None)
@@ -204,7 +204,7 @@ async def show_audit_trail(
         entries = await read_audit_trail(await stores.of(tenant), before=before, limit=limit)
 
     none = f"nothing was changed over HTTP in {tenant!r}"
-    shell.show({"tenant": tenant, "entries": entries}, lambda: shell.list(AUDIT, entries, none=none))
+    shell.show_list({"tenant": tenant, "entries": entries}, AUDIT, entries, none=none)
 
 
 def _show_secret(shell: Shell, key: Key, secret: str) -> None:

@@ -30,26 +30,30 @@ class _StoreResult:
     error: ACMSError | None = None
 
 
+StatusOption = Annotated[bool, typer.Option("--status", help="Only list the migrations and their state.")]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Only print the SQL, in a form that psql can run.")
+]
+PartitionsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--partitions", min=1, metavar="N", help="Hash partitions of a new server database; default: 16."
+    ),
+]
+ShardOption = Annotated[
+    str | None, typer.Option("--shard", metavar="NAME", help="Only this shard of a shard file.")
+]
+
+
 @define_command(
     "migrate", "acms migrate --status --db postgresql://db.example/acms", namespace="unused", resumes=True
 )
 async def migrate_store(
     shell: Shell,
-    status: Annotated[
-        bool, typer.Option("--status", help="Only list the migrations and their state.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only print the SQL, in a form that psql can run.")
-    ] = False,
-    partitions: Annotated[
-        int | None,
-        typer.Option(
-            "--partitions", min=1, metavar="N", help="Hash partitions of a new server database; default: 16."
-        ),
-    ] = None,
-    shard: Annotated[
-        str | None, typer.Option("--shard", metavar="NAME", help="Only this shard of a shard file.")
-    ] = None,
+    status: StatusOption = False,
+    dry_run: DryRunOption = False,
+    partitions: PartitionsOption = None,
+    shard: ShardOption = None,
 ) -> int:
     """Migrate the schema of a store to this release.
 

@@ -76,7 +76,7 @@ async def restore_session(shell: Shell, file: File) -> None:
         "chain_hash": head.chain,
     }
     name = context.key or context.id
-    shell.show(value, lambda: shell.line(f"{name}: restored up to version {head.version:,}"))
+    shell.show_line(value, f"{name}: restored up to version {head.version:,}")
 
 
 REQUESTS = {
@@ -94,23 +94,27 @@ def _check_format(name: str | None) -> str | None:
     return name
 
 
+RequestOption = Annotated[
+    str | None,
+    typer.Option(
+        "--as",
+        metavar="FORMAT",
+        callback=_check_format,
+        help=f"Write a request body: {', '.join(REQUESTS)}.",
+    ),
+]
+BudgetOption = Annotated[
+    int | None,
+    typer.Option("--budget", min=1, metavar="N", help="With --as: token budget for the newest messages."),
+]
+
+
 @define_command("export", "acms export user_123 > log.jsonl", waits=False)
 async def export_session(
     shell: Shell,
     session: Session,
-    request: Annotated[
-        str | None,
-        typer.Option(
-            "--as",
-            metavar="FORMAT",
-            callback=_check_format,
-            help=f"Write a request body: {', '.join(REQUESTS)}.",
-        ),
-    ] = None,
-    budget: Annotated[
-        int | None,
-        typer.Option("--budget", min=1, metavar="N", help="With --as: token budget for the newest messages."),
-    ] = None,
+    request: RequestOption = None,
+    budget: BudgetOption = None,
 ) -> None:
     """Write a session to stdout, verbatim or as a request body.
 
@@ -140,6 +144,18 @@ async def export_session(
                 sys.stdout.write(line)
 
 
+StoresArgument = Annotated[
+    list[str],
+    typer.Argument(metavar="[FROM] TO", help="URLs of two stores; FROM defaults to --db."),
+]
+DerivedOption = Annotated[
+    bool, typer.Option(help="Copy vectors and other derived rows instead of recomputing them.")
+]
+VerifyOption = Annotated[
+    bool, typer.Option("--verify", help="Compare both stores afterwards and recompute every hash.")
+]
+
+
 @define_command(
     "copy",
     "acms copy sqlite:///a.db 'postgresql://db/acms?tenant=acme' --verify",
@@ -148,16 +164,9 @@ async def export_session(
 )
 async def copy_store(
     shell: Shell,
-    stores: Annotated[
-        list[str],
-        typer.Argument(metavar="[FROM] TO", help="URLs of two stores; FROM defaults to --db."),
-    ],
-    derived: Annotated[
-        bool, typer.Option(help="Copy vectors and other derived rows instead of recomputing them.")
-    ] = True,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Compare both stores afterwards and recompute every hash.")
-    ] = False,
+    stores: StoresArgument,
+    derived: DerivedOption = True,
+    verify: VerifyOption = False,
 ) -> int:
     """Copy all data of a tenant to another store.
 
@@ -204,19 +213,23 @@ async def back_up_database(
         with shell.progress("copying pages") as report:
             await storage.backup(str(to), progress=report)
     size = to.stat().st_size
-    shell.show({"file": str(to), "bytes": size}, lambda: shell.line(f"{to}: {size:,} bytes"))
+    shell.show_line({"file": str(to), "bytes": size}, f"{to}: {size:,} bytes")
+
+
+SessionArgument = Annotated[
+    str | None, typer.Argument(metavar="[SESSION]", help="One session; default: all.")
+]
+WitnessOption = Annotated[
+    Path | None,
+    typer.Option("--witness", metavar="FILE", exists=True, dir_okay=False, help="See acms witness."),
+]
 
 
 @define_command("verify", "acms verify user_123")
 async def verify_hashes(
     shell: Shell,
-    session: Annotated[
-        str | None, typer.Argument(metavar="[SESSION]", help="One session; default: all.")
-    ] = None,
-    witness: Annotated[
-        Path | None,
-        typer.Option("--witness", metavar="FILE", exists=True, dir_okay=False, help="See acms witness."),
-    ] = None,
+    session: SessionArgument = None,
+    witness: WitnessOption = None,
 ) -> int:
     """Recompute every hash and counter.
 

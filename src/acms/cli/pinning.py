@@ -91,26 +91,34 @@ def _parse_value(text: str | None, json_text: str | None) -> tuple[Json, ...]:
         raise typer.BadParameter(f"is not JSON: {error}", param_hint="--json-value") from error
 
 
+LabelOption = Annotated[str | None, typer.Option("--label", metavar="TEXT", help="Label after the key.")]
+PriorityOption = Annotated[
+    float | None, typer.Option("--priority", metavar="N", help="Order: higher values come first.")
+]
+TagOption = Annotated[list[str] | None, typer.Option("--tag", metavar="TEXT", help="Tag; repeatable.")]
+RoleOption = Annotated[
+    str | None,
+    typer.Option("--role", metavar="ROLE", help="system, developer or user; stored only."),
+]
+ValueOption = Annotated[
+    str | None, typer.Option("--value", metavar="TEXT", help="Store this text under the key.")
+]
+JsonValueOption = Annotated[
+    str | None, typer.Option("--json-value", metavar="JSON", help="Store this value under the key.")
+]
+
+
 @define_command("pin", 'acms pin user:123 style --value "Answer in German."', namespace=None)
 async def pin_value(
     shell: Shell,
     namespace: PinNamespace,
     key: Key,
-    label: Annotated[str | None, typer.Option("--label", metavar="TEXT", help="Label after the key.")] = None,
-    priority: Annotated[
-        float | None, typer.Option("--priority", metavar="N", help="Order: higher values come first.")
-    ] = None,
-    tag: Annotated[list[str] | None, typer.Option("--tag", metavar="TEXT", help="Tag; repeatable.")] = None,
-    role: Annotated[
-        str | None,
-        typer.Option("--role", metavar="ROLE", help="system, developer or user; stored only."),
-    ] = None,
-    value: Annotated[
-        str | None, typer.Option("--value", metavar="TEXT", help="Store this text under the key.")
-    ] = None,
-    json_value: Annotated[
-        str | None, typer.Option("--json-value", metavar="JSON", help="Store this value under the key.")
-    ] = None,
+    label: LabelOption = None,
+    priority: PriorityOption = None,
+    tag: TagOption = None,
+    role: RoleOption = None,
+    value: ValueOption = None,
+    json_value: JsonValueOption = None,
     kv: Kv = None,
 ) -> None:
     """Pin a value, so that it is in every prompt of a namespace.
@@ -143,7 +151,7 @@ async def unpin_value(shell: Shell, namespace: PinNamespace, key: Key, kv: Kv = 
     message = f"{key!r} was not pinned"
     if unpinned:
         message = f"{key!r} is not shown any more; its value stays"
-    shell.show({"namespace": namespace, "key": key, "unpinned": unpinned}, lambda: shell.line(message))
+    shell.show_line({"namespace": namespace, "key": key, "unpinned": unpinned}, message)
 
 
 def _row_value(row: Mapping[str, Any]) -> str:

@@ -245,7 +245,7 @@ async def explain_decision(
                 ),
             ) from error
     value = {"file": prompt.name, "id": id, "verdicts": verdicts}
-    shell.show(value, lambda: shell.list(VERDICTS, verdicts))
+    shell.show_list(value, VERDICTS, verdicts)
 
 
 @define_command("replay", "acms prompt replay a.json --db sqlite:///notes.db", home=prompt, namespace=None)
@@ -272,7 +272,7 @@ async def replay_prompt(shell: Shell, file: File) -> None:
     }
     count = _count_messages(len(prompt.messages))
     message = f"identical: {count} from {len(manifest.entries)} entries, {manifest.payload}"
-    shell.show(value, lambda: shell.line(message))
+    shell.show_line(value, message)
 
 
 @define_command("log", "acms prompt log user_123", home=prompt)
@@ -292,11 +292,11 @@ async def list_renders(
     async with shell.open_session(session) as reader:
         if clear:
             await reader.forget_renders()
-            shell.show({"session": session, "cleared": True}, lambda: shell.line("nothing is kept any more"))
+            shell.show_line({"session": session, "cleared": True}, "nothing is kept any more")
         elif id is None:
             renders = await reader.renders(limit=limit)
             value = {"session": session, "renders": renders}
-            shell.show(value, lambda: shell.list(LOGGED, renders))
+            shell.show_list(value, LOGGED, renders)
         else:
             details = await reader.sent(id)
             shell.show({"session": session, "render": details}, lambda: _draw_render(shell, details))
@@ -475,8 +475,8 @@ def _message_text(message: PromptMessage) -> str:
 def _count_shared(left: Sequence[Sent], right: Sequence[Sent]) -> int:
     """Return the number of messages that two prompts share from the start."""
     count = 0
-    for one, other in zip(left, right, strict=False):
-        if one.hash != other.hash:
+    for before, after in zip(left, right, strict=False):
+        if before.hash != after.hash:
             break
         count += 1
     return count

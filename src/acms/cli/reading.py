@@ -19,25 +19,28 @@ LEFT_OUT = 10
 """Rejected candidates that `recall --why` shows: about half a screen."""
 
 
+WhyOption = Annotated[bool, typer.Option("--why", help="Add the decisions and the best rejected candidates.")]
+MinRelevanceOption = Annotated[
+    float,
+    typer.Option("--min-relevance", min=0, max=1, metavar="R", help="Minimum relevance of an item."),
+]
+ScopeOption = Annotated[
+    str,
+    typer.Option("--scope", metavar="S", help="session, or namespace to include its other sessions."),
+]
+
+
 @define_command("recall", 'acms recall user_123 "what did we choose?" --budget 500 --why')
 async def recall_items(
     shell: Shell,
     session: Session,
     query: Query,
     budget: Budget = None,
-    why: Annotated[
-        bool, typer.Option("--why", help="Add the decisions and the best rejected candidates.")
-    ] = False,
+    why: WhyOption = False,
     full: Full = False,
     at: At = None,
-    min_relevance: Annotated[
-        float,
-        typer.Option("--min-relevance", min=0, max=1, metavar="R", help="Minimum relevance of an item."),
-    ] = 0.0,
-    scope: Annotated[
-        str,
-        typer.Option("--scope", metavar="S", help="session, or namespace to include its other sessions."),
-    ] = "session",
+    min_relevance: MinRelevanceOption = 0.0,
+    scope: ScopeOption = "session",
     ranking: Ranking = None,
 ) -> None:
     """Recall the context for a query.
@@ -217,7 +220,7 @@ async def show_stats(shell: Shell, session: Session, at: At = None) -> None:
     """
     async with shell.open_view(session, at) as view:
         stats = render.to_json_value(await view.get_session_stats())
-    shell.show(stats, lambda: shell.list(STATS, stats.items()))
+    shell.show_list(stats, STATS, stats.items())
 
 
 STATS = (
@@ -300,21 +303,27 @@ def _parse_filters(options: Sequence[str]) -> dict[str, Any]:
     return filters
 
 
+EverywhereOption = Annotated[bool, typer.Option("--all", help="List the sessions of every namespace.")]
+WhereOption = Annotated[
+    list[str] | None,
+    typer.Option("--where", metavar="KEY=VALUE", help="Filter by label, name or metadata; repeatable."),
+]
+LimitOption = Annotated[
+    int, typer.Option("--limit", min=1, max=500, metavar="N", help="Maximum number of sessions.")
+]
+AfterOption = Annotated[
+    str | None,
+    typer.Option("--after", metavar="ID", help="Start after this session: see the end of a page."),
+]
+
+
 @define_command("sessions", "acms sessions --namespace user:1 --where label=support --where tier=gold")
 async def list_sessions(
     shell: Shell,
-    everywhere: Annotated[bool, typer.Option("--all", help="List the sessions of every namespace.")] = False,
-    where: Annotated[
-        list[str] | None,
-        typer.Option("--where", metavar="KEY=VALUE", help="Filter by label, name or metadata; repeatable."),
-    ] = None,
-    limit: Annotated[
-        int, typer.Option("--limit", min=1, max=500, metavar="N", help="Maximum number of sessions.")
-    ] = 50,
-    after: Annotated[
-        str | None,
-        typer.Option("--after", metavar="ID", help="Start after this session: see the end of a page."),
-    ] = None,
+    everywhere: EverywhereOption = False,
+    where: WhereOption = None,
+    limit: LimitOption = 50,
+    after: AfterOption = None,
 ) -> None:
     """List the sessions, newest first.
 

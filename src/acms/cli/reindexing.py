@@ -61,8 +61,8 @@ async def rebuild_index(
 
 
 def _draw_result(screen: Screen, result: Reindexed, *, moved: bool) -> None:
-    made = f"{result.cards:,} index records and {result.vectors:,} vectors"
-    screen.line(f"{result.contexts} sessions, {result.entries:,} entries: {made} were made")
+    rebuilt = f"{result.cards:,} index records and {result.vectors:,} vectors"
+    screen.line(f"{result.contexts} sessions, {result.entries:,} entries: {rebuilt} were made")
     if moved:
         screen.line(
             f"{result.moved:,} vectors moved to Chroma, {result.pruned:,} of erased entries deleted there"

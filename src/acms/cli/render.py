@@ -136,6 +136,16 @@ class Screen:
         else:
             draw()
 
+    def show_line(self, value: Mapping[str, Any], text: str) -> None:
+        """Write the result as JSON, or one line for people."""
+        self.show(value, lambda: self.line(text))
+
+    def show_list(
+        self, value: Mapping[str, Any], columns: Sequence[Column], items: Iterable[Any], none: str = ""
+    ) -> None:
+        """Write the result as JSON, or a table for people."""
+        self.show(value, lambda: self.list(columns, items, none))
+
     def line(self, text: str = "", style: str = "") -> None:
         """Write one paragraph."""
         self._remove_bar()

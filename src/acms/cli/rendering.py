@@ -26,17 +26,22 @@ WHY = (*LEDGER[:1], *LEDGER[2:5], LEDGER[7], Column("id", "dim"), LEDGER[8])
 """Columns of the ledger of a reply."""
 
 
+SessionOption = Annotated[
+    str, typer.Option("--session", metavar="SESSION", help="Name of the session, or its id.")
+]
+ExtendedOption = Annotated[
+    bool, typer.Option("--extended", help="Add fields outside v0: sources, experience.")
+]
+WhyOption = Annotated[bool, typer.Option("--why", help="Add the decision about each candidate.")]
+
+
 @define_command("render", "acms render request.json --session user_123")
 async def render_request(
     shell: Shell,
     request: File,
-    session: Annotated[
-        str, typer.Option("--session", metavar="SESSION", help="Name of the session, or its id.")
-    ],
-    extended: Annotated[
-        bool, typer.Option("--extended", help="Add fields outside v0: sources, experience.")
-    ] = False,
-    why: Annotated[bool, typer.Option("--why", help="Add the decision about each candidate.")] = False,
+    session: SessionOption,
+    extended: ExtendedOption = False,
+    why: WhyOption = False,
 ) -> int:
     """Reply to a request of the ACS v0 contract from a session.
 

@@ -189,7 +189,7 @@ async def inspect_store(
         host, port = address
         url = f"http://{host}:{port}/?{PARAMETER}={token}"
         name = urls.without_password(store)
-        shell.show({"url": url}, lambda: shell.line(f"looking at {name} on {url} (Ctrl-C ends it)"))
+        shell.show_line({"url": url}, f"looking at {name} on {url} (Ctrl-C ends it)")
         sys.stdout.flush()
         if browser:
             webbrowser.open(url)
