@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from acms import ACMS, Branch, HeuristicTokenCounter, Tree, open_storage
-from acms.cli.branching import ASCII, BOXES, Notes, drawn
+from acms.cli.branching import ASCII, BOXES, BranchNotes, draw_tree
 from acms.cli.commands import app
 from acms.testing.logs import WHEN, append_drafts, draft_retraction, draft_summary
 
@@ -288,9 +288,9 @@ def test_a_deep_tree_is_drawn_without_recursion() -> None:
     tree = Tree(branch=branch(depth))
     for n in reversed(range(depth)):
         tree = Tree(branch=branch(n), forks=(tree,))
-    notes = {f"c{n}": Notes({}, ()) for n in range(depth + 1)}
+    notes = {f"c{n}": BranchNotes({}, ()) for n in range(depth + 1)}
     for signs in (BOXES, ASCII):
-        lines = drawn(tree, notes, "c0", signs)
+        lines = draw_tree(tree, notes, "c0", signs)
         assert len(lines) == depth + 1
         assert lines[-1] == "   " * (depth - 1) + f"{signs.last}{signs.dash} from v1: s{depth} v1"
 

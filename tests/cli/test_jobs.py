@@ -19,8 +19,8 @@ from typer.testing import CliRunner, Result
 from acms import ACMS, ACMSConfig, Job, JobState, WorkerConfig, compose, open_storage
 from acms.cli import base
 from acms.cli.commands import app
-from acms.cli.jobs import Everybody
-from acms.cli.keys import served
+from acms.cli.jobs import TenantWorkers
+from acms.cli.keys import open_service_stores
 from acms.errors import ConflictError, NotFoundError
 from acms.jobs import requests as operations
 from acms.jobs.worker import Worker
@@ -317,13 +317,13 @@ def test_a_worker_of_all_tenants_does_the_jobs_of_those_with_keys(home: str) -> 
 
 
 async def test_a_tenant_whose_first_key_is_made_later_is_found(home: str) -> None:
-    async with served(home) as (stores, keys):
+    async with open_service_stores(home) as (stores, keys):
         done: asyncio.Queue[Event] = asyncio.Queue()
 
         def made(storage: StorageBackend) -> Worker:
             return Worker(storage, compose.handlers(ACMSConfig()), on_event=done.put_nowait)
 
-        one = Everybody(stores, keys, made, poll_seconds=0.01, look_seconds=0.01)
+        one = TenantWorkers(stores, keys, made, poll_seconds=0.01, look_seconds=0.01)
         running = asyncio.create_task(one.run())
         for _ in range(2):
             await asyncio.wait_for(done.get(), 60)

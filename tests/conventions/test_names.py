@@ -40,10 +40,6 @@ RETIRED = {
 }
 #: Names that mean something else by the word (alphabets, bank cards, measures, sizes), and public names.
 OTHERWISE = {
-    "beside": """
-        cli.prompting._beside
-
-    """,
     "card": "privacy.personal.find_card_numbers",
     "ceo": "contract.caller.CEO",
     "certainty": """

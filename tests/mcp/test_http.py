@@ -399,7 +399,7 @@ def test_the_command_serves_it_before_the_pages(tmp_path: Path, monkeypatch: pyt
             assert (await client.get("/")).headers["content-type"].startswith("text/html")
         await app.stop()
 
-    monkeypatch.setattr("acms.cli.serving._serve", served)
+    monkeypatch.setattr("acms.cli.serving._run_server", served)
     command = ["serve", "--mcp", "--port", "0", "--db", f"sqlite:///{tmp_path / 'log.db'}"]
     done = CliRunner().invoke(commands, command)
     assert (done.exit_code, len(made)) == (0, 1), done.output

@@ -115,7 +115,7 @@ def test_they_are_made_by_their_names(tmp_path: Path, folder: Path) -> None:
     write_reranker(tmp_path / "cross", {})
     assert isinstance(registry.create("embedder", "fastembed", model=folder), FastEmbedEmbedder)
     assert isinstance(registry.create("reranker", "fastembed", model=tmp_path / "cross"), FastEmbedReranker)
-    found = base.embedder(f"fastembed#{folder}")  # in the shell
+    found = base.create_embedder(f"fastembed#{folder}")  # in the shell
     assert isinstance(found, FastEmbedEmbedder)
     assert found.model == "tiny"
 

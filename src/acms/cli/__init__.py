@@ -1,6 +1,6 @@
-"""The command line: the same verbs as the library, for a shell. Needs the extra `cli`.
+"""The command line: the methods of the library as commands. Needs the extra `cli`.
 
-`main` is the door; `loading` says where each command is, `render` writes for people or as JSON.
+`main` is the entry point, `loading` lists the module of each command, `render` writes tables or JSON.
 """
 
 from __future__ import annotations
@@ -15,32 +15,45 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command line; leaves with 0 when done, 1 after a typed error, 2 for wrong usage."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # closed by a shell: no file of ours may come by its number
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  # for the whole process
+    """Run the command line; exit with 0 on success, 1 after a typed error, 2 after wrong usage."""
+    _open_closed_streams()
     try:
         import rich
         import typer
     except ImportError as missing:
         package = (missing.name or "typer").partition(".")[0]
-        error = MissingExtraError("cli", package)
-        if "--json" in sys.argv:
-            plain = {
-                "code": error.code,
-                "message": str(error),
-                "options": list(error.options),
-                "retryable": False,
-            }
-            print(json.dumps({"error": plain}), file=sys.stderr)
-        else:
-            print(f"error {error.code}: {error}", file=sys.stderr)
+        _report_missing_extra(MissingExtraError("cli", package))
         raise SystemExit(1) from None
     del rich, typer
-    from acms.cli.loading import load
+    from acms.cli.loading import load_commands
 
     words = sys.argv
-    if "_ACMS_COMPLETE" in os.environ:  # a shell completes the last of these
-        place = os.environ.get("COMP_CWORD", "")
-        words = os.environ.get("COMP_WORDS", "").split()[: int(place) if place.isdecimal() else 0]
-    load(words[1:])(prog_name="acms")
+    if "_ACMS_COMPLETE" in os.environ:  # a shell completes the last of these words
+        words = _read_completed_words()
+    load_commands(words[1:])(prog_name="acms")
+
+
+def _open_closed_streams() -> None:
+    """Replace streams that a shell closed, so that no other file gets their descriptors."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  # stays open until the process ends
+
+
+def _report_missing_extra(error: MissingExtraError) -> None:
+    if "--json" not in sys.argv:
+        print(f"error {error.code}: {error}", file=sys.stderr)
+        return
+    value = {
+        "code": error.code,
+        "message": str(error),
+        "options": list(error.options),
+        "retryable": False,
+    }
+    print(json.dumps({"error": value}), file=sys.stderr)
+
+
+def _read_completed_words() -> list[str]:
+    count = os.environ.get("COMP_CWORD", "")
+    words = os.environ.get("COMP_WORDS", "").split()
+    return words[: int(count)] if count.isdecimal() else []

@@ -10,24 +10,26 @@ from typing import Annotated, Any
 
 import typer
 
-from acms.cli.base import Session, Shell, command, continued, interruptible
+from acms.cli.base import Session, Shell, allow_interrupt, define_command, get_or_create_session
 from acms.cli.render import fields_of
 from acms.errors import EntryNotFoundError, GoneError
 from acms.model import Json, Origin, Privacy, Role
 from acms.session import ACMS
 
-Said = Annotated[str, typer.Argument(metavar="TEXT", help="What is said, or - for stdin.")]
+MessageText = Annotated[str, typer.Argument(metavar="TEXT", help="Text of the message, or - for stdin.")]
 Entry = Annotated[str, typer.Argument(metavar="ENTRY", help="Its id, its key, or its version as v12.")]
 
 
-def _content(text: str) -> str:
-    """Return a text that was given, or that stands on stdin."""
-    with interruptible():
-        return sys.stdin.read().rstrip("\n") if text == "-" else text
+def _read_text(text: str) -> str:
+    """Return the text argument, or the text from stdin for `-`."""
+    if text != "-":
+        return text
+    with allow_interrupt():
+        return sys.stdin.read().rstrip("\n")
 
 
-async def _named(session: ACMS, entry: str) -> str:
-    """Return what a session calls an entry by: its id, where a version was given that is no key."""
+async def _resolve_entry(session: ACMS, entry: str) -> str:
+    """Return the id of an entry that is named by its version, unless the name is a key of the session."""
     if not re.fullmatch(r"v[1-9][0-9]{0,17}", entry):
         return entry
     with suppress(EntryNotFoundError, GoneError):
@@ -36,63 +38,79 @@ async def _named(session: ACMS, entry: str) -> str:
     return page.entries[0].id if page.entries else entry
 
 
-def _object(written: str | None) -> dict[str, Json] | None:
-    """Read a JSON object that was given as an option."""
-    if written is None:
+def _parse_metadata(text: str | None) -> dict[str, Json] | None:
+    """Parse the JSON object of an option."""
+    if text is None:
         return None
     try:
-        found = json.loads(written)
+        metadata = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise typer.BadParameter(f"is not JSON: {error}", param_hint="--metadata") from error
-    if not isinstance(found, dict):
+    if not isinstance(metadata, dict):
         raise typer.BadParameter('is not an object such as {"run": 12}', param_hint="--metadata")
-    return found
+    return metadata
 
 
-@command('acms add user_123 user "We use PostgreSQL 18 for orders."')
-async def add(
+RoleArgument = Annotated[
+    Role, typer.Argument(metavar="ROLE", help="user, assistant, tool, system or developer.")
+]
+ActorOption = Annotated[str | None, typer.Option("--actor", metavar="NAME", help="Name of the speaker.")]
+MarkerOption = Annotated[
+    list[str] | None,
+    typer.Option("--marker", metavar="NAME", help="decision, constraint…; default: detected; repeatable."),
+]
+MetadataOption = Annotated[
+    str | None, typer.Option("--metadata", metavar="JSON", help='Stored with the message: {"run": 12}.')
+]
+ToolCallOption = Annotated[
+    str | None, typer.Option("--tool-call", metavar="ID", help="The tool call that this message answers.")
+]
+CreatedOption = Annotated[
+    str | None,
+    typer.Option("--created-at", metavar="TIME", help="Time of the message in ISO 8601; default: now."),
+]
+KeyOption = Annotated[
+    str | None,
+    typer.Option("--key", metavar="TEXT", help="Idempotency key: the same key is stored once."),
+]
+PrivacyOption = Annotated[Privacy, typer.Option("--privacy", metavar="MODE", help="allow, redact or block.")]
+OriginOption = Annotated[
+    Origin | None,
+    typer.Option("--origin", metavar="WHO", help="user, assistant, tool or external; default: by the role."),
+]
+
+
+@define_command("add", 'acms add user_123 user "We use PostgreSQL 18 for orders."')
+async def add_message(
     shell: Shell,
     session: Session,
-    role: Annotated[Role, typer.Argument(metavar="ROLE", help="user, assistant, tool, system or developer.")],
-    text: Said,
-    actor: Annotated[str | None, typer.Option("--actor", metavar="NAME", help="Who speaks.")] = None,
-    marker: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--marker", metavar="NAME", help="decision, constraint…; else found in the text; repeat."
-        ),
-    ] = None,
-    metadata: Annotated[
-        str | None, typer.Option("--metadata", metavar="JSON", help='Kept beside it: {"run": 12}.')
-    ] = None,
-    answers: Annotated[
-        str | None, typer.Option("--tool-call", metavar="ID", help="The call that a tool answers.")
-    ] = None,
-    created: Annotated[
-        str | None,
-        typer.Option("--created-at", metavar="TIME", help="When it was said, in ISO 8601; default: now."),
-    ] = None,
-    key: Annotated[
-        str | None, typer.Option("--key", metavar="TEXT", help="The same key again stores nothing twice.")
-    ] = None,
-    privacy: Annotated[
-        Privacy, typer.Option("--privacy", metavar="MODE", help="allow, redact or block.")
-    ] = Privacy.ALLOW,
-    origin: Annotated[
-        Origin | None,
-        typer.Option(
-            "--origin", metavar="WHO", help="user, assistant, tool or external; default: by the role."
-        ),
-    ] = None,
+    role: RoleArgument,
+    text: MessageText,
+    actor: ActorOption = None,
+    marker: MarkerOption = None,
+    metadata: MetadataOption = None,
+    tool_call: ToolCallOption = None,
+    created: CreatedOption = None,
+    key: KeyOption = None,
+    privacy: PrivacyOption = Privacy.ALLOW,
+    origin: OriginOption = None,
 ) -> None:
-    """Append a message; the first one begins the session.
+    """Append a message; the first one creates the session.
 
-    It is on disk when the command is done. The same text again is a new message, unless --key says that it is not.
+    The message is on disk when the command returns. Adding the same text again stores a new message, unless --key is
+    the same.
     """
-    content = _content(text)
-    given: dict[str, Any] = {"metadata": _object(metadata), "created_at": created, "tool_call_id": answers}
-    async with shell.opened(write=True) as storage, await continued(storage, session, shell.namespace) as one:
-        await one.ingest(
+    content = _read_text(text)
+    details: dict[str, Any] = {
+        "metadata": _parse_metadata(metadata),
+        "created_at": created,
+        "tool_call_id": tool_call,
+    }
+    async with (
+        shell.open_store(write=True) as storage,
+        await get_or_create_session(storage, session, shell.namespace) as writer,
+    ):
+        await writer.ingest(
             role,
             content,
             actor_id=actor,
@@ -100,42 +118,42 @@ async def add(
             privacy=privacy,
             origin=origin,
             idempotency_key=key,
-            **given,
+            **details,
         )
-        receipt = one.last_receipt
+        receipt = writer.last_receipt
     assert receipt is not None
-    said = f"{session} v{receipt.version}" + (" (there already)" if receipt.repeated else "")
-    shell.show(
-        {"session": session, **fields_of(receipt)}, lambda: shell.line(f"{said}  {receipt.message_id}")
-    )
+    suffix = " (there already)" if receipt.repeated else ""
+    message = f"{session} v{receipt.version}{suffix}  {receipt.message_id}"
+    shell.show_line({"session": session, **fields_of(receipt)}, message)
 
 
-@command('acms replace user_123 v12 "We use PostgreSQL 18 for all of it."')
-async def replace(shell: Shell, session: Session, entry: Entry, text: Said) -> None:
+@define_command("replace", 'acms replace user_123 v12 "We use PostgreSQL 18 for all of it."')
+async def replace_message(shell: Shell, session: Session, entry: Entry, text: MessageText) -> None:
     """Correct the text of a message.
 
-    It is read at the old place; history keeps both. Facts made from the old text are retired. undo takes it back.
+    The new text takes the position of the old one; history keeps both. Facts from the old text are retired. `acms
+    undo` reverts the replacement.
     """
-    content = _content(text)
-    async with shell.writing(session, works=False) as one:
-        id = await one.replace(await _named(one, entry), content)
-    shell.show(
-        {"session": session, "id": id, "replaced": entry}, lambda: shell.line(f"{id} replaces {entry}")
-    )
+    content = _read_text(text)
+    async with shell.open_for_writing(session, works=False) as writer:
+        id = await writer.replace(await _resolve_entry(writer, entry), content)
+    value = {"session": session, "id": id, "replaced": entry}
+    shell.show_line(value, f"{id} replaces {entry}")
 
 
-@command("acms retract user_123 v12")
-async def retract(
+@define_command("retract", "acms retract user_123 v12")
+async def retract_entry(
     shell: Shell,
     session: Session,
     entry: Entry,
-    alone: Annotated[bool, typer.Option("--alone", help="Leave the rest of its tool group.")] = False,
+    alone: Annotated[bool, typer.Option("--alone", help="Keep the rest of its tool group.")] = False,
 ) -> None:
-    """Put an entry out of force, with the facts made from it.
+    """Retract an entry and the facts derived from it.
 
-    Earlier versions still show it, and undo takes it back. A tool call goes with its results.
+    Earlier versions still show the entry; `acms undo` reverts the retraction. A tool call is retracted with its
+    results.
     """
-    async with shell.writing(session, works=False) as one:
-        version = await one.retract(await _named(one, entry), alone=alone)
+    async with shell.open_for_writing(session, works=False) as writer:
+        version = await writer.retract(await _resolve_entry(writer, entry), alone=alone)
     value = {"session": session, "version": version, "retracted": entry}
-    shell.show(value, lambda: shell.line(f"v{version} retracts {entry}"))
+    shell.show_line(value, f"v{version} retracts {entry}")

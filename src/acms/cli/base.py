@@ -1,4 +1,4 @@
-"""What all commands share: the application, its common options, opening a store, leaving with an exit code."""
+"""The parts that all commands share: the application, common options, opening a store, exit codes."""
 
 from __future__ import annotations
 
@@ -49,33 +49,41 @@ GROUPS = {
     "Move, check and erase": "import export restore copy backup verify witness migrate reindex scan erase",
     "Run": "serve gateway mcp inspect keys grant grants revoke audit webhook worker jobs eval",
 }
-"""The commands as help lists them."""
+"""The commands, in the order of the help."""
 
 
-class Grouped(TyperGroup):
+class GroupedCommands(TyperGroup):
     """The application, whose help lists its commands in groups."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the commands in the order of their groups; what no group names comes last."""
+        """Return the commands in the order of their groups, then those without a group."""
         order = " ".join(GROUPS.values()).split()
-        return sorted(self.commands, key=lambda name: order.index(name) if name in order else len(order))
+        grouped = [name for name in order if name in self.commands]
+        others = [name for name in self.commands if name not in order]
+        return grouped + others
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write a section for each group."""
-        left = self.list_commands(ctx)
-        for group, words in {**GROUPS, "More": ""}.items():
-            named = [name for name in left if name in words.split() or group == "More"]
-            left = [name for name in left if name not in named]
-            if named:
-                with formatter.section(group):
-                    rows = [
-                        (f"{name:<11}", self.commands[name].get_short_help_str(limit=63)) for name in named
-                    ]
-                    formatter.write_dl(rows)
+        sections: dict[str, list[str]] = {}
+        for name in self.list_commands(ctx):
+            sections.setdefault(_group_of_command(name), []).append(name)
+        for group, names in sections.items():
+            with formatter.section(group):
+                formatter.write_dl([self._help_row(name) for name in names])
+
+    def _help_row(self, name: str) -> tuple[str, str]:
+        return f"{name:<11}", self.commands[name].get_short_help_str(limit=63)
+
+
+def _group_of_command(name: str) -> str:
+    for group, commands in GROUPS.items():
+        if name in commands.split():
+            return group
+    return "More"
 
 
 app = typer.Typer(
-    cls=Grouped,
+    cls=GroupedCommands,
     help="ACMS: keep every message of an agent, and decide what the model sees.",
     epilog="Start with:  acms demo",
     rich_markup_mode=None,
@@ -84,16 +92,20 @@ app = typer.Typer(
 )
 
 
-def _sessions(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the sessions whose names begin like this, for a shell that completes a word; none in doubt."""
+def _complete_session(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the session names that complete a word in a shell, or none on an error."""
 
-    async def names() -> list[str]:
-        async with opened(context.params.get("db") or os.environ.get("ACMS_DB")) as storage:
-            found = contexts(storage, context.params.get("namespace") or "default")
-            return [one.key async for one in found if one.key and one.key.startswith(incomplete)]
+    async def find_names() -> list[str]:
+        names: list[str] = []
+        async with open_store(context.params.get("db") or os.environ.get("ACMS_DB")) as storage:
+            async for candidate in iterate_contexts(storage, context.params.get("namespace") or "default"):
+                name = candidate.key or ""
+                if name.startswith(incomplete):
+                    names.append(name)
+        return names
 
     try:
-        return [name for name in asyncio.run(names()) if not name.startswith("@")]
+        return [name for name in asyncio.run(find_names()) if name and not name.startswith("@")]
     except ACMSError:
         return []
 
@@ -104,36 +116,37 @@ Db = Annotated[
         "--db", envvar="ACMS_DB", metavar="URL", help="The store; default: a file in your data folder."
     ),
 ]
-Namespace = Annotated[
-    str, typer.Option("--namespace", metavar="NAME", help="The group of sessions to look in.")
-]
+Namespace = Annotated[str, typer.Option("--namespace", metavar="NAME", help="Namespace to use.")]
 Unused = Annotated[str, typer.Option("--namespace", hidden=True)]
 AsJson = Annotated[bool, typer.Option("--json", help="Write one JSON object.")]
 Session = Annotated[
-    str, typer.Argument(metavar="SESSION", autocompletion=_sessions, help="Name of the session, or its id.")
+    str,
+    typer.Argument(
+        metavar="SESSION", autocompletion=_complete_session, help="Name of the session, or its id."
+    ),
 ]
-Query = Annotated[str, typer.Argument(metavar="QUERY", help="What to look for, in words.")]
-Budget = Annotated[int | None, typer.Option("--budget", min=0, metavar="N", help="Tokens that may be used.")]
-Needed = Annotated[int, typer.Option("--budget", min=0, metavar="N", help="Tokens that may be used.")]
-Full = Annotated[bool, typer.Option("--full", help="Show whole texts, not previews.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
-Limit = Annotated[int, typer.Option("--limit", min=1, max=500, metavar="N", help="How many to show.")]
+Query = Annotated[str, typer.Argument(metavar="QUERY", help="Query text.")]
+Budget = Annotated[int | None, typer.Option("--budget", min=0, metavar="N", help="Token budget.")]
+RequiredBudget = Annotated[int, typer.Option("--budget", min=0, metavar="N", help="Token budget.")]
+Full = Annotated[bool, typer.Option("--full", help="Show full texts instead of previews.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, max=500, metavar="N", help="Maximum number of rows.")]
 Ranking = Annotated[
     str | None,
     typer.Option(
         "--embedder",
         metavar="auto|local|none|fastembed#MODEL|URL#MODEL",
-        help="What finds by meaning: a local model, none, or one on a server; default: ACMS_EMBEDDER, or auto.",
+        help="Embedder for semantic search: local, none, or a server; default: ACMS_EMBEDDER, else auto.",
     ),
 ]
 
 
-def point(text: str) -> int | str:
-    """Return a version, or the name of one."""
+def parse_version_or_tag(text: str) -> int | str:
+    """Return a version number, or a tag."""
     return int(text) if text.isdecimal() else text
 
 
-def _no_negative(at: str | None) -> str | None:
+def _check_version(at: str | None) -> str | None:
     if at is not None and at.startswith("-") and at[1:].isdecimal():
         raise typer.BadParameter(f"{at} is not a version")
     return at
@@ -142,39 +155,42 @@ def _no_negative(at: str | None) -> str | None:
 At = Annotated[
     str | None,
     typer.Option(
-        "--at", metavar="VERSION|TAG", callback=_no_negative, help="As it was at this version, or tag."
+        "--at", metavar="VERSION|TAG", callback=_check_version, help="State at this version or tag."
     ),
 ]
 
 
-def _there(file: Path) -> Path:
+def _check_file_exists(file: Path) -> Path:
     if file.name != "-" and not file.is_file():
         raise typer.BadParameter(f"{str(file)!r} is not a file")
     return file
 
 
-File = Annotated[Path, typer.Argument(metavar="FILE", callback=_there, help="A file, or - for stdin.")]
+File = Annotated[
+    Path, typer.Argument(metavar="FILE", callback=_check_file_exists, help="A file, or - for stdin.")
+]
 
 
 @contextmanager
-def interruptible() -> Generator[None]:
-    """Let one Ctrl-C end what waits for a person or a pipe inside the block.
+def allow_interrupt() -> Generator[None]:
+    """Let one Ctrl-C interrupt a blocking read from a terminal or pipe inside the block.
 
-    An event loop that stands still there would only note it, and go on waiting until a second one.
+    A blocked event loop would otherwise only record the first Ctrl-C and wait for a second one.
     """
-    noted = signal.getsignal(signal.SIGINT)
-    if not callable(noted) or threading.current_thread() is not threading.main_thread():
-        yield  # it is ignored, or comes to another thread
+    handler = signal.getsignal(signal.SIGINT)
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not callable(handler) or not in_main_thread:
+        yield
         return
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, noted)
+        signal.signal(signal.SIGINT, handler)
 
 
 def write_file(file: Path, text: str) -> None:
-    """Write a file that nobody else may read."""
+    """Write a file that only the current user can read."""
     try:
         create_file(file)
         file.write_text(text, encoding="utf-8")
@@ -182,90 +198,94 @@ def write_file(file: Path, text: str) -> None:
         raise ValidationError(f"cannot be written: {error.strerror}", field=str(file)) from error
 
 
-def run(
+def run_command(
     as_json: bool,
     work: Coroutine[Any, Any, int | None],
     flags: Mapping[str, str] | None = None,
     *,
     resumes: bool = False,
 ) -> None:
-    """Run a command and leave with its exit code; an error is told in words, never as a traceback.
+    """Run a command and exit with its code; report errors without a traceback.
 
-    `flags` are the command's options, by the names that arguments have in Python; one that `resumes` goes on where it
-    was interrupted.
+    `flags` maps Python argument names to the command's options. `resumes` says that running the command again
+    continues it after an interruption.
     """
     code = 1
     try:
         code = asyncio.run(work) or 0
         sys.stdout.flush()
-    except (typer.BadParameter, typer.Abort, typer.Exit):  # wrong usage that shows late
+    except (typer.BadParameter, typer.Abort, typer.Exit):  # usage errors found by the command itself
         raise
     except ACMSError as error:
-        render.fail(error, as_json, flags)
-    except BrokenPipeError:  # the reader has gone
-        _write_no_more()
+        render.write_error(error, as_json, flags)
+    except BrokenPipeError:  # the reader closed the pipe
+        _discard_output()
     except KeyboardInterrupt:
-        more = "; the same command goes on where it stopped" if resumes else ""
-        print(f"interrupted{more}", file=sys.stderr)
+        hint = "; the same command goes on where it stopped" if resumes else ""
+        print(f"interrupted{hint}", file=sys.stderr)
         code = 130
     except Exception as error:
         if os.environ.get("ACMS_DEBUG"):
             raise
-        if isinstance(error, OSError) and error.strerror:  # a file or the output: what the system says
-            where = f"{error.filename}: " if error.filename else ""
-            render.fail(ACMSError(f"{where}{error.strerror}"), as_json)
-            _flush()
+        if isinstance(error, OSError) and error.strerror:
+            prefix = f"{error.filename}: " if error.filename else ""
+            render.write_error(ACMSError(f"{prefix}{error.strerror}"), as_json)
+            _flush_output()
         else:
             hint = "set ACMS_DEBUG=1 to see where, and report it"
-            render.fail(ACMSError(f"{type(error).__name__}: {error}", options=(hint,)), as_json)
+            render.write_error(ACMSError(f"{type(error).__name__}: {error}", options=(hint,)), as_json)
     raise typer.Exit(code)
 
 
-def _flush() -> None:
+def _flush_output() -> None:
     try:
         sys.stdout.flush()
     except OSError:
-        _write_no_more()
+        _discard_output()
 
 
-def _write_no_more() -> None:
-    """Let nothing more be written to stdout, not even what is left of it at exit."""
+def _discard_output() -> None:
+    """Discard all further output, including the buffer that is flushed at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class Shell(render.Screen):
-    """Where a command looks and answers: the options that all of them have."""
+    """The common options of a command and its output."""
 
     def __init__(self, db: str | None, namespace: str, as_json: bool) -> None:
         super().__init__(as_json)
         self.db = db
         self.namespace = namespace
 
-    def opened(self, *, write: bool = False) -> AbstractAsyncContextManager[Handle]:
+    def open_store(self, *, write: bool = False) -> AbstractAsyncContextManager[Handle]:
         """Open the store; only a command that writes creates one."""
-        return opened(self.db, write=write)
+        return open_store(self.db, write=write)
 
-    async def known(self, storage: StorageBackend, name: str) -> Context:
+    async def find_session(self, storage: StorageBackend, name: str) -> Context:
         """Return a session's context; an unknown session is an error."""
-        return await known(storage, name, self.namespace)
+        return await find_session(storage, name, self.namespace)
 
     @asynccontextmanager
-    async def reading(self, name: str) -> AsyncGenerator[ACMS]:
+    async def open_session(self, name: str) -> AsyncGenerator[ACMS]:
         """Open an existing session."""
-        async with self.opened() as storage, over(storage, await self.known(storage, name), name) as one:
-            yield one
+        async with self.open_store() as storage:
+            context = await self.find_session(storage, name)
+            async with build_session(storage, context, name) as session:
+                yield session
 
     @asynccontextmanager
-    async def looking(self, name: str, at: str | None, ranking: str | None = None) -> AsyncGenerator[View]:
-        """Open an existing session as it was at a version or tag, or as it is."""
-        async with self.opened() as storage:
-            context = await self.known(storage, name)
-            version = None if at is None else await forks.version_of(storage, context.id, point(at))
-            async with over(storage, context, name, ranking=ranking) as one:
-                yield one if version is None else one.at(version)
+    async def open_view(self, name: str, at: str | None, ranking: str | None = None) -> AsyncGenerator[View]:
+        """Open an existing session, or its state at a version or tag."""
+        async with self.open_store() as storage:
+            context = await self.find_session(storage, name)
+            version = (
+                None if at is None else await forks.version_of(storage, context.id, parse_version_or_tag(at))
+            )
+            async with build_session(storage, context, name, ranking=ranking) as session:
+                yield session if version is None else session.at(version)
 
     @asynccontextmanager
-    async def writing(
+    async def open_for_writing(
         self,
         name: str,
         *,
@@ -273,81 +293,86 @@ class Shell(render.Screen):
         reflector: Reflector | None = None,
         on_event: Callable[[Event], Any] | None = None,
     ) -> AsyncGenerator[ACMS]:
-        """Open an existing session to write in it; with `works` it works off the jobs it asks for."""
+        """Open an existing session for writing; with `works`, its worker runs the jobs it requests."""
         config = ACMSConfig.from_env()
         config = replace(config, worker=replace(config.worker, enabled=works), on_event=on_event)
-        async with self.opened() as storage:
-            context = await self.known(storage, name)
-            async with over(storage, context, name, reflector=reflector, config=config) as one:
-                yield one
+        async with self.open_store() as storage:
+            context = await self.find_session(storage, name)
+            async with build_session(storage, context, name, reflector=reflector, config=config) as session:
+                yield session
 
     def confirm(self, question: str, yes: bool) -> None:
-        """Ask before something that cannot be taken back, unless it was said already."""
-        if not yes:
-            if not sys.stdin.isatty():
-                raise typer.BadParameter("nobody can be asked here: say --yes")
-            with interruptible():
-                typer.confirm(question, abort=True)
+        """Ask before an action that cannot be undone, unless `yes` is set."""
+        if yes:
+            return
+        if not sys.stdin.isatty():
+            raise typer.BadParameter("Cannot prompt for confirmation without a terminal. Pass --yes.")
+        with allow_interrupt():
+            typer.confirm(question, abort=True)
 
 
 _P = ParamSpec("_P")
-_Work = Callable[Concatenate[Shell, _P], Coroutine[Any, Any, int | None]]
+_Command = Callable[Concatenate[Shell, _P], Coroutine[Any, Any, int | None]]
 
 
-def command(
+def define_command(
+    name: str,
     example: str,
     *,
-    name: str | None = None,
     home: typer.Typer = app,
     db: bool = True,
     namespace: Literal["used", "unused"] | None = "used",
     waits: bool = True,
     resumes: bool = False,
-) -> Callable[[_Work[_P]], Callable[..., None]]:
-    """Make a command of a coroutine that is given a `Shell` and its own arguments.
+) -> Callable[[_Command[_P]], Callable[..., None]]:
+    """Register a coroutine that takes a `Shell` and its own arguments as a command.
 
-    `--db`, `--namespace` and `--json` come behind them; `namespace` is "unused" where the option is taken and ignored.
-    What takes longer than a second shows that it works, unless nobody is to wait for it. Called again, a command that
-    `resumes` goes on where it was interrupted.
+    The options `--db`, `--namespace` and `--json` are appended. `namespace="unused"` accepts the option and ignores it.
+    With `waits`, a command that takes longer than a second shows progress. With `resumes`, running an interrupted
+    command again continues it.
     """
+    common: list[inspect.Parameter] = []
+    if db:
+        common.append(_keyword_parameter("db", Db, None))
+    if namespace is not None:
+        annotation = Namespace if namespace == "used" else Unused
+        common.append(_keyword_parameter("namespace", annotation, "default"))
+    as_json_option = _keyword_parameter("as_json", AsJson, False)
 
-    def register(work: _Work[_P]) -> Callable[..., None]:
-        signature = inspect.signature(work, eval_str=True)
-        common: list[tuple[str, Any, Any]] = [("as_json", AsJson, False)]
-        if namespace is not None:
-            common.insert(0, ("namespace", Namespace if namespace == "used" else Unused, "default"))
-        if db:
-            common.insert(0, ("db", Db, None))
-        named = inspect.Parameter.KEYWORD_ONLY
-        parameters = [
-            inspect.Parameter("context", named, annotation=typer.Context),
-            *(one.replace(kind=named) for one in list(signature.parameters.values())[1:]),
-            *(
-                inspect.Parameter(one, named, default=default, annotation=kind)
-                for one, kind, default in common
-            ),
-        ]
+    def register(function: _Command[_P]) -> Callable[..., None]:
+        signature = inspect.signature(function, eval_str=True)
+        own_parameters = list(signature.parameters.values())[1:]
+        parameters = [inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
+        parameters += [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own_parameters]
+        parameters += [*common, as_json_option]
 
-        def called(context: typer.Context, as_json: bool, **given: Any) -> None:
-            here = {one: given.pop(one) for one, _, _ in common[:-1]}
-            shell = Shell(here.get("db"), here.get("namespace", "default"), as_json)
+        def call(context: typer.Context, as_json: bool, **arguments: Any) -> None:
+            options = {parameter.name: arguments.pop(parameter.name) for parameter in common}
+            shell = Shell(options.get("db"), options.get("namespace", "default"), as_json)
 
-            async def watched() -> int | None:
+            async def execute() -> int | None:
                 with shell.progress("working" if waits else None):
-                    return await cast("Any", work)(shell, **given)
+                    return await cast("Any", function)(shell, **arguments)
 
-            run(as_json, watched(), _flags(context), resumes=resumes)
+            run_command(as_json, execute(), _map_flags(context), resumes=resumes)
 
-        called.__name__, called.__doc__, called.__module__ = work.__name__, work.__doc__, work.__module__
-        called.__annotations__ = {one.name: one.annotation for one in parameters}
-        vars(called)["__signature__"] = signature.replace(parameters=parameters, return_annotation=None)
-        home.command(name, epilog=f"Example:  {example}")(called)
-        return called
+        call.__name__ = function.__name__
+        call.__doc__ = function.__doc__
+        call.__module__ = function.__module__
+        call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        vars(call)["__signature__"] = signature.replace(parameters=parameters, return_annotation=None)
+        home.command(name, epilog=f"Example:  {example}")(call)
+        return call
 
     return register
 
 
-_PYTHON = {
+def _keyword_parameter(name: str, annotation: Any, default: object) -> inspect.Parameter:
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=default, annotation=annotation)
+
+
+_PYTHON_NAMES = {
     "session_id": "--as",
     "preserve_recent_count": "--recent",
     "summary_tokens": "--tokens",
@@ -355,14 +380,17 @@ _PYTHON = {
     "tool_call_id": "--tool-call",
     "actor_id": "--actor",
 }
-"""Options that are called otherwise in Python."""
+"""Options whose Python argument has another name."""
 
 
-def _flags(context: typer.Context) -> dict[str, str]:
-    """Return the options of a command, by the names that arguments have in Python."""
-    longest = [max(one.opts, key=len) for one in context.command.params]
-    found = {flag[2:].replace("-", "_"): flag for flag in longest if flag.startswith("--")}
-    return {**{name: flag for name, flag in _PYTHON.items() if flag in longest}, **found}
+def _map_flags(context: typer.Context) -> dict[str, str]:
+    """Return the options of a command by the Python names of their arguments."""
+    longest = [max(parameter.opts, key=len) for parameter in context.command.params]
+    flags = {name: flag for name, flag in _PYTHON_NAMES.items() if flag in longest}
+    for flag in longest:
+        if flag.startswith("--"):
+            flags[flag[2:].replace("-", "_")] = flag
+    return flags
 
 
 def data_file() -> Path:
@@ -382,94 +410,105 @@ def file_url(path: Path) -> str:
 
 
 @runtime_checkable
-class InFile(Protocol):
-    """A store that is a file."""
+class FileStore(Protocol):
+    """A store in a file."""
 
     path: Path
     tenant: str
 
 
 @asynccontextmanager
-async def opened(db: str | None, *, write: bool = False) -> AsyncGenerator[Handle]:
+async def open_store(db: str | None, *, write: bool = False) -> AsyncGenerator[Handle]:
     """Open the store; only a command that writes creates one."""
     storage = open_storage(db or file_url(data_file()))
-    if isinstance(storage, InFile):
-        made(storage.path, write, "acms add SESSION user TEXT", given=db is not None)
+    if isinstance(storage, FileStore):
+        prepare_database_file(storage.path, write, "acms add SESSION user TEXT", is_named=db is not None)
     try:
         async with storage:
             yield storage
     finally:
-        await storage.aclose()  # a session that was left open ends with its command
+        await storage.aclose()  # also closes sessions that are still open
 
 
-def made(file: Path, write: bool, hint: str, *, given: bool) -> None:
-    """Refuse to read a database file that is not there; make the folder of the default one before it is written."""
+def prepare_database_file(file: Path, write: bool, hint: str, *, is_named: bool) -> None:
+    """Refuse to read a missing database file; create the folder of the default file before a write."""
     if not write and not file.exists():
         raise StorageError(f"there is no database at {file}", options=(hint, "name another with --db"))
-    if write and not given:
+    if write and not is_named:
         create_folder(file.parent)
 
 
-async def known(storage: StorageBackend, name: str, namespace: str) -> Context:
+async def find_session(storage: StorageBackend, name: str, namespace: str) -> Context:
     """Return a session's context; an unknown session is an error."""
     try:
-        found = await storage.context(name, namespace=namespace)
+        context = await storage.context(name, namespace=namespace)
     except SessionNotFoundError as error:
         raise SessionNotFoundError(
             f"no session is named {name!r} in namespace {namespace!r}",
             options=("acms sessions --all lists them",),
         ) from error
-    same_namespace(namespace, found.namespace, name)
-    return found
+    same_namespace(namespace, context.namespace, name)
+    return context
 
 
-_SHELL = {
+_SHELL_WORDS = {
     "api_key": "ACMS_MODEL_KEY",
     "give dimension": "name the model as MODEL@DIMENSION",
     "dimension must": "DIMENSION must",
     "dimension=…": "MODEL@DIMENSION",
 }
-"""What the arguments of a model on a server are called in a shell, besides its address."""
+"""Shell words for the arguments of a model on a server, without its address."""
 
 
 @contextmanager
 def _in_shell_words(address: str) -> Generator[None]:
-    """Say what is wrong with a model on a server as a shell knows it; `address` is what its address is called."""
+    """Translate errors about a model on a server into shell words; `address` replaces `base_url`."""
     try:
         yield
     except ConfigurationError as error:
-        for word, known in {"base_url": address, **_SHELL}.items():
-            error.args = (str(error).replace(word, known),)
-            error.options = tuple([option.replace(word, known) for option in error.options])
+        for word, replacement in {"base_url": address, **_SHELL_WORDS}.items():
+            error.args = (str(error).replace(word, replacement),)
+            error.options = tuple([option.replace(word, replacement) for option in error.options])
         raise
 
 
-def embedder(choice: str | None = None) -> Embedder | Literal["auto"] | None:
-    """Return what finds by meaning: auto, none, NAME or NAME#MODEL of the registry, URL#MODEL or with @DIMENSION."""
+def create_embedder(choice: str | None = None) -> Embedder | Literal["auto"] | None:
+    """Return the embedder for auto, none, NAME[#MODEL] of the registry, or URL#MODEL[@DIMENSION]."""
     name = choice or os.environ.get("ACMS_EMBEDDER") or "auto"
     if name == "auto":
         return "auto"
     if name == "none":
         return None
-    address, _, model = name.partition("#")
-    if "://" not in address:
-        try:
-            return registry.create("embedder", address, **({"model": model} if model else {}))
-        except MissingExtraError:
-            raise
-        except ConfigurationError as error:
-            raise typer.BadParameter(str(error), param_hint="--embedder") from error
-    model, _, size = model.partition("@")
-    if not model or not (size or "0").isdecimal():
+    if "://" in name.partition("#")[0]:
+        return _create_http_embedder(name)
+    return _create_registered_embedder(name)
+
+
+def _create_registered_embedder(name: str) -> Embedder:
+    provider, _, model = name.partition("#")
+    options = {"model": model} if model else {}
+    try:
+        return registry.create("embedder", provider, **options)
+    except MissingExtraError:
+        raise
+    except ConfigurationError as error:
+        raise typer.BadParameter(str(error), param_hint="--embedder") from error
+
+
+def _create_http_embedder(name: str) -> Embedder:
+    address, _, model_and_dimension = name.partition("#")
+    model, _, dimension = model_and_dimension.partition("@")
+    if not model or (dimension and not dimension.isdecimal()):
         raise typer.BadParameter(
             f"{name!r} is not URL#MODEL, or URL#MODEL@DIMENSION", param_hint="--embedder"
         )
     key = os.environ.get("ACMS_MODEL_KEY") or None
+    size = int(dimension) if dimension else None
     with _in_shell_words("URL"):
-        return providers.HTTPEmbedder(address, model, api_key=key, dimension=int(size) if size else None)
+        return providers.HTTPEmbedder(address, model, api_key=key, dimension=size)
 
 
-def over(
+def build_session(
     storage: StorageBackend,
     context: Context,
     name: str,
@@ -478,27 +517,27 @@ def over(
     reflector: Reflector | None = None,
     config: ACMSConfig | None = None,
 ) -> ACMS:
-    """Return a session on an open store, with the token counter its messages were counted with."""
-    counter, config = token_counter(context.counter), config or ACMSConfig.from_env()
+    """Return a session on an open store, with the token counter of its stored messages."""
+    is_profile = context.key == PROFILE
     return ACMS(
-        context.id if context.key == PROFILE else name,
+        context.id if is_profile else name,
         storage,
-        embedder(ranking),
+        create_embedder(ranking),
         reflector=reflector,
-        token_counter=counter,
-        config=config,
+        token_counter=token_counter(context.counter),
+        config=config or ACMSConfig.from_env(),
         namespace=context.namespace,
     )
 
 
-async def continued(storage: StorageBackend, name: str, namespace: str) -> ACMS:
-    """Return a session on an open store that its first message begins, where it is not there yet."""
+async def get_or_create_session(storage: StorageBackend, name: str, namespace: str) -> ACMS:
+    """Return a session on an open store; if it does not exist, its first message creates it."""
     try:
-        found = await storage.context(name, namespace=namespace)
+        context = await storage.context(name, namespace=namespace)
     except SessionNotFoundError:
-        return ACMS(name, storage, embedder(), config=ACMSConfig.from_env(), namespace=namespace)
-    same_namespace(namespace, found.namespace, name)
-    return over(storage, found, name)
+        return ACMS(name, storage, create_embedder(), config=ACMSConfig.from_env(), namespace=namespace)
+    same_namespace(namespace, context.namespace, name)
+    return build_session(storage, context, name)
 
 
 ReflectorName = Annotated[
@@ -510,29 +549,33 @@ Model = Annotated[str | None, typer.Option("--model", metavar="MODEL", help="Nam
 
 
 @asynccontextmanager
-async def reflecting(name: str, *, url: str | None, model: str | None) -> AsyncGenerator[Reflector]:
-    """Open a reflector by its name; keys come from the environment, where no list of processes shows them."""
-    given = {"base_url": url, "model": model}
+async def open_reflector(name: str, *, url: str | None, model: str | None) -> AsyncGenerator[Reflector]:
+    """Open a reflector by name; API keys come from the environment, so that process lists do not show them."""
+    options: dict[str, str] = {}
+    if url:
+        options["base_url"] = url
+    if model:
+        options["model"] = model
     with _in_shell_words("--url"):
-        found = registry.create("reflector", name, **{key: value for key, value in given.items() if value})
+        reflector = registry.create("reflector", name, **options)
     try:
-        yield found
+        yield reflector
     finally:
-        if isinstance(found, _Closing):
-            await found.aclose()
+        if isinstance(reflector, _Closable):
+            await reflector.aclose()
 
 
 @runtime_checkable
-class _Closing(Protocol):
-    """What holds connections."""
+class _Closable(Protocol):
+    """A provider with open connections."""
 
     async def aclose(self) -> None:
-        """Let go of them."""
+        """Close them."""
         ...
 
 
-async def contexts(storage: StorageBackend, namespace: str | None) -> AsyncIterator[Context]:
-    """Go through the live contexts, newest first."""
+async def iterate_contexts(storage: StorageBackend, namespace: str | None) -> AsyncIterator[Context]:
+    """Yield the contexts that are not deleted, newest first."""
     after: str | None = None
     while True:
         page = await storage.contexts(ContextQuery(namespace=namespace, after=after, limit=500))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from itertools import chain, repeat
 from operator import itemgetter
 from typing import Annotated, Any
 
@@ -15,7 +15,16 @@ import typer
 from acms.branches import forks
 from acms.branches.forks import COLLECT_AFTER
 from acms.cli import render
-from acms.cli.base import At, Session, Shell, Yes, command, known, opened, over, point
+from acms.cli.base import (
+    At,
+    Session,
+    Shell,
+    Yes,
+    build_session,
+    define_command,
+    find_session,
+    parse_version_or_tag,
+)
 from acms.cli.render import Column, Screen
 from acms.errors import MergeConflictError, SessionNotFoundError, ValidationError
 from acms.log.encoding import parse_entry_id
@@ -26,228 +35,252 @@ from acms.ports import StorageBackend
 from acms.results import Branch, Tree
 from acms.view import View
 
-Place = Annotated[str, typer.Argument(metavar="VERSION|TAG", help="A version, or the name of one.")]
+VersionOrTag = Annotated[str, typer.Argument(metavar="VERSION|TAG", help="A version or a tag.")]
 
 
-@command("acms fork user_123 --at 12 --as what-if")
-async def fork(
+@define_command("fork", "acms fork user_123 --at 12 --as what-if")
+async def fork_session(
     shell: Shell,
     session: Session,
     at: At = None,
     name: Annotated[
-        str | None, typer.Option("--as", metavar="NAME", help="Name of the fork; its id when left out.")
+        str | None, typer.Option("--as", metavar="NAME", help="Name of the fork; default: its id.")
     ] = None,
     whole: Annotated[
         bool,
-        typer.Option("--copy", help="Copy everything instead of sharing it: for a line that is too deep."),
+        typer.Option(
+            "--copy", help="Copy the entries instead of sharing them: for ancestries that are too deep."
+        ),
     ] = False,
 ) -> None:
-    """Start a new session from a version of another one.
+    """Create a session from a version of another session.
 
-    The newest version when --at is left out. Nothing is copied, unless --copy says so. The same command again
-    changes nothing.
+    The default is the newest version. Entries are shared, not copied, unless --copy is set. Running the same command
+    again changes nothing.
     """
-    async with shell.reading(session) as one:
-        place = None if at is None else point(at)
-        child = await (one.copy(place, name) if whole else one.fork(place, name))
-        made = (await child.ancestry())[-1]
+    version = None if at is None else parse_version_or_tag(at)
+    async with shell.open_session(session) as parent:
+        create = parent.copy if whole else parent.fork
+        child = await create(version, name)
+        branch = (await child.ancestry())[-1]
     value = {
-        "session": made.session_id,
-        "id": made.context_id,
-        "parent": made.parent and session,
-        "fork": made.fork,
+        "session": branch.session_id,
+        "id": branch.context_id,
+        "parent": branch.parent and session,
+        "fork": branch.fork,
+        "version": branch.version,
     }
-    told = f"{made.session_id} goes on from v{made.fork} of {session}"
+    message = f"{branch.session_id} goes on from v{branch.fork} of {session}"
     if whole:
-        told = f"{made.session_id} is a copy of {session} up to v{made.version}"
-    shell.show({**value, "version": made.version}, lambda: shell.line(told))
+        message = f"{branch.session_id} is a copy of {session} up to v{branch.version}"
+    shell.show_line(value, message)
 
 
 class Strategy(StrEnum):
-    """What becomes of conflicts."""
+    """How a merge resolves conflicts."""
 
     REFUSE = "refuse"
     OURS = "ours"
     THEIRS = "theirs"
 
 
-@command("acms merge user_123 what-if --dry-run")
-async def merge(
+OtherArgument = Annotated[
+    str,
+    typer.Argument(metavar="OTHER", help="Branch to merge: a session, SESSION@VERSION or SESSION@TAG."),
+]
+StrategyOption = Annotated[
+    Strategy,
+    typer.Option("--strategy", help="Which side wins in conflicts, or refuse."),
+]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show the changes and write nothing.")]
+
+
+@define_command("merge", "acms merge user_123 what-if --dry-run")
+async def merge_branch(
     shell: Shell,
     session: Session,
-    other: Annotated[
-        str,
-        typer.Argument(metavar="OTHER", help="What is merged: a session, SESSION@VERSION or SESSION@TAG."),
-    ],
-    strategy: Annotated[
-        Strategy,
-        typer.Option("--strategy", help="What becomes of conflicts: whose side has its way in them."),
-    ] = Strategy.REFUSE,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would come, and write nothing.")
-    ] = False,
+    other: OtherArgument,
+    strategy: StrategyOption = Strategy.REFUSE,
+    dry_run: DryRunOption = False,
 ) -> None:
-    """Bring what another branch has changed into a session.
+    """Merge the changes of another branch into a session.
 
-    All of it in one commit, or nothing where both sides changed the same. The other branch stays as it is. acms undo
-    takes a merge back.
+    Everything is written in one commit, or nothing if there are conflicts. The other branch does not change. `acms
+    undo` reverts a merge.
     """
-    async with shell.reading(session) as ours:
-        theirs = await _side(ours.storage, other, shell.namespace, None)
+    async with shell.open_session(session) as ours:
+        theirs = await _resolve_side(ours.storage, other, shell.namespace, None)
         try:
-            found = await ours.merge(theirs, strategy=strategy.value, dry_run=dry_run)
+            merged = await ours.merge(theirs, strategy=strategy.value, dry_run=dry_run)
         except MergeConflictError as error:
-            again = f"acms merge {session} {other}"
+            retry = f"acms merge {session} {other}"
             raise MergeConflictError(
                 str(error),
                 conflicts=error.conflicts,
                 options=(
-                    f"{again} --dry-run shows all of them",
-                    f"{again} --strategy ours keeps what {session} says in them",
-                    f"{again} --strategy theirs takes what {other} says in them",
+                    f"{retry} --dry-run shows all of them",
+                    f"{retry} --strategy ours keeps what {session} says in them",
+                    f"{retry} --strategy theirs takes what {other} says in them",
                 ),
             ) from error
-    styles = {"-": "red", "+": "green", "@": "cyan", "!": "yellow"}
 
     def draw() -> None:
-        for line in str(found).splitlines():
-            shell.line(line, "bold" if line[:3] in ("---", "+++") else styles.get(line[0], "dim"))
-        if found.version is not None:
-            shell.line(f"merged as v{found.version}; acms undo {session} {found.version} takes it back")
-        elif found:
+        _draw_diff(shell, str(merged))
+        if merged.version is not None:
+            shell.line(f"merged as v{merged.version}; acms undo {session} {merged.version} takes it back")
+        elif merged:
             shell.line("nothing was written")
 
-    shell.show({"merged": found.version is not None, **render.plain(found)}, draw)
+    shell.show({"merged": merged.version is not None, **render.to_json_value(merged)}, draw)
 
 
-TAGS = Column("tag", wide=True, of=itemgetter(0)), Column("version", "cyan", of=lambda pair: f"v{pair[1]}")
+_DIFF_STYLES = {"-": "red", "+": "green", "@": "cyan", "!": "yellow"}
 
 
-@command("acms tag user_123 before-migration 12")
-async def tag(
+def _draw_diff(screen: Screen, text: str) -> None:
+    for line in text.splitlines():
+        is_heading = line.startswith(("---", "+++"))
+        screen.line(line, "bold" if is_heading else _DIFF_STYLES.get(line[0], "dim"))
+
+
+TAGS = (
+    Column("tag", wide=True, value=itemgetter(0)),
+    Column("version", "cyan", value=lambda pair: f"v{pair[1]}"),
+)
+
+
+NameArgument = Annotated[
+    str | None, typer.Argument(metavar="[NAME]", help="The tag; without it, all tags are listed.")
+]
+VersionArgument = Annotated[
+    str | None, typer.Argument(metavar="[VERSION]", help="A version or another tag; default: the newest.")
+]
+DeleteOption = Annotated[bool, typer.Option("--delete", help="Delete the tag.")]
+MoveOption = Annotated[bool, typer.Option("--move", help="Move an existing tag.")]
+
+
+@define_command("tag", "acms tag user_123 before-migration 12")
+async def tag_version(
     shell: Shell,
     session: Session,
-    name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="The name; without it the tags are listed.")
-    ] = None,
-    version: Annotated[
-        str | None, typer.Argument(metavar="[VERSION]", help="A version or another tag; default: the newest.")
-    ] = None,
-    delete: Annotated[bool, typer.Option("--delete", help="Take the name off its version.")] = False,
-    move: Annotated[bool, typer.Option("--move", help="The name may stand for another version.")] = False,
+    name: NameArgument = None,
+    version: VersionArgument = None,
+    delete: DeleteOption = False,
+    move: MoveOption = False,
 ) -> None:
-    """Name a version of a session.
+    """Tag a version of a session, or list its tags.
 
-    A fork knows the tags of what it inherited. A tag can be used wherever a version can.
+    A fork inherits the tags of its parent. A tag can be used wherever a version can.
     """
     if delete and (name is None or version is not None or move):
         raise typer.BadParameter("--delete takes a name and nothing else")
-    async with shell.opened() as storage:
-        context = await shell.known(storage, session)
+    async with shell.open_store() as storage:
+        context = await shell.find_session(storage, session)
         if delete:
             await forks.remove_tag(storage, context.id, name or "")
         elif name is not None:
             number = None
             if version is not None:
-                number = await forks.version_of(storage, context.id, point(version))
+                number = await forks.version_of(storage, context.id, parse_version_or_tag(version))
             await forks.tag_version(storage, context.id, name, number, move=move)
-        found = await forks.read_tags(storage, context.id, None)
+        tags = await forks.read_tags(storage, context.id, None)
 
     def draw() -> None:
         if delete:
             shell.line(f"{name} is off")
         elif name is not None:
-            shell.line(f"{name} is v{found[name]}")
+            shell.line(f"{name} is v{tags[name]}")
         else:
-            shell.list(TAGS, found.items(), none="no version has a name")
+            shell.list(TAGS, tags.items(), none="no version has a name")
 
-    shell.show({"session": session, "tags": found}, draw)
+    shell.show({"session": session, "tags": tags}, draw)
 
 
-@command("acms at user_123 12")
-async def at(
+@define_command("at", "acms at user_123 12")
+async def show_version(
     shell: Shell,
     session: Session,
-    place: Place,
-    last: Annotated[int, typer.Option("--last", min=0, max=500, metavar="N", help="Messages to show.")] = 5,
+    version: VersionOrTag,
+    last: Annotated[
+        int, typer.Option("--last", min=0, max=500, metavar="N", help="Number of newest messages.")
+    ] = 5,
 ) -> None:
-    """Show a session as it was at a version.
+    """Show a session at an earlier version.
 
-    Its counts, its tags and its last messages then.
+    Prints the counts, tags and newest messages of that version.
     """
-    async with shell.looking(session, place) as view:
-        stats, tags = await view.get_session_stats(), await view.tags()
+    async with shell.open_view(session, version) as view:
+        stats = await view.get_session_stats()
+        tags = await view.tags()
         entries = await view.entries(newest=last)
 
     def draw() -> None:
-        facts = f"{stats.facts} facts, {stats.summaries} summaries"
         shell.line(f"{session} at v{stats.version}", "bold cyan")
-        shell.line(f"{stats.messages:,} messages, {stats.tokens:,} tokens; {facts}")
-        in_force = f"{stats.active_messages:,} messages, {stats.active_tokens:,} tokens"
-        shell.line(f"in force: {in_force}")
+        derived = f"{stats.facts} facts, {stats.summaries} summaries"
+        shell.line(f"{stats.messages:,} messages, {stats.tokens:,} tokens; {derived}")
+        shell.line(f"in force: {stats.active_messages:,} messages, {stats.active_tokens:,} tokens")
         if tags:
-            shell.line("tags: " + ", ".join(f"{name} (v{number})" for name, number in tags.items()))
+            names = ", ".join(f"{name} (v{number})" for name, number in tags.items())
+            shell.line(f"tags: {names}")
         shell.list(render.ENTRIES[:3], entries)
 
     value = {"session": session, "version": stats.version, "tags": tags, "stats": stats}
     shell.show({**value, "messages": entries}, draw)
 
 
-@command("acms diff user_123@12 what-if")
-async def diff(
+@define_command("diff", "acms diff user_123@12 what-if")
+async def diff_sessions(
     shell: Shell,
     left: Annotated[str, typer.Argument(metavar="A", help="A session, or SESSION@VERSION, or SESSION@TAG.")],
     right: Annotated[
-        str | None, typer.Argument(metavar="[B]", help="The other side; A as it is now when left out.")
+        str | None, typer.Argument(metavar="[B]", help="The other side; default: A now.")
     ] = None,
     at: Annotated[
-        str | None, typer.Option("--at", metavar="VERSION|TAG", help="A as it was at this version.")
+        str | None, typer.Option("--at", metavar="VERSION|TAG", help="Version or tag of A.")
     ] = None,
 ) -> None:
     """Compare two sessions, or two versions of one.
 
-    What is in force in B and not in A, and the other way round. Messages, facts and summaries; - is A, + is B.
+    Lists the messages, facts and summaries that are active on one side only: - in A, + in B.
     """
-    async with shell.opened() as storage:
-        before = await _side(storage, left, shell.namespace, at)
-        after = await _side(storage, right or before.session_id, shell.namespace, None)
-        found = await before.diff(after)
-    styles = {"-": "red", "+": "green", "@": "cyan"}
-
-    def draw() -> None:
-        for line in str(found).splitlines():
-            shell.line(line, "bold" if line[:3] in ("---", "+++") else styles.get(line[0], "dim"))
-
-    shell.show({"different": bool(found), **render.plain(found)}, draw)
+    async with shell.open_store() as storage:
+        before = await _resolve_side(storage, left, shell.namespace, at)
+        after = await _resolve_side(storage, right or before.session_id, shell.namespace, None)
+        difference = await before.diff(after)
+    value = {"different": bool(difference), **render.to_json_value(difference)}
+    shell.show(value, lambda: _draw_diff(shell, str(difference)))
 
 
-async def _side(storage: StorageBackend, text: str, namespace: str, at: str | None) -> View:
-    """Return a side of a comparison; the name of a session may itself contain an @."""
+async def _resolve_side(storage: StorageBackend, text: str, namespace: str, at: str | None) -> View:
+    """Return the view that a side of a comparison names; the name of a session may contain an @."""
     name = text
     try:
-        context = await known(storage, text, namespace)
+        context = await find_session(storage, text, namespace)
     except SessionNotFoundError:
-        name, _, place = text.rpartition("@")
-        if not name or not place:
+        name, _, version_or_tag = text.rpartition("@")
+        if not name or not version_or_tag:
             raise
         if at is not None:
-            raise ValidationError(f"is given twice: {place} and {at}", field="at") from None
-        at = place
-        context = await known(storage, name, namespace)
-    one = over(storage, context, name)
-    return one if at is None else one.at(await forks.version_of(storage, context.id, point(at)))
+            raise ValidationError(f"is given twice: {version_or_tag} and {at}", field="at") from None
+        at = version_or_tag
+        context = await find_session(storage, name, namespace)
+    session = build_session(storage, context, name)
+    if at is None:
+        return session
+    version = await forks.version_of(storage, context.id, parse_version_or_tag(at))
+    return session.at(version)
 
 
-@command("acms delete what-if --yes")
-async def delete(shell: Shell, session: Session, yes: Yes = False) -> None:
-    """Hide a session; its name is free again.
+@define_command("delete", "acms delete what-if --yes")
+async def delete_session(shell: Shell, session: Session, yes: Yes = False) -> None:
+    """Delete a session and free its name.
 
-    Forks keep on reading what they share with it. What no fork reads is collected after a while. To take content away
-    from forks too, erase it.
+    Forks still read the entries that they share with it. Other entries are deleted after a delay. Use `acms erase` to
+    remove content from forks too.
     """
     shell.confirm(f"Delete {session}?", yes)
-    async with shell.opened() as storage:
-        context = await shell.known(storage, session)
+    async with shell.open_store() as storage:
+        context = await shell.find_session(storage, session)
         keeping = await forks.hide_context(storage, context.id)
     until = datetime.now(UTC) + COLLECT_AFTER
 
@@ -262,90 +295,94 @@ async def delete(shell: Shell, session: Session, yes: Yes = False) -> None:
 # ── log ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@command("acms log user_123 --graph")
-async def log(
+@define_command("log", "acms log user_123 --graph")
+async def show_log(
     shell: Shell,
     session: Session,
     graph: Annotated[bool, typer.Option("--graph", help="Draw the whole fork tree.")] = False,
     limit: Annotated[
-        int, typer.Option("--limit", min=1, max=500, metavar="N", help="Newest entries to show.")
+        int, typer.Option("--limit", min=1, max=500, metavar="N", help="Number of newest entries.")
     ] = 20,
 ) -> None:
-    """Show where a session comes from, and its newest entries.
+    """Show the ancestry of a session and its newest entries.
 
-    --graph draws every fork of its tree, with tags and compactions.
+    --graph draws the whole fork tree, with tags and compactions.
     """
     if graph:
-        await _graph(shell, shell.db, shell.namespace, session)
+        await _show_graph(shell, session)
     else:
-        await _log(shell, session, limit)
+        await _show_entries(shell, session, limit)
+
+
+def _log_preview(row: Mapping[str, Any]) -> str:
+    preview: str = row["preview"]
+    return preview if row["in_force"] else f"[replaced] {preview}"
 
 
 LOGGED = (
     Column(
         "text",
         wide=True,
-        of=lambda row: row["preview"] if row["in_force"] else f"[replaced] {row['preview']}",
+        value=_log_preview,
     ),
-    Column("version", "cyan", right=True, of=lambda row: f"v{row['version']}"),
+    Column("version", "cyan", right=True, value=lambda row: f"v{row['version']}"),
     Column("role", "yellow"),
-    Column("tags", "green", of=lambda row: ", ".join(row["tags"])),
-    Column("session", "magenta", of="branch"),
+    Column("tags", "green", value=lambda row: ", ".join(row["tags"])),
+    Column("session", "magenta", value="branch"),
     Column("kind"),
 )
 
 
-async def _log(shell: Shell, session: str, limit: int) -> None:
-    async with shell.reading(session) as one:
-        line, tags = await one.ancestry(), await one.tags()
-        entries = (await one.history(after=max(0, line[-1].version - limit), limit=limit)).entries
-    names = {branch.context_id: branch.session_id for branch in line}
-    tagged: dict[int, list[str]] = {}
+async def _show_entries(shell: Shell, session: str, limit: int) -> None:
+    async with shell.open_session(session) as reader:
+        ancestry = await reader.ancestry()
+        tags = await reader.tags()
+        start = max(0, ancestry[-1].version - limit)
+        page = await reader.history(after=start, limit=limit)
+    names = {branch.context_id: branch.session_id for branch in ancestry}
+    tags_by_version: dict[int, list[str]] = {}
     for name, version in tags.items():
-        tagged.setdefault(version, []).append(name)
+        tags_by_version.setdefault(version, []).append(name)
     rows: list[dict[str, Any]] = []
-    for entry in entries:
-        place = parse_entry_id(entry.id)
-        owner = names.get(place[0], "") if place else ""
-        rows.append({**render.plain(entry), "branch": owner, "tags": tagged.get(entry.version, [])})
+    for entry in page.entries:
+        parsed = parse_entry_id(entry.id)
+        branch = names.get(parsed[0], "") if parsed else ""
+        entry_tags = tags_by_version.get(entry.version, [])
+        rows.append({**render.to_json_value(entry), "branch": branch, "tags": entry_tags})
 
     def draw() -> None:
-        for branch in line:
-            shell.line(
-                _called(branch) + (f", from v{branch.fork}" if branch.fork is not None else ""), "bold"
-            )
+        for branch in ancestry:
+            origin = "" if branch.fork is None else f", from v{branch.fork}"
+            shell.line(f"{_describe_branch(branch)}{origin}", "bold")
         shell.list(LOGGED, rows)
 
-    shell.show({"session": session, "ancestry": line, "entries": rows}, draw)
+    shell.show({"session": session, "ancestry": ancestry, "entries": rows}, draw)
 
 
-async def _graph(screen: Screen, db: str | None, namespace: str, session: str) -> None:
-    async with opened(db) as storage:
-        here = (await known(storage, session, namespace)).id
-        tree = await forks.read_fork_tree(storage, here)
-        notes = {branch.context_id: await _notes(storage, branch) for _, branch in tree}
-    value = [
-        {
-            "depth": depth,
-            **render.plain(branch),
-            "here": branch.context_id == here,
-            **render.plain(notes[branch.context_id]),
-        }
-        for depth, branch in tree
-    ]
+async def _show_graph(shell: Shell, session: str) -> None:
+    async with shell.open_store() as storage:
+        current = (await shell.find_session(storage, session)).id
+        tree = await forks.read_fork_tree(storage, current)
+        notes = {branch.context_id: await _read_notes(storage, branch) for _, branch in tree}
+    branches: list[dict[str, Any]] = []
+    for depth, branch in tree:
+        value: dict[str, Any] = {"depth": depth, **render.to_json_value(branch)}
+        value["here"] = branch.context_id == current
+        value |= render.to_json_value(notes[branch.context_id])
+        branches.append(value)
 
     def draw() -> None:
-        console = screen.console
-        signs = BOXES if console is not None and "utf" in console.encoding.lower() else ASCII
-        for line in drawn(tree, notes, here, signs):
-            screen.line(line)
+        console = shell.console
+        supports_unicode = console is not None and "utf" in console.encoding.lower()
+        for line in draw_tree(tree, notes, current, BOXES if supports_unicode else ASCII):
+            shell.line(line)
 
-    screen.show({"session": session, "branches": value}, draw)
+    shell.show({"session": session, "branches": branches}, draw)
 
 
 @dataclass(frozen=True, slots=True)
-class Notes:
-    """What a branch has at versions of its own."""
+class BranchNotes:
+    """The tags and compactions of a branch, without those of its ancestors."""
 
     tags: Mapping[str, int]
     compactions: Sequence[Mapping[str, Any]]
@@ -353,7 +390,7 @@ class Notes:
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """What a tree is drawn with."""
+    """The characters of a drawn tree."""
 
     more: str
     last: str
@@ -368,61 +405,64 @@ BOXES = Signs("├", "└", "│", "─", "◇", "◆", "←")
 ASCII = Signs("|", "`", "|", "-", "#", "*", "<-")
 
 
-async def _notes(storage: StorageBackend, branch: Branch) -> Notes:
-    settings = (await storage.context(branch.context_id)).settings
-    tags = {name: tagged["version"] for name, tagged in read_setting(settings, "tags", {}).items()}
+async def _read_notes(storage: StorageBackend, branch: Branch) -> BranchNotes:
     context, deleted = branch.context_id, branch.deleted
+    settings = (await storage.context(context)).settings
+    tags = {name: tag["version"] for name, tag in read_setting(settings, "tags", {}).items()}
     summaries = await storage.read(context, kinds=(Kind.SUMMARY,), after=branch.fork or 0, deleted=deleted)
-    cover = Cover(await storage.read(context, replacing=True, deleted=deleted) if summaries else [])
-    compactions = [
-        {
-            "version": entry.version,
-            "first": entry.covers[0],
-            "last": entry.covers[1],
-            "in_force": cover.by(entry.version) is None,
-        }
-        for entry in summaries
-        if entry.covers is not None and entry.replaces
-    ]
-    return Notes(tags, compactions)
+    replacing = await storage.read(context, replacing=True, deleted=deleted) if summaries else []
+    cover = Cover(replacing)
+    compactions: list[dict[str, Any]] = []
+    for entry in summaries:
+        if entry.covers is None or not entry.replaces:
+            continue
+        first, last = entry.covers
+        is_active = cover.by(entry.version) is None
+        compactions.append({"version": entry.version, "first": first, "last": last, "in_force": is_active})
+    return BranchNotes(tags, compactions)
 
 
-def drawn(tree: Tree, notes: Mapping[str, Notes], here: str, signs: Signs) -> list[str]:
-    """Draw a fork tree: under each branch what happened on it, oldest first."""
+def draw_tree(tree: Tree, notes: Mapping[str, BranchNotes], current: str, signs: Signs) -> list[str]:
+    """Return the lines of a fork tree: the events of each branch below it, oldest first."""
 
     def label(branch: Branch) -> str:
-        return _called(branch) + (f" {signs.here} here" if branch.context_id == here else "")
-
-    def events(tree: Tree) -> Iterator[tuple[bool, str | Tree]]:
-        noted = notes[tree.branch.context_id]
-        rows: list[tuple[int, int, str | Tree]] = [
-            (version, 0, f"{signs.tag} v{version} {name}") for name, version in noted.tags.items()
-        ]
-        for one in noted.compactions:
-            undone = "" if one["in_force"] else " (out of force)"
-            text = (
-                f"{signs.compaction} v{one['version']} stands for v{one['first']} to v{one['last']}{undone}"
-            )
-            rows.append((one["version"], 1, text))
-        rows += [(fork.branch.fork or 0, 2, fork) for fork in tree.forks]
-        rows.sort(key=lambda row: row[:2])
-        return zip(chain(repeat(False, len(rows) - 1), [True]), [row[2] for row in rows], strict=False)
+        text = _describe_branch(branch)
+        return f"{text} {signs.here} here" if branch.context_id == current else text
 
     lines = [label(tree.branch)]
-    open_ = [(events(tree), "")]
-    while open_:  # no recursion: a tree may be deep
-        rest, prefix = open_[-1]
-        last, event = next(rest, (True, None))
-        corner = signs.last if last else signs.more
-        if event is None:
-            open_.pop()
-        elif isinstance(event, str):
+    open_branches = [(_list_events(tree, notes[tree.branch.context_id], signs), "")]
+    while open_branches:  # a loop, because a tree may be deeper than the recursion limit
+        events, prefix = open_branches[-1]
+        if not events:
+            open_branches.pop()
+            continue
+        event = events.popleft()
+        corner = signs.more if events else signs.last
+        if isinstance(event, str):
             lines.append(f"{prefix}{corner} {event}")
-        else:
-            lines.append(f"{prefix}{corner}{signs.dash} from v{event.branch.fork}: {label(event.branch)}")
-            open_.append((events(event), prefix + (" " if last else signs.line) + "  "))
+            continue
+        fork = event.branch
+        lines.append(f"{prefix}{corner}{signs.dash} from v{fork.fork}: {label(fork)}")
+        line = signs.line if events else " "
+        open_branches.append((_list_events(event, notes[fork.context_id], signs), f"{prefix}{line}  "))
     return lines
 
 
-def _called(branch: Branch) -> str:
-    return f"{branch.session_id} v{branch.version}" + (" (deleted)" if branch.deleted else "")
+def _list_events(tree: Tree, notes: BranchNotes, signs: Signs) -> deque[str | Tree]:
+    """Return the tags, compactions and forks of a branch, by version."""
+    events: list[tuple[int, str | Tree]] = []
+    for name, version in notes.tags.items():
+        events.append((version, f"{signs.tag} v{version} {name}"))
+    for compaction in notes.compactions:
+        version, first, last = compaction["version"], compaction["first"], compaction["last"]
+        suffix = "" if compaction["in_force"] else " (out of force)"
+        events.append((version, f"{signs.compaction} v{version} stands for v{first} to v{last}{suffix}"))
+    for fork in tree.forks:
+        events.append((fork.branch.fork or 0, fork))
+    events.sort(key=itemgetter(0))  # stable: at one version tags come before compactions and forks
+    return deque(event for _, event in events)
+
+
+def _describe_branch(branch: Branch) -> str:
+    text = f"{branch.session_id} v{branch.version}"
+    return f"{text} (deleted)" if branch.deleted else text

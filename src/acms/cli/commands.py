@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from acms.cli.loading import load
+from acms.cli.loading import load_commands
 
 __all__ = ["app"]
 
-app = load()
+app = load_commands()

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from acms.cli import render
-from acms.cli.base import At, Full, Session, Shell, app, command
+from acms.cli.base import At, Full, Session, Shell, app, define_command
 from acms.cli.render import Column, Screen
 from acms.config import ACMSConfig
 from acms.errors import ValidationError
@@ -20,195 +20,211 @@ from acms.log.policy import ResolvedPolicy
 from acms.results import Compaction
 
 policy = typer.Typer(
-    help="See or change when a log is compacted.", no_args_is_help=True, rich_markup_mode=None
+    help="Show or change the compaction policy.", no_args_is_help=True, rich_markup_mode=None
 )
 app.add_typer(policy, name="policy")
 
-Version = Annotated[int, typer.Argument(metavar="VERSION", min=1, help="Version of the summary or edit.")]
+Version = Annotated[
+    int, typer.Argument(metavar="VERSION", min=1, help="Version of the summary, edit or retraction.")
+]
 
 COMPACTIONS = (
-    Column("summary", wide=True, of=lambda one: preview_text(one.summary, 160)),
-    Column("version", "cyan", right=True, of=render.version),
-    Column("stands for", of=lambda one: f"v{one.replaces[0]}-v{one.replaces[1]}"),
-    Column("tokens", of=lambda one: f"{one.tokens_before} -> {one.tokens_after}"),
-    Column("state", of=lambda one: "" if one.in_force else "replaced"),
-    Column("entries", right=True, of="removed"),
-    Column("lost", right=True, of=lambda one: sum(one.lost.counts.values()) or ""),
-    Column("by", "magenta", of="summarizer"),
-    Column("time", "dim", of="created_at"),
+    Column("summary", wide=True, value=lambda compaction: preview_text(compaction.summary, 160)),
+    Column("version", "cyan", right=True, value=render.format_version),
+    Column("stands for", value=lambda compaction: f"v{compaction.replaces[0]}-v{compaction.replaces[1]}"),
+    Column("tokens", value=lambda compaction: f"{compaction.tokens_before} -> {compaction.tokens_after}"),
+    Column("state", value=lambda compaction: "" if compaction.in_force else "replaced"),
+    Column("entries", right=True, value="removed"),
+    Column("lost", right=True, value=lambda compaction: sum(compaction.lost.counts.values()) or ""),
+    Column("by", "magenta", value="summarizer"),
+    Column("time", "dim", value="created_at"),
 )
 
 
-def _tell_lost(screen: Screen, one: Compaction) -> None:
-    """Say what the summary does not: how much of what, and where it stood."""
-    if one.lost.counts:
-        counts = ", ".join(f"{count} {kind}" for kind, count in one.lost.counts.items())
-        screen.line(f"the summary does not say: {counts} ({' '.join(one.lost.ids)})")
+def _show_lost(screen: Screen, compaction: Compaction) -> None:
+    """Write what the summary leaves out: counts by kind, and the ids of the entries."""
+    if compaction.lost.counts:
+        counts = ", ".join(f"{count} {kind}" for kind, count in compaction.lost.counts.items())
+        screen.line(f"the summary does not say: {counts} ({' '.join(compaction.lost.ids)})")
 
 
-def _given(**values: Any) -> dict[str, Any]:
-    """Return the options that were given."""
+def _drop_unset(**values: Any) -> dict[str, Any]:
+    """Return the options that are not None."""
     return {name: value for name, value in values.items() if value is not None}
 
 
-@command("acms compact user_123 --wait")
-async def compact(
+@define_command("compact", "acms compact user_123 --wait")
+async def compact_session(
     shell: Shell,
     session: Session,
-    wait: Annotated[bool, typer.Option("--wait", help="Work it off here and show what it did.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Run the job here and show the result.")] = False,
     keep: Annotated[
         float | None,
-        typer.Option("--keep", min=0, max=1, metavar="SHARE", help="Share of the tokens that stays."),
+        typer.Option("--keep", min=0, max=1, metavar="SHARE", help="Share of the tokens to keep."),
     ] = None,
     recent: Annotated[
-        int | None, typer.Option("--recent", min=0, metavar="N", help="Newest messages that stay.")
+        int | None, typer.Option("--recent", min=0, metavar="N", help="Newest messages to keep.")
     ] = None,
     tokens: Annotated[
-        int | None, typer.Option("--tokens", min=1, metavar="N", help="Tokens the summary may have.")
+        int | None, typer.Option("--tokens", min=1, metavar="N", help="Token budget of the summary.")
     ] = None,
     full: Full = False,
 ) -> None:
-    """Let a summary stand for the older part of a log.
+    """Replace the older part of a log with a summary.
 
-    Asks for it and leaves: `acms worker` does it. With --wait it is done here. Nothing is lost: undo takes it back.
+    Creates a job for `acms worker`; with --wait, runs it here. Nothing is deleted: `acms undo` reverts a compaction.
     """
-    overrides = _given(keep=keep, preserve_recent_count=recent, summary_tokens=tokens)
-    done: Compaction | None = None
-    async with shell.writing(session, works=wait) as one:
+    overrides = _drop_unset(keep=keep, preserve_recent_count=recent, summary_tokens=tokens)
+    compaction: Compaction | None = None
+    async with shell.open_for_writing(session, works=wait) as writer:
         with shell.progress("compacting"):
-            job = await one.compact(**overrides)
+            job = await writer.compact(**overrides)
             if wait:
-                done = await one.wait(job)
-                job = await one.job(job.id)
+                compaction = await writer.wait(job)
+                job = await writer.job(job.id)
 
     def draw() -> None:
         if not wait:
             shell.line(f"job {job.id} is waiting for a worker: acms worker")
-        elif done is None:
+        elif compaction is None:
             shell.line(f"nothing was compacted: {job.reason}")
         else:
-            shell.list(COMPACTIONS, [done])
-            _tell_lost(shell, done)
+            shell.list(COMPACTIONS, [compaction])
+            _show_lost(shell, compaction)
             if full:
-                render.block(shell, f"v{done.version}", done.summary)
+                render.write_block(shell, f"v{compaction.version}", compaction.summary)
 
-    shell.show({"session": session, "job": job.id, "compaction": done, "reason": job.reason}, draw)
-
-
-@command("acms compactions user_123")
-async def compactions(shell: Shell, session: Session, full: Full = False, at: At = None) -> None:
-    """List the compactions of a session, undone ones too."""
-    async with shell.looking(session, at) as one:
-        found = await one.compactions()
-
-    def draw() -> None:
-        shell.list(COMPACTIONS, found, none="nothing was compacted; acms compact does it")
-        for each in found if full else ():
-            render.block(shell, f"v{each.version}", each.summary)
-
-    shell.show({"session": session, "compactions": found}, draw)
+    shell.show({"session": session, "job": job.id, "compaction": compaction, "reason": job.reason}, draw)
 
 
-@command("acms expand user_123 41")
-async def expand(shell: Shell, session: Session, version: Version, full: Full = False) -> None:
-    """Show what a summary stands for, as it was read before."""
-    async with shell.reading(session) as one:
-        found = await one.expand(version)
+@define_command("compactions", "acms compactions user_123")
+async def list_compactions(shell: Shell, session: Session, full: Full = False, at: At = None) -> None:
+    """List the compactions of a session, including undone ones."""
+    async with shell.open_view(session, at) as view:
+        compactions = await view.compactions()
 
     def draw() -> None:
-        for entry in found if full else ():
-            who = entry.actor or entry.role or entry.kind
-            render.block(shell, f"v{entry.version} {entry.tokens} tokens {who}", entry.content)
+        shell.list(COMPACTIONS, compactions, none="nothing was compacted; acms compact does it")
+        if full:
+            for compaction in compactions:
+                render.write_block(shell, f"v{compaction.version}", compaction.summary)
+
+    shell.show({"session": session, "compactions": compactions}, draw)
+
+
+@define_command("expand", "acms expand user_123 41")
+async def expand_summary(shell: Shell, session: Session, version: Version, full: Full = False) -> None:
+    """Show the entries that a summary replaces."""
+    async with shell.open_session(session) as reader:
+        replaced = await reader.expand(version)
+
+    def draw() -> None:
         if not full:
-            shell.list(render.ENTRIES, found)
+            shell.list(render.ENTRIES, replaced)
+            return
+        for entry in replaced:
+            speaker = entry.actor or entry.role or entry.kind
+            render.write_block(shell, f"v{entry.version} {entry.tokens} tokens {speaker}", entry.content)
 
     fields = ("id", "version", "kind", "role", "actor", "tokens", "content")
-    entries = [{field: getattr(entry, field) for field in fields} for entry in found]
+    entries = [{field: getattr(entry, field) for field in fields} for entry in replaced]
     shell.show({"session": session, "entries": entries}, draw)
 
 
-@command("acms undo user_123 41")
-async def undo(shell: Shell, session: Session, version: Version) -> None:
-    """Take back a summary, an edit or a retraction.
+@define_command("undo", "acms undo user_123 41")
+async def undo_change(shell: Shell, session: Session, version: Version) -> None:
+    """Undo a summary, an edit or a retraction.
 
-    What it replaced is in force again.
+    The entries that it replaced are active again.
     """
-    async with shell.writing(session, works=False) as one:
-        undone = await one.undo(version)
-    value = {"session": session, "version": undone, "undone": version}
-    shell.show(value, lambda: shell.line(f"v{undone} takes back v{version}"))
+    async with shell.open_for_writing(session, works=False) as writer:
+        undo_version = await writer.undo(version)
+    value = {"session": session, "version": undo_version, "undone": version}
+    shell.show_line(value, f"v{undo_version} takes back v{version}")
 
 
 # ── policy ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 POLICY = (
-    Column("field", "magenta", of=itemgetter(0)),
-    Column("value", wide=True, of=itemgetter(1)),
-    Column("from", "dim", of=itemgetter(2)),
+    Column("field", "magenta", value=itemgetter(0)),
+    Column("value", wide=True, value=itemgetter(1)),
+    Column("from", "dim", value=itemgetter(2)),
 )
 
 
-def _show_policy(shell: Shell, session: str, found: ResolvedPolicy) -> None:
-    values = found.policy.to_json()
-    rows = [
-        (name, "" if value is None else str(value).lower(), found.levels[name])
-        for name, value in values.items()
-    ]
-    value = {"session": session, "policy": values, "levels": found.levels}
-    shell.show(value, lambda: shell.list(POLICY, rows))
+def _write_policy(shell: Shell, session: str, resolved: ResolvedPolicy) -> None:
+    values = resolved.policy.to_json()
+    rows: list[tuple[str, str, str]] = []
+    for name, value in values.items():
+        text = "" if value is None else str(value).lower()
+        rows.append((name, text, resolved.levels[name]))
+    result = {"session": session, "policy": values, "levels": resolved.levels}
+    shell.show_list(result, POLICY, rows)
 
 
-@command("acms policy get user_123", name="get", home=policy)
-async def policy_get(shell: Shell, session: Session) -> None:
-    """Show the policy in force, and which level each field comes from."""
-    async with shell.reading(session) as one:
-        found = await one.policy()
-    _show_policy(shell, session, found)
+@define_command("get", "acms policy get user_123", home=policy)
+async def show_policy(shell: Shell, session: Session) -> None:
+    """Show the policy of a session, and the level that sets each field."""
+    async with shell.open_session(session) as reader:
+        resolved = await reader.policy()
+    _write_policy(shell, session, resolved)
 
 
-@command("acms policy set user_123 --budget 8000 --threshold 0.7", name="set", home=policy)
-async def policy_set(
+ThresholdOption = Annotated[
+    float | None,
+    typer.Option("--threshold", metavar="SHARE", help="Share of the budget that triggers compaction."),
+]
+RecentOption = Annotated[int | None, typer.Option("--recent", metavar="N", help="Newest messages to keep.")]
+EnabledOption = Annotated[
+    bool | None, typer.Option("--enabled/--disabled", help="Whether appends may request a compaction.")
+]
+BudgetOption = Annotated[
+    int | None, typer.Option("--budget", metavar="N", help="Token limit of the active log.")
+]
+KeepOption = Annotated[
+    float | None, typer.Option("--keep", metavar="SHARE", help="Share of the tokens to keep verbatim.")
+]
+TokensOption = Annotated[int | None, typer.Option("--tokens", metavar="N", help="Token budget of a summary.")]
+ResetOption = Annotated[
+    list[str] | None,
+    typer.Option("--reset", metavar="FIELD", help="Inherit this field again; repeatable."),
+]
+RetentionOption = Annotated[
+    float | None,
+    typer.Option(
+        "--retention",
+        min=0,
+        metavar="SECONDS",
+        help="Namespace: delete entries this long after their summary.",
+    ),
+]
+HoldOption = Annotated[
+    bool | None,
+    typer.Option("--hold/--no-hold", help="Namespace: forbid expiry and erasure."),
+]
+WholeOption = Annotated[
+    bool, typer.Option("--for-namespace", help="Change the policy of the whole namespace.")
+]
+
+
+@define_command("set", "acms policy set user_123 --budget 8000 --threshold 0.7", home=policy)
+async def set_policy(
     shell: Shell,
     session: Session,
-    threshold: Annotated[
-        float | None, typer.Option("--threshold", metavar="SHARE", help="Of the budget.")
-    ] = None,
-    recent: Annotated[
-        int | None, typer.Option("--recent", metavar="N", help="Newest messages that stay.")
-    ] = None,
-    enabled: Annotated[
-        bool | None, typer.Option("--enabled/--disabled", help="Whether an append may ask.")
-    ] = None,
-    budget: Annotated[
-        int | None, typer.Option("--budget", metavar="N", help="Tokens the log in force should stay below.")
-    ] = None,
-    keep: Annotated[
-        float | None, typer.Option("--keep", metavar="SHARE", help="Of the tokens, that stays verbatim.")
-    ] = None,
-    tokens: Annotated[
-        int | None, typer.Option("--tokens", metavar="N", help="Tokens a summary may have.")
-    ] = None,
-    reset: Annotated[
-        list[str] | None,
-        typer.Option("--reset", metavar="FIELD", help="Go back to the level above; repeatable."),
-    ] = None,
-    retention: Annotated[
-        float | None,
-        typer.Option(
-            "--retention", min=0, metavar="SECONDS", help="Namespace: delete what was summarised so long ago."
-        ),
-    ] = None,
-    hold: Annotated[
-        bool | None,
-        typer.Option("--hold/--no-hold", help="Namespace: forbid that anything expires or is erased."),
-    ] = None,
-    whole: Annotated[
-        bool, typer.Option("--for-namespace", help="For every session of the namespace, not only this one.")
-    ] = False,
+    threshold: ThresholdOption = None,
+    recent: RecentOption = None,
+    enabled: EnabledOption = None,
+    budget: BudgetOption = None,
+    keep: KeepOption = None,
+    tokens: TokensOption = None,
+    reset: ResetOption = None,
+    retention: RetentionOption = None,
+    hold: HoldOption = None,
+    whole: WholeOption = False,
 ) -> None:
-    """Change fields of a session's policy, or of its namespace's."""
-    changes = _given(
+    """Change the policy of a session or its namespace."""
+    changes = _drop_unset(
         threshold=threshold,
         preserve_recent_count=recent,
         enabled=enabled,
@@ -216,38 +232,38 @@ async def policy_set(
         keep=keep,
         summary_tokens=tokens,
     )
-    change = _Change(changes | dict.fromkeys(reset or ()), retention, hold, whole)
+    change = _PolicyChange(changes | dict.fromkeys(reset or ()), retention, hold, whole)
     change.check()
-    _show_policy(shell, session, await change.make(shell, session))
+    _write_policy(shell, session, await change.apply(shell, session))
 
 
 @dataclass(frozen=True, slots=True)
-class _Change:
-    """What `acms policy set` is to change."""
+class _PolicyChange:
+    """The changes of `acms policy set`."""
 
     fields: Mapping[str, Any]
     retention: float | None
     hold: bool | None
-    whole: bool
+    whole_namespace: bool
 
     def check(self) -> None:
-        """Refuse a change of nothing, and one of the namespace that is asked of a session."""
+        """Refuse an empty change, and retention or hold without --for-namespace."""
         limits = self.retention is not None or self.hold is not None
         if not self.fields and not limits:
             raise ValidationError(
                 "nothing to change was given", field="policy", options=("acms policy set --help",)
             )
-        if not self.whole and limits:
+        if not self.whole_namespace and limits:
             raise ValidationError(
                 "is a matter of the whole namespace", field="retention", options=("--for-namespace",)
             )
 
-    async def make(self, shell: Shell, session: str) -> ResolvedPolicy:
-        """Make it, and return the policy that the session has then."""
+    async def apply(self, shell: Shell, session: str) -> ResolvedPolicy:
+        """Apply the changes and return the new policy of the session."""
         service, namespace = ACMSConfig.from_env().compaction, shell.namespace
-        async with shell.opened() as storage:
-            context = await shell.known(storage, session)
-            if not self.whole:
+        async with shell.open_store() as storage:
+            context = await shell.find_session(storage, session)
+            if not self.whole_namespace:
                 return await policy_levels.change_context_policy(
                     storage, context.id, self.fields, service=service
                 )

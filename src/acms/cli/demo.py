@@ -1,22 +1,23 @@
-"""`acms demo`: three days of an orders team, told with the library's own verbs."""
+"""`acms demo`: a bundled conversation of three days, processed with the public methods of a session."""
 
 from __future__ import annotations
 
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from importlib.resources import as_file, files
 from operator import itemgetter
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from acms.branches.importers import Turn, read_chat
 from acms.cli import render
-from acms.cli.base import Shell, command, embedder, file_url
+from acms.cli.base import Shell, create_embedder, define_command, file_url
 from acms.cli.render import Column, Screen
 from acms.config import ACMSConfig, ReflectionConfig
 from acms.knowledge import Fact
@@ -24,15 +25,15 @@ from acms.log.in_force import preview_text
 from acms.model import Kind
 from acms.ports import Progress
 from acms.providers import OfflineReflector
-from acms.results import ContextItems
+from acms.results import ContextItems, Episode, HistoryEntry, SessionStats, Verdict
 from acms.session import ACMS
 from acms.storage import open_storage
 
 SESSION = "demo"
 WINDOW = 300
+"""Tokens of the window: about 10 messages, which fit on a screen."""
 BUDGET = 400
-SHOWN = 3
-LISTED = 8
+"""Tokens of a recall: about 15 of the 82 messages, so that most of them are rejected."""
 QUESTIONS = (
     "Why did the migration fail on staging?",
     "Where may card numbers be stored?",
@@ -48,185 +49,245 @@ OWN = (
 )
 
 
-@command("acms demo --db sqlite:///demo.db", db=False)
-async def demo(
+@define_command("demo", "acms demo --db sqlite:///demo.db", db=False)
+async def run_demo(
     shell: Shell,
     db: Annotated[
         str | None,
         typer.Option("--db", metavar="URL", help="Where to keep it; default: a temporary file."),
     ] = None,
 ) -> None:
-    """Show what ACMS does, on a bundled conversation.
+    """Show the features of ACMS on a bundled conversation.
 
-    Uses a temporary database, unless --db names one to keep.
+    Uses a temporary database unless --db names one to keep.
     """
     async with AsyncExitStack() as stack:
         url = db
         if url is None:
             folder = tempfile.TemporaryDirectory(prefix="acms-", ignore_cleanup_errors=True)
             url = file_url(Path(stack.enter_context(folder)) / "demo.db")
-        # the story reflects when it has been told
-        later = ACMSConfig(reflection=ReflectionConfig(enabled=False))
-        storage, reflector = open_storage(url), OfflineReflector()
         session = ACMS(
-            SESSION, storage, embedder(), reflector=reflector, config=later, namespace=shell.namespace
+            SESSION,
+            open_storage(url),
+            create_embedder(),
+            reflector=OfflineReflector(),
+            config=ACMSConfig(reflection=ReflectionConfig(enabled=False)),  # the demo reflects later, once
+            namespace=shell.namespace,
         )
-        with shell.progress("telling the story") as tell:
-            told = await _run_story(await stack.enter_async_context(session), tell)
-    shell.show(_json(told), lambda: _draw(shell, told, db))
+        await stack.enter_async_context(session)
+        with shell.progress("telling the story") as report:
+            results = await _run_story(session, report)
+    shell.show(_demo_json(results), lambda: _draw_demo(shell, results, db))
 
 
-async def _run_story(session: ACMS, tell: Progress) -> dict[str, Any]:
-    """Use the session, and return what there is to show."""
-    with as_file(files("acms") / "data" / "demo.jsonl") as path:
-        turns = list(read_chat(path))
-    moments = [perf_counter()]
-    new = 0
-    for turn in turns:
-        await session.ingest(**_arguments(turn))
-        assert session.last_receipt is not None
-        new += not session.last_receipt.repeated
-        moments.append(perf_counter())
-        tell(len(moments) - 1, len(turns))
-    ready, seconds = moments[1] - moments[0], moments[-1] - moments[1]
+class _Results(NamedTuple):
+    """What the demo measured and found."""
+
+    ingestion: _Ingestion
+    embed_seconds: float
+    recall_seconds: float
+    window: ContextItems
+    answers: list[tuple[str, ContextItems]]
+    #: The decision that is retracted, and the version of that retraction.
+    old_decision: HistoryEntry
+    retraction: int
+    #: Version of the message that changes the decision.
+    change: int
+    decision_before: dict[str, Any]
+    decision_after: dict[str, Any]
+    why_not: Verdict
+    episodes: Sequence[Episode]
+    facts: list[Fact]
+    reflect_seconds: float
+    entries: Sequence[HistoryEntry]
+    stats: SessionStats
+
+
+class _Ingestion(NamedTuple):
+    total: int
+    new: int
+    #: Until the first message was stored: creates the file and loads the vocabulary.
+    ready_seconds: float
+    #: For all other messages.
+    seconds: float
+
+    @property
+    def per_second(self) -> float:
+        """Return the rate of messages after the first one."""
+        return (self.total - 1) / self.seconds
+
+
+async def _run_story(session: ACMS, report: Progress) -> _Results:
+    """Ingest the conversation, query it, change it and reflect on it."""
+    ingestion = await _ingest_conversation(session, report)
     started = perf_counter()
     await session.wait_pending()
-    embedded = perf_counter() - started
-    end = len(turns)
-    window = await session.at(end).window(WINDOW)
+    embed_seconds = perf_counter() - started
+
+    view = session.at(ingestion.total)
+    window = await view.window(WINDOW)
     answers: list[tuple[str, ContextItems]] = []
-    took: list[float] = []
+    durations: list[float] = []
     for question in QUESTIONS:
         started = perf_counter()
-        answers.append((question, await session.at(end).recall(question, token_budget=BUDGET)))
-        took.append(perf_counter() - started)
-    episodes = await session.at(end).episodes()
-    entries = (await session.at(end).history(limit=500)).entries
-    said = [entry for entry in entries if entry.kind is Kind.MESSAGE]
-    old = next(entry for entry in said if entry.preview.startswith(OLD))
-    changed = next(entry for entry in said if entry.preview.startswith(NEW)).version
-    then = await session.at(changed - 1).recall(QUESTIONS[-1], token_budget=BUDGET)
-    retraction = await session.retract(old.id, reason="replaced by the outbox")
-    now = await session.recall(QUESTIONS[-1], token_budget=BUDGET)
+        items = await view.recall(question, token_budget=BUDGET)
+        durations.append(perf_counter() - started)
+        answers.append((question, items))
+    episodes = await view.episodes()
+    entries = (await view.history(limit=500)).entries
+
+    messages = [entry for entry in entries if entry.kind is Kind.MESSAGE]
+    old_decision = next(entry for entry in messages if entry.preview.startswith(OLD))
+    change = next(entry for entry in messages if entry.preview.startswith(NEW)).version
+    before = await session.at(change - 1).recall(QUESTIONS[-1], token_budget=BUDGET)
+    retraction = await session.retract(old_decision.id, reason="replaced by the outbox")
+    after = await session.recall(QUESTIONS[-1], token_budget=BUDGET)
+
+    why_not = after.ledger.why_not(old_decision.id)
+    assert why_not is not None
+
     started = perf_counter()
     await session.wait(await session.reflect())
     facts = await session.facts()
-    reflected = perf_counter() - started
-    stats = await session.get_session_stats()
-    return {
-        "messages": (new, len(turns), ready, seconds),
-        "embedded": embedded,
-        "recalled": median(took),
-        "window": window,
-        "answers": answers,
-        "old": old,
-        "retraction": retraction,
-        "changed": changed,
-        "then": _best(then),
-        "now": _best(now),
-        "why_not": now.ledger.why_not(old.id),
-        "episodes": episodes,
-        "facts": (facts, reflected),
-        "entries": entries,
-        "stats": stats,
-    }
+    reflect_seconds = perf_counter() - started
+    return _Results(
+        ingestion=ingestion,
+        embed_seconds=embed_seconds,
+        recall_seconds=median(durations),
+        window=window,
+        answers=answers,
+        old_decision=old_decision,
+        retraction=retraction,
+        change=change,
+        decision_before=_best_decision(before),
+        decision_after=_best_decision(after),
+        why_not=why_not,
+        episodes=episodes,
+        facts=facts,
+        reflect_seconds=reflect_seconds,
+        entries=entries,
+        stats=await session.get_session_stats(),
+    )
 
 
-def _json(told: dict[str, Any]) -> dict[str, Any]:
-    """Return what there is to show as JSON."""
-    (new, total, ready, seconds), window = told["messages"], told["window"]
+async def _ingest_conversation(session: ACMS, report: Progress) -> _Ingestion:
+    with as_file(files("acms") / "data" / "demo.jsonl") as path:
+        turns = list(read_chat(path))
+    new = 0
+    times = [perf_counter()]
+    for count, turn in enumerate(turns, 1):
+        await session.ingest(**_ingest_arguments(turn))
+        times.append(perf_counter())
+        assert session.last_receipt is not None
+        new += not session.last_receipt.repeated
+        report(count, len(turns))
+    return _Ingestion(len(turns), new, times[1] - times[0], times[-1] - times[1])
+
+
+def _demo_json(results: _Results) -> dict[str, Any]:
+    ingestion, window = results.ingestion, results.window
     return {
         "ingested": {
-            "messages": total,
-            "new": new,
-            "ready_seconds": ready,
-            "seconds": seconds,
-            "per_second": (total - 1) / seconds,
-            "embedded_seconds": told["embedded"],
+            "messages": ingestion.total,
+            "new": ingestion.new,
+            "ready_seconds": ingestion.ready_seconds,
+            "seconds": ingestion.seconds,
+            "per_second": ingestion.per_second,
+            "embedded_seconds": results.embed_seconds,
         },
         "window": {
             "budget": WINDOW,
             "tokens": window.tokens,
             "versions": [item.version for item in window],
         },
-        "recall": [
-            {
-                "query": question,
-                "budget": items.budget,
-                "tokens": items.tokens,
-                "confidence": items.confidence,
-                "band": items.band,
-                "items": [render.item_json(item) for item in items.best(len(items))],
-            }
-            for question, items in told["answers"]
-        ],
-        "ledger": list(told["answers"][-1][1].ledger),
-        "episodes": told["episodes"],
+        "recall": [_answer_json(question, items) for question, items in results.answers],
+        "ledger": list(results.answers[-1][1].ledger),
+        "episodes": results.episodes,
         "time": {
-            "retracted": told["old"].version,
-            "by": told["retraction"],
-            "before": {"at": told["changed"] - 1, **told["then"]},
-            "after": told["now"],
-            "why_not": told["why_not"],
+            "retracted": results.old_decision.version,
+            "by": results.retraction,
+            "before": {"at": results.change - 1, **results.decision_before},
+            "after": results.decision_after,
+            "why_not": results.why_not,
         },
-        "facts": told["facts"][0],
-        "stats": told["stats"],
+        "facts": results.facts,
+        "stats": results.stats,
     }
 
 
-def _arguments(turn: Turn) -> dict[str, Any]:
+def _answer_json(question: str, items: ContextItems) -> dict[str, Any]:
+    return {
+        "query": question,
+        "budget": items.budget,
+        "tokens": items.tokens,
+        "confidence": items.confidence,
+        "band": items.band,
+        "items": [render.item_json(item) for item in items.best(len(items))],
+    }
+
+
+def _ingest_arguments(turn: Turn) -> dict[str, Any]:
     """Return the arguments of `ingest`, which calls the key of a message its idempotency key."""
-    return {("idempotency_key" if name == "key" else name): value for name, value in turn.items()}
+    arguments: dict[str, Any] = dict(turn)
+    if "key" in arguments:
+        arguments["idempotency_key"] = arguments.pop("key")
+    return arguments
 
 
-def _best(items: ContextItems) -> dict[str, Any]:
-    """Return the best decision among what was recalled."""
+def _best_decision(items: ContextItems) -> dict[str, Any]:
+    """Return the best recalled decision."""
     best = next(item for item in items.best(len(items)) if "decision" in item.markers)
     return {"version": best.version, "content": best.content}
 
 
-def _draw(screen: Screen, told: dict[str, Any], db: str | None) -> None:
+def _draw_demo(screen: Screen, results: _Results, db: str | None) -> None:
     screen.line("ACMS: every message kept, and within a hard token budget the ones that matter", "bold")
     screen.line(
         "Three days of a team that builds an orders service: users, an assistant, tools, decisions.", "dim"
     )
-    _draw_messages(screen, told)
-    _draw_answers(screen, told)
-    _draw_log(screen, told)
-    _draw_facts(screen, told)
-    stats = told["stats"]
-    screen.title(f"8. acms stats {SESSION}")
-    screen.line(
-        f"version {stats.version}, {stats.messages} messages ({stats.tokens:,} tokens by {stats.counter}), "
-        f"{stats.active_messages} in force ({stats.active_tokens:,}), {stats.episodes} episodes; "
-        f"ranked by {stats.tier if stats.tier == 'words' else f'words and {stats.tier}'}"
-    )
+    _draw_messages(screen, results)
+    _draw_answers(screen, results)
+    _draw_log(screen, results)
+    _draw_facts(screen, results)
+    _draw_stats(screen, results.stats)
     screen.title("Go on")
-    kept = db or "sqlite:///demo.db"
+    url = db or "sqlite:///demo.db"
     if db is None:
-        screen.line(f"  acms demo --db {kept}              keep this conversation, and ask it:")
-    screen.line(f'  acms recall {SESSION} "{ASK}" --why --db {kept}')
+        screen.line(f"  acms demo --db {url}              keep this conversation, and ask it:")
+    screen.line(f'  acms recall {SESSION} "{ASK}" --why --db {url}')
     for line in OWN:
         screen.line(line)
 
 
-def _draw_messages(screen: Screen, told: dict[str, Any]) -> None:
-    new, total, ready, seconds = told["messages"]
-    screen.title("1. acms import: each message is on disk before the next one")
-    rate = f"{(total - 1) / seconds:,.0f} a second" if new else "all there already: nothing is stored twice"
+def _draw_stats(screen: Screen, stats: SessionStats) -> None:
+    screen.title(f"8. acms stats {SESSION}")
+    ranking = "words" if stats.tier == "words" else f"words and {stats.tier}"
     screen.line(
-        f"the first after {ready:.2f} s, with a new file and the vocabulary; then {total - 1} more: {rate}"
+        f"version {stats.version}, {stats.messages} messages ({stats.tokens:,} tokens by {stats.counter}), "
+        f"{stats.active_messages} in force ({stats.active_tokens:,}), {stats.episodes} episodes; "
+        f"ranked by {ranking}"
     )
 
-    stats = told["stats"]
-    if stats.tier == "words":
+
+def _draw_messages(screen: Screen, results: _Results) -> None:
+    ingestion = results.ingestion
+    screen.title("1. acms import: each message is on disk before the next one")
+    rate = "all there already: nothing is stored twice"
+    if ingestion.new:
+        rate = f"{ingestion.per_second:,.0f} a second"
+    screen.line(
+        f"the first after {ingestion.ready_seconds:.2f} s, with a new file and the vocabulary; "
+        f"then {ingestion.total - 1} more: {rate}"
+    )
+
+    tier = results.stats.tier
+    if tier == "words":
         screen.line("recall is by words; with the local model it finds by meaning too", "dim")
     else:
-        screen.line(
-            f"their vectors by {stats.tier}, behind the acknowledgement: {told['embedded']:.2f} s more", "dim"
-        )
+        seconds = f"{results.embed_seconds:.2f} s more"
+        screen.line(f"their vectors by {tier}, behind the acknowledgement: {seconds}", "dim")
 
-    window: ContextItems = told["window"]
+    window = results.window
     screen.title(f"2. acms window {SESSION} --budget {WINDOW}: the newest messages that fit")
     screen.list(render.WINDOWED, window)
     screen.line(
@@ -235,53 +296,57 @@ def _draw_messages(screen: Screen, told: dict[str, Any]) -> None:
     )
 
 
-def _draw_answers(screen: Screen, told: dict[str, Any]) -> None:
-    took = f"{1000 * told['recalled']:.1f} ms a question"
-    screen.title(f"3. acms recall {SESSION} QUESTION --budget {BUDGET}: {took}")
-    for question, items in told["answers"]:
+def _draw_answers(screen: Screen, results: _Results) -> None:
+    duration = f"{1000 * results.recall_seconds:.1f} ms a question"
+    screen.title(f"3. acms recall {SESSION} QUESTION --budget {BUDGET}: {duration}")
+    for question, items in results.answers:
         screen.line(f"? {question}", "bold yellow")
-        screen.list(render.RANKED, items.best(SHOWN))
-        screen.line(f"best {SHOWN} of {len(items)} items, {items.tokens} of {items.budget} tokens", "dim")
+        best = items.best(3)
+        screen.list(render.RANKED, best)
+        totals = f"{len(items)} items, {items.tokens} of {items.budget} tokens"
+        screen.line(f"best {len(best)} of {totals}", "dim")
 
-    last: ContextItems = told["answers"][-1][1]
-    verdicts = list(last.ledger)
-    shown = [verdict for verdict in verdicts if verdict.included][:3]
-    rejected = [verdict for verdict in verdicts if not verdict.included]
+    ledger = results.answers[-1][1].ledger
+    included = [verdict for verdict in ledger if verdict.included]
+    rejected = [verdict for verdict in ledger if not verdict.included]
     screen.title("4. --why: the reason of each message that is in or out (last question)")
-    screen.list(render.LEDGER, (*shown, *rejected[:4]))
-    screen.line(
-        f"{len(verdicts) - len(rejected)} shown, {len(rejected)} left out, each with its reason", "dim"
-    )
+    screen.list(render.LEDGER, (*included[:3], *rejected[:4]))
+    screen.line(f"{len(included)} shown, {len(rejected)} left out, each with its reason", "dim")
 
 
-def _draw_log(screen: Screen, told: dict[str, Any]) -> None:
+def _draw_log(screen: Screen, results: _Results) -> None:
     screen.title(f"5. acms episodes {SESSION}: found while writing")
-    reasons = Counter(episode.reason or "still open" for episode in told["episodes"])
+    reasons = Counter(episode.reason or "still open" for episode in results.episodes)
     columns = (
-        Column("ends with", "magenta", of=lambda pair: pair[0].replace("_", " ")),
-        Column("episodes", right=True, of=itemgetter(1)),
+        Column("ends with", "magenta", value=lambda row: row[0].replace("_", " ")),
+        Column("episodes", right=True, value=itemgetter(1)),
     )
     screen.list(columns, reasons.most_common())
 
-    old, then, now = told["old"], told["then"], told["now"]
+    before, after = results.decision_before, results.decision_after
+    change, retraction, old = results.change, results.retraction, results.old_decision.version
     screen.title("6. Time: nothing is ever lost")
-    screen.line(f"at v{told['changed'] - 1} the decision was v{then['version']}: {then['content']}")
-    screen.line(f"v{told['changed']} takes its place, so now it is v{now['version']}: {now['content']}")
-    gone = told["retraction"]
-    screen.line(f"v{gone} takes v{old.version} back: from there on the old one is not shown at all")
-    screen.line(f"why not the old one? {told['why_not'].reason}; acms at {SESSION} {gone - 1} still shows it")
+    screen.line(f"at v{change - 1} the decision was v{before['version']}: {before['content']}")
+    screen.line(f"v{change} takes its place, so now it is v{after['version']}: {after['content']}")
+    screen.line(f"v{retraction} takes v{old} back: from there on the old one is not shown at all")
+    reason = results.why_not.reason
+    screen.line(f"why not the old one? {reason}; acms at {SESSION} {retraction - 1} still shows it")
 
 
-def _draw_facts(screen: Screen, told: dict[str, Any]) -> None:
-    facts: list[Fact]
-    facts, reflected = told["facts"]
+def _draw_facts(screen: Screen, results: _Results) -> None:
+    versions = {entry.id: f"v{entry.version}" for entry in results.entries}
+
+    def format_sources(fact: Fact) -> str:
+        return " ".join(versions.get(source, source) for source in fact.sources)
+
     screen.title(f"7. acms facts {SESSION}: what the episodes established, by rules, without a model")
-    places = {entry.id: f"v{entry.version}" for entry in told["entries"]}
     columns = (
-        Column("value", wide=True, of=lambda fact: preview_text(fact.value or fact.content, 100)),
+        Column("value", wide=True, value=lambda fact: preview_text(fact.value or fact.content, 100)),
         Column("subject", "magenta"),
         Column("attribute", "magenta"),
-        Column("said at", "cyan", of=lambda fact: " ".join(str(places.get(id, id)) for id in fact.sources)),
+        Column("said at", "cyan", value=format_sources),
     )
-    screen.list(columns, facts[:LISTED])
-    screen.line(f"{min(LISTED, len(facts))} of {len(facts)} facts, found in {reflected:.2f} s", "dim")
+    listed = results.facts[:8]
+    screen.list(columns, listed)
+    total, seconds = len(results.facts), results.reflect_seconds
+    screen.line(f"{len(listed)} of {total} facts, found in {seconds:.2f} s", "dim")

@@ -1,17 +1,18 @@
-"""The command that takes content away for ever: of a message, a session, a person or a namespace."""
+"""The command that erases content: of messages, a session, a speaker or a namespace."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, TypedDict
 
 import typer
 
-from acms.cli.base import Shell, Yes, command, known
-from acms.cli.render import plain, shell_words
+from acms.cli.base import Shell, Yes, define_command, find_session
+from acms.cli.render import shell_words, to_json_value
 from acms.config import ACMSConfig
-from acms.erasure import erase as erasure
+from acms.erasure.erase import erase_context, erase_entries, erase_subject
 from acms.log.policy import CompactionPolicy
 from acms.log.validation import UNNAMED
 from acms.model import Context
@@ -24,79 +25,95 @@ KEPT = {
     "statement": "stays: a fact that was stated by hand and says the same",
     "copy": "stays: the original or another copy of it, or something made from one",
 }
-"""What is said of each kind of `Erasure.remaining`."""
+"""Messages for each kind of `Erasure.remaining`."""
 PROVED = {
     "rows": "nothing of it is left in the rows of the store; no file was searched for what it said",
     "bytes": "nothing of it is left in the store, in no row and no byte of the files that held it",
 }
-"""What is said of each `Erasure.proof`."""
+"""Messages for each `Erasure.proof`."""
 LISTED = 20
-"""Remaining entries that a terminal shows; --json lists all."""
+"""Remaining entries that a terminal shows: about one screen. --json lists all."""
 
 
-@command("acms erase user_123 --message ID --verify", namespace=None, resumes=True)
-async def erase(
+SessionArgument = Annotated[
+    str | None, typer.Argument(metavar="[SESSION]", help="Name of the session, or its id.")
+]
+MessageOption = Annotated[
+    list[str] | None,
+    typer.Option("--message", metavar="ID", help="Id or key of an entry; repeatable."),
+]
+EverythingOption = Annotated[
+    bool, typer.Option("--all", help="Erase all entries of the session, but no inherited ones.")
+]
+ActorOption = Annotated[
+    str | None,
+    typer.Option("--actor", metavar="NAME", help="Erase the messages of one speaker, in every session."),
+]
+WholeOption = Annotated[
+    str | None, typer.Option("--namespace-all", metavar="NAME", help="Erase all sessions of a namespace.")
+]
+VerifyOption = Annotated[
+    bool,
+    typer.Option("--verify", help="Search for remaining copies and report how far the search reached."),
+]
+RewriteOption = Annotated[
+    bool, typer.Option("--rewrite", help="Rewrite the file, or the tables of the server, without it.")
+]
+NamespaceOption = Annotated[
+    str | None, typer.Option("--namespace", metavar="NAME", help="Namespace of the session.")
+]
+
+
+@define_command("erase", "acms erase user_123 --message ID --verify", namespace=None, resumes=True)
+async def erase_content(
     shell: Shell,
-    session: Annotated[
-        str | None, typer.Argument(metavar="[SESSION]", help="Name of the session, or its id.")
-    ] = None,
-    message: Annotated[
-        list[str] | None,
-        typer.Option("--message", metavar="ID", help="An entry, or your key of one; may be repeated."),
-    ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Everything the session itself said.")] = False,
-    actor: Annotated[
-        str | None, typer.Option("--actor", metavar="NAME", help="What one speaker said, in every session.")
-    ] = None,
-    whole: Annotated[
-        str | None, typer.Option("--namespace-all", metavar="NAME", help="All sessions of a namespace.")
-    ] = None,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Look for what is left; says how far that was possible.")
-    ] = False,
-    rewrite: Annotated[
-        bool, typer.Option("--rewrite", help="Write the file, or tables of the server, anew without it.")
-    ] = False,
+    session: SessionArgument = None,
+    message: MessageOption = None,
+    everything: EverythingOption = False,
+    actor: ActorOption = None,
+    whole: WholeOption = None,
+    verify: VerifyOption = False,
+    rewrite: RewriteOption = False,
     yes: Yes = False,
-    namespace: Annotated[
-        str | None, typer.Option("--namespace", metavar="NAME", help="The group of sessions to look in.")
-    ] = None,
+    namespace: NamespaceOption = None,
 ) -> int:
-    """Delete content for ever, in every fork; tombstones stay.
+    """Erase content permanently, in every fork; tombstones stay.
 
-    Edits go too, and every summary and fact made from it; what such a summary stood for is in force again. A message
-    that a fact was made from stays, and so does what it was copied from by a merge or a copy: each is named. With
-    --verify it also finds messages imported twice, and leaves with 1 when something is left. A PostgreSQL
-    server keeps old versions of rows in its files until --rewrite, which makes others wait for their tables.
-    Not reached are pinned values, stored summaries, vectors in Chroma and copies elsewhere: the output says more.
+    Edits of the content and all summaries and facts made from it are erased too; the entries of such a summary are
+    active again. Source messages of an erased fact, and the originals of merged or copied entries, stay and are listed.
+    --verify also finds messages that were imported twice, and exits with 1 if anything is left. PostgreSQL keeps old
+    row versions in its files until --rewrite, which locks the tables. Pinned values, stored summaries, vectors in
+    Chroma and copies elsewhere are not reached; the output lists them.
     """
-    _check_who(session, actor, whole, named=bool(message), everything=everything, namespace=namespace)
-    count = "everything" if everything else f"{len(message or [])} entries"
-    what = _whose(actor, whole, namespace) if session is None else f"{count} of {session}"
+    target = _Target(session, actor, whole, namespace, messages=message or [], everything=everything)
+    target.check()
+    what = target.describe()
     shell.confirm(f"Erase {what}, and whatever was made from it? There is no way back.", yes)
-    context = None
-    async with shell.opened() as storage:
+    async with shell.open_store() as storage:
+        context = None
         if session is not None:
-            context = await known(storage, session, namespace or "default")
-        with shell.progress("erasing") as tell:
-            how = _How(
-                verify=verify, rewrite=rewrite, service=ACMSConfig.from_env().compaction, progress=tell
+            context = await find_session(storage, session, namespace or "default")
+        with shell.progress("erasing") as report:
+            options = _ErasureOptions(
+                verify=verify,
+                rewrite=rewrite,
+                service=ACMSConfig.from_env().compaction,
+                progress=report,
             )
             if context is None:
-                who = {"actor": actor, "namespace": whole if whole is not None else namespace}
-                given = {name: value for name, value in who.items() if value is not None}
-                done = await erasure.erase_subject(storage, **given, **how)
+                erasure = await erase_subject(storage, **target.subject(), **options)
             elif everything:
-                done = await erasure.erase_context(storage, context.id, **how)
+                erasure = await erase_context(storage, context.id, **options)
             else:
-                done = await erasure.erase_entries(storage, context.id, message or [], **how)
-        owners = {one.context: await storage.context(one.context) for one in done.remaining}
-    shell.show({"what": what, **plain(done)}, lambda: _draw(shell, what, done, owners))
-    return 1 if done.residue or (verify and not done.verified) else 0
+                erasure = await erase_entries(storage, context.id, target.messages, **options)
+        owners = {entry.context: await storage.context(entry.context) for entry in erasure.remaining}
+    shell.show({"what": what, **to_json_value(erasure)}, lambda: _draw_erasure(shell, what, erasure, owners))
+    unverified = verify and not erasure.verified
+    return 1 if erasure.residue or unverified else 0
 
 
-class _How(TypedDict):
-    """What every erasure is given."""
+class _ErasureOptions(TypedDict):
+    """The options that all kinds of erasure take."""
 
     verify: bool
     rewrite: bool
@@ -104,58 +121,80 @@ class _How(TypedDict):
     progress: Progress
 
 
-def _whose(actor: str | None, whole: str | None, namespace: str | None) -> str:
-    """Say whose content goes, in sessions of any name."""
-    where = "every namespace" if namespace is None else f"namespace {namespace}"
-    return f"everything {actor} said in {where}" if whole is None else f"everything in namespace {whole}"
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """The content to erase, as the options name it."""
+
+    session: str | None
+    actor: str | None
+    whole_namespace: str | None
+    namespace: str | None
+    messages: Sequence[str]
+    everything: bool
+
+    def check(self) -> None:
+        """Refuse options that do not name exactly one target."""
+        targets = (self.session, self.actor, self.whole_namespace)
+        if targets.count(None) != 2:
+            raise typer.BadParameter("give SESSION, --actor or --namespace-all, and only one of them")
+        has_messages = bool(self.messages)
+        if self.session is not None and has_messages == self.everything:
+            raise typer.BadParameter("give --message ID or --all", param_hint="SESSION")
+        if self.session is None and (has_messages or self.everything):
+            raise typer.BadParameter("--message and --all belong to a session", param_hint="SESSION")
+        if self.whole_namespace is not None and self.namespace is not None:
+            raise typer.BadParameter("names a namespace already", param_hint="--namespace-all")
+
+    def describe(self) -> str:
+        """Return the target for the confirmation."""
+        if self.session is not None:
+            count = "everything" if self.everything else f"{len(self.messages)} entries"
+            return f"{count} of {self.session}"
+        if self.whole_namespace is not None:
+            return f"everything in namespace {self.whole_namespace}"
+        where = "every namespace" if self.namespace is None else f"namespace {self.namespace}"
+        return f"everything {self.actor} said in {where}"
+
+    def subject(self) -> dict[str, str]:
+        """Return the arguments of `erase_subject`."""
+        namespace = self.namespace if self.whole_namespace is None else self.whole_namespace
+        arguments = {"actor": self.actor, "namespace": namespace}
+        return {name: value for name, value in arguments.items() if value is not None}
 
 
-def _check_who(
-    session: str | None,
-    actor: str | None,
-    whole: str | None,
-    *,
-    named: bool,
-    everything: bool,
-    namespace: str | None,
-) -> None:
-    """Refuse options that do not name one thing to erase."""
-    if [session is not None, actor is not None, whole is not None].count(True) != 1:
-        raise typer.BadParameter("give SESSION, --actor or --namespace-all, and only one of them")
-    if session is not None and named == everything:
-        raise typer.BadParameter("give --message ID or --all", param_hint="SESSION")
-    if session is None and (named or everything):
-        raise typer.BadParameter("--message and --all belong to a session", param_hint="SESSION")
-    if whole is not None and namespace is not None:
-        raise typer.BadParameter("names a namespace already", param_hint="--namespace-all")
-
-
-def _name(context: Context) -> str:
-    """Return what the shell calls a session by; a deleted one by its id alone."""
+def _session_name(context: Context) -> str:
+    """Return the name of a session, or the id if it has none or is deleted."""
     return context.key if context.key and context.deleted_at is None else context.id
 
 
-def _draw(shell: Shell, what: str, done: Erasure, owners: Mapping[str, Context]) -> None:
-    """Show what an erasure did; `owners` are the contexts of the entries that remain."""
+def _draw_erasure(shell: Shell, what: str, erasure: Erasure, owners: Mapping[str, Context]) -> None:
+    """Write the result; `owners` are the contexts of the entries that remain."""
     shell.line(
-        f"{what}: {len(done.ids)} entries of {len(done.contexts)} sessions are erased,"
-        f" {len(done.cascaded)} of them summaries and facts made from others"
+        f"{what}: {len(erasure.ids)} entries of {len(erasure.contexts)} sessions are erased,"
+        f" {len(erasure.cascaded)} of them summaries and facts made from others"
     )
-    for one in done.remaining[:LISTED]:
-        context = owners[one.context]
-        shell.line(f"{_name(context)} v{one.version} {KEPT[one.kind]}", "yellow")
-        words = ["acms", "erase", _name(context), "--message", one.id]
-        words += [] if context.namespace == UNNAMED else ["--namespace", context.namespace]
-        words += ["--db", shell.db] if shell.db else []
-        if shell.db is None or safe_key(shell.db):  # an address with a password is left to the reader
-            shell.line(f"  to erase it too: {shlex.join(words)}", "yellow")
-    if len(done.remaining) > LISTED:
-        shell.line(f"{len(done.remaining) - LISTED} more stay: --json lists them", "yellow")
-    if done.rewritten:
-        shell.line(f"written anew: {', '.join(done.rewritten)}")
-    for rest in done.residue:
-        shell.line(f"still there: {rest}", "red")
-    if done.proof is not None and not done.residue:
-        shell.line(PROVED[done.proof or "rows"], "green")
-    for place in done.unreached:
-        shell.line(f"not reached: {shell_words(place)}")
+    for entry in erasure.remaining[:LISTED]:
+        context = owners[entry.context]
+        shell.line(f"{_session_name(context)} v{entry.version} {KEPT[entry.kind]}", "yellow")
+        if shell.db is None or safe_key(shell.db):  # an address with a password is not printed
+            shell.line(f"  to erase it too: {_erase_command(context, entry.id, shell.db)}", "yellow")
+    unlisted = len(erasure.remaining) - LISTED
+    if unlisted > 0:
+        shell.line(f"{unlisted} more stay: --json lists them", "yellow")
+    if erasure.rewritten:
+        shell.line(f"written anew: {', '.join(erasure.rewritten)}")
+    for residue in erasure.residue:
+        shell.line(f"still there: {residue}", "red")
+    if erasure.proof is not None and not erasure.residue:
+        shell.line(PROVED[erasure.proof], "green")
+    for copy in erasure.unreached:
+        shell.line(f"not reached: {shell_words(copy)}")
+
+
+def _erase_command(context: Context, entry: str, db: str | None) -> str:
+    words = ["acms", "erase", _session_name(context), "--message", entry]
+    if context.namespace != UNNAMED:
+        words += ["--namespace", context.namespace]
+    if db:
+        words += ["--db", db]
+    return shlex.join(words)

@@ -1,17 +1,17 @@
-"""Commands about what is known: facts with their history and evidence, and the reflection that finds them."""
+"""Commands about facts, their history and evidence, and the reflection that finds them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from acms.cli import render
-from acms.cli.base import At, Model, ReflectorName, Session, Shell, Url, command, reflecting
-from acms.cli.render import Column
+from acms.cli.base import At, Model, ReflectorName, Session, Shell, Url, define_command, open_reflector
+from acms.cli.render import Column, Screen
 from acms.config import ACMSConfig
 from acms.errors import EntryNotFoundError, ValidationError
 from acms.facts.by_hand import parse_valid_time
@@ -25,100 +25,122 @@ from acms.observability.events import Event, Reflected
 from acms.ports import StorageBackend
 from acms.privacy.modes import mode_of
 from acms.privacy.redact_entry import apply_privacy_mode
+from acms.session import ACMS
 
 LIST, HISTORY, WHY, UNDO = "list", "history", "why", "undo"
 InScope = Annotated[
-    str, typer.Option("--scope", metavar="S", help="session, or namespace: its profile of facts.")
+    str, typer.Option("--scope", metavar="S", help="session, or namespace: the profile of the namespace.")
 ]
 
 
-@command('acms facts history user_123 "orders service" database')
-async def facts(
+WordsArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="[list] SESSION | history SESSION [SUBJECT [ATTRIBUTE]] | why SESSION FACT | "
+        "undo SESSION VERSION",
+        help="List the active facts, list all, explain one, or undo a change.",
+    ),
+]
+SubjectOption = Annotated[
+    str | None, typer.Option("--subject", metavar="TEXT", help="Only facts about this subject.")
+]
+AttributeOption = Annotated[
+    str | None, typer.Option("--attribute", metavar="TEXT", help="Only facts with this attribute.")
+]
+FactTypeOption = Annotated[
+    str | None,
+    typer.Option("--type", metavar="TYPE", help="Only facts of this type: decision, constraint…"),
+]
+ValidAtOption = Annotated[
+    str | None,
+    typer.Option(
+        "--valid-at", metavar="TIME", help="Only facts valid then: a date, an ISO 8601 time or now."
+    ),
+]
+
+
+@define_command("facts", 'acms facts history user_123 "orders service" database')
+async def show_facts(
     shell: Shell,
-    words: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="[list] SESSION | history SESSION [SUBJECT [ATTRIBUTE]] | why SESSION FACT | "
-            "undo SESSION VERSION",
-            help="What is known now; what was known; where a fact comes from; take a change back.",
-        ),
-    ],
-    subject: Annotated[
-        str | None, typer.Option("--subject", metavar="TEXT", help="Only facts about it.")
-    ] = None,
-    attribute: Annotated[
-        str | None, typer.Option("--attribute", metavar="TEXT", help="Only this side of it.")
-    ] = None,
-    fact_type: Annotated[
-        str | None, typer.Option("--type", metavar="TYPE", help="Only these: decision, constraint…")
-    ] = None,
+    words: WordsArgument,
+    subject: SubjectOption = None,
+    attribute: AttributeOption = None,
+    fact_type: FactTypeOption = None,
     scope: InScope = "session",
     at: At = None,
-    valid_at: Annotated[
-        str | None,
-        typer.Option(
-            "--valid-at", metavar="TIME", help="Only what was so then: a date, an ISO 8601 time or now."
-        ),
-    ] = None,
+    valid_at: ValidAtOption = None,
 ) -> None:
-    """List what is known, and why; take a change back.
+    """List, explain or undo the facts of a session.
 
-    FACT is the id of a fact, or its version. undo takes back the entry at VERSION: what it replaced is known again.
+    FACT is the id or version of a fact. `undo` reverts the entry at VERSION: the facts that it replaced are active
+    again.
     """
     verb, *rest = words
-    if verb not in (LIST, HISTORY, WHY, UNDO):
+    if verb not in _VERBS:
         verb, rest = LIST, words
     if valid_at is not None and verb != LIST:
         raise typer.BadParameter(f"{verb} takes no --valid-at", param_hint="--valid-at")
-    _check(verb, rest, narrowed=bool(subject or attribute or fact_type), at=at)
-    about, side = ([*rest[1:], None, None] if verb == HISTORY else [None, None])[:2]
-    asked = _Asked(
+    _check_words(verb, rest, narrowed=bool(subject or attribute or fact_type), at=at)
+    if verb == HISTORY:
+        subject = rest[1] if len(rest) > 1 else subject
+        attribute = rest[2] if len(rest) > 2 else attribute
+    query = _FactQuery(
         session=rest[0],
-        subject=about or subject,
-        attribute=side or attribute,
+        subject=subject,
+        attribute=attribute,
         fact_type=fact_type,
-        scope=_scoped(scope),
+        scope=_parse_scope(scope),
         at=at,
-        valid_at=_moment(valid_at),
+        valid_at=_parse_moment(valid_at),
     )
     if verb == LIST:
-        await _list(shell, asked)
+        await _list_facts(shell, query)
     elif verb == HISTORY:
-        await _history(shell, asked)
+        await _show_history(shell, query)
     elif verb == WHY:
-        await _why(shell, asked, rest[1])
+        await _explain_fact(shell, query, rest[1])
     else:
-        await _undo(shell, asked, int(rest[1].removeprefix("v")))
+        await _undo_change(shell, query, int(rest[1].removeprefix("v")))
 
 
-def _moment(value: str | None) -> datetime | None:
-    if value is None or value == "now":
-        return None if value is None else datetime.now(UTC)
+def _parse_moment(value: str | None) -> datetime | None:
+    if value is None:
+        return None
+    if value == "now":
+        return datetime.now(UTC)
     try:
         return parse_valid_time(value, "valid_at")
     except ValidationError as error:
         raise typer.BadParameter(str(error), param_hint="--valid-at") from error
 
 
-def _scoped(scope: str) -> Scope:
-    if scope not in ("session", "namespace"):
-        raise typer.BadParameter(f"{scope!r} is not session or namespace", param_hint="--scope")
-    return "namespace" if scope == "namespace" else "session"
+def _parse_scope(scope: str) -> Scope:
+    if scope == "session" or scope == "namespace":
+        return scope
+    raise typer.BadParameter(f"{scope!r} is not session or namespace", param_hint="--scope")
 
 
-_WORDS = {
-    LIST: (1, 1, "one session"),
-    HISTORY: (1, 3, "a session, and perhaps a subject and an attribute"),
-    WHY: (2, 2, "a session and a fact"),
-    UNDO: (2, 2, "a session and a version"),
+class _Verb(NamedTuple):
+    """How many words follow a verb, and what they are."""
+
+    least: int
+    most: int
+    words: str
+
+
+_VERBS = {
+    LIST: _Verb(1, 1, "one session"),
+    HISTORY: _Verb(1, 3, "a session, and perhaps a subject and an attribute"),
+    WHY: _Verb(2, 2, "a session and a fact"),
+    UNDO: _Verb(2, 2, "a session and a version"),
 }
 
 
-def _check(verb: str, rest: Sequence[str], *, narrowed: bool, at: str | None) -> None:
-    """Refuse words and options that do not belong together."""
-    least, most, wanted = _WORDS[verb]
-    if not least <= len(rest) <= most:
-        raise typer.BadParameter(f"{verb} takes {wanted}", param_hint="WORDS")
+def _check_words(verb: str, rest: Sequence[str], *, narrowed: bool, at: str | None) -> None:
+    """Refuse words and options that do not belong to the verb."""
+    expected = _VERBS[verb]
+    if not expected.least <= len(rest) <= expected.most:
+        raise typer.BadParameter(f"{verb} takes {expected.words}", param_hint="WORDS")
     if verb == UNDO and not rest[1].removeprefix("v").isdecimal():
         raise typer.BadParameter(f"{rest[1]!r} is not a version", param_hint="VERSION")
     if verb in (WHY, UNDO) and narrowed:
@@ -128,8 +150,8 @@ def _check(verb: str, rest: Sequence[str], *, narrowed: bool, at: str | None) ->
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
-    """What all words of `acms facts` share."""
+class _FactQuery:
+    """The facts that `acms facts` selects."""
 
     session: str
     subject: str | None
@@ -140,215 +162,254 @@ class _Asked:
     valid_at: datetime | None
 
 
-async def _found(shell: Shell, asked: _Asked, *, history: bool) -> list[Fact]:
-    async with shell.looking(asked.session, asked.at) as view:
+async def _read_facts(shell: Shell, query: _FactQuery, *, history: bool) -> list[Fact]:
+    async with shell.open_view(query.session, query.at) as view:
         return await view.facts(
-            subject=asked.subject,
-            attribute=asked.attribute,
-            fact_type=asked.fact_type,
-            scope=asked.scope,
+            subject=query.subject,
+            attribute=query.attribute,
+            fact_type=query.fact_type,
+            scope=query.scope,
             history=history,
-            valid_at=asked.valid_at,
+            valid_at=query.valid_at,
         )
 
 
-# ── what is known ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── list and history ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _value(fact: Fact) -> str:
-    """Return the value of a fact, from when on or until when it is so, and why that is in doubt."""
-    period = Period(fact.valid_from, fact.valid_to, "" if fact.doubt is None else fact.doubt.label)
-    return f"{preview_text(fact.value or fact.content, 160)} {period.label(datetime.now(UTC))}".rstrip()
+def _fact_value(fact: Fact) -> str:
+    """Return the value of a fact with its period and the reason for doubt."""
+    doubt = "" if fact.doubt is None else fact.doubt.label
+    period = Period(fact.valid_from, fact.valid_to, doubt)
+    value = preview_text(fact.value or fact.content, 160)
+    return f"{value} {period.label(datetime.now(UTC))}".rstrip()
 
 
 FACTS = (
-    Column("value", wide=True, of=_value),
+    Column("value", wide=True, value=_fact_value),
     Column("subject", "magenta"),
     Column("attribute", "magenta"),
-    Column("version", "cyan", right=True, of=render.version),
-    Column("sure", "green", right=True, of="confidence"),
-    Column("from", "yellow", of=lambda fact: _versions(fact.sources, fact.context)),
-    Column("type", of="fact_type"),
-    Column("since", "dim", of="created_at"),
+    Column("version", "cyan", right=True, value=render.format_version),
+    Column("sure", "green", right=True, value="confidence"),
+    Column("from", "yellow", value=lambda fact: _format_sources(fact.sources, fact.context)),
+    Column("type", value="fact_type"),
+    Column("since", "dim", value="created_at"),
     Column("id", "dim"),
 )
 
 
-def _versions(ids: Sequence[str], context: str) -> str:
-    """Return where entries stand; those of another log are counted."""
-    places = [place for place in map(parse_entry_id, ids) if place is not None]
-    own = [f"v{version}" for owner, version in places if owner == context]
-    others = len(ids) - len(own)
-    return " ".join([*own, *([f"{others} elsewhere"] if others else [])])
+def _format_sources(ids: Sequence[str], context: str) -> str:
+    """Return the versions of entries in this log, and the number of entries in other logs."""
+    versions: list[str] = []
+    for id in ids:
+        parsed = parse_entry_id(id)
+        if parsed is not None and parsed[0] == context:
+            versions.append(f"v{parsed[1]}")
+    others = len(ids) - len(versions)
+    if others:
+        versions.append(f"{others} elsewhere")
+    return " ".join(versions)
 
 
-async def _list(shell: Shell, asked: _Asked) -> None:
-    found = await _found(shell, asked, history=False)
-    shell.show(
-        {"session": asked.session, "scope": asked.scope, "facts": found},
-        lambda: shell.list(FACTS, found, none="no facts; acms reflect finds them"),
-    )
+async def _list_facts(shell: Shell, query: _FactQuery) -> None:
+    facts = await _read_facts(shell, query, history=False)
+    value = {"session": query.session, "scope": query.scope, "facts": facts}
+    shell.show_list(value, FACTS, facts, none="no facts; acms reflect finds them")
+
+
+def _retired_at(fact: Fact) -> str:
+    return "in force" if fact.retired is None else f"v{fact.retired.version}"
+
+
+def _retirement_reason(fact: Fact) -> str:
+    return "" if fact.retired is None else fact.retired.reason
+
+
+def _retirement_evidence(fact: Fact) -> str:
+    return "" if fact.retired is None else _format_sources(fact.retired.evidence, fact.context)
 
 
 CHANGES = (
     *FACTS[:4],
-    Column("until", right=True, of=lambda fact: f"v{fact.retired.version}" if fact.retired else "in force"),
-    Column("reason", of=lambda fact: fact.retired.reason if fact.retired else ""),
+    Column("until", right=True, value=_retired_at),
+    Column("reason", value=_retirement_reason),
     FACTS[5],
-    Column(
-        "evidence",
-        "yellow",
-        of=lambda fact: _versions(fact.retired.evidence, fact.context) if fact.retired else "",
-    ),
+    Column("evidence", "yellow", value=_retirement_evidence),
 )
 
 
-async def _history(shell: Shell, asked: _Asked) -> None:
-    found = await _found(shell, asked, history=True)
-    shell.show(
-        {"session": asked.session, "scope": asked.scope, "facts": found},
-        lambda: shell.list(CHANGES, found, none="nothing was ever known about it"),
-    )
+async def _show_history(shell: Shell, query: _FactQuery) -> None:
+    facts = await _read_facts(shell, query, history=True)
+    value = {"session": query.session, "scope": query.scope, "facts": facts}
+    shell.show_list(value, CHANGES, facts, none="nothing was ever known about it")
 
 
 # ── why ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _why(shell: Shell, asked: _Asked, name: str) -> None:
-    every = await _found(shell, asked, history=True)
-    number = name.removeprefix("v")
-    fact = next((one for one in every if one.id == name or str(one.version) == number), None)
+async def _explain_fact(shell: Shell, query: _FactQuery, name: str) -> None:
+    facts = await _read_facts(shell, query, history=True)
+    fact = _find_fact(facts, name)
     if fact is None:
         raise EntryNotFoundError(
-            f"{asked.session!r} has no fact {name!r}",
-            options=(f"acms facts history {asked.session} lists them", "--scope namespace"),
+            f"{query.session!r} has no fact {name!r}",
+            options=(f"acms facts history {query.session} lists them", "--scope namespace"),
         )
-    before = [one for one in every if one.id in fact.replaces]
-    gone = fact.retired
-    after = next((one for one in every if gone is not None and one.id == gone.by), None)
-    async with shell.opened() as storage:
-        sources = await _evidence(storage, fact.sources)
-        evidence = await _evidence(storage, gone.evidence if gone else ())
+    replaced = [other for other in facts if other.id in fact.replaces]
+    retirement = fact.retired
+    successor = None
+    if retirement is not None:
+        successor = next((other for other in facts if other.id == retirement.by), None)
+    async with shell.open_store() as storage:
+        sources = await _read_evidence(storage, fact.sources)
+        evidence = await _read_evidence(storage, () if retirement is None else retirement.evidence)
 
     def draw() -> None:
-        where = " · ".join(part for part in (fact.subject, fact.attribute) if part) or "no address"
-        shell.line(f"v{fact.version} {where}", "bold cyan")
-        shell.line(fact.content)
-        shell.line(
-            f"{fact.fact_type}, {fact.confidence:.2f} sure, as trusted as what the {fact.trust} said", "dim"
-        )
+        _draw_fact(shell, fact)
         shell.title("It was said")
         _write_sources(shell, sources)
-        if before:
+        if replaced:
             shell.title("It replaced")
-            shell.list(FACTS, before)
-        if gone is not None:
-            shell.title(f"No longer in force since v{gone.version}: {gone.reason}")
-            if after is not None:
-                shell.list(FACTS, [after])
+            shell.list(FACTS, replaced)
+        if retirement is not None:
+            shell.title(f"No longer in force since v{retirement.version}: {retirement.reason}")
+            if successor is not None:
+                shell.list(FACTS, [successor])
             _write_sources(shell, evidence)
-            shell.line(f"take that back: acms facts undo {asked.session} {gone.version}", "dim")
+            shell.line(f"take that back: acms facts undo {query.session} {retirement.version}", "dim")
 
-    value = {"session": asked.session, "fact": fact, "sources": sources, "replaced": before}
-    shell.show({**value, "replaced_by": after, "evidence": evidence}, draw)
+    value = {
+        "session": query.session,
+        "fact": fact,
+        "sources": sources,
+        "replaced": replaced,
+        "replaced_by": successor,
+        "evidence": evidence,
+    }
+    shell.show(value, draw)
 
 
-async def _evidence(storage: StorageBackend, ids: Sequence[str]) -> list[dict[str, Any]]:
-    """Return entries of any session by id: where they are, who said them, and how they begin."""
-    found: list[dict[str, Any]] = []
-    names: dict[str, str] = {}
-    mode = ACMSConfig.from_env().privacy.mode
+def _find_fact(facts: Sequence[Fact], name: str) -> Fact | None:
+    """Return the fact with an id or version."""
+    version = name.removeprefix("v")
+    for fact in facts:
+        if fact.id == name or str(fact.version) == version:
+            return fact
+    return None
+
+
+def _draw_fact(screen: Screen, fact: Fact) -> None:
+    address = " · ".join(filter(None, (fact.subject, fact.attribute)))
+    screen.line(f"v{fact.version} {address or 'no address'}", "bold cyan")
+    screen.line(fact.content)
+    confidence = f"{fact.confidence:.2f} sure"
+    screen.line(f"{fact.fact_type}, {confidence}, as trusted as what the {fact.trust} said", "dim")
+
+
+async def _read_evidence(storage: StorageBackend, ids: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the session, version, speaker and preview of entries of any session, by their ids."""
+    rows: list[dict[str, Any]] = []
+    session_names: dict[str, str] = {}
+    privacy = ACMSConfig.from_env().privacy.mode
     entries: Sequence[Entry | None] = await storage.get(ids) if ids else ()
     for id, entry in zip(ids, entries, strict=True):
         if entry is None:
-            found.append({"id": id, "session": None, "version": None, "speaker": None, "preview": ""})
+            rows.append({"id": id, "session": None, "version": None, "speaker": None, "preview": ""})
             continue
-        shown_under = mode_of(mode, entry.privacy)
-        if shown_under is not None:
-            entry = apply_privacy_mode(entry, shown_under, len)
-        if entry.context not in names:
+        mode = mode_of(privacy, entry.privacy)
+        if mode is not None:
+            entry = apply_privacy_mode(entry, mode, len)
+        if entry.context not in session_names:
             context = await storage.context(entry.context)
-            names[entry.context] = context.key or context.id
-        found.append(
-            {
-                "id": id,
-                "session": names[entry.context],
-                "version": entry.version,
-                "speaker": entry.actor or entry.role or entry.kind,
-                "preview": preview_text(entry.content, 160) if entry.state == "live" else f"({entry.state})",
-            }
-        )
-    return found
+            session_names[entry.context] = context.key or context.id
+        preview = preview_text(entry.content, 160) if entry.state == "live" else f"({entry.state})"
+        row = {
+            "id": id,
+            "session": session_names[entry.context],
+            "version": entry.version,
+            "speaker": entry.actor or entry.role or entry.kind,
+            "preview": preview,
+        }
+        rows.append(row)
+    return rows
 
 
-def _write_sources(shell: Shell, found: Sequence[Mapping[str, Any]]) -> None:
-    columns = (
-        Column("text", wide=True, of="preview"),
-        Column("version", "cyan", right=True, of=lambda one: f"v{one['version'] or '?'}"),
-        Column("speaker", "yellow"),
-        Column("session", "magenta"),
-    )
-    if found:
-        shell.list(columns, found)
+SOURCES = (
+    Column("text", wide=True, value="preview"),
+    Column("version", "cyan", right=True, value=lambda row: f"v{row['version'] or '?'}"),
+    Column("speaker", "yellow"),
+    Column("session", "magenta"),
+)
 
 
-async def _undo(shell: Shell, asked: _Asked, version: int) -> None:
-    name = asked.session
-    if asked.scope == "namespace":
-        async with shell.opened() as storage:
-            await shell.known(storage, asked.session)
-            held = await find_profile(storage, shell.namespace)
-        if held is None:
+def _write_sources(screen: Screen, sources: Sequence[Mapping[str, Any]]) -> None:
+    if sources:
+        screen.list(SOURCES, sources)
+
+
+async def _undo_change(shell: Shell, query: _FactQuery, version: int) -> None:
+    name = query.session
+    if query.scope == "namespace":
+        async with shell.open_store() as storage:
+            await shell.find_session(storage, query.session)
+            profile = await find_profile(storage, shell.namespace)
+        if profile is None:
             raise EntryNotFoundError(f"the namespace {shell.namespace!r} has no profile")
-        name = held.id
-    async with shell.writing(name, works=False) as one:
-        undone = await one.undo(version)
-    value = {"session": asked.session, "scope": asked.scope, "version": undone, "undone": version}
-    shell.show(value, lambda: shell.line(f"v{undone} takes back v{version}"))
+        name = profile.id
+    async with shell.open_for_writing(name, works=False) as writer:
+        undo_version = await writer.undo(version)
+    value = {"session": query.session, "scope": query.scope, "version": undo_version, "undone": version}
+    shell.show_line(value, f"v{undo_version} takes back v{version}")
 
 
 # ── by hand ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-Subject = Annotated[str, typer.Argument(metavar="SUBJECT", help='What it is about: "orders service".')]
-Attribute = Annotated[str, typer.Argument(metavar="ATTRIBUTE", help="Which side of it: database.")]
+Subject = Annotated[str, typer.Argument(metavar="SUBJECT", help='Subject: "orders service".')]
+Attribute = Annotated[str, typer.Argument(metavar="ATTRIBUTE", help="Attribute: database.")]
 
 
-@command('acms state user_123 "orders service" database "PostgreSQL 18"')
-async def state(
+ValueArgument = Annotated[str, typer.Argument(metavar="VALUE", help="Value of the attribute.")]
+NamesOption = Annotated[
+    list[str] | None,
+    typer.Option("--name", metavar="NAME", help="Alias of the subject; repeatable."),
+]
+ValidFromOption = Annotated[
+    str | None, typer.Option("--valid-from", metavar="TIME", help="Start of its validity.")
+]
+ValidToOption = Annotated[
+    str | None, typer.Option("--valid-to", metavar="TIME", help="End of its validity, exclusive.")
+]
+ManyOption = Annotated[bool, typer.Option("--many", help="Add a value instead of replacing the old one.")]
+ExpectedOption = Annotated[
+    int | None,
+    typer.Option(
+        "--expected", min=0, metavar="VERSION", help="Require this version of the current fact; 0: none."
+    ),
+]
+
+
+@define_command("state", 'acms state user_123 "orders service" database "PostgreSQL 18"')
+async def state_fact(
     shell: Shell,
     session: Session,
     subject: Subject,
     attribute: Attribute,
-    value: Annotated[str, typer.Argument(metavar="VALUE", help="What is so.")],
-    names: Annotated[
-        list[str] | None,
-        typer.Option("--name", metavar="NAME", help="Another name of the subject; may be repeated."),
-    ] = None,
-    valid_from: Annotated[
-        str | None, typer.Option("--valid-from", metavar="TIME", help="It is so from then on.")
-    ] = None,
-    valid_to: Annotated[
-        str | None, typer.Option("--valid-to", metavar="TIME", help="It is so until before then.")
-    ] = None,
-    many: Annotated[
-        bool, typer.Option("--many", help="Beside what is known there, not in its place.")
-    ] = False,
+    value: ValueArgument,
+    names: NamesOption = None,
+    valid_from: ValidFromOption = None,
+    valid_to: ValidToOption = None,
+    many: ManyOption = False,
     scope: InScope = "session",
-    expected: Annotated[
-        int | None,
-        typer.Option(
-            "--expected", min=0, metavar="VERSION", help="Only if the newest fact there is this one; 0: none."
-        ),
-    ] = None,
+    expected: ExpectedOption = None,
 ) -> None:
-    """Write a fact by hand, in place of what was known.
+    """State a fact; it replaces the current value.
 
-    TIME is a date, which begins at midnight UTC, or a time in ISO 8601. The same again changes nothing.
+    TIME is an ISO 8601 time, or a date, which means midnight UTC. Stating the same fact again changes nothing.
     """
-    known_in = _scoped(scope)
-    async with shell.writing(session, works=False) as one:
-        before = {fact.id for fact in await one.facts(scope=known_in)}
-        fact = await one.state(
+    fact_scope = _parse_scope(scope)
+    async with shell.open_for_writing(session, works=False) as writer:
+        before = {fact.id for fact in await writer.facts(scope=fact_scope)}
+        fact = await writer.state(
             subject,
             attribute,
             value,
@@ -356,87 +417,95 @@ async def state(
             valid_from=valid_from,
             valid_to=valid_to,
             cardinality="many" if many else "one",
-            scope=known_in,
+            scope=fact_scope,
             expected=expected,
         )
-    new = fact.id not in before
-    word = f"v{fact.version}" if new else f"known already, v{fact.version}"
-    shell.show({"session": session, "fact": fact, "new": new}, lambda: shell.line(f"{word}: {fact.content}"))
+    is_new = fact.id not in before
+    prefix = "" if is_new else "known already, "
+    message = f"{prefix}v{fact.version}: {fact.content}"
+    shell.show_line({"session": session, "fact": fact, "new": is_new}, message)
 
 
-@command('acms unstate user_123 "orders service" database')
-async def unstate(
+@define_command("unstate", 'acms unstate user_123 "orders service" database')
+async def withdraw_facts(
     shell: Shell, session: Session, subject: Subject, attribute: Attribute, scope: InScope = "session"
 ) -> None:
-    """Withdraw what is known about a subject and an attribute."""
-    known_in = _scoped(scope)
-    async with shell.writing(session, works=False) as one:
-        gone = await one.unstate(subject, attribute, scope=known_in)
+    """Retract the facts with a subject and an attribute."""
+    async with shell.open_for_writing(session, works=False) as writer:
+        retracted = await writer.unstate(subject, attribute, scope=_parse_scope(scope))
 
     def draw() -> None:
-        if not gone:
+        if not retracted:
             shell.line("nothing is known about it")
-        for fact in gone:
-            by = fact.retired.version if fact.retired else 0
-            shell.line(f"v{by} ends v{fact.version}: {fact.content}")
+        for fact in retracted:
+            version = fact.retired.version if fact.retired else 0
+            shell.line(f"v{version} ends v{fact.version}: {fact.content}")
 
-    shell.show({"session": session, "facts": gone}, draw)
+    shell.show({"session": session, "facts": retracted}, draw)
 
 
 # ── reflect ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 DECISIONS = (
-    Column("value", wide=True, of=lambda one: preview_text(one.proposal.value or one.proposal.content, 80)),
+    Column(
+        "value",
+        wide=True,
+        value=lambda decision: preview_text(decision.proposal.value or decision.proposal.content, 80),
+    ),
     Column("outcome", "magenta"),
-    Column("subject", of=lambda one: one.proposal.subject),
-    Column("attribute", of=lambda one: one.proposal.attribute),
+    Column("subject", value=lambda decision: decision.proposal.subject),
+    Column("attribute", value=lambda decision: decision.proposal.attribute),
     Column("reason"),
-    Column("asked", of=lambda one: one.proposal.action),
+    Column("asked", value=lambda decision: decision.proposal.action),
 )
 
 
-@command("acms reflect user_123 --wait")
-async def reflect(
+@define_command("reflect", "acms reflect user_123 --wait")
+async def reflect_on_session(
     shell: Shell,
     session: Session,
     reflector: ReflectorName = None,
     url: Url = None,
     model: Model = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Work it off here and show what it did.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Run the job here and show the result.")] = False,
 ) -> None:
-    """Distil facts from the episodes that have ended.
+    """Extract facts from the episodes that have ended.
 
-    Asks for it and leaves: `acms worker` with the same --reflector does it. With --wait it is done here. Without
-    --reflector rules do it, which need no model. Keys of a model come from the environment alone.
+    Creates a job for `acms worker` with the same --reflector; with --wait, runs it here. The default reflector uses
+    rules and no model. API keys of a model are read from the environment only.
     """
-    done: list[Reflected] = []
-    async with shell.reading(session) as one:
-        waiting = sum(episode.summary is None for episode in await one.episodes("closed"))
-    with shell.progress("reflecting") as progress:
+    reflections: list[Reflected] = []
+    async with shell.open_session(session) as reader:
+        waiting = await _count_unreflected(reader)
+    with shell.progress("reflecting") as report:
 
-        def heard(event: Event) -> None:
+        def on_event(event: Event) -> None:
             if isinstance(event, Reflected):
-                done.append(event)
-                progress(sum(len(each.episodes) for each in done), waiting)
+                reflections.append(event)
+                report(sum(len(reflection.episodes) for reflection in reflections), waiting)
 
-        progress(0, waiting)
+        report(0, waiting)
         async with (
-            reflecting(reflector or "offline", url=url, model=model) as chosen,
-            shell.writing(session, works=wait, reflector=chosen, on_event=heard) as one,
+            open_reflector(reflector or "offline", url=url, model=model) as chosen,
+            shell.open_for_writing(session, works=wait, reflector=chosen, on_event=on_event) as writer,
         ):
-            job = await one.reflect()
+            job = await writer.reflect()
             if wait:
-                await one.wait(job)
-            left = sum(episode.summary is None for episode in await one.episodes("closed"))
-    decisions = [decision for each in done for decision in each.decisions]
+                await writer.wait(job)
+            left = await _count_unreflected(writer)
 
     def draw() -> None:
         if not wait:
             shell.line(f"job {job.id} is waiting for a worker: acms worker")
             return
+        decisions = [decision for reflection in reflections for decision in reflection.decisions]
         if decisions:
             shell.list(DECISIONS, decisions)
         shell.line(f"{waiting - left} episodes reflected on, {left} wait for more to be said", "dim")
 
-    value = {"session": session, "job": job.id, "waiting": left, "reflected": done}
-    shell.show(value, draw)
+    shell.show({"session": session, "job": job.id, "waiting": left, "reflected": reflections}, draw)
+
+
+async def _count_unreflected(session: ACMS) -> int:
+    episodes = await session.episodes("closed")
+    return sum(episode.summary is None for episode in episodes)

@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from acms.cli.base import Ranking, Shell, app, command, data_file, embedder, file_url
-from acms.cli.render import Column, clean
-from acms.cli.serving import default_store, log_to_stderr, open_port, serve_until_stopped
+from acms.cli.base import Ranking, Shell, app, create_embedder, data_file, define_command, file_url
+from acms.cli.render import Column, strip_control_characters
+from acms.cli.serving import default_store_url, log_to_stderr, open_socket, serve_until_stopped
 from acms.config import ACMSConfig
 from acms.errors import ConfigurationError, MissingExtraError, NotFoundError
 from acms.gateway.config import DEFAULT_UPSTREAMS, KEY_VARIABLES, GatewayConfig, Recall
@@ -41,11 +41,11 @@ REQUESTS = (
     Column("at", "dim"),
     Column("outcome", "magenta", wide=True),
     Column("asked", right=True),
-    Column("tokens asked", right=True, of="asked_tokens"),
-    Column("sent", right=True, of=lambda one: one.get("sent", one["asked"])),
-    Column("tokens sent", right=True, of=lambda one: one.get("tokens", one["asked_tokens"])),
+    Column("tokens asked", right=True, value="asked_tokens"),
+    Column("sent", right=True, value=lambda one: one.get("sent", one["asked"])),
+    Column("tokens sent", right=True, value=lambda one: one.get("tokens", one["asked_tokens"])),
     Column("budget", right=True),
-    Column("recalled", right=True, of=lambda one: len(one.get("recalled", ()))),
+    Column("recalled", right=True, value=lambda one: len(one.get("recalled", ()))),
     Column("line", "dim"),
 )
 
@@ -82,7 +82,7 @@ ProviderKeys = Annotated[
 Logs = Annotated[bool, typer.Option("--log/--no-log", help="Write what happens to stderr, as JSON.")]
 
 
-async def serve(
+async def serve_gateway(
     shell: Shell,
     upstreams: Upstreams = None,
     budget: BudgetChoice = "100000",
@@ -122,9 +122,12 @@ async def serve(
         provider_keys=_read_provider_keys(named) if keys else {},
     )
     made = create_gateway(
-        shell.db or default_store(), config, engine=ACMSConfig.from_env(), embedder=embedder(ranking)
+        shell.db or default_store_url(),
+        config,
+        engine=ACMSConfig.from_env(),
+        embedder=create_embedder(ranking),
     )
-    await serve_until_stopped(made, open_port(host, port), lambda url: _announce(url, shell.as_json))
+    await serve_until_stopped(made, open_socket(host, port), lambda url: _announce_url(url, shell.as_json))
 
 
 def _register_server(served: Callable[..., None]) -> None:
@@ -142,20 +145,22 @@ def _register_server(served: Callable[..., None]) -> None:
 
 
 _register_server(
-    command("acms gateway --budget 60000", home=typer.Typer(), namespace=None, waits=False)(serve)
+    define_command("gateway", "acms gateway --budget 60000", home=typer.Typer(), namespace=None, waits=False)(
+        serve_gateway
+    )
 )
 
 
-@command("acms gateway status", name="status", home=gateway, namespace=None)
-async def status(
+@define_command("status", "acms gateway status", home=gateway, namespace=None)
+async def show_status(
     shell: Shell,
     url: Annotated[str, typer.Option("--url", metavar="URL", help="Where the gateway is.")] = (
         "http://127.0.0.1:8787"
     ),
 ) -> None:
     """Show whether the gateway answers, and what it did."""
-    answers = await _answers(url)
-    async with _records(shell.db) as kv:
+    answers = await _is_answering(url)
+    async with _open_records(shell.db) as kv:
         noted = [entry async for entry in list_entries(kv, "requests/")]
     outcomes = Counter[str]()
     for entry in noted:
@@ -171,10 +176,10 @@ async def status(
     shell.show(told, draw)
 
 
-@command("acms gateway sessions", name="sessions", home=gateway, namespace=None)
-async def sessions(shell: Shell) -> None:
+@define_command("sessions", "acms gateway sessions", home=gateway, namespace=None)
+async def list_sessions(shell: Shell) -> None:
     """List the conversations that came through the gateway, newest first."""
-    async with _records(shell.db) as kv:
+    async with _open_records(shell.db) as kv:
         noted = [entry async for entry in list_entries(kv, "requests/")]
     noted.sort(key=lambda entry: entry.updated_at, reverse=True)
     rows = [_describe_session(entry) for entry in noted]
@@ -182,12 +187,12 @@ async def sessions(shell: Shell) -> None:
     shell.show({"sessions": rows}, lambda: shell.list(SESSIONS, rows, none=none))
 
 
-@command("acms gateway why chat-3f2a91c07d", name="why", home=gateway, namespace=None)
-async def why(
+@define_command("why", "acms gateway why chat-3f2a91c07d", home=gateway, namespace=None)
+async def explain_requests(
     shell: Shell, session: Annotated[str, typer.Argument(metavar="SESSION", help="Name of the session.")]
 ) -> None:
     """Show what a client asked, what was sent, and why they differ; the newest request last."""
-    async with _records(shell.db) as kv:
+    async with _open_records(shell.db) as kv:
         noted = [entry async for entry in list_entries(kv, "requests/")]
     found = next((entry for entry in noted if entry.key.rpartition("/")[2] == session), None)
     if found is None:
@@ -208,7 +213,7 @@ async def why(
 
 
 @asynccontextmanager
-async def _records(db: str | None) -> AsyncGenerator[ListingKV]:
+async def _open_records(db: str | None) -> AsyncGenerator[ListingKV]:
     """Open the records of the gateway on a store."""
     from acms.gateway.tenants import has_gateway_records, open_gateway_kv
 
@@ -223,7 +228,7 @@ async def _records(db: str | None) -> AsyncGenerator[ListingKV]:
         await kv.aclose()
 
 
-async def _answers(url: str) -> bool:
+async def _is_answering(url: str) -> bool:
     """Return whether a gateway answers at a URL."""
     from acms.gateway.proxy import ask_health
 
@@ -258,11 +263,14 @@ def _write_ranges(ranges: Sequence[Sequence[int]]) -> str:
     return ", ".join(written)
 
 
-def _announce(url: str, as_json: bool) -> None:
+def _announce_url(url: str, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"url": url}), flush=True)
         return
-    print(clean(f"gateway on {url}: OpenAI base_url={url}/v1, Anthropic base_url={url}"), flush=True)
+    print(
+        strip_control_characters(f"gateway on {url}: OpenAI base_url={url}/v1, Anthropic base_url={url}"),
+        flush=True,
+    )
 
 
 def _parse_upstreams(given: Sequence[str]) -> dict[str, str]:

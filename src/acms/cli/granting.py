@@ -1,4 +1,4 @@
-"""Commands that share namespaces of a service with keys and subjects, and take them back."""
+"""Commands that grant keys and subjects access to namespaces of a service, and revoke it."""
 
 from __future__ import annotations
 
@@ -6,69 +6,71 @@ from typing import Annotated
 
 import typer
 
-from acms.cli.base import Shell, command
-from acms.cli.keys import Tenant, served
+from acms.cli.base import Shell, define_command
+from acms.cli.keys import Tenant, open_service_stores
 from acms.cli.render import Column
 from acms.errors import NotFoundError
 
 GRANTS = (
     Column("namespace", "magenta"),
     Column("principal", "cyan"),
-    Column("actions", of=lambda one: " ".join(one.actions)),
-    Column("by", of=lambda one: one.by or "operator"),
-    Column("made", "dim", of=lambda one: f"{one.created_at:%Y-%m-%d %H:%M:%S}"),
+    Column("actions", value=lambda grant: " ".join(grant.actions)),
+    Column("by", value=lambda grant: grant.by or "operator"),
+    Column("made", "dim", value=lambda grant: f"{grant.created_at:%Y-%m-%d %H:%M:%S}"),
 )
 
-Namespace = Annotated[str, typer.Argument(metavar="NAMESPACE", help="What is shared.")]
+Namespace = Annotated[str, typer.Argument(metavar="NAMESPACE", help="Namespace to share.")]
 Principal = Annotated[
     str, typer.Argument(metavar="PRINCIPAL", help="Id of a key, or oidc: and the subject of a token.")
 ]
 
 
-@command("acms grant orders 7kq2m9xd --tenant acme --allow read,write", namespace=None)
-async def grant(
+@define_command("grant", "acms grant orders 7kq2m9xd --tenant acme --allow read,write", namespace=None)
+async def share_namespace(
     shell: Shell,
     name: Namespace,
     principal: Principal,
     tenant: Tenant = "default",
     allow: Annotated[
-        str, typer.Option("--allow", metavar="ACTION,…", help="read, write, share; reading goes with each.")
+        str, typer.Option("--allow", metavar="ACTION,…", help="read, write, share; each includes read.")
     ] = "read",
 ) -> None:
-    """Share a namespace with a key or a subject."""
+    """Share a namespace with a key or subject."""
     from acms.server.grants import Grants
 
-    actions = [one.strip() for one in allow.split(",")]
-    async with served(shell.db) as (stores, keys):
-        made = await Grants(stores, keys).grant(tenant, name, principal, actions)
-    said = f"{made.principal} may {' '.join(made.actions)} in {made.namespace!r}"
-    shell.show({"grant": made}, lambda: shell.line(said))
+    actions = [action.strip() for action in allow.split(",")]
+    async with open_service_stores(shell.db) as (stores, keys):
+        grant = await Grants(stores, keys).grant(tenant, name, principal, actions)
+    message = f"{grant.principal} may {' '.join(grant.actions)} in {grant.namespace!r}"
+    shell.show_line({"grant": grant}, message)
 
 
-@command("acms grants orders --tenant acme", namespace=None)
-async def grants(
+@define_command("grants", "acms grants orders --tenant acme", namespace=None)
+async def list_grants(
     shell: Shell,
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAMESPACE]", help="Only grants on this one.")
+        str | None, typer.Argument(metavar="[NAMESPACE]", help="Only grants on this namespace.")
     ] = None,
     tenant: Tenant = "default",
 ) -> None:
-    """List with whom namespaces are shared."""
+    """List the grants on namespaces."""
     from acms.server.grants import Grants
 
-    async with served(shell.db) as (stores, keys):
-        found = await Grants(stores, keys).list(tenant, name)
+    async with open_service_stores(shell.db) as (stores, keys):
+        grants = await Grants(stores, keys).list(tenant, name)
     none = f"nothing is shared in {tenant!r}"
-    shell.show({"grants": found}, lambda: shell.list(GRANTS, found, none=none))
+    shell.show_list({"grants": grants}, GRANTS, grants, none=none)
 
 
-@command("acms revoke orders 7kq2m9xd --tenant acme", namespace=None)
-async def revoke(shell: Shell, name: Namespace, principal: Principal, tenant: Tenant = "default") -> None:
-    """Take a namespace back, with the next request of the other."""
+@define_command("revoke", "acms revoke orders 7kq2m9xd --tenant acme", namespace=None)
+async def revoke_grant(
+    shell: Shell, name: Namespace, principal: Principal, tenant: Tenant = "default"
+) -> None:
+    """Revoke access to a namespace, effective with the next request."""
     from acms.server.grants import Grants
 
-    async with served(shell.db) as (stores, keys):
-        done = await Grants(stores, keys).revoke(tenant, name, principal)
-    if not done:
+    async with open_service_stores(shell.db) as (stores, keys):
+        revoked = await Grants(stores, keys).revoke(tenant, name, principal)
+    if not revoked:
         raise NotFoundError(f"{name!r} is not shared with {principal!r}", options=("acms grants",))
-    shell.show({"revoked": principal}, lambda: shell.line(f"{principal} does not see {name!r} any more"))
+    shell.show_line({"revoked": principal}, f"{principal} does not see {name!r} any more")

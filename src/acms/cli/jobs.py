@@ -1,4 +1,4 @@
-"""Commands for work done later: the worker that does it, and the list of it."""
+"""Commands for background jobs: `worker` and `jobs`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import signal
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,8 +14,8 @@ import typer
 
 from acms import compose
 from acms.cli import render
-from acms.cli.base import Model, ReflectorName, Shell, Url, command, reflecting
-from acms.cli.keys import served
+from acms.cli.base import Model, ReflectorName, Shell, Url, define_command, open_reflector
+from acms.cli.keys import open_service_stores
 from acms.cli.render import Column, Screen
 from acms.config import ACMSConfig
 from acms.errors import ACMSError, ConfigurationError
@@ -35,82 +35,99 @@ if TYPE_CHECKING:
 LIST, RETRY, CANCEL = "list", "retry", "cancel"
 
 
-@command("acms worker --concurrency 2", namespace="unused", waits=False)
-async def worker(
+OnceOption = Annotated[bool, typer.Option("--once", help="Run the due jobs and exit.")]
+ConcurrencyOption = Annotated[
+    int, typer.Option("--concurrency", min=1, metavar="N", help="Number of concurrent jobs.")
+]
+KindsOption = Annotated[
+    str | None, typer.Option("--kinds", metavar="KIND,...", help="Only jobs of these kinds.")
+]
+AllTenantsOption = Annotated[
+    bool, typer.Option("--all-tenants", help="Run the jobs of every tenant with an API key.")
+]
+
+
+@define_command("worker", "acms worker --concurrency 2", namespace="unused", waits=False)
+async def run_worker(
     shell: Shell,
-    once: Annotated[bool, typer.Option("--once", help="Do what is due, and leave.")] = False,
-    concurrency: Annotated[
-        int, typer.Option("--concurrency", min=1, metavar="N", help="Jobs to run at a time.")
-    ] = 1,
-    kinds: Annotated[
-        str | None, typer.Option("--kinds", metavar="KIND,...", help="Only jobs of these kinds.")
-    ] = None,
-    everybody: Annotated[
-        bool, typer.Option("--all-tenants", help="Work for every tenant that has an API key.")
-    ] = False,
+    once: OnceOption = False,
+    concurrency: ConcurrencyOption = 1,
+    kinds: KindsOption = None,
+    all_tenants: AllTenantsOption = False,
     reflector: ReflectorName = None,
     url: Url = None,
     model: Model = None,
 ) -> None:
-    """Work off jobs until told to stop.
+    """Run jobs until stopped.
 
-    Any number may share a store. SIGTERM and SIGINT stop it: what runs may finish within five seconds, or is
-    handed back. With --reflector it also does the reflections that were asked of that one; keys of a model come
-    from the environment, and so do settings such as ACMS_WORKER_LEASE_SECONDS. With --all-tenants it works for every
-    tenant of the HTTP service, --concurrency jobs of each at a time; new ones are found within a minute.
+    Several workers can share a store. SIGTERM and SIGINT stop a worker: running jobs get five seconds to finish, then
+    they are released. With --reflector it also runs reflections with that reflector. API keys of a model and settings
+    such as ACMS_WORKER_LEASE_SECONDS are read from the environment. With --all-tenants it runs the jobs of every tenant
+    of the HTTP service, --concurrency per tenant; new tenants are found within a minute.
     """
-    wanted = None if kinds is None else [kind.strip() for kind in kinds.split(",")]
-    can = compose.handlers(ACMSConfig())
-    for kind in wanted or ():
-        if kind not in can and not (reflector and kind.startswith("reflect:")):
-            raise typer.BadParameter(f"{kind!r} is not one of {', '.join(sorted(can))}", param_hint="--kinds")
+    selected = None if kinds is None else [kind.strip() for kind in kinds.split(",")]
+    _check_kinds(selected or (), has_reflector=reflector is not None)
     config = ACMSConfig.from_env()
     async with AsyncExitStack() as stack:
-        found: list[Reflector] = []
+        reflectors: list[Reflector] = []
         if reflector is not None:
-            found.append(await stack.enter_async_context(reflecting(reflector, url=url, model=model)))
-        handlers = _of_kinds(wanted, compose.handlers(config, reflectors=found))
+            opened = open_reflector(reflector, url=url, model=model)
+            reflectors.append(await stack.enter_async_context(opened))
+        handlers = _select_handlers(selected, compose.handlers(config, reflectors=reflectors))
 
-        def made(storage: StorageBackend) -> Worker:
+        def create_worker(storage: StorageBackend) -> Worker:
             return Worker(
                 storage,
                 handlers,
                 config=config.worker,
                 retry=config.retry,
                 concurrency=concurrency,
-                on_event=lambda event: _report(shell, event),
+                on_event=lambda event: _report_attempt(shell, event),
             )
 
-        one: Worker | Everybody
-        if everybody:
-            poll = config.worker.poll_seconds
-            one = Everybody(*await stack.enter_async_context(served(shell.db)), made, poll_seconds=poll)
+        worker: Worker | TenantWorkers
+        if all_tenants:
+            stores, keys = await stack.enter_async_context(open_service_stores(shell.db))
+            worker = TenantWorkers(stores, keys, create_worker, poll_seconds=config.worker.poll_seconds)
         else:
-            one = made(await stack.enter_async_context(shell.opened()))
-        with _signals(one):
-            await (one.drain() if once else one.run())
+            worker = create_worker(await stack.enter_async_context(shell.open_store()))
+        with _stop_on_signals(worker):
+            if once:
+                await worker.drain()
+            else:
+                await worker.run()
 
 
-def _of_kinds(wanted: Sequence[str] | None, handlers: Mapping[str, Handler]) -> Mapping[str, Handler]:
-    """Return the handlers of these kinds, all for None; only a reflector itself knows the name of its kind."""
-    known = ", ".join(sorted(handlers))
-    if unknown := [kind for kind in wanted or () if kind not in handlers]:
+def _check_kinds(kinds: Iterable[str], *, has_reflector: bool) -> None:
+    """Refuse unknown kinds of jobs; only an opened reflector knows the name of its own kind."""
+    known = compose.handlers(ACMSConfig())
+    for kind in kinds:
+        may_be_reflection = has_reflector and kind.startswith("reflect:")
+        if kind not in known and not may_be_reflection:
+            raise typer.BadParameter(
+                f"{kind!r} is not one of {', '.join(sorted(known))}", param_hint="--kinds"
+            )
+
+
+def _select_handlers(kinds: Sequence[str] | None, handlers: Mapping[str, Handler]) -> Mapping[str, Handler]:
+    """Return the handlers of these kinds, or all for None."""
+    if kinds is None:
+        return handlers
+    known = sorted(handlers)
+    unknown = [kind for kind in kinds if kind not in handlers]
+    if unknown:
         raise ConfigurationError(
-            f"--kinds: this worker cannot do {', '.join(unknown)}, only {known}",
-            options=tuple(sorted(handlers)),
+            f"--kinds: this worker cannot do {', '.join(unknown)}, only {', '.join(known)}",
+            options=tuple(known),
         )
-    return handlers if wanted is None else {kind: handlers[kind] for kind in handlers if kind in wanted}
+    return {kind: handler for kind, handler in handlers.items() if kind in kinds}
 
 
-LOOK_SECONDS = 30.0
-"""How often tenants are looked for that had no key before."""
+class TenantWorkers:
+    """The workers of all tenants with an API key.
 
-
-class Everybody:
-    """The workers of all tenants that have an API key.
-
-    Each looks for jobs every `poll_seconds`, over connections that they share. A tenant whose store fails is asked
-    again then, and keeps nobody else waiting.
+    Each worker polls for jobs every `poll_seconds`, over shared connections. A worker whose store fails retries at the
+    next poll and does not delay the other workers. New tenants are searched for every `look_seconds`.
     """
 
     def __init__(
@@ -120,7 +137,7 @@ class Everybody:
         make: Callable[[StorageBackend], Worker],
         *,
         poll_seconds: float,
-        look_seconds: float = LOOK_SECONDS,
+        look_seconds: float = 30.0,
     ) -> None:
         self._stores = stores
         self._keys = keys
@@ -128,30 +145,30 @@ class Everybody:
         self._poll_seconds = poll_seconds
         self._look_seconds = look_seconds
         self._workers: dict[str, Worker] = {}
-        self._told = asyncio.Event()
+        self._stop_event = asyncio.Event()
 
     async def run(self) -> None:
-        """Work until `stop`."""
-        await self._work(once=False)
+        """Run jobs until `stop`."""
+        await self._run_tenants(once=False)
 
     async def drain(self) -> None:
-        """Work off everything that is due, and return when nothing is, or on `stop`."""
-        await self._work(once=True)
+        """Run the due jobs; return when there are none, or on `stop`."""
+        await self._run_tenants(once=True)
 
     def stop(self, *, grace: float = GRACE) -> None:
-        """Begin no more jobs. What still runs after `grace` seconds is handed back."""
-        self._told.set()
-        for one in self._workers.values():
-            one.stop(grace=grace)
+        """Start no more jobs; release jobs that still run after `grace` seconds."""
+        self._stop_event.set()
+        for worker in self._workers.values():
+            worker.stop(grace=grace)
 
     @property
     def stopping(self) -> bool:
-        """Whether it was told to stop."""
-        return self._told.is_set()
+        """Whether `stop` was called."""
+        return self._stop_event.is_set()
 
-    async def _work(self, *, once: bool) -> None:
-        working: dict[str, asyncio.Task[None]] = {}
-        told = asyncio.create_task(self._told.wait())
+    async def _run_tenants(self, *, once: bool) -> None:
+        tasks: dict[str, asyncio.Task[None]] = {}
+        stopped = asyncio.create_task(self._stop_event.wait())
         try:
             while not self.stopping:
                 try:
@@ -161,29 +178,28 @@ class Everybody:
                         raise
                     log_event(logging.WARNING, "keys_unread", code=error.code)
                 else:
-                    for name in sorted(names - working.keys()):
-                        working[name] = asyncio.create_task(self._serve(name, once=once))
+                    for name in sorted(names - tasks.keys()):
+                        tasks[name] = asyncio.create_task(self._serve_tenant(name, once=once))
                 if once:
-                    await asyncio.gather(*working.values())
+                    await asyncio.gather(*tasks.values())
                     return
-                ended, _ = await asyncio.wait(
-                    [told, *working.values()],
+                done, _ = await asyncio.wait(
+                    [stopped, *tasks.values()],
                     timeout=self._look_seconds,
                     return_when=asyncio.FIRST_COMPLETED,
                 )
-                for task in ended:
-                    task.result()  # raises what nobody foresaw
+                for task in done:
+                    task.result()  # raises the unexpected error of a tenant
         finally:
             if not self.stopping:
                 self.stop()
-            await asyncio.gather(told, *working.values(), return_exceptions=True)
+            await asyncio.gather(stopped, *tasks.values(), return_exceptions=True)
 
-    async def _serve(self, name: str, *, once: bool) -> None:
-        """Work for one tenant."""
+    async def _serve_tenant(self, name: str, *, once: bool) -> None:
         while not self.stopping:
             try:
-                one = self._workers.get(name) or await self._worker(name)
-                await one.drain()
+                worker = self._workers.get(name) or await self._create_worker(name)
+                await worker.drain()
             except ACMSError as error:
                 if once:
                     raise
@@ -192,73 +208,92 @@ class Everybody:
                 return
             await self._pause(self._poll_seconds)
 
-    async def _worker(self, name: str) -> Worker:
+    async def _create_worker(self, name: str) -> Worker:
         tenant = await self._stores.of(name)
-        tenant.users += 1  # for good: while it is used its store is not closed
-        one = self._workers[name] = self._make(tenant.handle)
+        tenant.users += 1  # never released, so that the store stays open
+        worker = self._workers[name] = self._make(tenant.handle)
         if self.stopping:
-            one.stop()
-        return one
+            worker.stop()
+        return worker
 
     async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._told.wait()
+                await self._stop_event.wait()
 
 
 @contextmanager
-def _signals(one: Worker | Everybody) -> Generator[None]:
-    """Stop a worker on SIGTERM and SIGINT inside the block; the second one waits for nothing."""
+def _stop_on_signals(worker: Worker | TenantWorkers) -> Generator[None]:
+    """Stop a worker on SIGTERM and SIGINT inside the block; a second signal stops it without a grace period."""
     loop = asyncio.get_running_loop()
 
     def stop() -> None:
-        one.stop(grace=0 if one.stopping else GRACE)
+        worker.stop(grace=0 if worker.stopping else GRACE)
 
-    def stop_on_signal(*_: object) -> None:
+    def handle_signal(*_: object) -> None:
         loop.call_soon_threadsafe(stop)
 
-    before = {name: signal.signal(name, stop_on_signal) for name in (signal.SIGTERM, signal.SIGINT)}
+    previous = {number: signal.signal(number, handle_signal) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        for name, handler in before.items():
-            signal.signal(name, handler)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
-def _report(screen: Screen, event: Event) -> None:
-    """Write one line about an attempt, at once: whoever reads it may be a pipe."""
-    if not isinstance(event, JobFinished | JobFailed):
+def _report_attempt(screen: Screen, event: Event) -> None:
+    """Write one line about a finished attempt and flush it, because the output may be a pipe."""
+    if isinstance(event, JobFailed):
+        state, error = event.state, event.error
+    elif isinstance(event, JobFinished):
+        state, error = JobState.DONE.value, ""
+    else:
         return
-    state = event.state if isinstance(event, JobFailed) else JobState.DONE.value
-    error = event.error if isinstance(event, JobFailed) else ""
     if screen.as_json:
-        value = {"id": event.job_id, "kind": event.kind, "context": event.context_id, "state": state}
-        print(json.dumps({**value, "attempt": event.attempt, "error": error or None}), flush=True)
+        value = {
+            "id": event.job_id,
+            "kind": event.kind,
+            "context": event.context_id,
+            "state": state,
+            "attempt": event.attempt,
+            "error": error or None,
+        }
+        print(json.dumps(value), flush=True)
         return
-    told = f"job {event.job_id} {event.kind} {state}, attempt {event.attempt}"
-    print(render.clean(f"{told}: {error}" if error else told), flush=True)
+    message = f"job {event.job_id} {event.kind} {state}, attempt {event.attempt}"
+    if error:
+        message = f"{message}: {error}"
+    print(render.strip_control_characters(message), flush=True)
 
 
-@command("acms jobs --state failed")
-async def jobs(
+WordsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[list] [SESSION] | retry ID... | cancel ID...",
+        help="List the jobs of one session or all, or change jobs.",
+    ),
+]
+StateOption = Annotated[
+    JobState | None, typer.Option("--state", help="Only jobs in this state.", show_choices=True)
+]
+LimitOption = Annotated[
+    int, typer.Option("--limit", min=1, max=PAGE, metavar="N", help="Maximum number of jobs.")
+]
+AfterOption = Annotated[str | None, typer.Option("--after", metavar="ID", help="Start after this job.")]
+
+
+@define_command("jobs", "acms jobs --state failed")
+async def manage_jobs(
     shell: Shell,
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[list] [SESSION] | retry ID... | cancel ID...",
-            help="The jobs of a session, or of all; or what to do with some.",
-        ),
-    ] = None,
-    state: Annotated[
-        JobState | None, typer.Option("--state", help="Only jobs that stand there.", show_choices=True)
-    ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=PAGE, metavar="N", help="Jobs to show.")] = 50,
-    after: Annotated[str | None, typer.Option("--after", metavar="ID", help="Start behind this job.")] = None,
+    words: WordsArgument = None,
+    state: StateOption = None,
+    limit: LimitOption = 50,
+    after: AfterOption = None,
 ) -> None:
-    """List jobs, newest first; try some again, or cancel some.
+    """List jobs, newest first; retry or cancel some.
 
-    retry makes a job due now that failed, was cancelled or waits. cancel gives a job up; what a running attempt
-    still does has no effect.
+    retry makes a failed, cancelled or waiting job due now. cancel gives a job up; the result of a running attempt is
+    ignored.
     """
     verb, *rest = words or [LIST]
     if verb not in (LIST, RETRY, CANCEL):
@@ -267,26 +302,25 @@ async def jobs(
         raise typer.BadParameter(f"one session, not {len(rest)}", param_hint="SESSION")
     if verb != LIST and not rest:
         raise typer.BadParameter("name at least one job", param_hint="ID")
-    async with shell.opened() as storage:
-        next_after: str | None = None
+    next_after: str | None = None
+    async with shell.open_store() as storage:
         if verb == LIST:
-            context = (await shell.known(storage, rest[0])).id if rest else None
-            page = await storage.jobs(
-                JobQuery(context=context, states=(state,) if state else (), after=after, limit=limit)
-            )
-            found, next_after = list(page.items), page.next_after
+            context = (await shell.find_session(storage, rest[0])).id if rest else None
+            states = (state,) if state else ()
+            page = await storage.jobs(JobQuery(context=context, states=states, after=after, limit=limit))
+            jobs, next_after = list(page.items), page.next_after
         else:
             change = requests.retry_job_by_id if verb == RETRY else requests.cancel_job_by_id
-            found = [await change(storage, id) for id in rest]
-        names = await _sessions(storage, found)
+            jobs = [await change(storage, id) for id in rest]
+        names = await _session_names(storage, jobs)
+    rows = [{"session": names[job.context], **render.fields_of(job)} for job in jobs]
 
     def draw() -> None:
-        shell.list(JOBS, listed, none="no jobs")
+        shell.list(JOBS, rows, none="no jobs")
         if next_after is not None:
             shell.line(f"more: --after {next_after}", "dim")
 
-    listed = [{"session": names[job.context], **render.fields_of(job)} for job in found]
-    shell.show({"jobs": listed, "next_after": next_after}, draw)
+    shell.show({"jobs": rows, "next_after": next_after}, draw)
 
 
 JOBS = (
@@ -294,14 +328,14 @@ JOBS = (
     Column("kind", "magenta"),
     Column("state", "yellow"),
     Column("session"),
-    Column("error", wide=True, of=lambda job: preview_text(job["error"] or job["reason"] or "", 120)),
+    Column("error", wide=True, value=lambda job: preview_text(job["error"] or job["reason"] or "", 120)),
     Column("attempt", right=True),
-    Column("due", "dim", of=lambda job: job["not_before"] if job["state"] in WAITING else ""),
+    Column("due", "dim", value=lambda job: job["not_before"] if job["state"] in WAITING else ""),
 )
 WAITING = (JobState.READY, JobState.RUNNING)
 
 
-async def _sessions(storage: StorageBackend, found: Sequence[Job]) -> dict[str, str]:
-    """Return the name of each job's session by the id of its context, or the id when it has no name."""
-    contexts = [await storage.context(id) for id in {job.context for job in found}]
+async def _session_names(storage: StorageBackend, jobs: Sequence[Job]) -> dict[str, str]:
+    """Return the names of the jobs' sessions by context id; the id if a session has no name."""
+    contexts = [await storage.context(id) for id in {job.context for job in jobs}]
     return {context.id: context.key or context.id for context in contexts}

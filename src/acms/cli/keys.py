@@ -1,4 +1,4 @@
-"""Commands about the HTTP service: its API keys, and the audit trail of a tenant."""
+"""Commands for the HTTP service: API keys, and the audit trail of a tenant."""
 
 from __future__ import annotations
 
@@ -11,62 +11,71 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from acms.cli.base import Shell, app, command, data_file, file_url, made
+from acms.cli.base import Shell, app, data_file, define_command, file_url, prepare_database_file
 from acms.cli.render import Column, fields_of
 from acms.config import ACMSConfig
 from acms.storage import open_storage
 
 if TYPE_CHECKING:
+    from acms.server.audit import Noted
     from acms.server.keys import Key, Keys
     from acms.server.tenants import Stores
 
 keys = typer.Typer(
-    help="Make and end the API keys of the HTTP service.", no_args_is_help=True, rich_markup_mode=None
+    help="Create and revoke API keys of the HTTP service.", no_args_is_help=True, rich_markup_mode=None
 )
 app.add_typer(keys, name="keys")
 
-_SPAN = re.compile(r"([1-9]\d{0,5}|0)([mhd])")
+_DURATION = re.compile(r"([1-9]\d{0,5}|0)([mhd])")
 _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 
 KEYS = (
     Column("id", "cyan"),
     Column("name"),
     Column("state"),
-    Column("scopes", wide=True, of=lambda key: " ".join(key["scopes"])),
+    Column("scopes", wide=True, value=lambda key: " ".join(key["scopes"])),
     Column("tenant", "magenta"),
-    Column("namespaces", of=lambda key: "all" if key["namespaces"] is None else " ".join(key["namespaces"])),
-    Column("expires", of=lambda key: key["expires_at"] or "never"),
-    Column("used", "dim", of="used_on"),
-    Column("made", "dim", of="created_at"),
+    Column(
+        "namespaces", value=lambda key: "all" if key["namespaces"] is None else " ".join(key["namespaces"])
+    ),
+    Column("expires", value=lambda key: key["expires_at"] or "never"),
+    Column("used", "dim", value="used_on"),
+    Column("made", "dim", value="created_at"),
 )
+
+
+def _format_target(entry: Noted) -> str:
+    names = [f"{name}={value}" for name, value in entry.target.items()]
+    return " ".join(names) or entry.context or ""
+
+
 AUDIT = (
     Column("operation", "magenta"),
-    Column(
-        "on", wide=True, of=lambda one: " ".join([f"{n}={v}" for n, v in one.target.items()]) or one.context
-    ),
+    Column("on", wide=True, value=_format_target),
     Column("version", "cyan", right=True),
     Column("step"),
     Column("status", right=True),
-    Column("key", of=lambda one: one.key or "operator"),
-    Column("time", "dim", of=lambda one: f"{one.at:%Y-%m-%d %H:%M:%S}"),
+    Column("key", value=lambda entry: entry.key or "operator"),
+    Column("time", "dim", value=lambda entry: f"{entry.at:%Y-%m-%d %H:%M:%S}"),
     Column("request", "dim"),
 )
 
-KeyId = Annotated[str, typer.Argument(metavar="ID", help="Id of the key: what stands behind acms_.")]
-Tenant = Annotated[str, typer.Option("--tenant", metavar="NAME", help="Whose data.")]
+KeyId = Annotated[str, typer.Argument(metavar="ID", help="Id of the key: the part after acms_.")]
+Tenant = Annotated[str, typer.Option("--tenant", metavar="NAME", help="Tenant of the data.")]
 
 
-def span(text: str) -> timedelta:
-    """Read a time as 30m, 12h or 90d."""
-    found = _SPAN.fullmatch(text)
-    if found is None:
+def parse_duration(text: str) -> timedelta:
+    """Parse a duration such as 30m, 12h or 90d."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
         raise typer.BadParameter(f"{text!r} is not a time such as 30m, 12h or 90d")
-    return timedelta(**{_UNITS[found[2]]: int(found[1])})
+    number, unit = match.groups()
+    return timedelta(**{_UNITS[unit]: int(number)})
 
 
 @asynccontextmanager
-async def served(db: str | None, *, write: bool = False) -> AsyncGenerator[tuple[Stores, Keys]]:
-    """Open what a service on this store would open; only a command that writes creates a file."""
+async def open_service_stores(db: str | None, *, write: bool = False) -> AsyncGenerator[tuple[Stores, Keys]]:
+    """Open the stores and keys of a service on this store; only a command that writes creates a file."""
     from acms.server.audit import Audit
     from acms.server.keys import Keys
     from acms.server.tenants import Engine, Stores, with_worker_enabled
@@ -76,130 +85,143 @@ async def served(db: str | None, *, write: bool = False) -> AsyncGenerator[tuple
     if url.startswith("sqlite:"):
         path: Path | None = getattr(open_storage(url), "path", None)
         if path is not None:
-            made(path, write, "acms keys create --tenant NAME", given=db is not None)
+            prepare_database_file(path, write, "acms keys create --tenant NAME", is_named=db is not None)
     try:
         yield stores, Keys(stores, Audit(stores))
     finally:
         await stores.aclose()
 
 
-@command(
+NameOption = Annotated[str, typer.Option("--name", metavar="TEXT", help="Name of the key's user.")]
+ScopesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--scopes",
+        metavar="SCOPE,…|all",
+        help="Allowed scopes; default: all but erase and admin:config.",
+    ),
+]
+ExpiresOption = Annotated[
+    str | None, typer.Option("--expires", metavar="90d", help="Time until it expires; default: never.")
+]
+NamespacesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--namespaces",
+        metavar="NAME,…|''",
+        help="Restrict it to these namespaces, or to none; shared ones are added.",
+    ),
+]
+
+
+@define_command(
+    "create",
     "acms keys create --tenant acme --scopes context:read,memory:read --expires 90d",
-    name="create",
     home=keys,
     namespace=None,
 )
-async def create(
+async def create_key(
     shell: Shell,
     tenant: Tenant,
-    name: Annotated[str, typer.Option("--name", metavar="TEXT", help="Who will use it.")] = "",
-    scopes: Annotated[
-        str | None,
-        typer.Option(
-            "--scopes",
-            metavar="SCOPE,…|all",
-            help="What it is for; default: everything but erase and admin:config.",
-        ),
-    ] = None,
-    expires: Annotated[
-        str | None, typer.Option("--expires", metavar="90d", help="When it ends; default: never.")
-    ] = None,
-    namespaces: Annotated[
-        str | None,
-        typer.Option(
-            "--namespaces",
-            metavar="NAME,…|''",
-            help="Bind it to these, or to none: beside them it sees only what is shared with it.",
-        ),
-    ] = None,
+    name: NameOption = "",
+    scopes: ScopesOption = None,
+    expires: ExpiresOption = None,
+    namespaces: NamespacesOption = None,
 ) -> None:
-    """Make an API key and show it, this once."""
-    end = None if expires is None else span(expires)
-    async with served(shell.db, write=True) as (_, home):
+    """Create an API key and show it once."""
+    lifetime = None if expires is None else parse_duration(expires)
+    async with open_service_stores(shell.db, write=True) as (_, home):
         from acms.server.keys import USUAL
         from acms.server.operation import Scope
 
         chosen: list[str] | frozenset[Scope] = USUAL
         if scopes is not None:
-            chosen = list(Scope) if scopes == "all" else [one.strip() for one in scopes.split(",")]
-        bound = None if namespaces is None else [one.strip() for one in namespaces.split(",") if one.strip()]
-        key, secret = await home.create(tenant, name=name, scopes=chosen, expires=end, namespaces=bound)
-    _show(shell, key, secret)
+            chosen = list(Scope) if scopes == "all" else [scope.strip() for scope in scopes.split(",")]
+        bound: list[str] | None = None
+        if namespaces is not None:
+            parts = [part.strip() for part in namespaces.split(",")]
+            bound = [part for part in parts if part]
+        key, secret = await home.create(tenant, name=name, scopes=chosen, expires=lifetime, namespaces=bound)
+    _show_secret(shell, key, secret)
 
 
-@command("acms keys list --tenant acme", name="list", home=keys, namespace=None)
+@define_command("list", "acms keys list --tenant acme", home=keys, namespace=None)
 async def list_keys(
     shell: Shell,
     tenant: Annotated[
-        str | None, typer.Option("--tenant", metavar="NAME", help="Only keys to its data.")
+        str | None, typer.Option("--tenant", metavar="NAME", help="Only keys of this tenant.")
     ] = None,
 ) -> None:
-    """List API keys, oldest first; never their secrets."""
-    async with served(shell.db) as (_, home):
-        found = await home.list(tenant)
+    """List the API keys, oldest first, without their secrets."""
+    async with open_service_stores(shell.db) as (_, home):
+        rows = [_key_json(key) for key in await home.list(tenant)]
+    none = "there are no keys: acms keys create --tenant NAME"
+    shell.show_list({"keys": rows}, KEYS, rows, none=none)
 
-    listed, none = [_listed(one) for one in found], "there are no keys: acms keys create --tenant NAME"
-    shell.show({"keys": listed}, lambda: shell.list(KEYS, listed, none=none))
 
-
-@command("acms keys rotate 7kq2m9xd --overlap 1d", name="rotate", home=keys, namespace=None)
-async def rotate(
+@define_command("rotate", "acms keys rotate 7kq2m9xd --overlap 1d", home=keys, namespace=None)
+async def rotate_key(
     shell: Shell,
     id: KeyId,
     overlap: Annotated[
-        str, typer.Option("--overlap", metavar="1d", help="How long the old one goes on at most.")
+        str, typer.Option("--overlap", metavar="1d", help="Time until the old key expires.")
     ] = "1d",
 ) -> None:
-    """Make a key that takes the place of another, and show it, this once."""
-    time = span(overlap)
-    async with served(shell.db) as (_, home):
+    """Replace a key with a new one, and show the new one once."""
+    time = parse_duration(overlap)
+    async with open_service_stores(shell.db) as (_, home):
         key, secret = await home.rotate(id, overlap=time)
-    _show(shell, key, secret)
+    _show_secret(shell, key, secret)
 
 
-@command("acms keys revoke 7kq2m9xd", name="revoke", home=keys, namespace=None)
-async def revoke(shell: Shell, id: KeyId) -> None:
-    """End a key, within two seconds wherever the service runs."""
-    async with served(shell.db) as (_, home):
+@define_command("revoke", "acms keys revoke 7kq2m9xd", home=keys, namespace=None)
+async def revoke_key(shell: Shell, id: KeyId) -> None:
+    """Revoke a key; all instances of the service refuse it within two seconds."""
+    async with open_service_stores(shell.db) as (_, home):
         key = await home.revoke(id)
-    shell.show({"key": _listed(key)}, lambda: shell.line(f"the key {id} opens nothing any more"))
+    shell.show_line({"key": _key_json(key)}, f"the key {id} opens nothing any more")
 
 
-@command("acms audit --tenant acme --limit 20", namespace=None)
-async def audit(
+@define_command("audit", "acms audit --tenant acme --limit 20", namespace=None)
+async def show_audit_trail(
     shell: Shell,
     tenant: Tenant = "default",
     limit: Annotated[
-        int, typer.Option("--limit", min=1, max=500, metavar="N", help="How many entries.")
+        int, typer.Option("--limit", min=1, max=500, metavar="N", help="Maximum number of entries.")
     ] = 50,
     before: Annotated[
-        int | None, typer.Option("--before", min=1, metavar="VERSION", help="Only older ones.")
+        int | None,
+        typer.Option("--before", min=1, metavar="VERSION", help="Only entries before this version."),
     ] = None,
 ) -> None:
-    """Show who changed what over HTTP, newest first.
+    """Show the changes over HTTP and their keys, newest first.
 
-    Never what was said.
+    The audit trail contains no message text.
     """
     from acms.server.audit import read_audit_trail
 
-    async with served(shell.db) as (stores, _):
-        found = await read_audit_trail(await stores.of(tenant), before=before, limit=limit)
+    async with open_service_stores(shell.db) as (stores, _):
+        entries = await read_audit_trail(await stores.of(tenant), before=before, limit=limit)
 
     none = f"nothing was changed over HTTP in {tenant!r}"
-    shell.show({"tenant": tenant, "entries": found}, lambda: shell.list(AUDIT, found, none=none))
+    shell.show_list({"tenant": tenant, "entries": entries}, AUDIT, entries, none=none)
 
 
-def _show(shell: Shell, key: Key, secret: str) -> None:
+def _show_secret(shell: Shell, key: Key, secret: str) -> None:
     def draw() -> None:
         shell.line(secret)
         shell.line(f"opens {key.tenant!r} for {' '.join(sorted(key.scopes))}", "dim")
         shell.line("keep it now: it is stored nowhere and cannot be shown again", "dim")
 
-    shell.show({"key": _listed(key), "secret": secret}, draw)
+    shell.show({"key": _key_json(key), "secret": secret}, draw)
 
 
-def _listed(key: Key) -> dict[str, Any]:
-    """Return a key as it is shown, with what it is worth now."""
-    state = "valid" if key.valid(datetime.now(UTC)) else "expired"
-    state = state if key.revoked_at is None else "revoked"
+def _key_json(key: Key) -> dict[str, Any]:
+    """Return the fields of a key and its current state."""
+    if key.revoked_at is not None:
+        state = "revoked"
+    elif key.valid(datetime.now(UTC)):
+        state = "valid"
+    else:
+        state = "expired"
     return {**fields_of(key), "scopes": sorted(key.scopes), "state": state}

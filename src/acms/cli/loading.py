@@ -1,4 +1,4 @@
-"""Where each command is: only the one that is asked for is loaded, which takes a third of the time of all."""
+"""The module of each command. Loading only the requested one takes a third of the time of loading all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from acms.cli.base import app
 
 EVALUATION = "acms_eval.cli"
-"""Comes with the distribution acms-eval, if at all."""
+"""Module of the distribution acms-eval, which may not be installed."""
 
 MODULES = {
     "acms.cli.adding": "add replace retract",
@@ -38,13 +38,14 @@ MODULES = {
     "acms.cli.serving": "inspect serve",
     EVALUATION: "eval",
 }
-"""The commands of each module, which importing it registers."""
+"""The commands that importing a module registers."""
 
 
-def load(arguments: Sequence[str] = ()) -> typer.Typer:
-    """Return the application with the command that some arguments begin with; with all where they name none."""
-    first = arguments[0] if arguments else ""
-    for module in [name for name, words in MODULES.items() if first in words.split()] or MODULES:
+def load_commands(arguments: Sequence[str] = ()) -> typer.Typer:
+    """Return the application with the command that the arguments name, or with all commands."""
+    command = arguments[0] if arguments else ""
+    requested = [module for module, commands in MODULES.items() if command in commands.split()]
+    for module in requested or MODULES:
         try:
             importlib.import_module(module)
         except ModuleNotFoundError:
@@ -53,8 +54,8 @@ def load(arguments: Sequence[str] = ()) -> typer.Typer:
     return app
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         from acms.runtime.version import __version__
 
         typer.echo(__version__)
@@ -62,9 +63,10 @@ def _version(wanted: bool) -> None:
 
 
 @app.callback()
-def _main(
+def _root_command(
     show_version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
     """ACMS: keep every message of an agent, and decide what the model sees."""

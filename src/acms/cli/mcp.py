@@ -6,25 +6,25 @@ from typing import Annotated
 
 import typer
 
-from acms.cli.base import Shell, command, continued
+from acms.cli.base import Shell, define_command, get_or_create_session
 
 
-@command("acms mcp --db sqlite:///memory.db --session user_123", waits=False)
-async def mcp(
+@define_command("mcp", "acms mcp --db sqlite:///memory.db --session user_123", waits=False)
+async def serve_session(
     shell: Shell,
     session: Annotated[
         str, typer.Option("--session", metavar="SESSION", help="Name of the session, or its id.")
     ] = "default",
 ) -> None:
-    """Serve a session to an MCP client, on stdin and stdout.
+    """Serve a session to an MCP client on stdin and stdout.
 
-    The client starts this command itself: see the guide for the lines of its configuration. The first thing that is
-    remembered begins the session. What was answered is on disk.
+    The client starts this command; the guide shows its configuration. The first write creates the session. Acknowledged
+    writes are on disk.
     """
     from acms.mcp import serve_stdio
 
     async with (
-        shell.opened(write=True) as storage,
-        await continued(storage, session, shell.namespace) as one,
+        shell.open_store(write=True) as storage,
+        await get_or_create_session(storage, session, shell.namespace) as served,
     ):
-        await serve_stdio(one)
+        await serve_stdio(served)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from acms.cli import render
-from acms.cli.base import Shell, command, data_file, file_url
+from acms.cli.base import Shell, data_file, define_command, file_url
 from acms.cli.render import Column, Screen
 from acms.errors import ACMSError
 from acms.model import Migration
@@ -19,64 +19,72 @@ from acms.storage.files import create_folder
 
 
 @dataclass(slots=True, kw_only=True)
-class _Done:
-    """What was found or done in one store."""
+class _StoreResult:
+    """The state of one store and the steps that were applied."""
 
-    #: None when there is but one store.
+    #: None unless the store is a shard.
     shard: str | None
-    #: None when the store has no schema.
+    #: None if the store has no schema.
     steps: list[Migration] | None = None
     applied: list[int] = field(default_factory=list)
     error: ACMSError | None = None
 
 
-@command("acms migrate --status --db postgresql://db.example/acms", namespace="unused", resumes=True)
-async def migrate(
-    shell: Shell,
-    status: Annotated[
-        bool, typer.Option("--status", help="Only list the steps of the schema, and which are there.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only print the SQL that would run; psql can run it.")
-    ] = False,
-    partitions: Annotated[
-        int | None,
-        typer.Option(
-            "--partitions", min=1, metavar="N", help="Hash partitions of an empty server database; else 16."
-        ),
-    ] = None,
-    shard: Annotated[
-        str | None, typer.Option("--shard", metavar="NAME", help="Only this shard of a shard file.")
-    ] = None,
-) -> int:
-    """Bring the schema of a store up to what this release knows.
+StatusOption = Annotated[bool, typer.Option("--status", help="Only list the migrations and their state.")]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Only print the SQL, in a form that psql can run.")
+]
+PartitionsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--partitions", min=1, metavar="N", help="Hash partitions of a new server database; default: 16."
+    ),
+]
+ShardOption = Annotated[
+    str | None, typer.Option("--shard", metavar="NAME", help="Only this shard of a shard file.")
+]
 
-    Of a shard file every shard in turn. One migrator works at a time; interrupted, the same command goes on where it
-    stopped.
+
+@define_command(
+    "migrate", "acms migrate --status --db postgresql://db.example/acms", namespace="unused", resumes=True
+)
+async def migrate_store(
+    shell: Shell,
+    status: StatusOption = False,
+    dry_run: DryRunOption = False,
+    partitions: PartitionsOption = None,
+    shard: ShardOption = None,
+) -> int:
+    """Migrate the schema of a store to this release.
+
+    A shard file is migrated shard by shard. Only one migration runs at a time. Running an interrupted migration again
+    continues it.
     """
     if status and dry_run:
         raise typer.BadParameter("either --status or --dry-run", param_hint="--status")
     if status and partitions is not None:
         raise typer.BadParameter("nothing is made with --status", param_hint="--partitions")
     url = shell.db or file_url(data_file())
-    shards = _shard_file(url)
-    if shard is not None and shards is None:
+    shard_file = _shard_file(url)
+    if shard is not None and shard_file is None:
         raise typer.BadParameter("only a shard file has shards", param_hint="--shard")
-    if not (status or dry_run or shell.db):
+    read_only = status or dry_run
+    if not read_only and not shell.db:
         create_folder(data_file().parent)
-    found: list[_Done] = []
-    async for one, storage in _stores(url, shards, shard):
-        found.append(one)
+    results: list[_StoreResult] = []
+    async for result, storage in _open_stores(url, shard_file, shard):
+        results.append(result)
         if storage is not None:
-            await _look_after(shell, one, storage, apply=not (status or dry_run), partitions=partitions)
-        if one.shard is None and one.error is not None:
-            raise one.error
+            await _migrate_one(shell, result, storage, apply=not read_only, partitions=partitions)
+        if result.shard is None and result.error is not None:
+            raise result.error
         if not shell.as_json:
-            _draw(shell, one, status=status, dry_run=dry_run)
-    wrong = any(one.error is not None for one in found)
+            _draw_store(shell, result, status=status, dry_run=dry_run)
+    failed = any(result.error is not None for result in results)
     if shell.as_json:
-        shell.show({"ok": not wrong, "stores": [_plain(one, sql=dry_run) for one in found]}, lambda: None)
-    return 1 if wrong else 0
+        stores = [_store_json(result, sql=dry_run) for result in results]
+        shell.show({"ok": not failed, "stores": stores}, lambda: None)
+    return 1 if failed else 0
 
 
 def _shard_file(url: str) -> str | None:
@@ -84,123 +92,131 @@ def _shard_file(url: str) -> str | None:
     return file if "://" not in file and file.endswith(".toml") else None
 
 
-async def _stores(
-    url: str, shards: str | None, shard: str | None
-) -> AsyncIterator[tuple[_Done, Handle | None]]:
-    """Go through the stores a URL names, each closed before the next one; None for one whose URL is wrong."""
-    if shards is None:
+async def _open_stores(
+    url: str, shard_file: str | None, shard: str | None
+) -> AsyncIterator[tuple[_StoreResult, Handle | None]]:
+    """Yield the stores of a URL one after the other; None if the URL of a shard is invalid."""
+    if shard_file is None:
         storage = open_storage(url)
         try:
-            yield _Done(shard=None), storage
+            yield _StoreResult(shard=None), storage
         finally:
             await storage.aclose()
         return
-    known = Shards(shards)
-    for name in known.names() if shard is None else [shard]:
-        one = _Done(shard=name)
+    shards = Shards(shard_file)
+    names = shards.names() if shard is None else [shard]
+    for name in names:
+        result = _StoreResult(shard=name)
         try:
-            storage = known.at(name)
+            storage = shards.at(name)
         except ACMSError as error:
             if shard is not None:
                 raise
-            one.error = error
-            yield one, None
+            result.error = error
+            yield result, None
             continue
         try:
-            yield one, storage
+            yield result, storage
         finally:
             await storage.aclose()
 
 
-async def _look_after(
-    shell: Shell, one: _Done, storage: Handle, *, apply: bool, partitions: int | None
+async def _migrate_one(
+    shell: Shell, result: _StoreResult, storage: Handle, *, apply: bool, partitions: int | None
 ) -> None:
-    """Read the steps of a store, and apply what is missing where that is wanted; what is refused is noted."""
+    """Read the migrations of a store, and apply the pending ones if requested; errors go into the result."""
     if not isinstance(storage, HasMigrations):
         return
     try:
-        one.steps = await storage.migrations(partitions=partitions)
-        missing = len(_missing(one.steps))
-        if not apply or not missing:
+        result.steps = await storage.migrations(partitions=partitions)
+        pending = len(_pending_steps(result.steps))
+        if not apply or not pending:
             return
-        with shell.progress("migrating") as tell:
-            tell(0, missing)
+        with shell.progress("migrating") as report:
+            report(0, pending)
 
-            def count_step(step: Migration) -> None:
-                one.applied.append(step.version)
-                tell(len(one.applied), missing)
+            def record_step(step: Migration) -> None:
+                result.applied.append(step.version)
+                report(len(result.applied), pending)
 
             try:
-                await storage.migrate(partitions=partitions, progress=count_step)
+                await storage.migrate(partitions=partitions, progress=record_step)
             finally:
-                one.steps = await storage.migrations()
+                result.steps = await storage.migrations()
     except ACMSError as error:
-        one.error = error
+        result.error = error
 
 
 STEPS = (
     Column("version", "cyan", right=True),
-    Column("applied", of=lambda step: "yes" if step.applied else "no"),
+    Column("applied", value=lambda step: "yes" if step.applied else "no"),
     Column("needs", right=True),
-    Column("checksum", "dim", of=lambda step: step.checksum[:12]),
-    Column("waits for", "yellow", of="waits_for"),
+    Column("checksum", "dim", value=lambda step: step.checksum[:12]),
+    Column("waits for", "yellow", value="waits_for"),
 )
 
 
-def _draw(screen: Screen, one: _Done, *, status: bool, dry_run: bool) -> None:
-    """Write what was found or done in one store."""
-    prefix = "" if one.shard is None else f"{one.shard}: "
+def _draw_store(screen: Screen, result: _StoreResult, *, status: bool, dry_run: bool) -> None:
+    prefix = "" if result.shard is None else f"{result.shard}: "
     if dry_run:
-        if one.shard is not None:
-            print(f"-- shard {one.shard}")
-        print(_script(one.steps or ()) or "-- nothing to do\n", end="")
-    elif one.steps is None:
-        if one.error is None:
-            screen.line(f"{prefix}this store has no schema: nothing to migrate")
-    elif status:
-        _draw_status(screen, one.shard, one.steps)
-    else:
-        _draw_applied(screen, one, one.steps, prefix)
-    if one.error is not None:
-        if one.shard is not None:
+        _print_sql(result)
+    elif result.steps is not None and status:
+        _draw_status(screen, result.shard, result.steps)
+    elif result.steps is not None:
+        _draw_applied(screen, result, result.steps, prefix)
+    elif result.error is None:
+        screen.line(f"{prefix}this store has no schema: nothing to migrate")
+    if result.error is not None:
+        if result.shard is not None:
             screen.line(f"{prefix}failed", "red")
-        render.fail(one.error, False)
+        render.write_error(result.error, False)
+
+
+def _print_sql(result: _StoreResult) -> None:
+    if result.shard is not None:
+        print(f"-- shard {result.shard}")
+    sql = _pending_sql(result.steps or ())
+    print(sql or "-- nothing to do\n", end="")
 
 
 def _draw_status(screen: Screen, shard: str | None, steps: Sequence[Migration]) -> None:
     if shard is not None:
         screen.line(shard, "bold")
-    screen.list(STEPS if any(step.waits_for for step in steps) else STEPS[:-1], steps)
-    if missing := _missing(steps):
-        screen.line(f"{len(missing)} to apply: acms migrate", "yellow")
+    is_waiting = any(step.waits_for for step in steps)
+    screen.list(STEPS if is_waiting else STEPS[:-1], steps)
+    pending = len(_pending_steps(steps))
+    if pending:
+        screen.line(f"{pending} to apply: acms migrate", "yellow")
 
 
-def _draw_applied(screen: Screen, one: _Done, steps: Sequence[Migration], prefix: str) -> None:
-    at = max((step.version for step in steps if step.applied), default=0)
-    if one.applied:
-        screen.line(f"{prefix}applied {', '.join(map(str, one.applied))}; the schema is at {at}", "green")
-    elif one.error is None:
-        screen.line(f"{prefix}nothing to do: the schema is at {at}", "green")
+def _draw_applied(screen: Screen, result: _StoreResult, steps: Sequence[Migration], prefix: str) -> None:
+    current = max((step.version for step in steps if step.applied), default=0)
+    if result.applied:
+        versions = ", ".join(map(str, result.applied))
+        screen.line(f"{prefix}applied {versions}; the schema is at {current}", "green")
+    elif result.error is None:
+        screen.line(f"{prefix}nothing to do: the schema is at {current}", "green")
     for step in steps:
         if step.waits_for is not None:
             screen.line(f"{prefix}{step.version} waits for {step.waits_for}", "yellow")
 
 
-def _missing(steps: Sequence[Migration]) -> list[Migration]:
-    """Return the steps that can be applied now."""
+def _pending_steps(steps: Sequence[Migration]) -> list[Migration]:
+    """Return the migrations that can be applied now."""
     return [step for step in steps if not step.applied and step.waits_for is None]
 
 
-def _script(steps: Sequence[Migration]) -> str:
-    return "".join(step.script for step in _missing(steps))
+def _pending_sql(steps: Sequence[Migration]) -> str:
+    return "".join(step.script for step in _pending_steps(steps))
 
 
-def _plain(one: _Done, *, sql: bool) -> dict[str, Any]:
+def _store_json(result: _StoreResult, *, sql: bool) -> dict[str, Any]:
+    steps = result.steps or ()
     fields = ("version", "applied", "needs", "checksum", "waits_for")
-    steps = [{field: getattr(step, field) for field in fields} for step in one.steps or ()]
-    written: dict[str, Any] = {"shard": one.shard, "migrations": steps, "applied": one.applied}
+    migrations = [{field: getattr(step, field) for field in fields} for step in steps]
+    value: dict[str, Any] = {"shard": result.shard, "migrations": migrations, "applied": result.applied}
     if sql:
-        written["sql"] = _script(one.steps or ())
-    if one.error is not None:
-        written["error"] = render.error_json(one.error)
-    return written
+        value["sql"] = _pending_sql(steps)
+    if result.error is not None:
+        value["error"] = render.error_json(result.error)
+    return value

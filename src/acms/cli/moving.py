@@ -1,10 +1,10 @@
-"""Commands that move and check whole sessions: export, restore, copy, backup, verify."""
+"""Commands that move and verify whole sessions and stores: export, restore, copy, backup, verify, witness."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,12 +13,23 @@ import typer
 
 from acms.branches import copying, limits, restoring
 from acms.branches import export as transfer
-from acms.branches import witness as witnessed
+from acms.branches import witness as witnesses
 from acms.cli import render
-from acms.cli.base import File, Session, Shell, command, contexts, interruptible, opened, write_file
+from acms.cli.base import (
+    File,
+    Session,
+    Shell,
+    allow_interrupt,
+    define_command,
+    iterate_contexts,
+    open_store,
+    write_file,
+)
+from acms.cli.render import Screen
 from acms.errors import ACMSError, ConfigurationError
 from acms.log import validation
-from acms.ports import HasBackup, HasIntegrity
+from acms.model import Context
+from acms.ports import HasBackup, HasIntegrity, StorageBackend
 
 _BACKUPS = (
     "of a PostgreSQL database: pg_dump, or pg_basebackup with archived WAL",
@@ -28,32 +39,33 @@ _BACKUPS = (
 
 
 STDIN = "stdin"
-"""What errors call a file that is read from stdin."""
+"""Name of stdin in errors."""
 
 
-def _typed() -> Iterator[str]:
-    """Return the lines of stdin, one at a time."""
+def _read_stdin_lines() -> Iterator[str]:
+    """Yield the lines of stdin."""
     lines = limits.read_lines_within(sys.stdin.buffer, STDIN)
     while True:
-        with interruptible():
+        with allow_interrupt():
             line = next(lines, None)
         if line is None:
             return
         yield line
 
 
-@command("acms restore log.jsonl --db sqlite:///other.db", namespace="unused", resumes=True)
-async def restore(shell: Shell, file: File) -> None:
-    """Write an exported session back, verbatim.
+@define_command("restore", "acms restore log.jsonl --db sqlite:///other.db", namespace="unused", resumes=True)
+async def restore_session(shell: Shell, file: File) -> None:
+    """Restore an exported session verbatim.
 
-    Same ids, versions, hashes and roles, in the namespace it came from: restore files that you trust. All of it is
-    checked before anything is stored. Goes on where an interrupted one stopped.
+    Ids, versions, hashes, roles and the namespace are those of the file, so restore only files that you trust. The
+    whole file is checked before anything is stored. Running an interrupted restore again continues it.
     """
-    typed = file.name == "-"
-    lines, name = (_typed(), STDIN) if typed else (file, file.name)
-    async with shell.opened(write=True) as storage:
-        with shell.progress("restoring") as tell:
-            context = await restoring.restore(storage, lines, name=name, progress=tell)
+    from_stdin = file.name == "-"
+    lines = _read_stdin_lines() if from_stdin else file
+    source = STDIN if from_stdin else file.name
+    async with shell.open_store(write=True) as storage:
+        with shell.progress("restoring") as report:
+            context = await restoring.restore(storage, lines, name=source, progress=report)
         head = await storage.head(context.id)
     value = {
         "session": context.key,
@@ -64,7 +76,7 @@ async def restore(shell: Shell, file: File) -> None:
         "chain_hash": head.chain,
     }
     name = context.key or context.id
-    shell.show(value, lambda: shell.line(f"{name}: restored up to version {head.version:,}"))
+    shell.show_line(value, f"{name}: restored up to version {head.version:,}")
 
 
 REQUESTS = {
@@ -76,33 +88,39 @@ REQUESTS = {
 """Codecs by the names of `export --as`."""
 
 
-def _request(name: str | None) -> str | None:
+def _check_format(name: str | None) -> str | None:
     if name is not None and name not in REQUESTS:
         raise typer.BadParameter(f"{name!r} is not one of {', '.join(REQUESTS)}")
     return name
 
 
-@command("acms export user_123 > log.jsonl", waits=False)
-async def export(
+RequestOption = Annotated[
+    str | None,
+    typer.Option(
+        "--as",
+        metavar="FORMAT",
+        callback=_check_format,
+        help=f"Write a request body: {', '.join(REQUESTS)}.",
+    ),
+]
+BudgetOption = Annotated[
+    int | None,
+    typer.Option("--budget", min=1, metavar="N", help="With --as: token budget for the newest messages."),
+]
+
+
+@define_command("export", "acms export user_123 > log.jsonl", waits=False)
+async def export_session(
     shell: Shell,
     session: Session,
-    request: Annotated[
-        str | None,
-        typer.Option(
-            "--as", metavar="FORMAT", callback=_request, help=f"The body of a request: {', '.join(REQUESTS)}."
-        ),
-    ] = None,
-    budget: Annotated[
-        int | None,
-        typer.Option(
-            "--budget", min=1, metavar="N", help="With --as: the newest messages in so many tokens."
-        ),
-    ] = None,
+    request: RequestOption = None,
+    budget: BudgetOption = None,
 ) -> None:
-    """Write a session to stdout, verbatim or for a model provider.
+    """Write a session to stdout, verbatim or as a request body.
 
-    Verbatim it is one JSON object a line, which `acms restore` reads. With --as it is one JSON object with the messages
-    of the session as they read now, without what is private; --budget keeps its newest part. --json changes nothing.
+    The verbatim form has one JSON object per line; `acms restore` reads it. With --as, the output is one JSON object
+    with the current messages of the session, without private content; --budget limits it to the newest messages.
+    --json has no effect.
     """
     if budget is not None and request is None:
         raise typer.BadParameter("is for --as: a verbatim export is whole", param_hint="--budget")
@@ -112,169 +130,206 @@ async def export(
         from acms.prompt import Prompt
         from acms.providers import codecs
 
-        async with shell.reading(session) as one:
-            prompt = Prompt(codecs.named(REQUESTS[request])).history(one)
+        async with shell.open_session(session) as reader:
+            prompt = Prompt(codecs.named(REQUESTS[request])).history(reader)
             rendered = await prompt.render(budget=budget or validation.BUDGET)
         sys.stdout.write(json.dumps(rendered.payload, ensure_ascii=False, indent=2) + "\n")
         return
-    async with shell.opened() as storage:
-        context = await shell.known(storage, session)
-        with shell.progress(None if sys.stdout.isatty() else f"exporting {session}") as tell:
-            lines = transfer.export(storage, context.id, namespace=shell.namespace, progress=tell)
+    async with shell.open_store() as storage:
+        context = await shell.find_session(storage, session)
+        task = None if sys.stdout.isatty() else f"exporting {session}"
+        with shell.progress(task) as report:
+            lines = transfer.export(storage, context.id, namespace=shell.namespace, progress=report)
             async for line in lines:
                 sys.stdout.write(line)
 
 
-@command(
-    "acms copy sqlite:///a.db 'postgresql://db/acms?tenant=acme' --verify", namespace="unused", resumes=True
-)
-async def copy(
-    shell: Shell,
-    stores: Annotated[
-        list[str],
-        typer.Argument(metavar="[FROM] TO", help="URLs of two stores; FROM is that of --db when left out."),
-    ],
-    derived: Annotated[
-        bool, typer.Option(help="Copy vectors and other derived rows; else they are computed again.")
-    ] = True,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Compare both sides afterwards and compute every hash again.")
-    ] = False,
-) -> int:
-    """Copy everything of a tenant into another store.
+StoresArgument = Annotated[
+    list[str],
+    typer.Argument(metavar="[FROM] TO", help="URLs of two stores; FROM defaults to --db."),
+]
+DerivedOption = Annotated[
+    bool, typer.Option(help="Copy vectors and other derived rows instead of recomputing them.")
+]
+VerifyOption = Annotated[
+    bool, typer.Option("--verify", help="Compare both stores afterwards and recompute every hash.")
+]
 
-    All sessions of all namespaces with their forks, tags, tombstones, policies and unfinished jobs: same ids,
-    versions and hashes. A second run brings what is new, so an interrupted one is continued by running it again.
-    Stop what writes to either store first.
+
+@define_command(
+    "copy",
+    "acms copy sqlite:///a.db 'postgresql://db/acms?tenant=acme' --verify",
+    namespace="unused",
+    resumes=True,
+)
+async def copy_store(
+    shell: Shell,
+    stores: StoresArgument,
+    derived: DerivedOption = True,
+    verify: VerifyOption = False,
+) -> int:
+    """Copy all data of a tenant to another store.
+
+    Copies all sessions of all namespaces with their forks, tags, tombstones, policies and unfinished jobs; ids,
+    versions and hashes stay the same. A second run copies new data, so running an interrupted copy again continues it.
+    Stop all writers to both stores first.
     """
     if len(stores) > 2:
         raise typer.BadParameter(f"two stores, not {len(stores)}", param_hint="[FROM] TO")
-    source, target = stores if len(stores) == 2 else (shell.db, stores[0])
+    source = stores[0] if len(stores) == 2 else shell.db
+    target = stores[-1]
     if source == target:
         raise typer.BadParameter("is the same store twice", param_hint="[FROM] TO")
-    async with opened(source) as here, opened(target, write=True) as there:
-        with shell.progress("copying entries") as tell:
-            done = await copying.copy(here, there, derived=derived, verify=verify, progress=tell)
+    async with open_store(source) as source_store, open_store(target, write=True) as target_store:
+        with shell.progress("copying entries") as report:
+            copied = await copying.copy(
+                source_store, target_store, derived=derived, verify=verify, progress=report
+            )
 
     def draw() -> None:
         shell.line(
-            f"{done.contexts:,} sessions, {done.created:,} of them new; {done.entries:,} new entries,"
-            f" {done.blanked:,} erased or expired since; {done.derived:,} derived rows, {done.jobs:,} jobs"
+            f"{copied.contexts:,} sessions, {copied.created:,} of them new; {copied.entries:,} new entries,"
+            f" {copied.blanked:,} erased or expired since; {copied.derived:,} derived rows, {copied.jobs:,} jobs"
         )
-        for what in done.left:
-            shell.line(f"left behind: {what}", "yellow")
-        for problem in done.problems:
+        for item in copied.left:
+            shell.line(f"left behind: {item}", "yellow")
+        for problem in copied.problems:
             shell.line(str(problem), "red")
-        if verify and not done.problems:
+        if verify and not copied.problems:
             shell.line("both sides are the same, and every hash is right", "green")
 
-    shell.show({"ok": not done.problems, **render.plain(done)}, draw)
-    return 1 if done.problems else 0
+    shell.show({"ok": not copied.problems, **render.to_json_value(copied)}, draw)
+    return 1 if copied.problems else 0
 
 
-@command("acms backup monday.db", namespace="unused")
-async def backup(
+@define_command("backup", "acms backup monday.db", namespace="unused")
+async def back_up_database(
     shell: Shell, to: Annotated[Path, typer.Argument(metavar="TO", help="The new file; it must not exist.")]
 ) -> None:
-    """Copy the database while it is in use."""
-    async with shell.opened() as storage:
+    """Back up the database while it is in use."""
+    async with shell.open_store() as storage:
         if not isinstance(storage, HasBackup):
             raise ConfigurationError("only a file can be backed up like this", options=_BACKUPS)
-        with shell.progress("copying pages") as tell:
-            await storage.backup(str(to), progress=tell)
+        with shell.progress("copying pages") as report:
+            await storage.backup(str(to), progress=report)
     size = to.stat().st_size
-    shell.show({"file": str(to), "bytes": size}, lambda: shell.line(f"{to}: {size:,} bytes"))
+    shell.show_line({"file": str(to), "bytes": size}, f"{to}: {size:,} bytes")
 
 
-@command("acms verify user_123")
-async def verify(
+SessionArgument = Annotated[
+    str | None, typer.Argument(metavar="[SESSION]", help="One session; default: all.")
+]
+WitnessOption = Annotated[
+    Path | None,
+    typer.Option("--witness", metavar="FILE", exists=True, dir_okay=False, help="See acms witness."),
+]
+
+
+@define_command("verify", "acms verify user_123")
+async def verify_hashes(
     shell: Shell,
-    session: Annotated[
-        str | None, typer.Argument(metavar="[SESSION]", help="One session; default: all.")
-    ] = None,
-    against: Annotated[
-        Path | None,
-        typer.Option("--witness", metavar="FILE", exists=True, dir_okay=False, help="See acms witness."),
-    ] = None,
+    session: SessionArgument = None,
+    witness: WitnessOption = None,
 ) -> int:
     """Recompute every hash and counter.
 
-    Leaves with 1 when something is wrong, and names the session and the version. Without SESSION it checks
-    the file too, and all sessions of all namespaces. It notices a session whose namespace, name, parent or
-    settings something else than ACMS changed. With --witness it also notices what no hash shows: logs that
-    lost their end, a file that was rolled back or swapped, a witness that was.
+    Exits with 1 on a mismatch and prints the session and version. Without SESSION it checks the file and all sessions
+    of all namespaces. It detects sessions whose namespace, name, parent or settings were changed by other programs.
+    With --witness it also detects truncated logs, a file that was rolled back or replaced, and a changed witness.
     """
-    checked: list[dict[str, Any]] = []
-    async with shell.opened() as storage:
-        broken = await storage.integrity() if isinstance(storage, HasIntegrity) and session is None else []
-        if against is not None:
-            broken += [str(one) for one in await witnessed.check_witness(storage, _lines(against))]
-        if session is not None:
-            found = [await shell.known(storage, session)]
+    async with shell.open_store() as storage:
+        store_problems: list[str] = []
+        if session is None and isinstance(storage, HasIntegrity):
+            store_problems += await storage.integrity()
+        if witness is not None:
+            mismatches = await witnesses.check_witness(storage, _read_lines(witness))
+            store_problems += [str(mismatch) for mismatch in mismatches]
+        if session is None:
+            contexts = [context async for context in iterate_contexts(storage, None)]
         else:
-            found = [context async for context in contexts(storage, None)]
-        for context in found:
-            with shell.progress(f"checking {context.key or context.id}") as tell:
-                try:
-                    problems = await transfer.verify(storage, context, progress=tell)
-                except (ACMSError, ValueError) as error:
-                    problems = [transfer.Problem(context=context.id, version=0, what=str(error))]
-            one = {
-                "session": context.key,
-                "id": context.id,
-                "namespace": context.namespace,
-                "problems": problems,
-            }
-            checked.append(one)
-    wrong = sum(len(one["problems"]) for one in checked) + len(broken)
-
-    def draw() -> None:
-        for what in broken:
-            shell.line(f"store: {what}", "red")
-        for one in checked:
-            name = one["session"] or one["id"]
-            for problem in one["problems"]:
-                shell.line(f"{name} {problem}", "red")
-        shell.line(f"sessions checked: {len(checked)}, problems: {wrong}", "bold red" if wrong else "green")
-
-    shell.show({"ok": not wrong, "sessions": checked, "file": broken}, draw)
-    return 1 if wrong else 0
+            contexts = [await shell.find_session(storage, session)]
+        checked = [await _verify_context(shell, storage, context) for context in contexts]
+    count = len(store_problems) + sum(len(result["problems"]) for result in checked)
+    shell.show(
+        {"ok": not count, "sessions": checked, "file": store_problems},
+        lambda: _draw_problems(shell, store_problems, checked, count),
+    )
+    return 1 if count else 0
 
 
-@command("acms witness /mnt/elsewhere/heads.jsonl", namespace="unused")
-async def witness(
+async def _verify_context(shell: Shell, storage: StorageBackend, context: Context) -> dict[str, Any]:
+    with shell.progress(f"checking {context.key or context.id}") as report:
+        try:
+            problems = await transfer.verify(storage, context, progress=report)
+        except (ACMSError, ValueError) as error:
+            problems = [transfer.Problem(context=context.id, version=0, what=str(error))]
+    return {
+        "session": context.key,
+        "id": context.id,
+        "namespace": context.namespace,
+        "problems": problems,
+    }
+
+
+def _draw_problems(
+    screen: Screen, store_problems: Sequence[str], checked: Sequence[dict[str, Any]], count: int
+) -> None:
+    for problem in store_problems:
+        screen.line(f"store: {problem}", "red")
+    for result in checked:
+        name = result["session"] or result["id"]
+        for problem in result["problems"]:
+            screen.line(f"{name} {problem}", "red")
+    style = "bold red" if count else "green"
+    screen.line(f"sessions checked: {len(checked)}, problems: {count}", style)
+
+
+@define_command("witness", "acms witness /mnt/elsewhere/heads.jsonl", namespace="unused")
+async def write_witness(
     shell: Shell,
-    file: Annotated[Path, typer.Argument(metavar="FILE", dir_okay=False, help="Kept outside the store.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", dir_okay=False, help="A file outside the store.")],
 ) -> int:
-    """Write down how far each log has come, and its chain hash.
+    """Record the version and chain hash of each log in a file.
 
-    When FILE exists, the store is compared with it first: leaves with 1, and FILE as it was, when a log lost
-    its end, when a session was moved or its settings were changed behind ACMS, when the database was rolled
-    back or swapped, or when FILE was emptied, shortened or rolled back. The store records the number and digest
-    of FILE. Keep FILE where whoever writes to the database cannot: on another host, in an object store.
+    An existing FILE is compared with the store first. The command exits with 1 and does not change FILE if a log was
+    truncated, a session or its settings were changed by other programs, the database was rolled back or replaced, or
+    FILE was emptied, truncated or rolled back. The store records the number and digest of FILE. Keep FILE where
+    writers to the database cannot change it: on another host, or in an object store.
     """
-    async with shell.opened() as storage:
-        before = _lines(file) if file.exists() else None
-        wrong = [] if before is None else await witnessed.check_witness(storage, before)
-        others = await witnessed.count_known(storage) if before is None else 0
-        found = [] if wrong else await witnessed.build_witness(storage, contexts(storage, None), before or ())
-        if not wrong:
-            partial = file.with_name(f"{file.name}.partial")
-            partial.unlink(missing_ok=True)
-            write_file(partial, "".join(f"{line}\n" for line in found))
-            partial.replace(file)
-            await witnessed.record_witness(storage, found)
+    async with shell.open_store() as storage:
+        previous = _read_lines(file) if file.exists() else None
+        other_witnesses = 0
+        problems: list[transfer.Problem] = []
+        if previous is None:
+            other_witnesses = await witnesses.count_known(storage)
+        else:
+            problems = await witnesses.check_witness(storage, previous)
+        lines: list[str] = []
+        if not problems:
+            contexts = iterate_contexts(storage, None)
+            lines = await witnesses.build_witness(storage, contexts, previous or ())
+            _replace_file(file, lines)
+            await witnesses.record_witness(storage, lines)
 
     def draw() -> None:
-        for one in wrong:
-            shell.line(str(one), "red")
-        if others:
-            shell.line(f"{file} is new; the store has recorded {others} other witnesses", "yellow")
-        shell.line(f"{file}: left as it was" if wrong else f"{file}: {len(found) - 1} sessions")
+        for problem in problems:
+            shell.line(str(problem), "red")
+        if other_witnesses:
+            shell.line(f"{file} is new; the store has recorded {other_witnesses} other witnesses", "yellow")
+        result = "left as it was" if problems else f"{len(lines) - 1} sessions"
+        shell.line(f"{file}: {result}")
 
-    shell.show({"ok": not wrong, "problems": wrong}, draw)
-    return 1 if wrong else 0
+    shell.show({"ok": not problems, "problems": problems}, draw)
+    return 1 if problems else 0
 
 
-def _lines(witness: Path) -> list[str]:
+def _replace_file(file: Path, lines: Sequence[str]) -> None:
+    """Replace a file atomically."""
+    partial = file.with_name(f"{file.name}.partial")
+    partial.unlink(missing_ok=True)
+    write_file(partial, "".join(f"{line}\n" for line in lines))
+    partial.replace(file)
+
+
+def _read_lines(witness: Path) -> list[str]:
     return witness.read_text().splitlines()

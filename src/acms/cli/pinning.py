@@ -1,27 +1,26 @@
-"""Commands about pins: values under keys that prompts always show."""
+"""Commands for pins: stored values that are in every prompt of a namespace."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Annotated, Any, Protocol, runtime_checkable
 
 import typer
 
-from acms.cli.base import InFile, Shell, command, data_file, file_url, made
-from acms.cli.render import Column, plain
+from acms.cli.base import FileStore, Shell, data_file, define_command, file_url, prepare_database_file
+from acms.cli.render import Column, to_json_value
 from acms.errors import ConfigurationError
 from acms.log.in_force import preview_text
 from acms.model import Json
-from acms.ports import TokenCounter
 from acms.prompt import pin_index
 from acms.prompt.pins import KVPinRegistry, Pin, Pinned, create_pin_registry
 from acms.providers.tokens import default_counter
 from acms.storage import open_storage
-from acms.storage.kv import KVEntry, KVMemory, SQLiteKV, open_kv
+from acms.storage.kv import KVMemory, SQLiteKV, open_kv
 from acms.storage.kv_home import KVHome
 
 Kv = Annotated[
@@ -30,24 +29,26 @@ Kv = Annotated[
         "--kv",
         envvar="ACMS_KV",
         metavar="URL",
-        help="Where pins and their values lie; default: in the store.",
+        help="Key-value store of the pins; default: the store of --db.",
     ),
 ]
-Of = Annotated[str, typer.Argument(metavar="NAMESPACE", help="Whose pins: user:123, a team, a project.")]
-Key = Annotated[str, typer.Argument(metavar="KEY", help="The key under which the value lies.")]
+PinNamespace = Annotated[
+    str, typer.Argument(metavar="NAMESPACE", help="Namespace of the pins: user:123, a team, a project.")
+]
+Key = Annotated[str, typer.Argument(metavar="KEY", help="Key of the value.")]
 
 
 @runtime_checkable
 class _HasValues(Protocol):
-    """A log store that has values under keys."""
+    """A log store with a key-value store."""
 
     def kv(self) -> KVHome:
-        """Return them."""
+        """Return the key-value store."""
         ...
 
 
-def _home(kv: str | None, db: str | None) -> KVHome:
-    """Return the key-value memory that is named, or that of the log store."""
+def _create_kv(kv: str | None, db: str | None) -> KVHome:
+    """Return the key-value store of `--kv`, or that of the log store."""
     if kv is not None:
         return open_kv(kv)
     url = db or file_url(data_file())
@@ -56,123 +57,150 @@ def _home(kv: str | None, db: str | None) -> KVHome:
     storage = open_storage(url)
     if isinstance(storage, _HasValues):
         return storage.kv()
-    if isinstance(storage, InFile):
+    if isinstance(storage, FileStore):
         return SQLiteKV(storage.path, tenant=storage.tenant)
     raise ConfigurationError("this store has no values under keys", options=("--kv sqlite:///pins.db",))
 
 
 @asynccontextmanager
-async def _opened(
+async def _open_pins(
     kv: str | None, db: str | None, namespace: str, *, write: bool = False
 ) -> AsyncGenerator[tuple[KVMemory, KVPinRegistry]]:
-    """Open the values and the pins of a namespace; only a command that writes creates a file."""
-    store = _home(kv, db)
+    """Open the values and pins of a namespace; only a command that writes creates a file."""
+    store = _create_kv(kv, db)
     registry = create_pin_registry(store, namespace=namespace)
-    if isinstance(store, InFile):
-        made(store.path, write, "acms pin NAMESPACE KEY --value TEXT", given=bool(kv or db))
+    if isinstance(store, FileStore):
+        prepare_database_file(
+            store.path, write, "acms pin NAMESPACE KEY --value TEXT", is_named=bool(kv or db)
+        )
     async with store:
         yield store, registry
 
 
-def _value(text: str | None, written: str | None) -> tuple[Json, ...]:
-    """Return the value that was given, if any."""
-    if text is not None and written is not None:
+def _parse_value(text: str | None, json_text: str | None) -> tuple[Json, ...]:
+    """Return the value of the options in a tuple, because the value may be null; empty without options."""
+    if text is not None and json_text is not None:
         raise typer.BadParameter("give --value or --json-value, not both", param_hint="--json-value")
-    if written is None:
-        return () if text is None else (text,)
+    if text is not None:
+        return (text,)
+    if json_text is None:
+        return ()
     try:
-        return (json.loads(written),)
+        return (json.loads(json_text),)
     except (ValueError, RecursionError) as error:
         raise typer.BadParameter(f"is not JSON: {error}", param_hint="--json-value") from error
 
 
-@command('acms pin user:123 style --value "Answer in German."', namespace=None)
-async def pin(
+LabelOption = Annotated[str | None, typer.Option("--label", metavar="TEXT", help="Label after the key.")]
+PriorityOption = Annotated[
+    float | None, typer.Option("--priority", metavar="N", help="Order: higher values come first.")
+]
+TagOption = Annotated[list[str] | None, typer.Option("--tag", metavar="TEXT", help="Tag; repeatable.")]
+RoleOption = Annotated[
+    str | None,
+    typer.Option("--role", metavar="ROLE", help="system, developer or user; stored only."),
+]
+ValueOption = Annotated[
+    str | None, typer.Option("--value", metavar="TEXT", help="Store this text under the key.")
+]
+JsonValueOption = Annotated[
+    str | None, typer.Option("--json-value", metavar="JSON", help="Store this value under the key.")
+]
+
+
+@define_command("pin", 'acms pin user:123 style --value "Answer in German."', namespace=None)
+async def pin_value(
     shell: Shell,
-    namespace: Of,
+    namespace: PinNamespace,
     key: Key,
-    label: Annotated[
-        str | None, typer.Option("--label", metavar="TEXT", help="Shown behind the key.")
-    ] = None,
-    priority: Annotated[
-        float | None, typer.Option("--priority", metavar="N", help="The higher, the earlier.")
-    ] = None,
-    tag: Annotated[list[str] | None, typer.Option("--tag", metavar="TEXT", help="May be repeated.")] = None,
-    role: Annotated[
-        str | None,
-        typer.Option("--role", metavar="ROLE", help="system, developer or user; kept, not used here."),
-    ] = None,
-    value: Annotated[
-        str | None, typer.Option("--value", metavar="TEXT", help="Store this text under the key.")
-    ] = None,
-    json_value: Annotated[
-        str | None, typer.Option("--json-value", metavar="JSON", help="Store this value under the key.")
-    ] = None,
+    label: LabelOption = None,
+    priority: PriorityOption = None,
+    tag: TagOption = None,
+    role: RoleOption = None,
+    value: ValueOption = None,
+    json_value: JsonValueOption = None,
     kv: Kv = None,
 ) -> None:
-    """Show a value in every prompt of a namespace.
+    """Pin a value, so that it is in every prompt of a namespace.
 
-    What is said of a pin replaces what was said before: without --label it has none afterwards. The value may be
-    stored before, later, or here.
+    The options replace those of an existing pin: without --label, its label is removed. The value can be stored before,
+    later, or with this command.
     """
-    given = _value(value, json_value)
-    async with _opened(kv, shell.db, namespace, write=True) as (store, registry):
+    values = _parse_value(value, json_value)
+    async with _open_pins(kv, shell.db, namespace, write=True) as (store, registry):
         pinned = await registry.pin(key, label=label, role=role, priority=priority, tags=tag or ())
-        entry = await (store.set(key, given[0]) if given else store.get(key))
+        if values:
+            entry = await store.set(key, values[0])
+        else:
+            entry = await store.get(key)
 
     def draw() -> None:
         if entry is None:
             shell.line(f"pinned {key!r}: nothing is stored under it yet, so nothing is shown")
         else:
-            shell.line(f"pinned {key!r}: {_preview(entry.data)}")
+            shell.line(f"pinned {key!r}: {_preview_value(entry.data)}")
 
-    shell.show({"namespace": namespace, "pin": _json(pinned), "missing": entry is None}, draw)
+    shell.show({"namespace": namespace, "pin": _pin_json(pinned), "missing": entry is None}, draw)
 
 
-@command("acms unpin user:123 style", namespace=None)
-async def unpin(shell: Shell, namespace: Of, key: Key, kv: Kv = None) -> None:
-    """Show a value no more; it stays stored."""
-    async with _opened(kv, shell.db, namespace) as (_, registry):
-        found = await registry.unpin(key)
-    said = f"{key!r} is not shown any more; its value stays" if found else f"{key!r} was not pinned"
-    shell.show({"namespace": namespace, "key": key, "unpinned": found}, lambda: shell.line(said))
+@define_command("unpin", "acms unpin user:123 style", namespace=None)
+async def unpin_value(shell: Shell, namespace: PinNamespace, key: Key, kv: Kv = None) -> None:
+    """Unpin a value; it stays stored."""
+    async with _open_pins(kv, shell.db, namespace) as (_, registry):
+        unpinned = await registry.unpin(key)
+    message = f"{key!r} was not pinned"
+    if unpinned:
+        message = f"{key!r} is not shown any more; its value stays"
+    shell.show_line({"namespace": namespace, "key": key, "unpinned": unpinned}, message)
+
+
+def _row_value(row: Mapping[str, Any]) -> str:
+    return "(missing)" if row["missing"] else _preview_value(row["value"])
+
+
+def _row_priority(row: Mapping[str, Any]) -> str:
+    return "" if row["priority"] is None else f"{row['priority']:g}"
 
 
 PINS = (
-    Column("value", wide=True, of=lambda row: "(missing)" if row["missing"] else _preview(row["value"])),
+    Column("value", wide=True, value=_row_value),
     Column("key", "cyan"),
     Column("tokens", right=True),
     Column("label", "magenta"),
-    Column("priority", right=True, of=lambda row: "" if row["priority"] is None else f"{row['priority']:g}"),
-    Column("tags", of=lambda row: " ".join(row["tags"])),
-    Column("pinned", "dim", of=lambda row: _time(row["updated_at"])),
+    Column("priority", right=True, value=_row_priority),
+    Column("tags", value=lambda row: " ".join(row["tags"])),
+    Column("pinned", "dim", value=lambda row: _format_time(row["updated_at"])),
     Column("order", right=True),
 )
 
 
-@command("acms pins user:123", namespace=None)
-async def pins(shell: Shell, namespace: Of, kv: Kv = None) -> None:
-    """List what every prompt of a namespace shows, in order.
+@define_command("pins", "acms pins user:123", namespace=None)
+async def list_pins(shell: Shell, namespace: PinNamespace, kv: Kv = None) -> None:
+    """List the pins of a namespace, in prompt order.
 
-    Tokens are those of the pin as it is shown, counted as o200k_base. A pin under whose key nothing is stored is
-    marked: a prompt leaves it out.
+    Tokens are those of the rendered pin, counted as o200k_base. A pin without a stored value is marked; prompts leave
+    it out.
     """
-    async with _opened(kv, shell.db, namespace) as (store, registry):
-        found = await registry.list()
-        entries = await asyncio.gather(*(store.get(one.key) for one in found))
+    async with _open_pins(kv, shell.db, namespace) as (store, registry):
+        pins = await registry.list()
+        entries = await asyncio.gather(*(store.get(pin.key) for pin in pins))
     counter = default_counter()
-    rows = [
-        _row(place, one, entry, counter)
-        for place, (one, entry) in enumerate(zip(found, entries, strict=True), 1)
-    ]
-    shown = [_text(one, entry) for one, entry in zip(found, entries, strict=True) if entry is not None]
-    total = counter.count(pin_index.OPENING + "\n".join(shown)) if shown else 0
+    rows: list[dict[str, Any]] = []
+    texts: list[str] = []
+    for order, (pin, entry) in enumerate(zip(pins, entries, strict=True), 1):
+        row = {"order": order, **_pin_json(pin), "missing": entry is None, "tokens": None, "value": None}
+        if entry is not None:
+            text = pin_index.format_pin(Pinned(pin.key, entry.data, pin.metadata))
+            texts.append(text)
+            row |= {"tokens": counter.count(text), "value": entry.data}
+        rows.append(row)
+    total = counter.count(pin_index.OPENING + "\n".join(texts)) if texts else 0
 
     def draw() -> None:
         shell.list(PINS, rows, none=f"nothing is pinned in {namespace!r}")
         if rows:
             shell.line(
-                f"{len(shown)} shown, {total} tokens together; a prompt takes the first {pin_index.MAX_PINS} and "
+                f"{len(texts)} shown, {total} tokens together; a prompt takes the first {pin_index.MAX_PINS} and "
                 f"{pin_index.TRUNCATE_TOKENS} tokens unless it is told otherwise",
                 "dim",
             )
@@ -180,30 +208,17 @@ async def pins(shell: Shell, namespace: Of, kv: Kv = None) -> None:
     shell.show({"namespace": namespace, "pins": rows, "tokens": total}, draw)
 
 
-def _text(one: Pin, entry: KVEntry) -> str:
-    return pin_index.format_pin(Pinned(one.key, entry.data, one.metadata))
+def _pin_json(pin: Pin) -> dict[str, Any]:
+    return {"key": pin.key, **to_json_value(pin.metadata)}
 
 
-def _json(one: Pin) -> dict[str, Any]:
-    return {"key": one.key, **plain(one.metadata)}
+def _preview_value(value: Json) -> str:
+    text = value if isinstance(value, str) else pin_index.compact_json(value)
+    return preview_text(text, 120)
 
 
-def _row(place: int, one: Pin, entry: KVEntry | None, counter: TokenCounter) -> dict[str, Any]:
-    return {
-        "order": place,
-        **_json(one),
-        "missing": entry is None,
-        "tokens": None if entry is None else counter.count(_text(one, entry)),
-        "value": None if entry is None else entry.data,
-    }
-
-
-def _preview(value: Json) -> str:
-    return preview_text(value if isinstance(value, str) else pin_index.compact_json(value), 120)
-
-
-def _time(milliseconds: int) -> str:
-    """Return a time as people read it; another program may have stored one that no calendar has."""
+def _format_time(milliseconds: int) -> str:
+    """Return a Unix time as a date, or the number if it is out of the range of dates."""
     try:
         return f"{datetime.fromtimestamp(milliseconds / 1000, UTC):%Y-%m-%d %H:%M}"
     except (ValueError, OverflowError, OSError):

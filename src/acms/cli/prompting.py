@@ -1,4 +1,4 @@
-"""Commands about prompts: render one and keep it, compare two, ask why something is in it, make it again."""
+"""Commands for prompts: render and save one, compare two, explain a decision, replay one."""
 
 from __future__ import annotations
 
@@ -8,25 +8,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
 from acms.cli import render
-from acms.cli.base import At, File, Limit, Session, Shell, app, command, interruptible, write_file
+from acms.cli.base import At, File, Limit, Session, Shell, allow_interrupt, app, define_command, write_file
 from acms.cli.render import Column, Screen
 from acms.errors import EntryNotFoundError, ValidationError
 from acms.log.encoding import parts_from_json, parts_to_json
 from acms.log.in_force import preview_text
 from acms.model import Json, Media, Privacy, Reasoning, Role, ToolCall, ToolResult
-from acms.model import Text as Words
+from acms.model import Text as MessageText
 from acms.ports import Codec
 from acms.prompt.manifest import Manifest, Sent
 from acms.prompt.manifest_writer import ledger_of_manifest
-from acms.prompt.replay import replay as replayed
-from acms.prompt.replay import replay_messages as messages_of
+from acms.prompt.replay import replay, replay_messages
 from acms.prompt_types import PromptMessage, RenderDetails
 from acms.results import Verdict
 from acms.text.chat_messages import EXCERPTS, MORE_EXCERPTS
@@ -38,7 +37,7 @@ FORMAT = 1
 """Version of the file that `--save` writes."""
 
 prompt = typer.Typer(
-    help="Render a prompt, compare two, ask why something is in one.",
+    help="Render, compare, explain and replay prompts.",
     rich_markup_mode=None,
     no_args_is_help=True,
 )
@@ -46,303 +45,294 @@ app.add_typer(prompt, name="prompt")
 
 
 @dataclass(frozen=True)
-class Kept:
-    """A rendered prompt as a file holds it."""
+class SavedPrompt:
+    """A rendered prompt that a file can store."""
 
     name: str
     manifest: Manifest
     payload: Mapping[str, Json]
-    #: The messages that were given to the codec, in full.
+    #: The full input messages of the codec.
     messages: tuple[PromptMessage, ...]
 
+    def pair_messages(self) -> Iterator[tuple[Sent, PromptMessage]]:
+        """Yield each message with its record in the manifest."""
+        return zip(self.manifest.messages, self.messages, strict=True)
 
-RECALLED = 4
-"""Part of a budget that what the past says may have: one in so many."""
 
-
-def _codec(name: str, model: str | None) -> Codec:
+def _create_codec(name: str, model: str | None) -> Codec:
     from acms.providers import codecs
 
     return codecs.named(name, model)
 
 
-@command(
+QueryArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="[QUERY]", help="Current user message: the recall query and the last message."),
+]
+BudgetOption = Annotated[
+    int, typer.Option("--budget", min=0, metavar="N", help="Token budget of the whole request.")
+]
+CodecOption = Annotated[
+    str,
+    typer.Option("--codec", metavar="NAME", help="openai-chat, openai-responses, anthropic or gemini."),
+]
+ModelOption = Annotated[
+    str | None, typer.Option("--model", metavar="MODEL", help="Model whose tokens are counted.")
+]
+SystemOption = Annotated[str | None, typer.Option("--system", metavar="TEXT", help="System message.")]
+AfterOption = Annotated[
+    Path | None,
+    typer.Option("--after", metavar="FILE", help="Saved earlier prompt, to predict cache hits."),
+]
+SaveOption = Annotated[
+    Path | None,
+    typer.Option("--save", metavar="FILE", help="Save the prompt for the other commands."),
+]
+
+
+@define_command(
+    "render",
     'acms prompt render user_123 "what did we choose?" --budget 8000 --save a.json',
-    name="render",
     home=prompt,
 )
 async def render_prompt(
     shell: Shell,
     session: Session,
-    query: Annotated[
-        str | None,
-        typer.Argument(metavar="[QUERY]", help="What the user asks now: recalled for, and put last."),
-    ] = None,
-    budget: Annotated[
-        int, typer.Option("--budget", min=0, metavar="N", help="Tokens of the whole request.")
-    ] = 8000,
-    codec: Annotated[
-        str,
-        typer.Option("--codec", metavar="NAME", help="openai-chat, openai-responses, anthropic or gemini."),
-    ] = "openai-chat",
-    model: Annotated[
-        str | None, typer.Option("--model", metavar="MODEL", help="Model it is counted for.")
-    ] = None,
-    system: Annotated[
-        str | None, typer.Option("--system", metavar="TEXT", help="What the model is told first.")
-    ] = None,
+    query: QueryArgument = None,
+    budget: BudgetOption = 8000,
+    codec: CodecOption = "openai-chat",
+    model: ModelOption = None,
+    system: SystemOption = None,
     at: At = None,
-    after: Annotated[
-        Path | None,
-        typer.Option(
-            "--after", metavar="FILE", help="An earlier prompt: predict what the provider has cached of it."
-        ),
-    ] = None,
-    save: Annotated[
-        Path | None,
-        typer.Option("--save", metavar="FILE", help="Keep it, with its text, for the other commands."),
-    ] = None,
+    after: AfterOption = None,
+    save: SaveOption = None,
 ) -> None:
-    """Show the prompt that a model would get: rules, history, what the past says, and the query.
+    """Show the prompt for a model: rules, history, recalled excerpts and the query.
 
-    Every message with its tokens and the versions of the log it shows. The line is drawn where what can be cached ends.
+    Prints each message with its tokens and log versions. A line marks the end of the cacheable part.
     """
     from acms.prompt.builder import Prompt
 
-    made = Prompt(_codec(codec, model))
-    earlier = None if after is None else _kept(after).manifest
+    builder = Prompt(_create_codec(codec, model))
+    earlier = None if after is None else _load_prompt(after).manifest
     if system is not None:
-        made = made.system(system)
-    async with shell.looking(session, at) as view:
-        made = made.history(view)
+        builder = builder.system(system)
+    async with shell.open_view(session, at) as view:
+        builder = builder.history(view)
         if query is not None:
-            made = made.recall(view, query, tokens=budget // RECALLED).user(query)
-        found = await made.render(budget=budget, after=earlier)
-        manifest = found.manifest
-        kept = Kept(session, manifest, found.payload, await messages_of(manifest, view.storage))
+            recall_budget = budget // 4  # most of the request stays free for the history
+            builder = builder.recall(view, query, tokens=recall_budget).user(query)
+        rendered = await builder.render(budget=budget, after=earlier)
+        messages = await replay_messages(rendered.manifest, view.storage)
+    prompt = SavedPrompt(session, rendered.manifest, rendered.payload, messages)
     if save is not None:
-        _save(save, kept)
-    _show(shell, kept, found, query=query, budget=budget, earlier=earlier)
-
-
-def _show(
-    screen: Screen, kept: Kept, found: Rendered, *, query: str | None, budget: int, earlier: Manifest | None
-) -> None:
-    """Write a prompt that was rendered, for people or as JSON."""
+        _save_prompt(save, prompt)
     value = {
-        "session": kept.name,
+        "session": session,
         "query": query,
-        "tokens": found.tokens,
+        "tokens": rendered.tokens,
         "budget": budget,
-        "cache": found.cache,
-        "warnings": found.warnings,
-        "payload": found.payload,
-        "manifest": kept.manifest.to_json(),
+        "cache": rendered.cache,
+        "warnings": rendered.warnings,
+        "payload": rendered.payload,
+        "manifest": rendered.manifest.to_json(),
     }
-    screen.show(value, lambda: _draw(screen, kept, found, budget, earlier))
+    shell.show(value, lambda: _draw_prompt(shell, prompt, rendered, budget, earlier))
 
 
-def _draw(screen: Screen, kept: Kept, found: Rendered, budget: int, earlier: Manifest | None) -> None:
-    """Write the messages of a prompt, with a line where what can be cached ends, and what it cost."""
-    manifest = kept.manifest
-    stable = next((at for at, one in enumerate(manifest.messages) if one.moves), len(kept.messages))
-    line, what = stable, "what is above stays the same next time"
-    if earlier is not None:
-        line = _shared(earlier.messages, manifest.messages)
-        what = f"{found.cache.predicted_tokens} tokens are cached: {found.cache.reason}"
-    rows = _rows(kept)
-    screen.table(SHOWN, [*rows[:line], [f"── {what} ──", "", "", "", "", ""], *rows[line:]])
+def _draw_prompt(
+    screen: Screen, prompt: SavedPrompt, rendered: Rendered, budget: int, earlier: Manifest | None
+) -> None:
+    """Write the messages, the end of the cacheable part, the cost and the warnings."""
+    manifest = prompt.manifest
+    if earlier is None:
+        boundary = _count_stable(manifest.messages)
+        label = "what is above stays the same next time"
+    else:
+        boundary = _count_shared(earlier.messages, manifest.messages)
+        label = f"{rendered.cache.predicted_tokens} tokens are cached: {rendered.cache.reason}"
+    rows = _message_rows(prompt)
+    rows.insert(boundary, [f"── {label} ──", "", "", "", "", ""])
+    screen.table(SHOWN, rows)
+    count = _count_messages(len(prompt.messages))
+    model = f"{manifest.codec} {manifest.model}{_log_versions(manifest)}"
     screen.line(
-        f"{_many(len(kept.messages))}, {_count(manifest.upper_bound)} of {_count(budget)} tokens "
-        f"({found.tokens.exactness.value}), {manifest.codec} {manifest.model}{_versions(manifest)}",
+        f"{count}, {manifest.upper_bound:,} of {budget:,} tokens ({rendered.tokens.exactness.value}), {model}",
         "dim",
     )
-    for step in found.steps:
-        screen.line(
-            f"{step.strategy} {step.path}: {_count(step.before)} → {_count(step.after)} tokens", "dim"
-        )
+    for step in rendered.steps:
+        screen.line(f"{step.strategy} {step.path}: {step.before:,} → {step.after:,} tokens", "dim")
     if manifest.redactions:
-        screen.line(_redacted(manifest), "dim")
-    render.warn(screen, found.warnings)
+        screen.line(_redaction_summary(manifest), "dim")
+    render.write_warnings(screen, rendered.warnings)
 
 
-@command("acms prompt diff monday.json tuesday.json", name="diff", home=prompt, namespace=None, db=False)
-async def diff(shell: Shell, left: File, right: File) -> None:
-    """Show two prompts side by side: what they share from the start, and what changed first.
+@define_command("diff", "acms prompt diff monday.json tuesday.json", home=prompt, namespace=None, db=False)
+async def diff_prompts(shell: Shell, left: File, right: File) -> None:
+    """Compare two prompts: the shared beginning and the first change.
 
-    The shared beginning is what a provider can read from its cache.
+    A provider can read the shared beginning from its cache.
     """
     from acms.prompt.cache_forecast import predict_cache
 
-    one, other = _kept(left), _kept(right)
-    codec = _codec(other.manifest.codec, other.manifest.model)
-    cached = predict_cache(other.manifest, one.manifest, codec)
-    shared = _shared(one.manifest.messages, other.manifest.messages)
-    paid = cached.paid()
-    grown = replace(cached, predicted_tokens=codec.cached(min(one.manifest.tokens, other.manifest.tokens)))
-    price = max(0.0, paid - grown.paid())
-    rows = list(_aligned(one, other))
+    old, new = _load_prompt(left), _load_prompt(right)
+    codec = _create_codec(new.manifest.codec, new.manifest.model)
+    cache = predict_cache(new.manifest, old.manifest, codec)
+    shared = _count_shared(old.manifest.messages, new.manifest.messages)
+    paid = cache.paid()
+    # The price of the break: compared with a prompt that only grew at its end.
+    common_tokens = min(old.manifest.tokens, new.manifest.tokens)
+    unbroken = replace(cache, predicted_tokens=codec.cached(common_tokens))
+    price = max(0.0, paid - unbroken.paid())
+    rows = _align_messages(old, new)
     value = {
-        "left": {"name": one.name, "tokens": one.manifest.tokens, "messages": len(one.messages)},
-        "right": {"name": other.name, "tokens": other.manifest.tokens, "messages": len(other.messages)},
-        "different": one.manifest.payload != other.manifest.payload,
+        "left": _prompt_json(old),
+        "right": _prompt_json(new),
+        "different": old.manifest.payload != new.manifest.payload,
         "shared_messages": shared,
-        "cache": cached,
+        "cache": cache,
         "paid": round(paid),
         "break": round(price),
         "rows": [
-            {"sign": sign, "left": _sent_json(one, a), "right": _sent_json(other, b)} for sign, a, b in rows
+            {"sign": row.sign, "left": _message_json(old, row.left), "right": _message_json(new, row.right)}
+            for row in rows
         ],
     }
     summary = (
-        f"{_many(shared)} shared, {_count(cached.predicted_tokens)} tokens from a cache: {cached.reason}; "
-        f"it costs {_count(round(paid))} tokens of uncached input, {_count(round(price))} of them for the break"
+        f"{_count_messages(shared)} shared, {cache.predicted_tokens:,} tokens from a cache: {cache.reason}; "
+        f"it costs {round(paid):,} tokens of uncached input, {round(price):,} of them for the break"
     )
 
     def draw() -> None:
         if shell.console is None:
-            _unified(shell, one, other, rows, summary)
+            _draw_unified(shell, old, new, rows, summary)
         else:
-            shell.console.print(_beside(one, other, rows, shared))
+            shell.console.print(_build_side_by_side(old, new, rows, shared))
             shell.line(summary, "dim")
 
     shell.show(value, draw)
 
 
-@command("acms prompt why a.json v12", name="why", home=prompt, namespace=None, db=False)
-async def why(
+def _prompt_json(prompt: SavedPrompt) -> dict[str, Json]:
+    return {"name": prompt.name, "tokens": prompt.manifest.tokens, "messages": len(prompt.messages)}
+
+
+@define_command("why", "acms prompt why a.json v12", home=prompt, namespace=None, db=False)
+async def explain_decision(
     shell: Shell,
     file: File,
     id: Annotated[
         str,
-        typer.Argument(metavar="ID", help="Of an entry; its version, as v12; a pin's key; a scope's path."),
+        typer.Argument(metavar="ID", help="An entry's id or version (v12), a pin's key, or a scope's path."),
     ],
 ) -> None:
-    """Say why something is in a prompt, or why it is not.
+    """Explain why something is in a prompt or not.
 
-    Every message, fact, pin and part of the prompt has an answer, with the rule that decided.
+    Prints the decision and its rule for a message, fact, pin or part of the prompt.
     """
-    kept = _kept(file)
-    found = ledger_of_manifest(lambda: kept.manifest)
-    verdicts = [one for one in found if id in (one.id, f"v{one.version}")]
+    prompt = _load_prompt(file)
+    ledger = ledger_of_manifest(lambda: prompt.manifest)
+    verdicts = [verdict for verdict in ledger if id in (verdict.id, f"v{verdict.version}")]
     if not verdicts:
         try:
-            verdicts = [found.why(id)]
+            verdicts = [ledger.why(id)]
         except EntryNotFoundError as error:
             raise EntryNotFoundError(
-                f"{kept.name} says nothing of {id!r}",
+                f"{prompt.name} says nothing of {id!r}",
                 options=(
                     "give the id of an entry, as `acms history --json` shows it",
                     "acms prompt why FILE prompt",
                 ),
             ) from error
-    value = {"file": kept.name, "id": id, "verdicts": verdicts}
-    shell.show(value, lambda: shell.list(VERDICTS, verdicts))
+    value = {"file": prompt.name, "id": id, "verdicts": verdicts}
+    shell.show_list(value, VERDICTS, verdicts)
 
 
-@command("acms prompt replay a.json --db sqlite:///notes.db", name="replay", home=prompt, namespace=None)
-async def replay(shell: Shell, file: File) -> None:
-    """Make a prompt again from its manifest and the log, and check that it is the same, byte for byte.
+@define_command("replay", "acms prompt replay a.json --db sqlite:///notes.db", home=prompt, namespace=None)
+async def replay_prompt(shell: Shell, file: File) -> None:
+    """Rebuild a prompt from its manifest and the log, and check that it is identical.
 
-    What was erased since cannot be made again: the error names it.
+    Erased entries cannot be rebuilt; the error names them.
     """
-    kept = _kept(file)
-    codec = _codec(kept.manifest.codec, kept.manifest.model)
-    async with shell.opened() as storage:
-        payload = await replayed(kept.manifest, storage, codec)
-    identical = payload == kept.payload
-    if not identical:
+    prompt = _load_prompt(file)
+    manifest = prompt.manifest
+    codec = _create_codec(manifest.codec, manifest.model)
+    async with shell.open_store() as storage:
+        payload = await replay(manifest, storage, codec)
+    if payload != prompt.payload:
         raise ValidationError(
             "the payload in the file is not the one its manifest describes: somebody has changed it",
             field="payload",
         )
     value = {
-        "file": kept.name,
+        "file": prompt.name,
         "identical": True,
-        "manifest": kept.manifest.digest,
-        "payload": kept.manifest.payload,
+        "manifest": manifest.digest,
+        "payload": manifest.payload,
     }
-    count = len(kept.manifest.entries)
-    shell.show(
-        value,
-        lambda: shell.line(
-            f"identical: {_many(len(kept.messages))} from {count} entries, {value['payload']}"
-        ),
-    )
+    count = _count_messages(len(prompt.messages))
+    message = f"identical: {count} from {len(manifest.entries)} entries, {manifest.payload}"
+    shell.show_line(value, message)
 
 
-@command("acms prompt log user_123", name="log", home=prompt)
-async def log(
+@define_command("log", "acms prompt log user_123", home=prompt)
+async def list_renders(
     shell: Shell,
     session: Session,
     id: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="One of them: what it showed, message by message.")
+        str | None, typer.Argument(metavar="[ID]", help="Id of a request, to show its messages.")
     ] = None,
     limit: Limit = 20,
-    clear: Annotated[bool, typer.Option("--clear", help="Delete what was kept.")] = False,
+    clear: Annotated[bool, typer.Option("--clear", help="Delete the stored requests.")] = False,
 ) -> None:
-    """Show what was really sent, newest first: prompts, messages, replies.
+    """List the stored requests and replies, newest first.
 
-    It is kept where the service runs with --renders or ACMS_RENDERS_ENABLED is set.
+    Requests are stored by a service with --renders or ACMS_RENDERS_ENABLED.
     """
-    async with shell.reading(session) as one:
+    async with shell.open_session(session) as reader:
         if clear:
-            await one.forget_renders()
-            shell.show({"session": session, "cleared": True}, lambda: shell.line("nothing is kept any more"))
+            await reader.forget_renders()
+            shell.show_line({"session": session, "cleared": True}, "nothing is kept any more")
         elif id is None:
-            found = await one.renders(limit=limit)
-            value = {"session": session, "renders": found}
-            shell.show(value, lambda: shell.list(LOGGED, found))
+            renders = await reader.renders(limit=limit)
+            value = {"session": session, "renders": renders}
+            shell.show_list(value, LOGGED, renders)
         else:
-            details = await one.sent(id)
-            left = [verdict for verdict in details.verdicts if not verdict.included]
-            shell.show({"session": session, "render": details}, lambda: _sent(shell, details, left))
+            details = await reader.sent(id)
+            shell.show({"session": session, "render": details}, lambda: _draw_render(shell, details))
 
 
-def _sent(screen: Screen, details: RenderDetails, left: Sequence[Verdict]) -> None:
+def _draw_render(screen: Screen, details: RenderDetails) -> None:
     screen.list(BLOCKS, details.blocks)
-    screen.list(VERDICTS, left)
+    screen.list(VERDICTS, [verdict for verdict in details.verdicts if not verdict.included])
     if details.cache is not None:
-        screen.line(
-            f"{_count(details.tokens)} tokens, {_count(details.cache.predicted_tokens)} from a cache: "
-            f"{details.cache.reason}",
-            "dim",
-        )
+        cached = f"{details.cache.predicted_tokens:,} from a cache: {details.cache.reason}"
+        screen.line(f"{details.tokens:,} tokens, {cached}", "dim")
 
 
 # ── files ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _save(file: Path, kept: Kept) -> None:
-    written = {
+def _save_prompt(file: Path, prompt: SavedPrompt) -> None:
+    messages = [
+        {"role": message.role.value, "name": message.name, "parts": parts_to_json(message.parts)}
+        for message in prompt.messages
+    ]
+    value = {
         "acms_prompt": FORMAT,
-        "manifest": kept.manifest.to_json(),
-        "payload": kept.payload,
-        "messages": [
-            {"role": one.role.value, "name": one.name, "parts": parts_to_json(one.parts)}
-            for one in kept.messages
-        ],
+        "manifest": prompt.manifest.to_json(),
+        "payload": prompt.payload,
+        "messages": messages,
     }
-    write_file(file, json.dumps(written, ensure_ascii=False))
+    write_file(file, json.dumps(value, ensure_ascii=False))
 
 
-def _kept(file: Path) -> Kept:
-    name = "-" if file.name == "-" else str(file)
+def _load_prompt(file: Path) -> SavedPrompt:
+    name = str(file)
     try:
-        with interruptible():
+        with allow_interrupt():
             text = typer.get_text_stream("stdin").read() if name == "-" else file.read_text(encoding="utf-8")
-        written = json.loads(text)
-        if written["acms_prompt"] != FORMAT:
-            raise ValidationError(
-                f"has format {written['acms_prompt']!r}, this release reads {FORMAT}", field=name
-            )
-        messages = tuple(
-            [
-                PromptMessage(role=Role(one["role"]), name=one["name"], parts=parts_from_json(one["parts"]))
-                for one in written["messages"]
-            ]
-        )
-        return Kept(name, Manifest.from_json(written["manifest"]), written["payload"], messages)
+        return _parse_prompt(name, json.loads(text))
     except OSError as error:
         raise ValidationError(f"cannot be read: {error.strerror}", field=name) from error
     except (ValueError, KeyError, TypeError) as error:
@@ -351,7 +341,19 @@ def _kept(file: Path) -> Kept:
         ) from error
 
 
-# ── what is drawn ───────────────────────────────────────────────────────────────────────────────────────────────────
+def _parse_prompt(name: str, value: Any) -> SavedPrompt:
+    version = value["acms_prompt"]
+    if version != FORMAT:
+        raise ValidationError(f"has format {version!r}, this release reads {FORMAT}", field=name)
+    messages: list[PromptMessage] = []
+    for message in value["messages"]:
+        parts = parts_from_json(message["parts"])
+        messages.append(PromptMessage(role=Role(message["role"]), name=message["name"], parts=parts))
+    manifest = Manifest.from_json(value["manifest"])
+    return SavedPrompt(name, manifest, value["payload"], tuple(messages))
+
+
+# ── tables ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 SHOWN = (
     Column("text", wide=True),
@@ -363,211 +365,233 @@ SHOWN = (
 )
 
 LOGGED = (
-    Column("reason", wide=True, of=lambda one: one.cache.reason if one.cache else ""),
+    Column("reason", wide=True, value=lambda record: record.cache.reason if record.cache else ""),
     Column("id", "cyan"),
     Column("kind", "yellow"),
-    Column("at", of="created_at"),
-    Column("log", "cyan", of=render.version),
+    Column("at", value="created_at"),
+    Column("log", "cyan", value=render.format_version),
     Column("tokens", right=True),
-    Column("cached", right=True, of=lambda one: one.cache.predicted_tokens if one.cache else None),
+    Column(
+        "cached", right=True, value=lambda record: record.cache.predicted_tokens if record.cache else None
+    ),
     Column("lost", right=True),
 )
 
 BLOCKS = (
-    Column("text", wide=True, of=lambda one: preview_text(one.text or f"({one.part}: not kept)", 160)),
+    Column(
+        "text", wide=True, value=lambda block: preview_text(block.text or f"({block.part}: not kept)", 160)
+    ),
     Column("role", "yellow"),
     Column("tokens", right=True),
     Column("part", "magenta"),
     Column("change"),
 )
 
+
+def _verdict_subject(verdict: Verdict) -> str:
+    return f"v{verdict.version} {verdict.id}" if verdict.version else verdict.id
+
+
 VERDICTS = (
     Column("reason", wide=True),
-    Column("decision", of=render.decision),
-    Column("what", "cyan", of=lambda one: f"v{one.version} {one.id}" if one.version else one.id),
+    Column("decision", value=render.decision_label),
+    Column("what", "cyan", value=_verdict_subject),
     Column("rule", "magenta"),
-    Column("score", "green", right=True, of=lambda one: one.score or None),
+    Column("score", "green", right=True, value=lambda verdict: verdict.score or None),
     Column("tokens", right=True),
 )
 
 
-def _rows(kept: Kept) -> list[list[str]]:
-    return [
-        [
-            preview_text(_one_line(message), 160),
-            sent.role.value,
-            _count(sent.tokens),
-            _place(sent),
-            sent.path.rpartition("/")[2]
-            + ("" if sent.rendition in ("whole", "pieces") else f" ({sent.rendition})"),
-            str(number),
-        ]
-        for number, (sent, message) in enumerate(zip(kept.manifest.messages, kept.messages, strict=True), 1)
-    ]
-
-
-def _count(tokens: int) -> str:
-    return f"{tokens:,}"
-
-
-def _place(sent: Sent) -> str:
-    """Return which versions of the log a message shows."""
-    if sent.first:
-        return f"v{sent.first}" if sent.first == sent.last else f"v{sent.first}-v{sent.last}"
-    return f"{len(sent.sources)} entries" if len(sent.sources) > 1 else "".join(sent.sources)
-
-
-def _redacted(manifest: Manifest) -> str:
-    """Return how many entries are not shown as they were stored, and what was taken out."""
-    counts: Counter[str] = Counter()
-    for one in manifest.redactions:
-        counts.update(dict(one.kinds))
-    blocked = sum(one.mode is Privacy.BLOCK for one in manifest.redactions)
-    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
-    parts = [f"{len(manifest.redactions) - blocked} redacted" + (f" ({kinds})" if kinds else "")]
-    return f"privacy: {', '.join([*parts, f'{blocked} withheld'] if blocked else parts)}"
-
-
-def _versions(manifest: Manifest) -> str:
-    found = ", ".join(dict.fromkeys(f"v{read.version}" for read in manifest.reads))
-    return f", log at {found}" if found else ""
-
-
-def _one_line(message: PromptMessage) -> str:
-    """Return what a message says on one line, calls and results included, without what every recall begins with."""
-    said: list[str] = []
-    for part in message.parts:
-        match part:
-            case Words(text):
-                said.append(text.replace(EXCERPTS, "", 1).replace(MORE_EXCERPTS, "", 1))
-            case Reasoning(text):
-                said.append(f"({text})")
-            case ToolCall(_, name, arguments):
-                said.append(f"→ {name}({arguments})")
-            case ToolResult(_, output):
-                said.append(f"← {output}")
-            case Media(mime, ref):
-                said.append(f"[{mime}: {ref}]")
-            case _:  # a vendor's own
-                said.append(f"[{part.vendor}]")
-    return " ".join(said)
-
-
-def _shared(left: Sequence[Sent], right: Sequence[Sent]) -> int:
-    """Return how many messages two prompts share from the start."""
-    for place, (one, other) in enumerate(zip(left, right, strict=False)):
-        if one.hash != other.hash:
-            return place
-    return min(len(left), len(right))
-
-
-Row = tuple[str, int | None, int | None]
-"""How two prompts stand beside each other: a sign, and the place of a message in each."""
-
-
-def _aligned(one: Kept, other: Kept) -> list[Row]:
-    left = [sent.hash for sent in one.manifest.messages]
-    right = [sent.hash for sent in other.manifest.messages]
-    rows: list[Row] = []
-    for tag, a, b, c, d in SequenceMatcher(None, left, right, autojunk=False).get_opcodes():
-        if tag == "equal":
-            rows += [(" ", x, y) for x, y in zip(range(a, b), range(c, d), strict=True)]
-            continue
-        both = min(b - a, d - c)
-        rows += [("!", a + n, c + n) for n in range(both)]
-        rows += [("-", n, None) for n in range(a + both, b)]
-        rows += [("+", None, n) for n in range(c + both, d)]
+def _message_rows(prompt: SavedPrompt) -> list[list[str]]:
+    rows: list[list[str]] = []
+    for number, (sent, message) in enumerate(prompt.pair_messages(), 1):
+        scope = sent.path.rpartition("/")[2]
+        if sent.rendition not in ("whole", "pieces"):
+            scope = f"{scope} ({sent.rendition})"
+        text = preview_text(_message_text(message), 160)
+        rows.append([text, sent.role.value, f"{sent.tokens:,}", _log_range(sent), scope, str(number)])
     return rows
 
 
-def _sent_json(kept: Kept, place: int | None) -> Json:
-    if place is None:
+def _count_stable(messages: Sequence[Sent]) -> int:
+    """Return the number of messages before the first one that changes from turn to turn."""
+    for index, message in enumerate(messages):
+        if message.moves:
+            return index
+    return len(messages)
+
+
+def _log_range(sent: Sent) -> str:
+    """Return the versions of the log in a message, or its sources if it has no versions."""
+    if not sent.first:
+        sources = sent.sources
+        return f"{len(sources)} entries" if len(sources) > 1 else "".join(sources)
+    if sent.first == sent.last:
+        return f"v{sent.first}"
+    return f"v{sent.first}-v{sent.last}"
+
+
+def _redaction_summary(manifest: Manifest) -> str:
+    """Return the numbers of redacted and withheld entries, and of the redacted values by kind."""
+    counts: Counter[str] = Counter()
+    blocked = 0
+    for redaction in manifest.redactions:
+        counts.update(dict(redaction.kinds))
+        blocked += redaction.mode is Privacy.BLOCK
+    summary = f"privacy: {len(manifest.redactions) - blocked} redacted"
+    if counts:
+        kinds = [f"{count} {kind}" for kind, count in sorted(counts.items())]
+        summary += f" ({', '.join(kinds)})"
+    if blocked:
+        summary += f", {blocked} withheld"
+    return summary
+
+
+def _log_versions(manifest: Manifest) -> str:
+    versions = dict.fromkeys(f"v{read.version}" for read in manifest.reads)
+    return f", log at {', '.join(versions)}" if versions else ""
+
+
+def _message_text(message: PromptMessage) -> str:
+    """Return a message with its calls and results, without the introduction of recalled excerpts."""
+    texts: list[str] = []
+    for part in message.parts:
+        match part:
+            case MessageText(text):
+                texts.append(text.replace(EXCERPTS, "", 1).replace(MORE_EXCERPTS, "", 1))
+            case Reasoning(text):
+                texts.append(f"({text})")
+            case ToolCall(_, name, arguments):
+                texts.append(f"→ {name}({arguments})")
+            case ToolResult(_, output):
+                texts.append(f"← {output}")
+            case Media(mime, ref):
+                texts.append(f"[{mime}: {ref}]")
+            case _:  # a part of one vendor
+                texts.append(f"[{part.vendor}]")
+    return " ".join(texts)
+
+
+def _count_shared(left: Sequence[Sent], right: Sequence[Sent]) -> int:
+    """Return the number of messages that two prompts share from the start."""
+    count = 0
+    for before, after in zip(left, right, strict=False):
+        if before.hash != after.hash:
+            break
+        count += 1
+    return count
+
+
+class Row(NamedTuple):
+    """One row of a comparison: a sign, and the index of a message on each side."""
+
+    sign: Literal[" ", "!", "-", "+", "~"]
+    left: int | None
+    right: int | None
+    #: Number of equal messages that a folded row ("~") replaces.
+    folded: int = 0
+
+
+def _align_messages(old: SavedPrompt, new: SavedPrompt) -> list[Row]:
+    left = [sent.hash for sent in old.manifest.messages]
+    right = [sent.hash for sent in new.manifest.messages]
+    matcher = SequenceMatcher(None, left, right, autojunk=False)
+    rows: list[Row] = []
+    for tag, left_start, left_end, right_start, right_end in matcher.get_opcodes():
+        sign: Literal[" ", "!"] = " " if tag == "equal" else "!"
+        pairs = min(left_end - left_start, right_end - right_start)
+        rows += [Row(sign, left_start + offset, right_start + offset) for offset in range(pairs)]
+        rows += [Row("-", index, None) for index in range(left_start + pairs, left_end)]
+        rows += [Row("+", None, index) for index in range(right_start + pairs, right_end)]
+    return rows
+
+
+def _message_json(prompt: SavedPrompt, index: int | None) -> Json:
+    if index is None:
         return None
-    sent = kept.manifest.messages[place]
+    sent = prompt.manifest.messages[index]
     return {
-        "message": place + 1,
+        "message": index + 1,
         "path": sent.path,
         "role": sent.role.value,
         "tokens": sent.tokens,
         "sources": list(sent.sources),
-        "text": _one_line(kept.messages[place]),
+        "text": _message_text(prompt.messages[index]),
     }
 
 
-def _line(kept: Kept, place: int, length: int) -> str:
-    sent = kept.manifest.messages[place]
-    head = " ".join(
-        filter(
-            None,
-            (str(place + 1), sent.role.value, f"[{_count(sent.tokens)}]", _place(sent) if sent.first else ""),
-        )
-    )
-    return f"{head} {preview_text(_one_line(kept.messages[place]), length)}"
+def _message_line(prompt: SavedPrompt, index: int, length: int) -> str:
+    sent = prompt.manifest.messages[index]
+    heading = f"{index + 1} {sent.role.value} [{sent.tokens:,}]"
+    if sent.first:
+        heading = f"{heading} {_log_range(sent)}"
+    return f"{heading} {preview_text(_message_text(prompt.messages[index]), length)}"
 
 
-def _title(kept: Kept) -> str:
-    return f"{kept.name} ({kept.manifest.codec} {kept.manifest.model}, {_count(kept.manifest.tokens)} tokens)"
+def _prompt_title(prompt: SavedPrompt) -> str:
+    manifest = prompt.manifest
+    return f"{prompt.name} ({manifest.codec} {manifest.model}, {manifest.tokens:,} tokens)"
 
 
-def _unified(screen: Screen, one: Kept, other: Kept, rows: Sequence[Row], summary: str) -> None:
-    screen.line(f"--- {_title(one)}")
-    screen.line(f"+++ {_title(other)}")
+def _draw_unified(
+    screen: Screen, old: SavedPrompt, new: SavedPrompt, rows: Sequence[Row], summary: str
+) -> None:
+    screen.line(f"--- {_prompt_title(old)}")
+    screen.line(f"+++ {_prompt_title(new)}")
     screen.line(f"@@ {summary} @@")
-    for sign, a, b in _folded(rows):
-        if sign == FOLD:
-            screen.line(f"  … {_many(a or 0)} the same")
+    for row in _fold_rows(rows):
+        if row.folded:
+            screen.line(f"  … {_count_messages(row.folded)} the same")
             continue
-        if sign == " " and b is not None:
-            screen.line(f"  {_line(other, b, 160)}")
+        if row.sign == " " and row.right is not None:
+            screen.line(f"  {_message_line(new, row.right, 160)}")
             continue
-        if a is not None:
-            screen.line(f"- {_line(one, a, 160)}")
-        if b is not None:
-            screen.line(f"+ {_line(other, b, 160)}")
+        if row.left is not None:
+            screen.line(f"- {_message_line(old, row.left, 160)}")
+        if row.right is not None:
+            screen.line(f"+ {_message_line(new, row.right, 160)}")
 
 
-FOLD = "~"
-"""Sign of a row that stands for messages which are the same: their number is in the place of the first."""
-CONTEXT = 2
-"""Messages that are the same which a comparison shows before and after a change."""
-
-
-def _folded(rows: Sequence[Row]) -> Iterator[Row]:
-    """Yield the rows with long runs of the same messages folded."""
-    near = [False] * len(rows)
-    for place, (sign, _, _) in enumerate(rows):
-        if sign != " ":
-            low, high = max(0, place - CONTEXT), min(len(rows), place + CONTEXT + 1)
-            near[low:high] = [True] * (high - low)
-    place = 0
-    while place < len(rows):
-        end = place
-        while end < len(rows) and not near[end]:
+def _fold_rows(rows: Sequence[Row]) -> Iterator[Row]:
+    """Yield the rows; runs of equal messages away from changes become one folded row."""
+    context = 2  # equal messages around a change: one exchange of user and assistant
+    visible: set[int] = set()
+    for index, row in enumerate(rows):
+        if row.sign != " ":
+            visible.update(range(index - context, index + context + 1))
+    start = 0
+    while start < len(rows):
+        end = start
+        while end < len(rows) and end not in visible:
             end += 1
-        if end - place > 1:
-            yield FOLD, end - place, None
-            place = end
+        if end - start > 1:
+            yield Row("~", None, None, folded=end - start)
+            start = end
         else:
-            yield rows[place]
-            place += 1
+            yield rows[start]
+            start += 1
 
 
-def _many(messages: int) -> str:
-    return "1 message" if messages == 1 else f"{messages} messages"
+def _count_messages(count: int) -> str:
+    return "1 message" if count == 1 else f"{count} messages"
 
 
-def _beside(one: Kept, other: Kept, rows: Sequence[Row], shared: int) -> Table:
+_ROW_STYLES = {" ": "dim", "!": "yellow", "-": "red", "+": "green", "~": "dim"}
+
+
+def _build_side_by_side(old: SavedPrompt, new: SavedPrompt, rows: Sequence[Row], shared: int) -> Table:
     table = Table(box=render.ROUNDED, header_style="bold", border_style="dim", expand=True)
-    for kept in (one, other):
-        table.add_column(render.clean(_title(kept)), ratio=1, overflow="fold")
-    styles = {" ": "dim", "!": "yellow", "-": "red", "+": "green"}
-    for sign, a, b in _folded(rows):
-        if sign == FOLD:
-            table.add_row(*[Text(f"… {_many(a or 0)} the same", style="dim")] * 2)
-            continue
-        cells = [
-            "" if at is None else f"{sign} {_line(kept, at, 300)}" for kept, at in ((one, a), (other, b))
-        ]
-        last = b is not None and b == shared - 1
-        table.add_row(*[Text(render.clean(cell), style=styles[sign]) for cell in cells], end_section=last)
+    for prompt in (old, new):
+        title = render.strip_control_characters(_prompt_title(prompt))
+        table.add_column(title, ratio=1, overflow="fold")
+    for row in _fold_rows(rows):
+        if row.folded:
+            left = right = f"… {_count_messages(row.folded)} the same"
+        else:
+            left = "" if row.left is None else f"{row.sign} {_message_line(old, row.left, 300)}"
+            right = "" if row.right is None else f"{row.sign} {_message_line(new, row.right, 300)}"
+        style = _ROW_STYLES[row.sign]
+        cells = [Text(render.strip_control_characters(cell), style=style) for cell in (left, right)]
+        is_last_shared = row.right is not None and row.right == shared - 1
+        table.add_row(*cells, end_section=is_last_shared)
     return table

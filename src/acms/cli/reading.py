@@ -1,50 +1,53 @@
-"""Commands that read a session: recall, messages, window, history, stats, episodes; and the list of sessions."""
+"""Commands that read sessions: recall, messages, window, history, stats, episodes, sessions."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Annotated, Any
 
 import typer
 
 from acms.cli import render
-from acms.cli.base import At, Budget, Full, Needed, Query, Ranking, Session, Shell, command
+from acms.cli.base import At, Budget, Full, Query, Ranking, RequiredBudget, Session, Shell, define_command
 from acms.cli.render import Column, Screen
 from acms.log.in_force import preview_text
-from acms.results import ContextInfo, ContextItems, Ledger, Verdict
+from acms.results import ContextInfo, ContextItems, HistoryEntry, Ledger, Verdict
 
 LEFT_OUT = 10
-"""Rejected candidates that `recall --why` shows."""
+"""Rejected candidates that `recall --why` shows: about half a screen."""
 
 
-@command('acms recall user_123 "what did we choose?" --budget 500 --why')
-async def recall(
+WhyOption = Annotated[bool, typer.Option("--why", help="Add the decisions and the best rejected candidates.")]
+MinRelevanceOption = Annotated[
+    float,
+    typer.Option("--min-relevance", min=0, max=1, metavar="R", help="Minimum relevance of an item."),
+]
+ScopeOption = Annotated[
+    str,
+    typer.Option("--scope", metavar="S", help="session, or namespace to include its other sessions."),
+]
+
+
+@define_command("recall", 'acms recall user_123 "what did we choose?" --budget 500 --why')
+async def recall_items(
     shell: Shell,
     session: Session,
     query: Query,
     budget: Budget = None,
-    why: Annotated[
-        bool, typer.Option("--why", help="Add every decision, and the best that was left out.")
-    ] = False,
+    why: WhyOption = False,
     full: Full = False,
     at: At = None,
-    min_relevance: Annotated[
-        float,
-        typer.Option("--min-relevance", min=0, max=1, metavar="R", help="Leave out what answers less well."),
-    ] = 0.0,
-    scope: Annotated[
-        str,
-        typer.Option("--scope", metavar="S", help="session, or namespace: ask its other sessions too."),
-    ] = "session",
+    min_relevance: MinRelevanceOption = 0.0,
+    scope: ScopeOption = "session",
     ranking: Ranking = None,
 ) -> None:
-    """Show what the model should see for a query.
+    """Recall the context for a query.
 
-    Best first, within a token budget. --why adds the ledger: every decision, and by which rule.
+    Prints the items within the token budget, best first. --why adds the ledger: each decision and its rule.
     """
-    async with shell.looking(session, at, ranking) as view:
+    async with shell.open_view(session, at, ranking) as view:
         items = await view.recall(query, token_budget=budget, min_relevance=min_relevance, scope=scope)
     value: dict[str, Any] = {
         "session": session,
@@ -59,33 +62,35 @@ async def recall(
         "items": [render.item_json(item) for item in items],
         "warnings": items.ledger.warnings,
     }
-    verdicts, rejected = _verdicts(items)
+    verdicts, rejected = _select_verdicts(items)
     if why:
         value |= {"ledger": verdicts, "left_out": rejected}
 
     def draw() -> None:
         _draw_ranked(shell, items, full=full)
-        _count(shell, items)
+        _draw_totals(shell, items)
         if why:
             _draw_why(shell, items.ledger, verdicts, rejected)
-        render.warn(shell, items.ledger.warnings)
+        render.write_warnings(shell, items.ledger.warnings)
 
     shell.show(value, draw)
 
 
-def _verdicts(items: ContextItems) -> tuple[list[Verdict], int]:
-    """Return the verdicts that `--why` shows, and how many candidates were left out altogether."""
+def _select_verdicts(items: ContextItems) -> tuple[list[Verdict], int]:
+    """Return the verdicts that `--why` shows, and the number of all rejected candidates."""
+    included = [verdict for verdict in items.ledger if verdict.included]
     rejected = [verdict for verdict in items.ledger if not verdict.included]
-    return [verdict for verdict in items.ledger if verdict.included] + rejected[:LEFT_OUT], len(rejected)
+    return included + rejected[:LEFT_OUT], len(rejected)
 
 
 def _draw_ranked(screen: Screen, items: ContextItems, *, full: bool) -> None:
-    found = items.best(len(items))
+    ranked = items.best(len(items))
     if not full:
-        screen.list(render.RANKED, found)
-    for item in found if full else ():
+        screen.list(render.RANKED, ranked)
+        return
+    for item in ranked:
         heading = f"{item.rank}. {item.score:.2f} v{item.version} {item.source} {item.token_count} tokens"
-        render.block(screen, f"{heading} {render.speaker(item)}", item.content)
+        render.write_block(screen, f"{heading} {render.speaker_name(item)}", item.content)
 
 
 def _draw_why(screen: Screen, ledger: Ledger, verdicts: Sequence[Verdict], rejected: int) -> None:
@@ -96,41 +101,50 @@ def _draw_why(screen: Screen, ledger: Ledger, verdicts: Sequence[Verdict], rejec
         screen.line(f"{rejected - LEFT_OUT} more were left out", "dim")
 
 
-def _count(screen: Screen, items: ContextItems) -> None:
-    said = f"{len(items)} items, {items.tokens} of {items.budget} tokens, log at v{items.version}"
-    screen.line(said, "dim")
+def _draw_totals(screen: Screen, items: ContextItems) -> None:
+    totals = f"{len(items)} items, {items.tokens} of {items.budget} tokens, log at v{items.version}"
+    screen.line(totals, "dim")
 
 
-@command('acms messages user_123 "write the migration plan" --budget 6000')
-async def messages(shell: Shell, session: Session, query: Query, budget: Needed = 4000) -> None:
+@define_command("messages", 'acms messages user_123 "write the migration plan" --budget 6000')
+async def show_messages(shell: Shell, session: Session, query: Query, budget: RequiredBudget = 4000) -> None:
     """Show the chat messages to send to a model.
 
-    The whole conversation when it fits the budget; else the newest messages, and what the past says about the query.
+    Prints the whole conversation if it fits the budget; otherwise the newest messages and recalled excerpts.
     """
-    async with shell.reading(session) as one:
-        found = await one.messages(query, budget=budget)
+    async with shell.open_session(session) as reader:
+        messages = await reader.messages(query, budget=budget)
 
     def draw() -> None:
-        for message in found:
-            who = f"{message['role']} ({message['name']})" if "name" in message else str(message["role"])
-            lines = [str(message["content"])] if message.get("content") else []
-            for call in message.get("tool_calls") or ():
-                lines.append(f"→ {call['function']['name']}({call['function']['arguments']})")
-            render.block(shell, who, "\n".join(lines))
-        shell.line(f"{len(found)} messages", "dim")
+        for message in messages:
+            _draw_message(shell, message)
+        shell.line(f"{len(messages)} messages", "dim")
 
-    shell.show({"session": session, "query": query, "budget": budget, "messages": found}, draw)
+    shell.show({"session": session, "query": query, "budget": budget, "messages": messages}, draw)
 
 
-@command("acms window user_123 --budget 8000 --at 12")
-async def window(
-    shell: Shell, session: Session, budget: Needed = 4000, at: At = None, full: Full = False
+def _draw_message(screen: Screen, message: Mapping[str, Any]) -> None:
+    speaker = str(message["role"])
+    if "name" in message:
+        speaker = f"{speaker} ({message['name']})"
+    lines: list[str] = []
+    if message.get("content"):
+        lines.append(str(message["content"]))
+    for call in message.get("tool_calls") or ():
+        function = call["function"]
+        lines.append(f"→ {function['name']}({function['arguments']})")
+    render.write_block(screen, speaker, "\n".join(lines))
+
+
+@define_command("window", "acms window user_123 --budget 8000 --at 12")
+async def show_window(
+    shell: Shell, session: Session, budget: RequiredBudget = 4000, at: At = None, full: Full = False
 ) -> None:
     """Show the newest messages that fit a budget.
 
-    Oldest first; a tool call comes with all its answers. --at shows them as they were at an earlier version.
+    Prints them oldest first; a tool call is included with all its results. --at reads an earlier version.
     """
-    async with shell.looking(session, at) as view:
+    async with shell.open_view(session, at) as view:
         items = await view.window(budget)
     value = {
         "session": session,
@@ -144,42 +158,50 @@ async def window(
     def draw() -> None:
         if full:
             for item in items:
-                heading = f"v{item.version} {item.token_count} tokens {render.speaker(item)}"
-                render.block(shell, heading, item.content)
+                heading = f"v{item.version} {item.token_count} tokens {render.speaker_name(item)}"
+                render.write_block(shell, heading, item.content)
         else:
             shell.list(render.WINDOWED, items)
-        _count(shell, items)
-        render.warn(shell, items.ledger.warnings)
+        _draw_totals(shell, items)
+        render.write_warnings(shell, items.ledger.warnings)
 
     shell.show(value, draw)
 
 
+def _entry_state(entry: HistoryEntry) -> str:
+    if entry.state != "live":
+        return entry.state
+    return "" if entry.in_force else "replaced"
+
+
 HISTORY = (
-    Column("text", wide=True, of="preview"),
-    Column("version", "cyan", right=True, of=render.version),
+    Column("text", wide=True, value="preview"),
+    Column("version", "cyan", right=True, value=render.format_version),
     Column("role", "yellow"),
-    Column("state", of=lambda one: one.state if one.state != "live" else "" if one.in_force else "replaced"),
+    Column("state", value=_entry_state),
     Column("tokens", right=True),
     Column("kind", "magenta"),
-    Column("time", "dim", of="created_at"),
+    Column("time", "dim", value="created_at"),
 )
 
 
-@command("acms history user_123 --limit 20 --after 40")
-async def history(
+@define_command("history", "acms history user_123 --limit 20 --after 40")
+async def list_entries(
     shell: Shell,
     session: Session,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=500, metavar="N", help="Entries to show.")] = 50,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, max=500, metavar="N", help="Maximum number of entries.")
+    ] = 50,
     after: Annotated[
-        int, typer.Option("--after", min=0, metavar="VERSION", help="Start behind this version.")
+        int, typer.Option("--after", min=0, metavar="VERSION", help="Start after this version.")
     ] = 0,
     at: At = None,
 ) -> None:
     """List the log, oldest first.
 
-    Every message, edit and retraction, a page at a time.
+    Prints one page of messages, edits and retractions.
     """
-    async with shell.looking(session, at) as view:
+    async with shell.open_view(session, at) as view:
         page = await view.history(limit=limit, after=after)
 
     def draw() -> None:
@@ -190,138 +212,152 @@ async def history(
     shell.show({"session": session, "entries": page.entries, "next_after": page.next_after}, draw)
 
 
-@command("acms stats user_123")
-async def stats(shell: Shell, session: Session, at: At = None) -> None:
-    """Count what a session holds.
+@define_command("stats", "acms stats user_123")
+async def show_stats(shell: Shell, session: Session, at: At = None) -> None:
+    """Show the statistics of a session.
 
-    Everything ever said, and what is in force.
+    Counts all entries, and the active ones.
     """
-    async with shell.looking(session, at) as view:
-        found = await view.get_session_stats()
-    value = render.plain(found)
-    names = (
-        Column("name", "magenta", of=lambda pair: pair[0].replace("_", " ")),
-        Column("value", of=itemgetter(1)),
-    )
-    shell.show(value, lambda: shell.list(names, value.items()))
+    async with shell.open_view(session, at) as view:
+        stats = render.to_json_value(await view.get_session_stats())
+    shell.show_list(stats, STATS, stats.items())
 
 
-EPISODES = (
-    Column("summary", wide=True, of=lambda one: preview_text(one.summary or "", 160)),
-    Column("episode", "cyan", right=True, of="ordinal"),
-    Column("versions", of=lambda one: f"v{one.first}-v{one.last}"),
-    Column("because", "magenta", of=lambda one: one.reason or "still open"),
-    Column("messages", right=True),
-    Column("tokens", right=True),
-    Column("ended", "dim", of=lambda one: one.ended_at if one.status == "closed" else None),
+STATS = (
+    Column("name", "magenta", value=lambda row: row[0].replace("_", " ")),
+    Column("value", value=itemgetter(1)),
 )
 
 
-@command("acms episodes user_123")
-async def episodes(shell: Shell, session: Session, full: Full = False, at: At = None) -> None:
+EPISODES = (
+    Column("summary", wide=True, value=lambda episode: preview_text(episode.summary or "", 160)),
+    Column("episode", "cyan", right=True, value="ordinal"),
+    Column("versions", value=lambda episode: f"v{episode.first}-v{episode.last}"),
+    Column("because", "magenta", value=lambda episode: episode.reason or "still open"),
+    Column("messages", right=True),
+    Column("tokens", right=True),
+    Column("ended", "dim", value=lambda episode: episode.ended_at if episode.status == "closed" else None),
+)
+
+
+@define_command("episodes", "acms episodes user_123")
+async def list_episodes(shell: Shell, session: Session, full: Full = False, at: At = None) -> None:
     """List the episodes of a session, oldest first.
 
-    Where each begins and ends, why it ended, and what it was about once it was reflected on.
+    Prints the first and last version of each, the reason why it ended, and its summary after reflection.
     """
-    async with shell.looking(session, at) as view:
-        found = await view.episodes()
+    async with shell.open_view(session, at) as view:
+        episodes = await view.episodes()
 
     def draw() -> None:
-        shell.list(EPISODES, found, none="no episodes yet")
-        for one in found if full else ():
-            if one.summary is not None:
-                render.block(shell, f"{one.ordinal}.", one.summary)
+        shell.list(EPISODES, episodes, none="no episodes yet")
+        if not full:
+            return
+        for episode in episodes:
+            if episode.summary is not None:
+                render.write_block(shell, f"{episode.ordinal}.", episode.summary)
 
-    shell.show({"session": session, "episodes": found}, draw)
+    shell.show({"session": session, "episodes": episodes}, draw)
+
+
+def _describe_session(session: ContextInfo) -> str:
+    labels = [f"#{label}" for label in session.labels]
+    return " ".join([session.name or "", *labels]).strip()
 
 
 SESSIONS = (
-    Column("session", "cyan", wide=True, of="key"),
-    Column("messages", right=True, of="message_count"),
-    Column("tokens", right=True, of="total_tokens"),
-    Column(
-        "about", of=lambda one: " ".join([one.name or "", *(f"#{label}" for label in one.labels)]).strip()
-    ),
+    Column("session", "cyan", wide=True, value="key"),
+    Column("messages", right=True, value="message_count"),
+    Column("tokens", right=True, value="total_tokens"),
+    Column("about", value=_describe_session),
     Column("namespace", "magenta"),
-    Column("created", "dim", of="created_at"),
+    Column("created", "dim", value="created_at"),
     Column("id"),
 )
 
 
-def _value(text: str) -> Any:
-    """Return what a filter asks for: a JSON value where it is one, else the text."""
+def _parse_filter_value(text: str) -> Any:
+    """Return the value of a filter: parsed as JSON if possible, else the text."""
     try:
         return json.loads(text)
     except ValueError:
         return text
 
 
-def _filters(given: Sequence[str]) -> dict[str, Any]:
-    """Return the filters of `KEY=VALUE` options; labels and names are texts, also those that look like numbers."""
-    found: dict[str, Any] = {}
+def _parse_filters(options: Sequence[str]) -> dict[str, Any]:
+    """Parse `KEY=VALUE` options; labels and names are always text, even if they look like numbers."""
+    filters: dict[str, Any] = {}
     labels: list[str] = []
-    for one in given:
-        key, equals, text = one.partition("=")
+    for option in options:
+        key, equals, text = option.partition("=")
         if not equals or not key:
-            raise typer.BadParameter(f"{one!r} is not KEY=VALUE", param_hint="--where")
+            raise typer.BadParameter(f"{option!r} is not KEY=VALUE", param_hint="--where")
         if key == "label":
             labels.append(text)
+        elif key == "name":
+            filters[key] = text
         else:
-            found[key] = text if key == "name" else _value(text)
-    return found | ({"label": labels} if labels else {})
+            filters[key] = _parse_filter_value(text)
+    if labels:
+        filters["label"] = labels
+    return filters
 
 
-@command("acms sessions --namespace user:1 --where label=support --where tier=gold")
-async def sessions(
+EverywhereOption = Annotated[bool, typer.Option("--all", help="List the sessions of every namespace.")]
+WhereOption = Annotated[
+    list[str] | None,
+    typer.Option("--where", metavar="KEY=VALUE", help="Filter by label, name or metadata; repeatable."),
+]
+LimitOption = Annotated[
+    int, typer.Option("--limit", min=1, max=500, metavar="N", help="Maximum number of sessions.")
+]
+AfterOption = Annotated[
+    str | None,
+    typer.Option("--after", metavar="ID", help="Start after this session: see the end of a page."),
+]
+
+
+@define_command("sessions", "acms sessions --namespace user:1 --where label=support --where tier=gold")
+async def list_sessions(
     shell: Shell,
-    everywhere: Annotated[bool, typer.Option("--all", help="Of every namespace.")] = False,
-    where: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--where", metavar="KEY=VALUE", help="Only with this label, name or metadata; repeatable."
-        ),
-    ] = None,
-    limit: Annotated[
-        int, typer.Option("--limit", min=1, max=500, metavar="N", help="Sessions to show.")
-    ] = 50,
-    after: Annotated[
-        str | None,
-        typer.Option("--after", metavar="ID", help="Start behind this one: see the end of a page."),
-    ] = None,
+    everywhere: EverywhereOption = False,
+    where: WhereOption = None,
+    limit: LimitOption = 50,
+    after: AfterOption = None,
 ) -> None:
     """List the sessions, newest first.
 
-    A page at a time. Several --where must all hold.
+    Prints one page of the sessions that match every --where.
     """
-    asked = _filters(where or ())
-    async with shell.opened() as storage:
+    filters = _parse_filters(where or ())
+    async with shell.open_store() as storage:
         page = await storage.sessions(
-            namespace=None if everywhere else shell.namespace, where=asked, after=after, limit=limit
+            namespace=None if everywhere else shell.namespace, where=filters, after=after, limit=limit
         )
 
     def draw() -> None:
-        like = " like that" if asked else ""
-        place = "" if everywhere else f" in namespace {shell.namespace!r}; see acms sessions --all"
-        shell.list(SESSIONS, page.sessions, none=f"no sessions{like}{place}")
+        none = "no sessions like that" if filters else "no sessions"
+        if not everywhere:
+            none = f"{none} in namespace {shell.namespace!r}; see acms sessions --all"
+        shell.list(SESSIONS, page.sessions, none=none)
         if page.next_after is not None:
             shell.line(f"more: --after {page.next_after}", "dim")
 
-    shell.show(
-        {"sessions": [_session_json(one) for one in page.sessions], "next_after": page.next_after}, draw
-    )
+    sessions = [_session_json(session) for session in page.sessions]
+    shell.show({"sessions": sessions, "next_after": page.next_after}, draw)
 
 
-def _session_json(one: ContextInfo) -> dict[str, Any]:
+def _session_json(session: ContextInfo) -> dict[str, Any]:
     return {
-        "session": one.key,
-        "id": one.id,
-        "namespace": one.namespace,
-        "name": one.name,
-        "labels": one.labels,
-        "metadata": one.metadata,
-        "version": one.latest_version,
-        "messages": one.message_count,
-        "tokens": one.total_tokens,
-        "created_at": one.created_at,
-        "parent": one.parent_id,
+        "session": session.key,
+        "id": session.id,
+        "namespace": session.namespace,
+        "name": session.name,
+        "labels": session.labels,
+        "metadata": session.metadata,
+        "version": session.latest_version,
+        "messages": session.message_count,
+        "tokens": session.total_tokens,
+        "created_at": session.created_at,
+        "parent": session.parent_id,
     }

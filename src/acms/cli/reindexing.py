@@ -1,4 +1,4 @@
-"""The command that makes derived rows again: reindex."""
+"""The command that rebuilds derived rows: reindex."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from acms.cli.base import Ranking, Shell, command, embedder
+from acms.cli.base import Ranking, Shell, create_embedder, define_command
 from acms.cli.render import Screen
 from acms.config import ACMSConfig
 from acms.ports import StorageBackend
@@ -15,57 +15,57 @@ from acms.providers import LocalEmbedder
 from acms.recall.reindex import Reindexed, reindex
 
 
-@command("acms reindex user_123 --embedder local --chroma vectors", name="reindex", resumes=True)
-async def reindex_(
+@define_command("reindex", "acms reindex user_123 --embedder local --chroma vectors", resumes=True)
+async def rebuild_index(
     shell: Shell,
     session: Annotated[
         str | None,
-        typer.Argument(metavar="[SESSION]", help="Name of a session, or its id; without it every session."),
+        typer.Argument(metavar="[SESSION]", help="Name of a session, or its id; default: all."),
     ] = None,
     ranking: Ranking = None,
     chroma: Annotated[
         str | None,
         typer.Option(
-            "--chroma", metavar="PATH|URL", help="Keep the vectors in this Chroma, a folder or a server."
+            "--chroma", metavar="PATH|URL", help="Store the vectors in this Chroma folder or server."
         ),
     ] = None,
 ) -> int:
-    """Make again what recall needs and has lost.
+    """Rebuild missing index records and vectors.
 
-    Index records, and with --embedder the vectors of that model; auto is the local one. What is there already is left
-    alone, so an interrupted run is continued by running it again. With --chroma, vectors that lie in the store move
-    there, and those of erased entries are deleted there. Vectors of what ACMS_PRIVACY_MODE blocks are emptied.
+    Vectors are rebuilt with --embedder; auto means the local model. Existing rows are kept, so running an interrupted
+    command again continues it. With --chroma, vectors of the store are moved to Chroma, and vectors of erased entries
+    are deleted there. Vectors of entries that ACMS_PRIVACY_MODE blocks are cleared.
     """
-    model = None if ranking is None else embedder(ranking)
+    model = None if ranking is None else create_embedder(ranking)
     if model == "auto":
         model = LocalEmbedder()
-    async with shell.opened() as storage:
-        context = None if session is None else (await shell.known(storage, session)).id
-        place: StorageBackend = storage
+    async with shell.open_store() as storage:
+        context = None
+        if session is not None:
+            context = (await shell.find_session(storage, session)).id
+        target: StorageBackend = storage
         if chroma is not None:
             from acms.storage import ChromaVectors
 
             is_url = "://" in chroma
-            place = ChromaVectors(storage, url=chroma) if is_url else ChromaVectors(storage, path=chroma)
+            target = ChromaVectors(storage, url=chroma) if is_url else ChromaVectors(storage, path=chroma)
         try:
-            with shell.progress("reindexing") as tell:
+            with shell.progress("reindexing") as report:
                 mode = ACMSConfig.from_env().privacy.mode
-                done = await reindex(place, context, embedder=model, privacy=mode, progress=tell)
+                result = await reindex(target, context, embedder=model, privacy=mode, progress=report)
         finally:
-            await place.aclose()
-    value: dict[str, Any] = {"session": session, **asdict(done)}
-    shell.show(value, lambda: _draw(shell, done, moved=chroma is not None))
-    return 1 if done.left else 0
+            await target.aclose()
+    value: dict[str, Any] = {"session": session, **asdict(result)}
+    shell.show(value, lambda: _draw_result(shell, result, moved=chroma is not None))
+    return 1 if result.left else 0
 
 
-def _draw(screen: Screen, done: Reindexed, *, moved: bool) -> None:
-    screen.line(
-        f"{done.contexts} sessions, {done.entries:,} entries: {done.cards:,} index records and {done.vectors:,} vectors"
-        " were made"
-    )
+def _draw_result(screen: Screen, result: Reindexed, *, moved: bool) -> None:
+    rebuilt = f"{result.cards:,} index records and {result.vectors:,} vectors"
+    screen.line(f"{result.contexts} sessions, {result.entries:,} entries: {rebuilt} were made")
     if moved:
         screen.line(
-            f"{done.moved:,} vectors moved to Chroma, {done.pruned:,} of erased entries deleted there"
+            f"{result.moved:,} vectors moved to Chroma, {result.pruned:,} of erased entries deleted there"
         )
-    if done.left:
-        screen.line(f"{done.left:,} entries were refused by the embedder", "red")
+    if result.left:
+        screen.line(f"{result.left:,} entries were refused by the embedder", "red")

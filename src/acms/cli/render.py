@@ -1,4 +1,4 @@
-"""What the command line writes: tables and colours for a terminal, plain text for a pipe, JSON for a script."""
+"""Command output: tables and colours for a terminal, plain text for a pipe, JSON for a script."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from datetime import datetime
 from functools import cached_property
+from operator import itemgetter
 from time import monotonic
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -33,9 +34,9 @@ if TYPE_CHECKING:
 
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 PATIENCE = 1.0
-"""Seconds that pass before a terminal shows that something is being worked on."""
+"""Seconds before a terminal shows a progress bar: shorter work would only flicker."""
 WIDEST = 32
-"""Cells that a column may have in a terminal, but the wide one."""
+"""Terminal cells of a column that is not wide: enough for an id, and three columns fit in 100 cells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,52 +46,56 @@ class Column:
     name: str
     style: str = ""
     right: bool = False
-    #: What it says of a thing that is listed: a field of it, by default the one of its own name, or what is made of it.
-    of: str | Callable[[Any], object] = ""
-    #: Whether it is what the table is about: it gets the room that is left, and columns behind it give way.
+    #: Field of a listed item, or a function of the item. Default: the field with the name of the column.
+    value: str | Callable[[Any], object] = ""
+    #: Whether it is the main column: it takes the remaining width, and later columns are dropped first.
     wide: bool = False
 
-    def cell(self, thing: Any) -> str:
-        """Return what it says of a thing, as people read it."""
-        name = self.of or self.name
-        if not isinstance(name, str):
-            value = name(thing)
+    def format_cell(self, item: Any) -> str:
+        """Return the cell of an item."""
+        source = self.value or self.name
+        if callable(source):
+            value = source(item)
+        elif isinstance(item, Mapping):
+            value = item[source]
         else:
-            value = thing[name] if isinstance(thing, Mapping) else getattr(thing, name)
+            value = getattr(item, source)
         if value is None:
             return ""
         if isinstance(value, datetime):
             return f"{value:%Y-%m-%d %H:%M}"
         if isinstance(value, float):
             return f"{value:.2f}"
-        return f"{value:,}" if isinstance(value, int) else str(value)
+        if isinstance(value, int):
+            return f"{value:,}"
+        return str(value)
 
 
-def clean(text: str) -> str:
-    """Return a text that cannot steer a terminal: stored text comes from anywhere."""
+def strip_control_characters(text: str) -> str:
+    """Replace control characters, so that stored text cannot control a terminal."""
     return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-def version(of: Any) -> str:
-    """Return where an entry stands, as commands take it."""
-    return f"v{of.version}"
+def format_version(entry: Any) -> str:
+    """Return the version of an entry as commands accept it, such as v12."""
+    return f"v{entry.version}"
 
 
 def fields_of(value: Any) -> dict[str, Any]:
-    """Return a dataclass as what it holds by name."""
+    """Return the fields of a dataclass by name, without copying the values."""
     return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
-def plain(value: Any) -> Json:
-    """Return a value as JSON can write it: dataclasses as objects, times in ISO 8601, bytes in hex."""
+def to_json_value(value: Any) -> Json:
+    """Return a value for JSON: dataclasses as objects, times in ISO 8601, bytes in hex."""
     if isinstance(value, Entry):
-        return plain(fields_of(value) | {"key": client_supplied_key(value.key)})
+        return to_json_value(fields_of(value) | {"key": client_supplied_key(value.key)})
     if is_dataclass(value) and not isinstance(value, type):
-        return plain(fields_of(value))
+        return to_json_value(fields_of(value))
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): to_json_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [to_json_value(item) for item in value]
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, bytes):
@@ -101,160 +106,203 @@ def plain(value: Any) -> Json:
 
 
 class Screen:
-    """Where a command writes its answer, and says that it works when that takes long."""
+    """The output of a command, and its progress bar."""
 
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
         self._bar: Bar | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._began = 0.0
-        self._left_out: set[str] = set()
+        self._started_at = 0.0
+        self._dropped_columns: set[str] = set()
 
     @cached_property
     def console(self) -> Console | None:
-        """Return the terminal; None when the output goes elsewhere."""
+        """Return the terminal, or None if the output goes elsewhere."""
         return Console(highlight=False, markup=False, emoji=False) if sys.stdout.isatty() else None
 
     @cached_property
     def width(self) -> int | None:
-        """Return how many cells a line may have; None for no limit, as in a pipe whose reader says nothing."""
+        """Return the cells of a line, or None for no limit: a pipe without COLUMNS."""
         if self.console is not None:
             return self.console.width
-        said = os.environ.get("COLUMNS", "")
-        return max(40, int(said)) if said.isdecimal() else None
+        columns = os.environ.get("COLUMNS", "")
+        return max(40, int(columns)) if columns.isdecimal() else None
 
     def show(self, value: Mapping[str, Any], draw: Callable[[], None]) -> None:
-        """Write the answer as JSON, or draw it for people."""
-        self._end()
+        """Write the result as JSON, or draw it for people."""
+        self._remove_bar()
         if self.as_json:
-            print(json.dumps(plain(value), ensure_ascii=False))
+            print(json.dumps(to_json_value(value), ensure_ascii=False))
         else:
             draw()
 
+    def show_line(self, value: Mapping[str, Any], text: str) -> None:
+        """Write the result as JSON, or one line for people."""
+        self.show(value, lambda: self.line(text))
+
+    def show_list(
+        self, value: Mapping[str, Any], columns: Sequence[Column], items: Iterable[Any], none: str = ""
+    ) -> None:
+        """Write the result as JSON, or a table for people."""
+        self.show(value, lambda: self.list(columns, items, none))
+
     def line(self, text: str = "", style: str = "") -> None:
         """Write one paragraph."""
-        self._end()
+        self._remove_bar()
         if self.console is None:
-            print(clean(text))
+            print(strip_control_characters(text))
         else:
-            self.console.print(Text(clean(text), style=style))
+            self.console.print(Text(strip_control_characters(text), style=style))
 
     def title(self, text: str) -> None:
         """Write a heading, after an empty line."""
         self.line()
         self.line(text, "bold")
 
-    def list(self, columns: Sequence[Column], things: Iterable[Any], none: str = "") -> None:
-        """Write a table with a row for each thing, or a line when there is none."""
-        rows = [[column.cell(thing) for column in columns] for thing in things]
+    def list(self, columns: Sequence[Column], items: Iterable[Any], none: str = "") -> None:
+        """Write a table with one row per item, or the line `none` if there are no items."""
+        rows = [[column.format_cell(item) for column in columns] for item in items]
         if rows or not none:
             self.table(columns, rows)
         else:
             self.line(none)
 
     def table(self, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-        """Write rows under headings; where there is not room for all, the last columns are left out, and told."""
-        self._end()
-        columns = (
-            columns if any(one.wide for one in columns) else [*columns[:-1], replace(columns[-1], wide=True)]
-        )
-        cells = [[clean(cell) for cell in row] for row in rows]
-        widths = [
-            max([cell_len(column.name), *(cell_len(row[index]) for row in cells)])
-            for index, column in enumerate(columns)
-        ]
-        kept = self._fitting(columns, widths)
-        shown, left = [columns[index] for index in kept], len(columns) - len(kept)
-        cells = [[row[index] for index in kept] for row in cells]
+        """Write rows under headings; the last columns are dropped, with a notice, if the line is too short."""
+        self._remove_bar()
+        if not any(column.wide for column in columns):
+            columns = [*columns[:-1], replace(columns[-1], wide=True)]
+        cells = [[strip_control_characters(cell) for cell in row] for row in rows]
+        widths = [_measure_column(column, index, cells) for index, column in enumerate(columns)]
+        visible = self._find_visible_columns(columns, widths)
+        visible_columns = [columns[index] for index in visible]
+        visible_cells = [[row[index] for index in visible] for row in cells]
         if self.console is None:
-            self._aligned(shown, [widths[index] for index in kept], cells)
+            self._write_aligned(visible_columns, [widths[index] for index in visible], visible_cells)
         else:
-            self.console.print(_boxed(shown, cells))
-        if left:
-            names = ", ".join(column.name for index, column in enumerate(columns) if index not in kept)
-            if names not in self._left_out:  # said once
-                self._left_out.add(names)
-                self.line(f"not enough room for: {names} (--json has them)", "dim")
+            self.console.print(_build_table(visible_columns, visible_cells))
+        dropped = [column.name for index, column in enumerate(columns) if index not in visible]
+        if dropped:
+            self._report_dropped(", ".join(dropped))
 
-    def _fitting(self, columns: Sequence[Column], widths: Sequence[int]) -> Sequence[int]:
-        """Return the columns for which there is room: the wide one keeps half of a line, if it needs that."""
-        kept = list(range(len(columns)))
+    def _report_dropped(self, names: str) -> None:
+        if names in self._dropped_columns:  # reported once per command
+            return
+        self._dropped_columns.add(names)
+        self.line(f"not enough room for: {names} (--json has them)", "dim")
+
+    def _find_visible_columns(self, columns: Sequence[Column], widths: Sequence[int]) -> Sequence[int]:
+        """Return the columns that fit; the wide one may need up to half of the line."""
+        visible = list(range(len(columns)))
         if self.width is None:
-            return kept
+            return visible
+        minimum: list[int] = []
+        for column, width in zip(columns, widths, strict=True):
+            limit = self.width // 2 if column.wide else WIDEST
+            minimum.append(min(width, limit))
         frame = 3 if self.console is not None else 2
         for index in reversed(range(len(columns))):
-            needed = sum(
-                min(widths[one], self.width // 2) if columns[one].wide else min(widths[one], WIDEST)
-                for one in kept
-            )
-            if needed + frame * len(kept) + 1 <= self.width:
+            needed = sum(minimum[other] + frame for other in visible) + 1
+            if needed <= self.width:
                 break
             if not columns[index].wide:
-                kept.remove(index)
-        return kept
+                visible.remove(index)
+        return visible
 
-    def _aligned(
+    def _write_aligned(
         self, columns: Sequence[Column], widths: Sequence[int], rows: Sequence[Sequence[str]]
     ) -> None:
-        room = [min(width, WIDEST) if self.width and not one.wide else width
-                for one, width in zip(columns, widths, strict=True)]  # fmt: skip
-        if self.width is not None and (over := sum(room) + 2 * (len(room) - 1) - self.width) > 0:
-            wide = next(index for index, one in enumerate(columns) if one.wide)
-            room[wide] -= over
-        for row in ([column.name for column in columns], *rows):
-            written: list[str] = []
-            for cell, width, column in zip(row, room, columns, strict=True):
-                cell = cell if cell_len(cell) <= width else set_cell_size(cell, width - 1).rstrip() + "…"
-                gap = " " * (width - cell_len(cell))
-                written.append(gap + cell if column.right else cell + gap)
-            print("  ".join(written).rstrip())
+        if self.width is not None:
+            widths = _fit_widths(columns, widths, self.width)
+        heading = [column.name for column in columns]
+        for row in (heading, *rows):
+            aligned = [
+                _align_cell(cell, width, right=column.right)
+                for cell, width, column in zip(row, widths, columns, strict=True)
+            ]
+            print("  ".join(aligned).rstrip())
 
     @contextmanager
-    def progress(self, what: str | None) -> Generator[Progress]:
-        """Show a bar on stderr for who waits longer than a second in a terminal; within another, in its place."""
-        if what is None or self.as_json or not sys.stderr.isatty() or self._bar is not None:
-            yield self._reporting(what)
+    def progress(self, task: str | None) -> Generator[Progress]:
+        """Show a progress bar on stderr if the block takes longer than a second in a terminal.
+
+        Inside another such block, its bar gets the new description.
+        """
+        if task is None or self.as_json or not sys.stderr.isatty() or self._bar is not None:
+            yield self._progress_callback(task)
             return
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Bar
 
-        text, count = TextColumn("{task.description}", markup=False), MofNCompleteColumn()
-        columns = (text, BarColumn(), count, TimeRemainingColumn())
-        self._bar = Bar(*columns, console=Console(stderr=True), transient=True)
-        self._bar.add_task(clean(what), total=None)
-        self._began = monotonic()
+        self._bar = Bar(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._bar.add_task(strip_control_characters(task), total=None)
+        self._started_at = monotonic()
         self._timer = asyncio.get_running_loop().call_later(PATIENCE, self._bar.start)
         try:
-            yield self._reporting(None)
+            yield self._progress_callback(None)
         finally:
-            self._end()
+            self._remove_bar()
 
-    def _reporting(self, what: str | None) -> Progress:
-        """Return what is called with how much is done, and of how much."""
+    def _progress_callback(self, description: str | None) -> Progress:
+        """Return a callback that takes the amount done and the total."""
         bar = self._bar
         if bar is None:
             return lambda done, total: None
         task = bar.task_ids[0]
-        if what is not None:
-            bar.update(task, description=clean(what))
+        if description is not None:
+            bar.update(task, description=strip_control_characters(description))
 
-        def tell(done: int, total: int) -> None:
+        def report(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total)
-            if monotonic() - self._began > PATIENCE and self._bar is bar:
-                bar.start()  # a loop that has no time for a timer
+            is_late = monotonic() - self._started_at > PATIENCE
+            if is_late and self._bar is bar:
+                bar.start()  # a busy event loop may not have run the timer
 
-        return tell
+        return report
 
-    def _end(self) -> None:
-        """Take the bar away."""
-        if self._bar is not None and self._timer is not None:
-            self._timer.cancel()
-            self._bar.stop()
-            self._bar = None
+    def _remove_bar(self) -> None:
+        if self._bar is None or self._timer is None:
+            return
+        self._timer.cancel()
+        self._bar.stop()
+        self._bar = None
 
 
-def _boxed(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Table:
-    """Return a table as a terminal shows it: the wide column is folded, others are cut."""
+def _measure_column(column: Column, index: int, rows: Sequence[Sequence[str]]) -> int:
+    """Return the terminal cells of the widest cell, or of the heading."""
+    widths = [cell_len(row[index]) for row in rows]
+    return max([cell_len(column.name), *widths])
+
+
+def _fit_widths(columns: Sequence[Column], widths: Sequence[int], line: int) -> Sequence[int]:
+    """Limit narrow columns to `WIDEST`, and shorten the wide one until the row fits in the line."""
+    fitted: list[int] = []
+    for column, width in zip(columns, widths, strict=True):
+        fitted.append(width if column.wide else min(width, WIDEST))
+    gaps = 2 * (len(fitted) - 1)
+    excess = sum(fitted) + gaps - line
+    if excess > 0:
+        wide = next(index for index, column in enumerate(columns) if column.wide)
+        fitted[wide] -= excess
+    return fitted
+
+
+def _align_cell(cell: str, width: int, *, right: bool) -> str:
+    if cell_len(cell) > width:
+        cell = set_cell_size(cell, width - 1).rstrip() + "…"
+    padding = " " * (width - cell_len(cell))
+    return padding + cell if right else cell + padding
+
+
+def _build_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Table:
+    """Return a terminal table: the wide column wraps, the others are truncated."""
     table = Table(box=ROUNDED, header_style="bold", border_style="dim")
     for column in columns:
         table.add_column(
@@ -274,78 +322,87 @@ _CALL = re.compile(r"\b[\w.]+\([^)]*\),? ?")
 _KEYWORD = re.compile(r"\b([a-z_]+)=(True\b|\"[^\"]*\"|\S+)?")
 
 
-def shell_words(text: str, known: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return a hint in the words of a shell: options in place of keyword arguments, no calls."""
+def shell_words(text: str, flags: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return a hint for the shell: options replace keyword arguments, calls are removed."""
 
-    def option(match: re.Match[str]) -> str:
-        flag, value = known.get(match[1]), match[2]
+    def replace_keyword(match: re.Match[str]) -> str:
+        keyword, value = match.groups()
+        flag = flags.get(keyword)
         if flag is None:
             return match[0]
-        return flag if value in (None, "True") else f"{flag} {value.strip(chr(34))}"
+        if value is None or value == "True":
+            return flag
+        unquoted = value.strip('"')
+        return f"{flag} {unquoted}"
 
-    text = _KEYWORD.sub(option, _CALL.sub("", text)).strip(" ,:")
-    return re.sub(r"\bsession_id\b", lambda match: known.get(match[0], "name"), text)
+    without_calls = _CALL.sub("", text)
+    hint = _KEYWORD.sub(replace_keyword, without_calls).strip(" ,:")
+    return re.sub(r"\bsession_id\b", flags.get("session_id", "name"), hint)
 
 
-def error_json(error: ACMSError, known: Mapping[str, str] | None = None) -> dict[str, Json]:
-    """Return an error as JSON, in the words of a shell.
-
-    `known` are the options of the command, by the names that arguments have in Python.
-    """
-    known = known or {}
+def error_json(error: ACMSError, flags: Mapping[str, str] | None = None) -> dict[str, Json]:
+    """Return an error as JSON, in shell words; `flags` maps Python argument names to the command's options."""
+    flags = flags or {}
     field = error.field if isinstance(error, ValidationError) else ""
     message = str(error)
-    if field in known:
-        message = f"{known[field]}{message.removeprefix(field)}"
-    return {
+    if field in flags:
+        message = f"{flags[field]}{message.removeprefix(field)}"
+    hints = [shell_words(option, flags) for option in error.options]
+    value: dict[str, Json] = {
         "code": error.code,
         "message": message,
-        "options": [hint for hint in (shell_words(option, known) for option in error.options) if hint],
+        "options": [hint for hint in hints if hint],
         "retryable": error.retryable,
-        **({"field": field} if field else {}),
     }
+    if field:
+        value["field"] = field
+    return value
 
 
-def fail(error: ACMSError, as_json: bool, known: Mapping[str, str] | None = None) -> None:
-    """Write an error to stderr: what went wrong and what can be done."""
-    written = error_json(error, known)
+def write_error(error: ACMSError, as_json: bool, flags: Mapping[str, str] | None = None) -> None:
+    """Write an error and its hints to stderr."""
+    value = error_json(error, flags)
     if as_json:
-        print(json.dumps({"error": written}, ensure_ascii=False), file=sys.stderr)
+        print(json.dumps({"error": value}, ensure_ascii=False), file=sys.stderr)
         return
-    print(clean(f"error {error.code}: {written['message']}"), file=sys.stderr)
-    for option in written["options"]:
-        print(clean(f"  try: {option}"), file=sys.stderr)
+    print(strip_control_characters(f"error {error.code}: {value['message']}"), file=sys.stderr)
+    for option in value["options"]:
+        print(strip_control_characters(f"  try: {option}"), file=sys.stderr)
 
 
 # ── items and verdicts ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def speaker(item: ContextItem) -> str:
-    """Return who speaks: a name, or the role."""
+def speaker_name(item: ContextItem) -> str:
+    """Return the name of the speaker, else the role or source."""
     return item.actor_id or item.role or item.source
 
 
-def one_line(item: ContextItem) -> str:
-    """Return what an item says on one line; a call that says nothing else shows its calls."""
-    calls = " ".join(f"{part.name}({part.arguments})" for part in item.parts if isinstance(part, ToolCall))
-    return preview_text(item.content or calls, 160) + (" [cut]" if item.truncated else "")
+def preview_item(item: ContextItem) -> str:
+    """Return an item on one line: its text, or its tool calls if it has no text."""
+    text = item.content
+    if not text:
+        calls = [part for part in item.parts if isinstance(part, ToolCall)]
+        text = " ".join(f"{call.name}({call.arguments})" for call in calls)
+    preview = preview_text(text, 160)
+    return f"{preview} [cut]" if item.truncated else preview
 
 
 def item_json(item: ContextItem) -> dict[str, Json]:
-    """Return an item as JSON; one of a window has no rank."""
-    written: dict[str, Json] = plain(item)
+    """Return an item as JSON, without a rank if it is from a window."""
+    value: dict[str, Json] = to_json_value(item)
     if not item.rank:
-        del written["rank"]
-    return written
+        del value["rank"]
+    return value
 
 
 RANKED = (
-    Column("text", wide=True, of=one_line),
+    Column("text", wide=True, value=preview_item),
     Column("score", "green", right=True),
-    Column("version", "cyan", right=True, of=version),
-    Column("speaker", "yellow", of=speaker),
+    Column("version", "cyan", right=True, value=format_version),
+    Column("speaker", "yellow", value=speaker_name),
     Column("source", "magenta"),
-    Column("tokens", right=True, of="token_count"),
+    Column("tokens", right=True, value="token_count"),
 )
 """Recalled items, the best first."""
 
@@ -354,45 +411,45 @@ WINDOWED = (RANKED[0], RANKED[2], RANKED[3], RANKED[5])
 
 
 ENTRIES = (
-    Column("text", wide=True, of=lambda entry: preview_text(entry.content, 160)),
-    Column("version", "cyan", right=True, of=version),
-    Column("speaker", "yellow", of=lambda entry: entry.actor or entry.role or entry.kind),
+    Column("text", wide=True, value=lambda entry: preview_text(entry.content, 160)),
+    Column("version", "cyan", right=True, value=format_version),
+    Column("speaker", "yellow", value=lambda entry: entry.actor or entry.role or entry.kind),
     Column("tokens", right=True),
 )
 """Entries of a log."""
 
 
-def warn(screen: Screen, warnings: Iterable[str]) -> None:
-    """Write each warning as a line of its own."""
+def write_warnings(screen: Screen, warnings: Iterable[str]) -> None:
+    """Write one line per warning."""
     for warning in warnings:
         screen.line(f"warning: {warning}", "yellow")
 
 
-def decision(verdict: Verdict) -> str:
-    """Return what was decided about a candidate."""
+def decision_label(verdict: Verdict) -> str:
+    """Return the decision about a candidate as text."""
     return "shown" if verdict.included else "left out"
 
 
-def signals(verdict: Verdict) -> str:
-    """Return what each signal added, the strongest first."""
-    parts = sorted(verdict.parts.items(), key=lambda part: -part[1])
+def format_signals(verdict: Verdict) -> str:
+    """Return the contribution of each signal, the strongest first."""
+    parts = sorted(verdict.parts.items(), key=itemgetter(1), reverse=True)
     return " ".join(f"{name} {value:.2f}" for name, value in parts)
 
 
 LEDGER = (
     Column("reason", wide=True),
-    Column("version", "cyan", right=True, of=version),
-    Column("decision", of=decision),
+    Column("version", "cyan", right=True, value=format_version),
+    Column("decision", value=decision_label),
     Column("score", "green", right=True),
     Column("rule", "magenta"),
     Column("relevance", right=True),
     Column("boost", right=True),
     Column("tokens", right=True),
-    Column("signals", of=signals),
+    Column("signals", value=format_signals),
 )
 
 
-def block(screen: Screen, heading: str, text: str) -> None:
+def write_block(screen: Screen, heading: str, text: str) -> None:
     """Write a message in full under its heading."""
     screen.line(heading, "bold cyan")
     screen.line(text)

@@ -1,4 +1,4 @@
-"""`acms render`: a request of the v0 contract in, its reply out."""
+"""`acms render`: reply to a request of the v0 contract."""
 
 from __future__ import annotations
 
@@ -9,73 +9,75 @@ from typing import Annotated, Any
 
 import typer
 
-from acms.cli.base import File, Shell, command, interruptible
-from acms.cli.render import LEDGER, Column, Screen, plain
+from acms.cli.base import File, Shell, allow_interrupt, define_command
+from acms.cli.render import LEDGER, Column, Screen, to_json_value
 from acms.contract.schema import RenderReply
 from acms.errors import ValidationError
 from acms.log.in_force import preview_text
 
 FRAGMENTS = (
-    Column("text", wide=True, of=lambda one: preview_text(one.text or "[blocked]", 160)),
+    Column("text", wide=True, value=lambda fragment: preview_text(fragment.text or "[blocked]", 160)),
     Column("lod", "magenta"),
     Column("source", "cyan"),
-    Column("tokens", right=True, of="cost_tokens"),
+    Column("tokens", right=True, value="cost_tokens"),
     Column("id", "dim"),
 )
 WHY = (*LEDGER[:1], *LEDGER[2:5], LEDGER[7], Column("id", "dim"), LEDGER[8])
-"""What the ledger of a reply says of each candidate."""
+"""Columns of the ledger of a reply."""
 
 
-@command("acms render request.json --session user_123")
-async def render(
+SessionOption = Annotated[
+    str, typer.Option("--session", metavar="SESSION", help="Name of the session, or its id.")
+]
+ExtendedOption = Annotated[
+    bool, typer.Option("--extended", help="Add fields outside v0: sources, experience.")
+]
+WhyOption = Annotated[bool, typer.Option("--why", help="Add the decision about each candidate.")]
+
+
+@define_command("render", "acms render request.json --session user_123")
+async def render_request(
     shell: Shell,
     request: File,
-    session: Annotated[
-        str, typer.Option("--session", metavar="SESSION", help="Name of the session, or its id.")
-    ],
-    extended: Annotated[
-        bool, typer.Option("--extended", help="Add what is not in v0: sources, experience.")
-    ] = False,
-    why: Annotated[
-        bool, typer.Option("--why", help="Also say of every candidate why it is shown or left out.")
-    ] = False,
+    session: SessionOption,
+    extended: ExtendedOption = False,
+    why: WhyOption = False,
 ) -> int:
-    """Answer a request of the ACS v0 contract from a session.
+    """Reply to a request of the ACS v0 contract from a session.
 
-    A render_request.v0 in, fragments within the budget out, or an error with options. --json writes
-    render_context_reply.v0; --why adds a list `ledger`. The exit code is 1 when the reply is an error.
+    Reads a render_request.v0 and prints fragments within the budget, or an error with options. --json writes
+    render_context_reply.v0; --why adds the list `ledger`. Exits with 1 if the reply is an error.
     """
-    body = _read(request)
+    body = _read_request(request)
     from acms.contract.engine import ACS
 
-    async with shell.reading(session) as one:
-        reply = await ACS([one]).render(body)
-    written = reply.to_wire(extended=extended)
+    async with shell.open_session(session) as reader:
+        reply = await ACS([reader]).render(body)
+    value = reply.to_wire(extended=extended)
     if why:
-        written["ledger"] = [plain(verdict) for verdict in reply.ledger]
-    shell.show(written, lambda: _draw(shell, reply, extended, why))
+        value["ledger"] = [to_json_value(verdict) for verdict in reply.ledger]
+    shell.show(value, lambda: _draw_reply(shell, reply, extended, why))
     return 0 if reply.error is None else 1
 
 
-def _read(file: Path) -> Any:
-    """Return a JSON object from a file or from stdin."""
+def _read_request(file: Path) -> Any:
+    """Read a JSON value from a file or stdin."""
     try:
-        with interruptible():
+        with allow_interrupt():
             raw = sys.stdin.buffer.read() if file.name == "-" else file.read_bytes()
         return json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise ValidationError("is not JSON", field="request") from error
 
 
-def _draw(screen: Screen, reply: RenderReply, extended: bool, why: bool) -> None:
+def _draw_reply(screen: Screen, reply: RenderReply, extended: bool, why: bool) -> None:
     if reply.fragments:
         screen.list(FRAGMENTS, reply.fragments)
     if reply.metrics is not None:
-        covered = reply.metrics.coverage_entities
-        share = "" if covered is None else f", {covered:.0%} of what was asked for"
-        screen.line(
-            f"{len(reply.fragments or ())} fragments, {reply.metrics.used_tokens} tokens{share}", "dim"
-        )
+        coverage = reply.metrics.coverage_entities
+        share = "" if coverage is None else f", {coverage:.0%} of what was asked for"
+        count = len(reply.fragments or ())
+        screen.line(f"{count} fragments, {reply.metrics.used_tokens} tokens{share}", "dim")
     if extended:
         for unit in reply.experience:
             screen.line(f"experience {unit.unit_id}: {unit.reason}", "dim")

@@ -1,4 +1,4 @@
-"""The command that looks for something sensitive in what is stored, and says how to take it away."""
+"""The command that finds sensitive data in a store: scan."""
 
 from __future__ import annotations
 
@@ -8,79 +8,93 @@ from typing import Annotated
 
 import typer
 
-from acms.cli.base import Shell, command, known
-from acms.cli.render import Column, plain, version
+from acms.cli.base import Shell, define_command, find_session
+from acms.cli.render import Column, format_version, to_json_value
 from acms.model import Json
 from acms.privacy import scan as scanning
 from acms.privacy.detect import KINDS, safe_key
 from acms.privacy.scan import Finding, Scan
 
-_AT_ONCE = 20
-"""Entries that one proposed command erases."""
 
-
-def _kinds(given: list[str] | None) -> list[str]:
-    found = [kind.strip() for some in given or () for kind in some.split(",")]
-    for kind in found:
+def _parse_kinds(options: list[str] | None) -> list[str]:
+    kinds: list[str] = []
+    for option in options or ():
+        kinds += [kind.strip() for kind in option.split(",")]
+    for kind in kinds:
         if kind not in KINDS:
             raise typer.BadParameter(f"{kind!r} is none of {', '.join(KINDS)}")
-    return found
+    return kinds
 
 
-@command("acms scan --session user_123 --kinds password,api_key", namespace=None)
-async def scan(
+SessionOption = Annotated[
+    str | None,
+    typer.Option("--session", metavar="SESSION", help="Only this session, by name or id."),
+]
+KindsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--kinds",
+        metavar="KIND,…",
+        callback=_parse_kinds,
+        help=f"Only these kinds: {', '.join(KINDS)}.",
+    ),
+]
+LimitOption = Annotated[
+    int,
+    typer.Option("--limit", min=0, metavar="N", help="Maximum number of listed findings; counts cover all."),
+]
+FailOption = Annotated[bool, typer.Option("--fail-on-findings", help="Exit with 1 if anything is found.")]
+NamespaceOption = Annotated[
+    str | None, typer.Option("--namespace", metavar="NAME", help="Only the sessions of this namespace.")
+]
+
+
+@define_command("scan", "acms scan --session user_123 --kinds password,api_key", namespace=None)
+async def scan_store(
     shell: Shell,
-    session: Annotated[
-        str | None,
-        typer.Option("--session", metavar="SESSION", help="Only this session, by its name or its id."),
-    ] = None,
-    kinds: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--kinds", metavar="KIND,…", callback=_kinds, help=f"Only these kinds, of {', '.join(KINDS)}."
-        ),
-    ] = None,
-    limit: Annotated[
-        int, typer.Option("--limit", min=0, metavar="N", help="Findings to list; the counts are of all.")
-    ] = 1000,
-    fail: Annotated[
-        bool, typer.Option("--fail-on-findings", help="Leave with 1 when something was found.")
-    ] = False,
-    namespace: Annotated[
-        str | None, typer.Option("--namespace", metavar="NAME", help="Only the sessions of this group.")
-    ] = None,
+    session: SessionOption = None,
+    kinds: KindsOption = None,
+    limit: LimitOption = 1000,
+    fail: FailOption = False,
+    namespace: NamespaceOption = None,
 ) -> int:
-    """Find secrets and personal data in what is stored.
+    """Find secrets and personal data in the store.
 
-    Where they are, never what they say. Messages with their parts and metadata, facts and summaries are searched, of
-    deleted sessions, too. Nothing is changed: each finding comes with the command that erases its entry.
+    Prints the location of each finding, never its text. Searches messages with their parts and metadata, facts and
+    summaries, including those of deleted sessions. Nothing is changed; each finding comes with a command that erases
+    its entry.
     """
-    async with shell.opened() as storage:
-        context = None if session is None else await known(storage, session, namespace or "default")
-        with shell.progress("scanning") as tell:
-            done = await scanning.scan(
+    async with shell.open_store() as storage:
+        context = None
+        if session is not None:
+            context = await find_session(storage, session, namespace or "default")
+        with shell.progress("scanning") as report:
+            result = await scanning.scan(
                 storage,
                 context=context,
                 namespace=None if context else namespace,
                 kinds=kinds or [],
                 limit=limit,
-                progress=tell,
+                progress=report,
             )
-    findings = [{**plain(one), "erase": _erase([one], shell.db)} for one in done.findings]
-    value: dict[str, Json] = {**plain(done), "found": done.found, "findings": findings}
-    shell.show(value, lambda: _draw(shell, done))
-    return 1 if fail and done.found else 0
+    findings: list[Json] = []
+    for finding in result.findings:
+        findings.append({**to_json_value(finding), "erase": _erase_command([finding], shell.db)})
+    value: dict[str, Json] = {**to_json_value(result), "found": result.found, "findings": findings}
+    shell.show(value, lambda: _draw_scan(shell, result))
+    return 1 if fail and result.found else 0
 
 
-def _erase(some: Sequence[Finding], db: str | None) -> str:
-    """Return the command that erases the entries of some findings in one session."""
-    first = some[0]
+def _erase_command(findings: Sequence[Finding], db: str | None) -> str:
+    """Return the command that erases the entries of findings in one session."""
+    first = findings[0]
     words = ["acms", "erase", first.session]
-    for id in dict.fromkeys(one.entry for one in some):
-        words += ["--message", id]
-    if first.session != first.context and first.namespace != "default":
+    for entry in dict.fromkeys(finding.entry for finding in findings):
+        words += ["--message", entry]
+    is_named = first.session != first.context
+    if is_named and first.namespace != "default":
         words += ["--namespace", first.namespace]
-    if db is not None and safe_key(db):  # an address with a password is left to the reader
+    if db is not None and safe_key(db):  # an address with a password is not printed
         words += ["--db", db]
     return shlex.join(words)
 
@@ -88,33 +102,42 @@ def _erase(some: Sequence[Finding], db: str | None) -> str:
 FINDINGS = (
     Column("kind", "magenta"),
     Column("session", "yellow", wide=True),
-    Column("version", "cyan", right=True, of=version),
+    Column("version", "cyan", right=True, value=format_version),
     Column("entry"),
-    Column("what", of=lambda one: one.entry_kind.value),
-    Column("hidden", of=lambda one: "always" if one.clear else "redact"),
+    Column("what", value=lambda finding: finding.entry_kind.value),
+    Column("hidden", value=lambda finding: "always" if finding.clear else "redact"),
     Column("field"),
     Column("namespace"),
 )
 COUNTS = Column("kind", "magenta"), Column("findings", right=True), Column("entries", right=True)
 
 
-def _draw(shell: Shell, done: Scan) -> None:
-    read = f"{done.entries} entries of {done.contexts} sessions were read, by the rules of {done.rules}"
-    if not done.found:
-        shell.line(f"nothing sensitive was found: {read}", "green")
+def _draw_scan(shell: Shell, result: Scan) -> None:
+    searched = (
+        f"{result.entries} entries of {result.contexts} sessions were read, by the rules of {result.rules}"
+    )
+    if not result.found:
+        shell.line(f"nothing sensitive was found: {searched}", "green")
         return
-    if done.findings:
-        shell.list(FINDINGS, done.findings)
-    if len(done.findings) < done.found:
-        shell.line(f"… and {done.found - len(done.findings)} more: --limit lists them")
+    if result.findings:
+        shell.list(FINDINGS, result.findings)
+    unlisted = result.found - len(result.findings)
+    if unlisted > 0:
+        shell.line(f"… and {unlisted} more: --limit lists them")
     shell.title("found")
-    shell.list(COUNTS, done.kinds)
-    shell.line(f"{done.found} findings in {done.affected} entries: {read}", "bold")
-    if done.findings:
+    shell.list(COUNTS, result.kinds)
+    shell.line(f"{result.found} findings in {result.affected} entries: {searched}", "bold")
+    if result.findings:
         shell.title("to erase an entry for ever, in every fork, with what was made from it")
-        by_session: dict[str, dict[str, Finding]] = {}
-        for one in done.findings:
-            by_session.setdefault(one.context, {})[one.entry] = one
-        for some in map(list, (entries.values() for entries in by_session.values())):
-            for start in range(0, len(some), _AT_ONCE):
-                shell.line(_erase(some[start : start + _AT_ONCE], shell.db))
+        _draw_erase_commands(shell, result.findings)
+
+
+def _draw_erase_commands(shell: Shell, findings: Sequence[Finding]) -> None:
+    batch = 20  # entries per command: keeps its line below 1,000 characters
+    by_context: dict[str, dict[str, Finding]] = {}
+    for finding in findings:
+        by_context.setdefault(finding.context, {})[finding.entry] = finding
+    for by_entry in by_context.values():
+        entries = list(by_entry.values())
+        for start in range(0, len(entries), batch):
+            shell.line(_erase_command(entries[start : start + batch], shell.db))

@@ -1,4 +1,4 @@
-"""The command that serves a store over HTTP."""
+"""Commands that serve a store over HTTP: serve, inspect."""
 
 from __future__ import annotations
 
@@ -17,8 +17,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 import typer
 
-from acms.cli.base import Model, ReflectorName, Shell, Url, command, data_file, embedder, file_url, reflecting
-from acms.cli.render import clean
+from acms.cli.base import (
+    Model,
+    ReflectorName,
+    Shell,
+    Url,
+    create_embedder,
+    data_file,
+    define_command,
+    file_url,
+    open_reflector,
+)
+from acms.cli.render import strip_control_characters
 from acms.config import ACMSConfig
 from acms.errors import ConfigurationError, MissingExtraError
 from acms.observability.logging import JSONFormatter
@@ -30,17 +40,18 @@ if TYPE_CHECKING:
     from uvicorn import Server
 
     from acms.inspector import ClientRequests
+    from acms.providers import HTTPSource
     from acms.server import App
     from acms.server.oidc import OIDCConfig
 
 
 Origins = Annotated[
-    list[str] | None, typer.Option("--origin", metavar="URL", help="A web page that may call it; repeat.")
+    list[str] | None, typer.Option("--origin", metavar="URL", help="Allowed CORS origin; repeatable.")
 ]
 Names = Annotated[
-    list[str] | None, typer.Option("--name", metavar="HOST", help="A name it may be called by; repeat.")
+    list[str] | None, typer.Option("--name", metavar="HOST", help="Allowed Host header; repeatable.")
 ]
-OverMCP = Annotated[bool, typer.Option("--mcp", help="Also serve sessions to MCP clients, below /mcp.")]
+OverMCP = Annotated[bool, typer.Option("--mcp", help="Also serve MCP clients, below /mcp.")]
 Sources = Annotated[
     Path | None,
     typer.Option(
@@ -48,40 +59,44 @@ Sources = Annotated[
         metavar="FILE",
         exists=True,
         dir_okay=False,
-        help="TOML: whom /orchestration/render asks.",
+        help="TOML file with sources for /orchestration/render.",
     ),
 ]
 Issuer = Annotated[
     str | None,
-    typer.Option("--oidc-issuer", metavar="URL", help="Whose access tokens open it too, beside keys."),
+    typer.Option(
+        "--oidc-issuer", metavar="URL", help="Issuer of access tokens, accepted in addition to keys."
+    ),
 ]
 Audience = Annotated[
     str | None,
-    typer.Option("--oidc-audience", metavar="NAME", help="Which name of it they must be for."),
+    typer.Option("--oidc-audience", metavar="NAME", help="Audience that access tokens must have."),
 ]
 Claims = Annotated[
     list[str] | None,
     typer.Option(
         "--oidc-claim",
         metavar="tenant|roles|namespaces=CLAIM",
-        help="Where a token says so; default: tenant and roles, and a subject sees all of its tenant; repeat.",
+        help="Claim for a field; default: tenant, roles, and all namespaces; repeatable.",
     ),
 ]
-Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Where to listen.")]
-Port = Annotated[int, typer.Option("--port", min=0, max=65535, metavar="N", help="0: a free one.")]
+Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Address to listen on.")]
+Port = Annotated[int, typer.Option("--port", min=0, max=65535, metavar="N", help="Port; 0: a free port.")]
 Auth = Annotated[
     str | None,
-    typer.Option("--auth", metavar="required|off", help="Whether a key is needed; off on this machine only."),
+    typer.Option(
+        "--auth", metavar="required|off", help="Whether a key is required; off needs a loopback --host."
+    ),
 ]
 Works = Annotated[
-    bool, typer.Option("--work/--no-work", help="Work off jobs here, or leave them to `acms worker`.")
+    bool, typer.Option("--work/--no-work", help="Run jobs here, or leave them to `acms worker`.")
 ]
-Renders = Annotated[bool, typer.Option("--renders", help="Keep the requests sent to models for a week.")]
-Logs = Annotated[bool, typer.Option("--log/--no-log", help="Write a line of JSON per request to stderr.")]
+Renders = Annotated[bool, typer.Option("--renders", help="Store the requests to models for a week.")]
+Logs = Annotated[bool, typer.Option("--log/--no-log", help="Log each request as a JSON line to stderr.")]
 
 
-@command("acms serve --port 8000", namespace=None, waits=False)
-async def serve(
+@define_command("serve", "acms serve --port 8000", namespace=None, waits=False)
+async def serve_store(
     shell: Shell,
     host: Host = "127.0.0.1",
     port: Port = 8000,
@@ -100,27 +115,21 @@ async def serve(
     over_mcp: OverMCP = False,
     log_requests: Logs = False,
 ) -> None:
-    """Serve the store over HTTP until told to stop.
+    """Serve the store over HTTP until stopped.
 
-    On this machine alone nobody needs a key unless --auth required; elsewhere everybody does: acms keys create.
-    SIGTERM and SIGINT stop it: what is under way may finish within ten seconds, jobs are handed back.
+    A key (`acms keys create`) is required, except on a loopback address without --auth required. SIGTERM and SIGINT
+    stop the service: running requests get ten seconds to finish, jobs are released.
     """
-    try:
-        from uvicorn import Config
-    except ImportError:
-        raise MissingExtraError("server", "uvicorn") from None
-    from acms.inspector import mounted
+    _require_uvicorn()
     from acms.server import ServerConfig, create_app
-    from acms.server.listen import Listening, build_bounded_protocol
-    from acms.server.sources import load_http_sources as read_sources
 
-    oidc = _oidc(issuer, audience, claims or ())
-    wanted = _auth(auth, host, oidc)
-    store = shell.db or default_store()
+    oidc = _build_oidc_config(issuer, audience, claims or ())
+    resolved_auth = _resolve_auth(auth, host, oidc)
+    store = shell.db or default_store_url()
     if log_requests:
         log_to_stderr()
     config = ServerConfig(
-        auth=wanted,
+        auth=resolved_auth,
         oidc=oidc,
         host=host,
         hosts=tuple(names or ()),
@@ -128,79 +137,119 @@ async def serve(
         works=works,
     )
     async with AsyncExitStack() as stack:
-        found = None
+        chosen_reflector = None
         if reflector is not None:
-            found = await stack.enter_async_context(reflecting(reflector, url=url, model=model))
-        asked = [] if sources is None else read_sources(sources)
-        for one in asked:
-            stack.push_async_callback(one.aclose)
-        made = create_app(store, config, **_engine(renders=renders), reflector=found, sources=asked)
-        made = mounted(
-            _with_mcp(made) if over_mcp else made, client_requests=_find_client_requests(store, made)
+            opened = open_reflector(reflector, url=url, model=model)
+            chosen_reflector = await stack.enter_async_context(opened)
+        app = create_app(
+            store,
+            config,
+            **_engine_options(renders=renders),
+            reflector=chosen_reflector,
+            sources=[] if sources is None else _open_sources(stack, sources),
         )
-        grace: dict[str, Any] = {"timeout_graceful_shutdown": int(config.grace_seconds), **_UVICORN}
-        server = Listening(Config(made, http=build_bounded_protocol(), **grace), made.streams.end)
-        await _serve(made, server, open_port(host, port), lambda at: _announce(at, wanted, shell.as_json))
+        app = _mount_pages(app, store, over_mcp=over_mcp)
+
+        def announce(address: tuple[str, int]) -> None:
+            _announce_address(address, resolved_auth, shell.as_json)
+
+        server = _create_server(app, timeout_graceful_shutdown=int(config.grace_seconds))
+        await _run_server(app, server, open_socket(host, port), announce)
 
 
-@command("acms inspect memory.db", namespace=None, waits=False)
-async def inspect(
+@define_command("inspect", "acms inspect memory.db", namespace=None, waits=False)
+async def inspect_store(
     shell: Shell,
     file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="An SQLite file; else the store of --db.")
+        Path | None, typer.Argument(metavar="[FILE]", help="An SQLite file; default: the store of --db.")
     ] = None,
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, metavar="N", help="0: a free one.")] = 0,
-    browser: Annotated[
-        bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")
-    ] = True,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, metavar="N", help="Port; 0: a free port.")
+    ] = 0,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser.")] = True,
 ) -> None:
-    """Look at a store in your browser, read-only.
+    """Inspect a store in a browser, read-only.
 
-    What the model saw, what was left out and why, what broke the cache, facts, jobs, forks. The store is opened
-    read-only, and the service behind the pages refuses whatever writes. Only the address with its token opens them.
+    Shows requests to models, the reasons for included and rejected entries, cache misses, facts, jobs and forks. The
+    store is opened read-only and the service refuses writes. The pages require the token in the printed address.
     """
-    try:
-        from uvicorn import Config
-    except ImportError:
-        raise MissingExtraError("server", "uvicorn") from None
-    from acms.inspector import mounted
+    _require_uvicorn()
     from acms.server import ServerConfig, create_app
-    from acms.server.listen import Listening, build_bounded_protocol
     from acms.server.token import PARAMETER
 
-    store = file_url(_there(file)) if file is not None else shell.db or file_url(_there(data_file()))
+    if file is not None:
+        store = file_url(_check_file_exists(file))
+    else:
+        store = shell.db or file_url(_check_file_exists(data_file()))
     store = urls.read_only(store)
     token = secrets.token_urlsafe(32)
     config = ServerConfig(auth="off", works=False, writes=False, token=token)
-    app = create_app(store, config, **_engine(read_only=True))
-    made = mounted(app, client_requests=_find_client_requests(store, app))
-    server = Listening(Config(made, http=build_bounded_protocol(), **_UVICORN), made.streams.end)
+    app = _mount_pages(create_app(store, config, **_engine_options(read_only=True)), store)
 
-    def announce(at: tuple[str, int]) -> None:
-        url = f"http://{at[0]}:{at[1]}/?{PARAMETER}={token}"
-        shown = urls.without_password(store)
-        shell.show({"url": url}, lambda: shell.line(f"looking at {shown} on {url} (Ctrl-C ends it)"))
+    def announce(address: tuple[str, int]) -> None:
+        host, port = address
+        url = f"http://{host}:{port}/?{PARAMETER}={token}"
+        name = urls.without_password(store)
+        shell.show_line({"url": url}, f"looking at {name} on {url} (Ctrl-C ends it)")
         sys.stdout.flush()
         if browser:
             webbrowser.open(url)
 
-    await _serve(made, server, open_port("127.0.0.1", port), announce)
+    await _run_server(app, _create_server(app), open_socket("127.0.0.1", port), announce)
 
 
-def default_store() -> str:
-    """Return the URL of the default store, in a folder that is there."""
-    create_folder(data_file().parent)
-    return file_url(data_file())
+def _require_uvicorn() -> None:
+    try:
+        import uvicorn
+    except ImportError:
+        raise MissingExtraError("server", "uvicorn") from None
+    del uvicorn
 
 
-def _with_mcp(made: App) -> App:
-    """Serve MCP too; its paths come before the pages, which take all that is left."""
-    from acms.mcp import mounted
+def _create_server(app: App, *, timeout_graceful_shutdown: int | None = None) -> Server:
+    from uvicorn import Config
 
-    return mounted(made)
+    from acms.server.listen import Listening, build_bounded_protocol
+
+    config = Config(
+        app,
+        http=build_bounded_protocol(),
+        timeout_graceful_shutdown=timeout_graceful_shutdown,
+        **_UVICORN,
+    )
+    return Listening(config, app.streams.end)
 
 
-def _there(file: Path) -> Path:
+def _open_sources(stack: AsyncExitStack, file: Path) -> list[HTTPSource]:
+    """Return the sources of a file, and close them with the stack."""
+    from acms.server.sources import load_http_sources
+
+    sources = load_http_sources(file)
+    for source in sources:
+        stack.push_async_callback(source.aclose)
+    return sources
+
+
+def _mount_pages(app: App, store: str, *, over_mcp: bool = False) -> App:
+    """Mount MCP if requested, then the inspector, because its pages take all remaining paths."""
+    from acms.inspector import mounted as mount_inspector
+
+    client_requests = _find_client_requests(store, app)
+    if over_mcp:
+        from acms.mcp import mounted as mount_mcp
+
+        app = mount_mcp(app)
+    return mount_inspector(app, client_requests=client_requests)
+
+
+def default_store_url() -> str:
+    """Return the URL of the default store, and create its folder."""
+    file = data_file()
+    create_folder(file.parent)
+    return file_url(file)
+
+
+def _check_file_exists(file: Path) -> Path:
     if not file.is_file():
         raise ConfigurationError(
             f"there is no file {str(file)!r}", options=("acms demo --db sqlite:///demo.db makes one",)
@@ -208,36 +257,39 @@ def _there(file: Path) -> Path:
     return file
 
 
-def _engine(*, renders: bool = False, read_only: bool = False) -> dict[str, Any]:
-    """Return what the environment says about sessions, and whether what they send is kept."""
-    engine = ACMSConfig.from_env()
-    kept = replace(engine.renders, enabled=not read_only and (renders or engine.renders.enabled))
-    return {"engine": replace(engine, renders=kept), "embedder": embedder()}
+def _engine_options(*, renders: bool = False, read_only: bool = False) -> dict[str, Any]:
+    """Return the engine options of the environment, with or without stored requests."""
+    config = ACMSConfig.from_env()
+    enabled = renders or config.renders.enabled
+    if read_only:
+        enabled = False
+    config = replace(config, renders=replace(config.renders, enabled=enabled))
+    return {"engine": config, "embedder": create_embedder()}
 
 
-async def _serve(
-    made: App, server: Server, listening: socket.socket, announce: Callable[[tuple[str, int]], None]
+async def _run_server(
+    app: App, server: Server, listener: socket.socket, announce: Callable[[tuple[str, int]], None]
 ) -> None:
-    with _signals():
-        await made.start()
+    with _outlive_signals():
+        await app.start()
         try:
-            announce(listening.getsockname())
-            async with defer_full_collections(made.quiet):
-                await server.serve(sockets=[listening])
+            announce(listener.getsockname())
+            async with defer_full_collections(app.quiet):
+                await server.serve(sockets=[listener])
         finally:
-            await made.stop()
+            await app.stop()
 
 
-def _find_client_requests(store: str, made: App) -> ClientRequests | None:
-    """Return how to read what a gateway decided, where one ran over the store and no key is needed."""
+def _find_client_requests(store: str, app: App) -> ClientRequests | None:
+    """Return a reader of a gateway's decisions; None without such records, or if a key is needed."""
     from acms.gateway.tenants import has_gateway_records, open_gateway_kv
 
-    if made.config.auth == "required" or not store.startswith("sqlite:") or not has_gateway_records(store):
+    if app.config.auth == "required" or not store.startswith("sqlite:") or not has_gateway_records(store):
         return None
     from acms.gateway.memory import read_requests
 
     async def read(namespace: str, session: str) -> list[dict[str, Any]]:
-        kv = open_gateway_kv(store, made.config.tenant)
+        kv = open_gateway_kv(store, app.config.tenant)
         try:
             return await read_requests(kv, namespace, session)
         finally:
@@ -263,7 +315,7 @@ class Stoppable(Protocol):
 
 
 async def serve_until_stopped(
-    made: Stoppable, listening: socket.socket, announce: Callable[[str], None]
+    app: Stoppable, listener: socket.socket, announce: Callable[[str], None]
 ) -> None:
     """Serve an application at an open port; headers of its answers are its own."""
     from uvicorn import Config, Server
@@ -271,100 +323,106 @@ async def serve_until_stopped(
     from acms.server.listen import build_bounded_protocol
 
     options: dict[str, Any] = {**_UVICORN, "date_header": False, "timeout_graceful_shutdown": 10}
-    server = Server(Config(made, http=build_bounded_protocol(), **options))
-    with _signals():
-        await made.start()
+    server = Server(Config(app, http=build_bounded_protocol(), **options))
+    with _outlive_signals():
+        await app.start()
         try:
-            host, port = listening.getsockname()[:2]
+            host, port = listener.getsockname()[:2]
             announce(f"http://{f'[{host}]' if ':' in host else host}:{port}")
-            await server.serve(sockets=[listening])
+            await server.serve(sockets=[listener])
         finally:
-            await made.stop()
+            await app.stop()
 
 
-def _oidc(issuer: str | None, audience: str | None, claims: Sequence[str]) -> OIDCConfig | None:
-    """Return whose access tokens open the service, as it was given."""
+def _build_oidc_config(issuer: str | None, audience: str | None, claims: Sequence[str]) -> OIDCConfig | None:
+    """Return the configuration of access tokens, or None without options."""
     from acms.server.oidc import OIDCConfig
 
     if issuer is None and audience is None and not claims:
         return None
     if issuer is None or audience is None:
         raise ConfigurationError("access tokens take --oidc-issuer and --oidc-audience, both")
-    made = OIDCConfig(issuer=issuer, audience=audience)
-    for one in claims:
-        name, _, claim = one.partition("=")
-        if name not in ("tenant", "roles", "namespaces") or not claim:
+    config = OIDCConfig(issuer=issuer, audience=audience)
+    for option in claims:
+        field, _, claim = option.partition("=")
+        if field not in ("tenant", "roles", "namespaces") or not claim:
             raise ConfigurationError(
-                f"--oidc-claim {one!r} does not say where a token has its tenant, roles or namespaces",
+                f"--oidc-claim {option!r} does not say where a token has its tenant, roles or namespaces",
                 options=("--oidc-claim tenant=org_id",),
             )
-        made = replace(made, **{f"{name}_claim": claim})
-    return made
+        config = replace(config, **{f"{field}_claim": claim})
+    return config
 
 
-def _auth(given: str | None, host: str, oidc: OIDCConfig | None) -> Literal["required", "off"]:
-    """Return whether a key is needed: as it was given, or by who can reach the host and whose tokens open it."""
+def _resolve_auth(option: str | None, host: str, oidc: OIDCConfig | None) -> Literal["required", "off"]:
+    """Return the --auth option; by default, a loopback host without access tokens needs no key."""
     from acms.providers.addresses import is_loopback_host
 
-    wanted = given or ("off" if is_loopback_host(host) and oidc is None else "required")
-    if wanted not in ("required", "off"):
-        raise ConfigurationError(f"--auth is required or off, not {wanted!r}")
-    return "off" if wanted == "off" else "required"
+    if not option:
+        is_open = is_loopback_host(host) and oidc is None
+        return "off" if is_open else "required"
+    if option == "required" or option == "off":
+        return option
+    raise ConfigurationError(f"--auth is required or off, not {option!r}")
 
 
 _UVICORN: dict[str, Any] = {
     "log_config": None,
-    "log_level": "error",  # else any stranger's garbage is a line on stderr
+    "log_level": "error",  # uvicorn warns about every malformed request
     "access_log": False,
     "server_header": False,
     "proxy_headers": False,
-    "lifespan": "off",  # it is started and stopped here, where its errors can be told
+    "lifespan": "off",  # the command starts and stops the app itself, to report its errors
     "ws": "none",
 }
 
 
-def _announce(at: tuple[str, int], auth: str, as_json: bool) -> None:
-    url = f"http://{f'[{at[0]}]' if ':' in at[0] else at[0]}:{at[1]}"
+def _announce_address(address: tuple[str, int], auth: str, as_json: bool) -> None:
+    host, port = address[:2]  # an IPv6 address has two more parts
+    if ":" in host:
+        host = f"[{host}]"
+    url = f"http://{host}:{port}"
     if as_json:
         print(json.dumps({"url": url, "auth": auth}), flush=True)
         return
-    who = "nobody needs a key" if auth == "off" else "a key is required"
-    print(clean(f"serving on {url} ({who}; {url}/ is the inspector, {url}/docs the reference)"), flush=True)
+    access = "nobody needs a key" if auth == "off" else "a key is required"
+    message = f"serving on {url} ({access}; {url}/ is the inspector, {url}/docs the reference)"
+    print(strip_control_characters(message), flush=True)
 
 
 @contextmanager
-def _signals() -> Generator[None]:
-    """Outlive SIGTERM and SIGINT inside the block: the server, which they stop, raises them again when it has ended."""
-    before = {name: signal.signal(name, _nothing) for name in (signal.SIGTERM, signal.SIGINT)}
+def _outlive_signals() -> Generator[None]:
+    """Ignore SIGTERM and SIGINT inside the block, because the server raises them again after it has stopped."""
+    previous = {number: signal.signal(number, _ignore_signal) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        for name, handler in before.items():
-            signal.signal(name, handler)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
-def _nothing(*_: object) -> None:
-    """Let a signal pass."""
+def _ignore_signal(*_: object) -> None:
+    """Do nothing."""
 
 
-def open_port(host: str, port: int) -> socket.socket:
-    """Open the port before anything else, so that what is announced is true."""
+def open_socket(host: str, port: int) -> socket.socket:
+    """Listen on the port before the service starts, so that the announced address is valid."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        # Named as TCP, as only then asyncio sends small pieces at once: else each answer waits 40 ms.
-        made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind((host, port))
-        made.listen(2048)
+        # With an explicit protocol asyncio sets TCP_NODELAY; otherwise each response is delayed by 40 ms.
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(2048)
     except OSError as error:
         raise ConfigurationError(
             f"cannot listen on {host} port {port}: {error.strerror or error}", options=("another --port",)
         ) from None
-    return made
+    return listener
 
 
 def log_to_stderr() -> None:
-    """Write what the service logs to stderr, one JSON object a line."""
+    """Write the log of the service to stderr, one JSON object per line."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JSONFormatter())
     logger = logging.getLogger("acms")

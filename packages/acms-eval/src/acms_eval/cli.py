@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from acms.cli import render
-from acms.cli.base import AsJson, app, run
+from acms.cli.base import AsJson, app, run_command
 from acms.cli.render import Column, Screen
 from acms.errors import ConfigurationError, ValidationError
 
@@ -218,7 +218,7 @@ def run_(
         opened = _line_up(embedder, cache, system, reflector)
         await _measured(measure, opened, report, Screen(as_json))
 
-    run(as_json, work())
+    run_command(as_json, work())
 
 
 async def _measured(
@@ -354,7 +354,7 @@ def _watching() -> Generator[Told]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None)
         yield lambda what, done, of: bar.update(
-            task, description=render.clean(what), completed=done, total=of
+            task, description=render.strip_control_characters(what), completed=done, total=of
         )
 
 
@@ -580,7 +580,7 @@ def answers_(
                 )
         _show_answers(found, {"model": name, "budget": str(budget)}, report, as_json)
 
-    run(as_json, work())
+    run_command(as_json, work())
 
 
 def _conversations(paths: Sequence[Path]) -> list[Conversation]:
@@ -661,7 +661,7 @@ def report_(
         value = {"settings": dict(document.settings), "left_out": dict(document.left_out)}
         screen.show({**value, "files": [str(file) for file in written]}, draw)
 
-    run(as_json, work())
+    run_command(as_json, work())
 
 
 # ── cascades ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -695,7 +695,7 @@ def cascades_(
         rows = [(one.tier, *(f"{100 * getattr(one, name):.1f} %" for name in figures)) for one in found]
         screen.show({"cascades": [asdict(one) for one in found]}, lambda: screen.table(columns, rows))
 
-    run(as_json, work())
+    run_command(as_json, work())
 
 
 # ── scenarios ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -716,7 +716,7 @@ def scenarios_(as_json: AsJson = False) -> None:
             lambda: screen.table(columns, found),
         )
 
-    run(as_json, work())
+    run_command(as_json, work())
 
 
 def _first_line(doc: str | None) -> str:
