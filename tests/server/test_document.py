@@ -69,3 +69,15 @@ def test_the_document_says_of_every_body_and_answer_what_it_is(one: Service) -> 
             )
     for name in document["components"]["schemas"]:
         assert "__" not in name, f"{name}: two shapes have one name"
+
+
+def test_every_parameter_has_a_description(one: Service) -> None:
+    document = httpx2.get(f"{one.url}/openapi.json").json()
+    missing = [
+        (said["operationId"], parameter["name"])
+        for methods in document["paths"].values()
+        for said in methods.values()
+        for parameter in said["parameters"]
+        if not parameter.get("description")
+    ]
+    assert missing == []

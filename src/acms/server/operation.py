@@ -29,7 +29,9 @@ BASE = "/api/v1"
 class Shape(BaseModel):
     """What a reply looks like; names are camelCase on the wire."""
 
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid")
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="forbid", use_attribute_docstrings=True
+    )
 
 
 class Body(Shape):

@@ -39,17 +39,18 @@ def _load_schema(name: str) -> dict[str, Json]:
 class RenderQuery(Query):
     """What the contract leaves to the adapter; lists are separated by commas."""
 
-    #: Ids of the contexts whose memory is meant.
     contexts: str = ""
-    #: Execute an option of an earlier error: the same `request_id`, as attempt 2.
+    """Ids of the contexts to read, separated by commas."""
     action: str | None = None
+    """Option of an earlier error to execute; send the same `request_id` as attempt 2."""
     attempt: Annotated[int, Field(ge=1)] = 1
-    #: Keys that the caller's cache holds: `kv_policy` advises about them too.
+    """Number of this attempt, from 1."""
     cache: str = ""
-    #: The intent may be an object `{goal, entities}`, and unknown fields are ignored.
+    """Keys that the caller's cache holds, separated by commas; `kv_policy` also gives advice about them."""
     lenient: bool = False
-    #: Add what is not in strict v0: the layer of each fragment, the slice of experience.
+    """Accept an intent of the form `{goal, entities}`, and ignore unknown fields."""
     extended: bool = False
+    """Add fields beyond strict v0: the layer of each fragment and the experience slice."""
 
 
 def _split_names(written: str) -> tuple[str, ...]:

@@ -21,7 +21,9 @@ class ReadAudit(Query):
     """Which entries to read."""
 
     cursor: Annotated[int, Field(ge=1)] | None = None
+    """Version before which the page begins: `nextCursor` of the previous page."""
     limit: Annotated[int, Field(ge=1, le=500)] = 50
+    """Largest number of items in the page."""
 
 
 @operations("GET", "/audit", scope=Scope.ADMIN, query=ReadAudit, reply=describe_list_reply(Noted, str))

@@ -28,8 +28,9 @@ class CitedBody(Body):
     """What an answer used: the ids of entries, or the answer itself, in which they are named."""
 
     ids: Annotated[list[str], Field(max_length=_MOST)] | None = None
-    #: As the provider sent it, or its text.
+    """Ids of the entries that the answer used."""
     answer: Any = None
+    """The answer as the provider sent it, or its text."""
 
 
 @operations(

@@ -39,9 +39,10 @@ class RequestedCompaction:
 class ListCompactions(Place):
     """Which compactions to list."""
 
-    #: A version: those after it are listed.
     cursor: Annotated[int, Field(ge=0)] = 0
+    """Version after which the page begins: `nextCursor` of the previous page."""
     limit: Annotated[int, Field(ge=1, le=500)] = 50
+    """Largest number of items in the page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

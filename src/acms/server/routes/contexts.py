@@ -47,12 +47,19 @@ class PolicyBody(Body):
     """When a context is compacted; what is left out is decided by the namespace or the service."""
 
     threshold: _Share | None = None
+    """Compact when the active tokens reach this share of the budget, from 0 to 1."""
     preserve_recent_count: Annotated[int, Field(ge=0)] | None = None
+    """Number of newest messages that are never summarized."""
     enabled: bool | None = None
+    """Whether an append may start a compaction; an explicit request always may."""
     budget: Annotated[int, Field(ge=0, le=validation.BUDGET)] | None = None
+    """Tokens that the active log should stay below; without it no append starts a compaction."""
     keep: _Share | None = None
+    """Share of the active tokens, from 0 to 1, that stays verbatim besides the newest messages."""
     summary_tokens: Annotated[int, Field(ge=1)] | None = None
+    """Largest number of tokens of a summary; by default a fifth of the tokens it replaces."""
     smallest_prompt: Annotated[int, Field(ge=1)] | None = None
+    """Tokens of the smallest prompt that shows a summary."""
 
     def given(self) -> dict[str, Json]:
         """Return what was said, by the names of `CompactionPolicy`."""
@@ -63,12 +70,17 @@ class ContextBody(Body):
     """A context to be created."""
 
     name: Annotated[str, Field(max_length=255)] | None = None
-    #: What it is listed by.
+    """Name to show."""
     labels: list[str] | None = None
+    """Labels to list it by."""
     key: Annotated[str, Field(min_length=1, max_length=255)] | None = None
+    """The client's own id: creating it again returns the existing context."""
     namespace: Annotated[str, Field(min_length=1, max_length=255)] = "default"
+    """Namespace of the context."""
     metadata: dict[str, Any] | None = None
+    """Any JSON object; kept with the context."""
     policy_config: PolicyBody | None = None
+    """When the context is compacted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,32 +95,41 @@ class ContextDetails(ContextInfo):
 class ListPage(Query):
     """Which page of a list of contexts to show."""
 
-    #: `nextCursor` of the page before.
     cursor: str | None = None
+    """`nextCursor` of the previous page."""
     limit: Annotated[int, Field(ge=1, le=500)] = 50
+    """Largest number of items in the page."""
 
 
 class ListContexts(ListPage):
     """Which contexts to list."""
 
     namespace: str | None = None
+    """List only the contexts of this namespace."""
     key: str | None = None
+    """List only the context with this key, chosen by the client when it was created."""
     parent: str | None = None
-    #: Only those that have this label, or this name.
+    """List only the forks of the context with this id."""
     label: Name | None = None
+    """List only the contexts with this label."""
     name: Name | None = None
-    #: A JSON object: only those that have all it names, a `label` or a list of them, a `name`, values of `metadata`.
+    """List only the contexts with this name."""
     where: str | None = None
+    """A JSON object; list only the contexts that match all of it: `label` (one or a list), `name`, `metadata`
+    (values)."""
 
 
 class ChangeBody(Body):
     """What to change about a context; what is left out stays, null removes."""
 
     name: Annotated[str, Field(max_length=255)] | None = None
+    """Name to show; null removes it."""
     labels: list[str] | None = None
+    """Labels to list it by; null removes them."""
     metadata: dict[str, Any] | None = None
-    #: Whether what is said in it is kept from the other contexts of its namespace.
+    """Replaces the metadata; null removes it."""
     private: bool = False
+    """Whether its content is hidden from the other contexts of its namespace."""
 
 
 def build_etag_header(head: Head) -> dict[str, str]:

@@ -59,10 +59,13 @@ class KeysBody(Body):
     """Entries whose keys are asked for."""
 
     ids: Annotated[list[str], Field(max_length=10_000)]
-    #: Look at the log as it was at a version, right after a message, or at a tag.
+    """Ids of the entries."""
     at_version: Version | None = None
+    """Version of the log to read; the newest by default. Give at most one of `atVersion`, `atMessage`, `atTag`."""
     at_message: Version | None = None
+    """Number of messages after which to read the log."""
     at_tag: str | None = None
+    """Tag of the version to read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +93,9 @@ class ReplaceBody(Body):
     """What a message should have said."""
 
     content: str
-    #: Of the text that is corrected, in hex: refused when it says something else by now.
+    """The corrected text."""
     sha256: Annotated[str, Field(pattern="^[0-9a-fA-F]{64}$")] | None = None
+    """SHA-256 of the text to correct, in hex; refused when the text has changed since."""
 
 
 @operations(
@@ -121,8 +125,9 @@ class RetractBody(Body):
     """Why an entry is put out of force."""
 
     reason: Annotated[str, Field(min_length=1, max_length=255)] = "retracted"
-    #: Leave the rest of a tool group in the log.
+    """Reason to record."""
     alone: bool = False
+    """Leave the rest of a tool group active."""
 
 
 @operations(
@@ -150,6 +155,7 @@ class EraseEntry(Query):
     """Whether to look for what is left."""
 
     verify: bool = False
+    """Search the store afterwards for other places that hold the erased text; `remaining` lists them."""
 
 
 @operations(
@@ -181,6 +187,7 @@ class UndoBody(Body):
     """Which rewrite to take back."""
 
     version: Annotated[int, Field(ge=1)]
+    """Version of the rewrite to undo."""
 
 
 @operations(
@@ -205,6 +212,7 @@ class ClearBody(Body):
     """Why everything is put out of force."""
 
     reason: Annotated[str, Field(min_length=1, max_length=255)] = "cleared"
+    """Reason to record."""
 
 
 @operations(

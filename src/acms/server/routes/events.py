@@ -43,10 +43,10 @@ _EVENT: Json = {
 class EventsQuery(Query):
     """Where a stream of events begins, and whether it goes on."""
 
-    #: The id of the last event that was handled, or a version: what came after it is sent. 0: from the beginning.
     after: Annotated[str, Field(max_length=2048)] = "0"
-    #: Go on with what happens; else the stream ends where the log does.
+    """Id of the last event that was handled, or a version; events after it are sent. 0 begins at the first."""
     follow: bool = True
+    """Keep the stream open for new events; otherwise it ends at the newest one."""
 
 
 @operations(

@@ -60,7 +60,9 @@ class ExportQuery(Query):
     """What to export: one context, or a namespace."""
 
     context_id: str | None = None
+    """Id of the context to export."""
     namespace: Annotated[str, Field(min_length=1, max_length=255)] | None = None
+    """Namespace to export, with all its contexts. Give either this or `contextId`."""
 
 
 @operations(
@@ -136,12 +138,13 @@ async def _stream_export(storage: StorageBackend, ids: Sequence[str]) -> AsyncIt
 class ImportQuery(Query):
     """Where conversations go, and whether they may instruct."""
 
-    #: The context that the one conversation of the file goes to; a file of chat messages needs it.
     context_id: str | None = None
-    #: Where each conversation becomes a context of its own, with its name as key.
+    """Id of the context that receives the one conversation of the file; required for a file of chat messages."""
     namespace: Annotated[str, Field(min_length=1, max_length=255)] | None = None
-    #: Whether system and developer messages may instruct the model: only when you know who wrote the file.
+    """Namespace in which each conversation becomes a context, with its name as key."""
     trust: bool = False
+    """Allow system and developer messages of the file to instruct the model. Use it only for files whose author you
+    trust."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

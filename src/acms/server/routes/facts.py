@@ -34,18 +34,23 @@ class ListFacts(Place):
     """Which facts to list."""
 
     subject: str | None = None
+    """List only facts about this subject."""
     attribute: str | None = None
+    """List only facts of this attribute."""
     fact_type: str | None = None
-    #: Also those that are no longer in force.
+    """List only facts of this type."""
     history: bool = False
-    #: Those of this conversation, or of the profile of its namespace.
+    """Also list facts that are no longer active."""
     scope: Literal["session", "namespace"] = "session"
-    #: What was known at a version or at a time, and what was so at a moment; times are RFC 3339.
+    """`session` for this conversation, `namespace` for the profile of its namespace."""
     as_of: str | None = None
+    """List the facts as they were recorded at a version or at a time (RFC 3339)."""
     valid_at: str | None = None
-    #: A version: those after it are listed.
+    """List the facts that were valid at a time (RFC 3339)."""
     cursor: Annotated[int, Field(ge=0)] = 0
+    """Version after which the page begins: `nextCursor` of the previous page."""
     limit: Annotated[int, Field(ge=1, le=500)] = 100
+    """Largest number of items in the page."""
 
 
 @operations(
@@ -78,21 +83,25 @@ class StateBody(Body):
     """A fact that is stated."""
 
     subject: str
+    """Subject of the fact."""
     attribute: str
+    """Attribute of the fact."""
     value: str
-    #: Other names of the subject.
+    """Value of the fact."""
     names: Annotated[list[str], Field(default_factory=list[str])]
-    #: From when and until before when it is so: dates, or times as of RFC 3339.
+    """Other names of the subject."""
     valid_from: str | None = None
+    """First moment at which it is valid: a date, or a time (RFC 3339)."""
     valid_to: str | None = None
-    #: Ids or keys of the messages it comes from.
+    """Moment at which it stops being valid: a date, or a time (RFC 3339)."""
     sources: Annotated[list[str], Field(default_factory=list[str])]
-    #: Whether it takes the place of what is known about the subject and the attribute, or is added.
+    """Ids or keys of the messages it comes from."""
     cardinality: Literal["one", "many"] = "one"
-    #: Whether it goes to this conversation, or to the profile of its namespace.
+    """`one` replaces the known values of the subject and attribute, `many` adds another value."""
     scope: Literal["session", "namespace"] = "session"
-    #: Version of the newest fact in force there, as the caller knows it; 0 for none. 412 when it is another one.
+    """`session` for this conversation, `namespace` for the profile of its namespace."""
     expected: Annotated[int, Field(ge=0)] | None = None
+    """Version of the newest active fact there, as the client knows it; 0 for none. Any other is refused with 412."""
 
 
 @operations(
@@ -115,9 +124,11 @@ class UnstateBody(Body):
     """What is no longer known."""
 
     subject: str
+    """Subject of the facts to withdraw."""
     attribute: str
-    #: Whether of this conversation, or of the profile of its namespace.
+    """Attribute of the facts to withdraw."""
     scope: Literal["session", "namespace"] = "session"
+    """`session` for this conversation, `namespace` for the profile of its namespace."""
 
 
 @operations(
@@ -140,9 +151,11 @@ class ListEpisodes(Place):
     """Which episodes to list."""
 
     status: EpisodeStatus | None = None
-    #: An ordinal: those after it are listed.
+    """List only episodes with this status."""
     cursor: Annotated[int, Field(ge=0)] = 0
+    """Ordinal after which the page begins: `nextCursor` of the previous page."""
     limit: Annotated[int, Field(ge=1, le=500)] = 50
+    """Largest number of items in the page."""
 
 
 @operations(
@@ -164,6 +177,7 @@ class CloseBody(Body):
     """Why an episode ends."""
 
     reason: Annotated[str, Field(min_length=1, max_length=255)] = "manual"
+    """Reason to record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,21 +28,25 @@ class PlaceBody(Body):
     """A version of a log: by its number, by how many messages were said, or by a name; the newest one without any."""
 
     at_version: Version | None = None
+    """Version of the log to read; the newest by default. Give at most one of `atVersion`, `atMessage`, `atTag`."""
     at_message: Version | None = None
+    """Number of messages after which to read the log."""
     at_tag: Name | None = None
+    """Tag of the version to read."""
 
 
 class ForkBody(PlaceBody):
     """Where to fork, and what to call it."""
 
     key: Annotated[str, Field(min_length=1, max_length=255)] | None = None
+    """The client's own id of the fork: forking again under it returns the existing one."""
 
 
 class TagBody(PlaceBody):
     """The version that gets a name."""
 
-    #: Whether the name may be taken off another version.
     move: bool = False
+    """Allow the tag to be moved from another version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +59,14 @@ class TreeBranch(Branch):
 class DiffQuery(Place):
     """What to compare: this context at a place, with another one, or with another place of this one."""
 
-    #: Id of the other context; this one without it.
     other: str | None = None
+    """Id of the other context; by default the one in the path."""
     other_version: Version | None = None
+    """Version of the other context; its newest by default."""
     other_message: Version | None = None
+    """Number of messages after which to read the other context."""
     other_tag: Name | None = None
+    """Tag of the version of the other context."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,24 +234,31 @@ def _session_at_version(session: ACMS, version: int | None) -> Any:
 class MergeQuery(Query):
     """What would be merged: another context of the same tree at a place, and what becomes of conflicts."""
 
-    #: Id of the other context.
     other: str
+    """Id of the context to merge, from the same fork tree."""
     other_version: Version | None = None
+    """Version of the other context; its newest by default."""
     other_message: Version | None = None
+    """Number of messages after which to read the other context."""
     other_tag: Name | None = None
+    """Tag of the version of the other context."""
     strategy: MergeStrategy = "refuse"
+    """How conflicts are resolved; `refuse` reports them."""
 
 
 class MergeBody(Body):
     """What to merge: another context of the same tree at a place, the newest one by default."""
 
-    #: Id of the other context.
     other: Annotated[str, Field(min_length=1, max_length=255)]
+    """Id of the context to merge, from the same fork tree."""
     other_version: Version | None = None
+    """Version of the other context; its newest by default."""
     other_message: Version | None = None
+    """Number of messages after which to read the other context."""
     other_tag: Name | None = None
-    #: What becomes of conflicts: they are refused, or one side has its way in them.
+    """Tag of the version of the other context."""
     strategy: MergeStrategy = "refuse"
+    """What becomes of conflicts: they are refused, or one side has its way in them."""
 
 
 @operations(

@@ -25,9 +25,9 @@ _GRANT = f"{_GRANTS}/{{principal}}"
 class GrantBody(Body):
     """What a namespace is shared for."""
 
-    #: `read`, `write` (whatever changes something and the scopes of the other allow), and `share` (grant it to others);
-    #: reading goes with each.
     actions: Annotated[list[Action], Field(min_length=1, default_factory=lambda: [Action.READ], strict=False)]
+    """`read`; `write`, which allows every change that the scopes of the other key allow; `share`, which allows
+    granting it to others. `write` and `share` include `read`."""
 
 
 def _check_shareable_namespace(call: Call[Any, Any]) -> str:

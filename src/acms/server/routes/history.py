@@ -49,18 +49,20 @@ class WindowQuery(Place):
     """How much of a log to show."""
 
     budget: Budget
-    #: Roles, separated by commas, whose leading messages stay in front: "system".
+    """Largest number of tokens."""
     keep: str = ""
-    #: Say of every candidate why it is shown or not.
+    """Roles, separated by commas, whose leading messages are always included: `system`."""
     why: bool = False
+    """Explain for every candidate why it is shown or not."""
 
 
 class HistoryQuery(Place):
     """Which page of the history to show."""
 
-    #: A version: what comes after it is listed.
     cursor: Version = 0
+    """Version after which the page begins: `nextCursor` of the previous page."""
     limit: Annotated[int, Field(ge=1, le=validation.PAGE)] = 50
+    """Largest number of items in the page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +79,9 @@ class StateQuery(Query):
     """Which page of a state to show."""
 
     cursor: Version = 0
+    """Version after which the page begins: `nextCursor` of the previous page."""
     limit: Annotated[int, Field(ge=1, le=validation.PAGE)] = 50
+    """Largest number of items in the page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

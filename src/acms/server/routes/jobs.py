@@ -43,9 +43,13 @@ class ListJobs(Query):
     """Which jobs to list."""
 
     context_id: str | None = None
+    """List only the jobs of this context."""
     state: Literal["ready", "running", "done", "failed", "cancelled"] | None = None
+    """List only jobs in this state."""
     cursor: str | None = None
+    """`nextCursor` of the previous page."""
     limit: Annotated[int, Field(ge=1, le=500)] = 50
+    """Largest number of items in the page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

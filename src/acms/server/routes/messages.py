@@ -93,25 +93,35 @@ class MessageBody(Body):
     """A message to be appended."""
 
     role: RoleName
+    """Role of the speaker."""
     content: str = ""
+    """Text of the message."""
     parts: list[PartBody] | None = None
+    """Content as parts: text, images, files and others."""
     tool_calls: list[CallBody] | None = None
+    """Tool calls of an assistant message."""
     tool_call_id: str | None = None
+    """Id of the call that a tool message answers."""
     actor_id: str | None = None
+    """Id of the speaker."""
     metadata: dict[str, Any] | None = None
-    #: Explicit ones replace those that are found in the text; `[]` means none.
+    """Any JSON object; kept with the message."""
     markers: list[str] | None = None
-    #: RFC 3339; now when it is left out.
+    """Markers of the message instead of those found in the text; `[]` for none."""
     created_at: str | None = None
+    """Time of the message (RFC 3339); now by default."""
     privacy: Literal["allow", "redact", "block"] = "allow"
+    """What to do with detected private data: store it, redact it, or refuse the message."""
     origin: Literal["system", "user", "assistant", "tool", "external", "derived"] | None = None
-    #: The caller's id for the message: appending it again changes nothing.
+    """Source of the text, which decides how far it is trusted."""
     key: str | None = None
-    #: Taken and not used: the service counts.
+    """The client's own id of the message: appending it again changes nothing."""
     token_count: Annotated[int, Field(ge=1)] | None = None
-    #: Kept in `metadata` under these names.
+    """Accepted and ignored: the service counts."""
     tool_name: str | None = None
+    """Kept in `metadata`."""
     model: str | None = None
+    """Kept in `metadata`."""
 
 
 _OURS = frozenset(to_camel(name) for name in MessageBody.model_fields)
@@ -144,16 +154,18 @@ class AppendBody(Body):
     """Messages to be appended in order, all or none."""
 
     messages: Annotated[list[Sent], Field(min_length=1)]
+    """Messages of this service's form, or as a provider's API has them."""
 
 
 class SyncBody(Body):
     """A list of messages as a framework holds it."""
 
     messages: list[Sent]
-    #: What becomes of messages that the list no longer has; those in front of it are never taken back.
+    """The whole list, oldest first."""
     gone: Literal["keep", "retract"] = "keep"
-    #: What becomes of a message that stands before older ones: a log grows only at its end.
+    """Whether to retract messages that the list no longer has. Those before its first message are never retracted."""
     insert: Literal["append", "refuse"] = "append"
+    """Whether a new message between older ones is appended at the end or refused: a log grows only at its end."""
 
 
 # ── what goes out ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -197,10 +209,12 @@ class StoredMessage(Entry):
 class ListMessages(Query):
     """Which messages to list."""
 
-    #: A version: those after it are listed, or those before it when the order is "desc".
     cursor: int | None = None
+    """Version after which the page begins, or before which with `order=desc`: `nextCursor` of the previous page."""
     limit: Annotated[int, Field(ge=1, le=1000)] = 50
+    """Largest number of items in the page."""
     order: Literal["asc", "desc"] = "asc"
+    """`asc` lists the oldest first, `desc` the newest."""
 
 
 # ── append ──────────────────────────────────────────────────────────────────────────────────────────────────────────

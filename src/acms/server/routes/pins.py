@@ -43,29 +43,36 @@ class PinnedValue:
 class ListPins(Query):
     """Which pins to list."""
 
-    #: A key: the pins after it are listed.
     cursor: str | None = None
+    """Key after which the page begins: `nextCursor` of the previous page."""
     limit: Annotated[int, Field(ge=1, le=100)] = 20
+    """Largest number of items in the page."""
 
 
 class PinBody(Body):
     """A pin, and what is to lie under its key."""
 
     key: Annotated[str, Field(min_length=1, max_length=512)]
-    #: Any JSON; what lies there stays when it is left out.
+    """Key of the pin in the store."""
     value: Any = None
+    """Any JSON to store under the key; omit it to keep the stored value."""
     label: str | None = None
+    """Title to show above the value."""
     role: Literal["system", "developer", "user"] | None = None
+    """Role of the message that shows it."""
     priority: float | None = None
+    """Higher priorities are shown first."""
     tags: Annotated[list[Annotated[str, Field(min_length=1)]], Field(default_factory=list[str])]
+    """Tags of the pin."""
 
 
 class Unpin(Query):
     """Which pin to let go of."""
 
     key: Annotated[str, Field(min_length=1, max_length=512)]
-    #: Also delete what lies under the key.
+    """Key of the pin."""
     value: bool = False
+    """Also delete the value stored under the key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

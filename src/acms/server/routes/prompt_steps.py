@@ -25,9 +25,13 @@ class SessionPart(Body):
     """A log, at its head or as it was; that of the path unless it is named."""
 
     context_id: str | None = None
+    """Id of the context; by default the one in the path."""
     at_version: Version | None = None
+    """Version of the log to read; the newest by default. Give at most one of `atVersion`, `atMessage`, `atTag`."""
     at_message: Version | None = None
+    """Number of messages after which to read the log."""
     at_tag: str | None = None
+    """Tag of the version to read."""
 
 
 class MessageStep(Body):
@@ -50,19 +54,24 @@ class ContentStep(Body):
     """A content with a way to make it smaller."""
 
     type: Literal["history", "last", "truncate", "omit", "section"]
-    #: The lowest gives way last; of a section: whether it is cut as a whole.
     priority: Priority | None = None
+    """Steps with a higher priority are shortened first. In a section: the priority of the section as a whole."""
     content: list[StepBody]
-    #: Messages, of `last`.
+    """Steps inside this one."""
     n: Annotated[int, Field(ge=1)] | None = None
-    #: Of `truncate`: its cap, and the end that stays.
+    """Number of messages of a `last` step."""
     tokens: Tokens | None = None
+    """Largest number of tokens of a `truncate` step."""
     keep: Literal["start", "end"] = "end"
-    #: Of a section: what it is called, and what it may take up.
+    """End of the text that a `truncate` step keeps."""
     name: str = ""
+    """Name of a section."""
     floor: Tokens = 0
+    """Smallest number of tokens of a section."""
     ceiling: Tokens | None = None
+    """Largest number of tokens of a section."""
     share: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Share of the budget, from 0 to 1, of a section."""
 
 
 class RecallStep(Body):
@@ -88,8 +97,11 @@ class HintStep(Body):
 
     type: Literal["cacheHint"]
     id: str
+    """Id of the prefix."""
     version: str = ""
+    """Version of the prefix."""
     ttl: Annotated[int, Field(ge=1)] | None = None
+    """Seconds for which the provider should cache it."""
 
 
 StepBody: TypeAlias = Annotated[

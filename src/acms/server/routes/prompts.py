@@ -37,58 +37,73 @@ class RecallPart(Body):
     """What of the past a prompt shows."""
 
     query: str
-    #: When it is left out, it shares the room with the history by what answers.
+    """Text to search for."""
     tokens: Budget | None = None
+    """Largest number of tokens; by default recall and history share the budget."""
     min_relevance: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Omit items whose relevance, from 0 to 1, is lower."""
     exclude: Excluded
+    """Ids of entries to omit."""
     scope: Literal["session", "namespace"] | None = None
     where: dict[str, Any] | None = None
     limit: Annotated[int, Field(ge=1)] | None = None
+    """Largest number of items; the best by rank."""
 
 
 class HintPart(Body):
     """A prefix that the provider is asked to cache: all up to the end of the history."""
 
     id: Annotated[str, Field(min_length=1, max_length=255)] = "prompt"
+    """Id of the prefix."""
     version: Annotated[str, Field(max_length=255)] = ""
-    #: In seconds.
+    """Version of the prefix."""
     ttl: Annotated[int, Field(ge=1)] | None = None
+    """Seconds for which the provider should cache it."""
 
 
 class PromptBody(Body):
     """What a prompt is made of; its parts stand in this order, what is recalled before the newest of the user."""
 
     codec: Literal["openai-chat", "openai-responses", "anthropic", "gemini"] = "openai-chat"
-    #: Which model it is counted for; a current one of the format when it is left out.
+    """Format of the request."""
     model: Annotated[str, Field(min_length=1, max_length=255)] | None = None
-    #: Tokens of the whole request, tools and framing included.
+    """Model to count tokens for; by default a current one of the format."""
     budget: Budget
+    """Largest number of tokens of the whole request, with tools and framing."""
     system: Words | None = None
+    """Text of the system message."""
     developer: Words | None = None
-    #: Namespace of the pins that are shown.
+    """Text of the developer message."""
     pins: Annotated[str, Field(min_length=1, max_length=255)] | None = None
-    #: The newest messages that fit: all, the last n, or none of them.
+    """Namespace of the pins to show."""
     history: bool = True
+    """Whether to show the newest messages that fit."""
     last: Annotated[int, Field(ge=1)] | None = None
+    """Number of newest messages to show instead."""
     cache_hint: HintPart | None = None
+    """Prefix that the provider should cache."""
     recall: RecallPart | None = None
+    """What to recall."""
     user: Words | None = None
-    #: Functions the model may call: `{name, description, parameters, strict}`, or as chat completions have them.
+    """Text of the newest user message."""
     tools: Annotated[list[dict[str, Any]], Field(max_length=1000, default_factory=list[dict[str, Any]])]
-    #: In place of all of these but the tools: whatever the library's `Prompt` is made of, in order.
+    """Functions the model may call: `{name, description, parameters, strict}`, or as in chat completions."""
     steps: Annotated[list[StepBody], Field(max_length=1000)] | None = None
-    #: What the codec is told beside the model: the most tokens of an answer, where the format has to say it, and what
-    #: was learnt about its counts.
+    """Steps of the library's `Prompt`, in order. They replace all other parts but the tools."""
     max_tokens: Annotated[int, Field(ge=1)] | None = None
+    """Largest number of tokens of the answer, for formats that require it."""
     calibration: dict[str, Any] | None = None
-    #: The `manifest` of an earlier prompt: what of it the provider has cached is predicted.
+    """Calibration of the token counts, from an earlier prompt."""
     after: dict[str, Any] | None = None
-    #: Say of everything why it is in the prompt or not.
+    """`manifest` of an earlier prompt, to predict how much of this one the provider has cached."""
     ledger: bool = False
-    #: Look at the log as it was at a version, right after a message, or at a tag.
+    """Explain for every candidate why it is in the prompt or not."""
     at_version: Version | None = None
+    """Version of the log to read; the newest by default. Give at most one of `atVersion`, `atMessage`, `atTag`."""
     at_message: Version | None = None
+    """Number of messages after which to read the log."""
     at_tag: str | None = None
+    """Tag of the version to read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

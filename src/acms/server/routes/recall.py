@@ -32,34 +32,38 @@ class RecallBody(Body):
     """What to recall."""
 
     query: str
-    #: Tokens of all items together, a hard limit; 4000 unless the service is told otherwise. `tokenBudget` is another
-    #: name of it.
+    """Text to search for."""
     budget: Budget | None = None
+    """Largest number of tokens of all items together; 4000 unless the service is configured otherwise."""
     token_budget: Budget | None = None
+    """Another name of `budget`."""
     include_current_episode: bool = True
-    #: In [0, 1]: what answers less well is left out.
+    """Give the current episode a share of the budget."""
     min_relevance: Annotated[float, Field(ge=0, le=1)] = 0.0
-    #: Ids of entries that are not to be shown.
+    """Omit items whose relevance, from 0 to 1, is lower."""
     exclude: Excluded
-    #: Whether other contexts of the namespace are asked too.
+    """Ids of entries to omit."""
     scope: Literal["session", "namespace"] = "session"
-    #: Only what has all it names: `role`, `actor`, `marker` and `session` (one or several), `after`, `before`, and
-    #: `metadata`, an object of what was noted.
+    """`session` searches this context, `namespace` also the others of its namespace."""
     where: dict[str, Any] | None = None
-    #: Items, at most; the best by rank.
+    """Search only entries that match all of it: `role`, `actor`, `marker` and `session` (one or several), `after`,
+    `before`, and `metadata` (an object)."""
     limit: Annotated[int, Field(ge=1)] | None = None
-    #: Also show what a newer fact has replaced.
+    """Largest number of items; the best by rank."""
     include_superseded: bool = False
-    #: The current episode has no part of its own: its messages compete like all others.
+    """Also show facts that a newer fact replaced."""
     relevant_only: bool = False
-    #: Look at the log as it was at a version, right after a message, or at a tag.
+    """Give the current episode no share of its own: its messages compete like all others."""
     at_version: Version | None = None
+    """Version of the log to read; the newest by default. Give at most one of `atVersion`, `atMessage`, `atTag`."""
     at_message: Version | None = None
+    """Number of messages after which to read the log."""
     at_tag: str | None = None
-    #: Say of every candidate why it is shown or not.
+    """Tag of the version to read."""
     why: bool = False
-    #: Ids of entries of which that is to be said besides, whatever hid them.
+    """Explain for every candidate why it is shown or not."""
     about: Annotated[list[str], Field(max_length=100, default_factory=list[str])]
+    """Ids of entries of which that is to be said besides, whatever hid them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

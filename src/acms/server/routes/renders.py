@@ -19,9 +19,10 @@ operations = Operations("prompts")
 class ListRenders(Query):
     """Which page of the log of renders to show."""
 
-    #: `nextCursor` of the page before.
     cursor: str | None = None
+    """`nextCursor` of the previous page."""
     limit: Annotated[int, Field(ge=1, le=500)] = 50
+    """Largest number of items in the page."""
 
 
 @operations(

@@ -34,10 +34,10 @@ class NewWebhook(Webhook):
 class WebhookBody(Body):
     """Who is told, and of what."""
 
-    #: Where requests are sent: https, at public addresses.
     url: Annotated[str, Field(max_length=URL_CHARS)]
-    #: Kinds of the entries that it is told of, and `job` for how jobs change.
+    """Public https address that receives the events."""
     events: Annotated[Sequence[Told], Field(min_length=1)] = KINDS
+    """Kinds of entries to send; `job` sends changes of jobs."""
 
 
 def _open_webhooks(call: Call[Any, Any]) -> Webhooks:
