@@ -37,7 +37,7 @@ def _load_schema(name: str) -> dict[str, Json]:
 
 
 class RenderQuery(Query):
-    """What the contract leaves to the adapter; lists are separated by commas."""
+    """Parameters that the contract leaves to the adapter. Lists are separated by commas."""
 
     contexts: str = ""
     """Ids of the contexts to read, separated by commas."""
@@ -58,7 +58,7 @@ def _split_names(written: str) -> tuple[str, ...]:
 
 
 def _quote_header(value: str) -> str:
-    """Return a text of somebody else's as a header, percent-encoded where it holds what no header can."""
+    """Return a text as a header value, percent-encoded where it holds characters that a header cannot."""
     return quote(value, safe=_PRINTED)
 
 
@@ -85,9 +85,9 @@ def _quote_header(value: str) -> str:
 async def render_context(call: Call[RenderQuery, Mapping[str, Json]]) -> Reply:
     """Answer a `render_request.v0`: fragments within the budget, or an error with options.
 
-    `contexts` names whose memory is meant. Errors of the contract come with status 200 in `error`; 400 is a request
-    that is none, and nobody was asked. `X-Request-ID` is the `request_id` of the body, `X-Warnings` lists the codes of
-    the warnings. The reply is one JSON object: streams of v0.2 are refused with 406.
+    `contexts` names the contexts to read. Errors of the contract come with status 200 in `error`; status 400 is an
+    invalid request, for which no source was asked. `X-Request-ID` is the `request_id` of the body, `X-Warnings` lists
+    the codes of the warnings. The reply is one JSON object: streams of v0.2 are refused with 406.
     """
     _check_accept(call.headers.get("accept", ""))
     try:
@@ -127,7 +127,7 @@ async def _build_render_reply(call: Call[RenderQuery, Mapping[str, Json]]) -> Re
 
 
 def _check_accept(accept: str) -> None:
-    """Raise `NotAcceptableError` when a caller takes no JSON."""
+    """Raise `NotAcceptableError` if the client does not accept JSON."""
     taken = [one.partition(";")[0].strip().lower() for one in accept.split(",") if one.strip()]
     if taken and not {"application/json", "application/*", "*/*"} & set(taken):
         raise NotAcceptableError("the reply is application/json; there are no streams", field="accept")

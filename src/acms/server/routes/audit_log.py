@@ -30,7 +30,7 @@ class ReadAudit(Query):
 async def read_audit(call: Call[ReadAudit, None]) -> Reply:
     """Read the audit trail, newest first.
 
-    A change is two entries: the intent before it and the outcome after it. Neither holds what was said.
+    A change has two entries: the intent before it and the outcome after it. Neither holds the content of messages.
     """
     found = await audit.read_audit_trail(call.tenant, before=call.query.cursor, limit=call.query.limit)
     after = str(found[-1].version) if found and found[-1].version > 1 else None

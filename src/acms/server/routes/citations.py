@@ -1,4 +1,4 @@
-"""What answers used, over HTTP: note it, and list it."""
+"""Citations over HTTP: record the entries that an answer used, and list them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST = 256
 
 
 class CitedBody(Body):
-    """What an answer used: the ids of entries, or the answer itself, in which they are named."""
+    """The entries that an answer used: their ids, or the answer itself, which names them."""
 
     ids: Annotated[list[str], Field(max_length=_MOST)] | None = None
     """Ids of the entries that the answer used."""
@@ -37,9 +37,9 @@ class CitedBody(Body):
     "POST", _PATH, scope=Scope.APPEND, body=CitedBody, reply=describe_list_reply(str), example={"ids": []}
 )
 async def note_citations(call: Call[None, CitedBody]) -> Reply:
-    """Note which entries an answer used, and return their ids.
+    """Record the entries that an answer used, and return their ids.
 
-    An answer's citations and annotations are read, and ids in its text.
+    They are read from the answer's citations and annotations, and from ids in its text.
     """
     body = call.body
     if (body.ids is None) == (body.answer is None):
@@ -51,7 +51,7 @@ async def note_citations(call: Call[None, CitedBody]) -> Reply:
 
 
 async def _check_entries_visible(tenant: Tenant, ids: Sequence[str]) -> None:
-    """Raise the same error for an entry that is not there and for one that the request may not know of."""
+    """Raise the same error for a missing entry and for one that the request may not know of."""
     known: dict[str, bool] = {}
     for id, row in zip(ids, await tenant.handle.get(ids), strict=True):
         if row is not None and row.state is not State.ERASED:
@@ -64,6 +64,6 @@ async def _check_entries_visible(tenant: Tenant, ids: Sequence[str]) -> None:
 
 @operations("GET", _PATH, scope=Scope.READ, reply=describe_list_reply(Citation))
 async def list_citations(call: Call[None, None]) -> Reply:
-    """List how often answers cited which entry, the one cited last first."""
+    """List how often answers cited each entry, the last cited first."""
     session = await call.tenant.session(call.path["context_id"])
     return Reply(body={"data": [encode_noun(one) for one in await session.citations()]})

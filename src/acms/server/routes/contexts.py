@@ -1,4 +1,4 @@
-"""Contexts over HTTP: create, look at, list, delete."""
+"""Contexts over HTTP: create, get, list, change and delete."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class PolicyBody(Body):
-    """When a context is compacted; what is left out is decided by the namespace or the service."""
+    """A compaction policy. The namespace or the service decides every omitted field."""
 
     threshold: _Share | None = None
     """Compact when the active tokens reach this share of the budget, from 0 to 1."""
@@ -62,12 +62,12 @@ class PolicyBody(Body):
     """Tokens of the smallest prompt that shows a summary."""
 
     def given(self) -> dict[str, Json]:
-        """Return what was said, by the names of `CompactionPolicy`."""
+        """Return the fields of the request, by the names of `CompactionPolicy`."""
         return {name: getattr(self, name) for name in self.model_fields_set}
 
 
 class ContextBody(Body):
-    """A context to be created."""
+    """A context to create."""
 
     name: Annotated[str, Field(max_length=255)] | None = None
     """Name to show."""
@@ -93,7 +93,7 @@ class ContextDetails(ContextInfo):
 
 
 class ListPage(Query):
-    """Which page of a list of contexts to show."""
+    """A page of a list of contexts."""
 
     cursor: str | None = None
     """`nextCursor` of the previous page."""
@@ -102,7 +102,7 @@ class ListPage(Query):
 
 
 class ListContexts(ListPage):
-    """Which contexts to list."""
+    """The contexts to list."""
 
     namespace: str | None = None
     """List only the contexts of this namespace."""
@@ -120,7 +120,7 @@ class ListContexts(ListPage):
 
 
 class ChangeBody(Body):
-    """What to change about a context; what is left out stays, null removes."""
+    """Changes of a context. Omitted fields stay as they are; null removes one."""
 
     name: Annotated[str, Field(max_length=255)] | None = None
     """Name to show; null removes it."""
@@ -138,7 +138,7 @@ def build_etag_header(head: Head) -> dict[str, str]:
 
 
 def context_json(context: Context, head: Head) -> dict[str, Json]:
-    """Write a context."""
+    """Serialize a context."""
     settings = context.settings
     policy: Mapping[str, Json] = read_setting(settings, POLICY, {})
     found = build_context_info(context, head)
@@ -165,7 +165,7 @@ def context_json(context: Context, head: Head) -> dict[str, Json]:
 async def create_context(call: Call[None, ContextBody]) -> Reply:
     """Create a context.
 
-    With a `key`, the caller's own name for it, the same request again returns the same context with status 200.
+    With a `key`, a repeated request returns the same context with status 200.
     """
     body, storage = call.body, call.tenant.handle
     namespace = validation.namespace_name(body.namespace)
@@ -204,14 +204,14 @@ async def create_context(call: Call[None, ContextBody]) -> Reply:
 
 
 async def one_context(tenant: Tenant, context: Context, *, status: int = 200) -> Reply:
-    """Answer with a context and where its log stands."""
+    """Return a context as a reply, with the head of its log."""
     head = await tenant.handle.head(context.id)
     return Reply(body={"data": context_json(context, head)}, status=status, headers=build_etag_header(head))
 
 
 @operations("GET", "/contexts/{context_id}", scope=Scope.READ, reply=describe_single_reply(ContextDetails))
 async def get_context(call: Call[None, None]) -> Reply:
-    """Return a context and where its log stands."""
+    """Return a context with the head of its log."""
     return await one_context(call.tenant, await call.tenant.context(call.path["context_id"]))
 
 
@@ -221,7 +221,8 @@ async def get_context(call: Call[None, None]) -> Reply:
 async def list_contexts(call: Call[ListContexts, None]) -> Reply:
     """List contexts, newest first.
 
-    `namespace`, `parent`, `key`, `label`, `name` and `where` choose; pass `nextCursor` as `cursor` for the next page.
+    `namespace`, `parent`, `key`, `label`, `name` and `where` filter the list. Pass `nextCursor` as `cursor` for the
+    next page.
     """
     query = call.query
     if query.key is None:
@@ -251,7 +252,7 @@ async def reply_with_contexts(
     cursor: str | None = None,
     limit: int,
 ) -> Reply:
-    """Answer with a page of contexts, newest first."""
+    """Return a page of contexts as a reply, newest first."""
     query = ContextQuery(
         namespace=namespace,
         parent=parent,
@@ -268,7 +269,7 @@ async def reply_with_contexts(
 
 
 def _parse_filter(query: ListContexts) -> dict[str, Any]:
-    """Return what the contexts of a list must have."""
+    """Return the conditions that the listed contexts must match."""
     try:
         found = json.loads(query.where or "{}")
     except (ValueError, RecursionError):
@@ -296,7 +297,7 @@ async def _build_page_reply(tenant: Tenant, items: Sequence[Context], after: str
     example={"name": "Orders migration"},
 )
 async def change_context(call: Call[None, ChangeBody]) -> Reply:
-    """Change what a context is called and listed by, and whether it is private: that stands outside its log."""
+    """Change the name, labels, metadata or privacy of a context. These are not part of its log."""
     tenant, body = call.tenant, call.body
     context = await tenant.context(call.path["context_id"])
     given = body.model_fields_set
@@ -312,7 +313,7 @@ async def change_context(call: Call[None, ChangeBody]) -> Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fork:
-    """A live context that keeps on reading what it shares with a deleted one."""
+    """A live context that still reads entries it shares with a deleted one."""
 
     id: str
     key: str | None
@@ -320,7 +321,7 @@ class Fork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletedContext(ContextDetails):
-    """A context that was deleted."""
+    """A deleted context."""
 
     #: What it shares with these can still be read there: erase it to take it away from them too.
     live_forks: tuple[Fork, ...]
@@ -332,7 +333,7 @@ class DeletedContext(ContextDetails):
 async def delete_context(call: Call[None, None]) -> Reply:
     """Hide a context.
 
-    Its key is free again. The answer names the forks that go on reading what they share with it.
+    Its key can be used again. The reply lists the forks that still read entries they share with it.
     """
     tenant, id = call.tenant, call.path["context_id"]
     session = await tenant.session(id)

@@ -1,4 +1,4 @@
-"""What happens to a log, over HTTP: a stream of server-sent events that whoever reads can resume."""
+"""Events of a log over HTTP: a stream of server-sent events that clients can resume."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _EVENT: Json = {
 
 
 class EventsQuery(Query):
-    """Where a stream of events begins, and whether it goes on."""
+    """The start of an event stream, and whether it stays open."""
 
     after: Annotated[str, Field(max_length=2048)] = "0"
     """Id of the last event that was handled, or a version; events after it are sent. 0 begins at the first."""
@@ -59,13 +59,13 @@ class EventsQuery(Query):
     reply=_EVENT,
 )
 async def stream_events(call: Call[EventsQuery, None]) -> Reply:
-    """Stream what is appended to a log, and how its jobs change, as server-sent events.
+    """Stream the new entries of a log and the changes of its jobs as server-sent events.
 
-    Each `entry` is sent once, in the order of versions, as messages are listed; a `job` as it stands, after what it
-    appended. The id of an event is the cursor behind it: whoever comes again with `Last-Event-ID` or `after` goes on
-    there, at any process of the service, without a gap and without a repetition. Every 15
-    seconds a comment says that the stream is there. It ends when the service stops, and within two seconds when the
-    right to read the log ends or the log is deleted. An erasure in the log ends it too: resume it.
+    Each `entry` is sent once, in the order of versions, as messages are listed. A `job` is sent with its current state,
+    after the entries it appended. The id of an event is a cursor: a client that reconnects with `Last-Event-ID` or
+    `after` continues there, at any process of the service, without a gap or a repetition. A comment is sent every 15
+    seconds to keep the connection alive. The stream ends when the service stops, and within two seconds when the right
+    to read the log ends or the log is deleted. An erasure in the log ends it too: resume it.
     """
     context = call.path["context_id"]
     streams = call.app.streams
@@ -83,7 +83,7 @@ async def stream_events(call: Call[EventsQuery, None]) -> Reply:
 
 
 async def _stream_event_lines(followed: Followed, follow: bool) -> AsyncGenerator[bytes]:
-    """Yield the lines of a stream; what goes wrong ends it, and is told when the reader asks again."""
+    """Yield the lines of a stream. An error ends it; the client receives the error when it reconnects."""
     yield f"retry: {AGAIN}\n\n".encode()
     events = followed.events(follow=follow)
     try:
@@ -104,7 +104,7 @@ def _format_heartbeat(cursor: Cursor) -> bytes:
 
 
 def _format_event(event: LogEvent, page: Page | None) -> bytes:
-    """Return an event as it is sent."""
+    """Serialize an event."""
     if event.entry is None or page is None:
         name, data = b"job", wire.encode_json(encode_noun(event.job))
     else:

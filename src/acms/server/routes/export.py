@@ -57,7 +57,7 @@ _MIB = 1_048_576
 
 
 class ExportQuery(Query):
-    """What to export: one context, or a namespace."""
+    """The context or the namespace to export."""
 
     context_id: str | None = None
     """Id of the context to export."""
@@ -74,10 +74,11 @@ class ExportQuery(Query):
     media=LINES,
 )
 async def export(call: Call[ExportQuery, None]) -> Reply:
-    """Stream a context verbatim, or all contexts of a namespace, parents first: also what is private.
+    """Stream a context verbatim, or all contexts of a namespace, parents first. Private content is included.
 
-    A context is a line that describes it and then its own entries, a line each: ids, versions, hashes, tombstones. Its
-    first line says at which version it ends, so that a stream which was cut off is recognised. `/import` reads it.
+    Each context is a line that describes it, followed by a line for each of its own entries: ids, versions, hashes,
+    tombstones. The first line holds the last version, so a truncated stream can be recognized. `/import` reads this
+    format.
     """
     query, tenant = call.query, call.tenant
     if (query.context_id is None) == (query.namespace is None):
@@ -136,7 +137,7 @@ async def _stream_export(storage: StorageBackend, ids: Sequence[str]) -> AsyncIt
 
 
 class ImportQuery(Query):
-    """Where conversations go, and whether they may instruct."""
+    """The destination of conversations, and whether they may instruct the model."""
 
     context_id: str | None = None
     """Id of the context that receives the one conversation of the file; required for a file of chat messages."""
@@ -162,7 +163,7 @@ class ImportedContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """What an import did."""
+    """The result of an import."""
 
     #: `export`, or the name of the format.
     format: str
@@ -184,15 +185,15 @@ class Imported:
     example='{"role": "user", "content": "Which database should the orders service use?"}\n',
 )
 async def import_file(call: Call[ImportQuery, None]) -> Reply:
-    """Read what `/export` wrote, verbatim, or the conversations of another program; the content says which.
+    """Import an export of `/export` verbatim, or conversations of another program. The content decides which.
 
-    An export keeps its ids, versions, hashes and roles, and may hold several contexts, parents first; it needs the
-    scope admin:config, as it brings settings too, and `trust` when it has system or developer messages. Any other file
-    is read as `acms import` reads it: transcripts of coding agents, logs of providers, exports of chat programs. Each
-    conversation becomes a context in `namespace`, with a fork for each branch; one alone may go into `contextId`, and
-    chat messages, `{"role", "content"}` a line, must. System and developer messages are stored as external text, unless
-    `trust` is given. All of it is checked before anything is stored: what is wrong is refused with the number of its
-    line. The same import again stores nothing twice.
+    An export keeps its ids, versions, hashes and roles, and may hold several contexts, parents first. It requires the
+    scope admin:config, as it brings settings too, and `trust` if it has system or developer messages. Any other file is
+    read as by `acms import`: transcripts of coding agents, logs of providers, exports of chat programs. Each
+    conversation becomes a context in `namespace`, with a fork for each branch. A single conversation may go into
+    `contextId`; chat messages, one `{"role", "content"}` per line, must. System and developer messages are stored as
+    external text unless `trust` is set. The whole file is checked before anything is stored: an error names its line.
+    Importing the same file again stores nothing twice.
     """
     assert call.stream is not None
     async with _spool_body(call.stream, call.config.limits.deadline_seconds) as path:
@@ -213,7 +214,7 @@ async def import_file(call: Call[ImportQuery, None]) -> Reply:
 
 @asynccontextmanager
 async def _spool_body(stream: AsyncIterator[bytes], seconds: float) -> AsyncGenerator[Path]:
-    """Keep a body in a file while the block runs: it is read twice, to be checked and to be stored."""
+    """Write a body to a temporary file for the block, which reads it twice: to check it and to store it."""
     with TemporaryDirectory(prefix="acms-") as folder:
         path = Path(folder) / BODY
         with path.open("wb") as file:
@@ -283,7 +284,7 @@ async def _restore_exports(call: Call[ImportQuery, None], path: Path) -> list[Im
 
 
 async def _find_stored_version(storage: StorageBackend, context: Context) -> int:
-    """Return up to which version a context is there."""
+    """Return the last stored version of a context; the version of the fork if nothing is stored."""
     try:
         return (await storage.head(context.id)).version
     except SessionNotFoundError:
@@ -314,7 +315,7 @@ class _Contexts:
 
     @asynccontextmanager
     async def session(self, name: str) -> AsyncGenerator[ACMS]:
-        """Return the session of a context, which is made if it is not there. The tenant closes it."""
+        """Return the session of a context, and create the context if it is missing. The tenant closes the session."""
         if name not in self.ids:
             self.ids[name] = await self._find(name)
         yield await self._tenant.session(self.ids[name])
@@ -336,7 +337,7 @@ class _Contexts:
 
 
 def _name_of(context: Context) -> str:
-    """Return the key of a context, or its id in a form that the forks of it can be named after."""
+    """Return the key of a context, or its id in a form that its forks can be named after."""
     return context.key or context.id.removeprefix("c_")
 
 
@@ -370,7 +371,7 @@ async def _import_conversations(call: Call[ImportQuery, None], opened: Import) -
 
 
 def _size_check(most: int) -> Callable[[Conversation], None]:
-    """Return what refuses a message with a text of more than so many bytes."""
+    """Return a check that refuses a message whose text has more bytes than the limit."""
     numbers = count()
 
     def check(piece: Conversation) -> None:

@@ -1,4 +1,4 @@
-"""What is known over HTTP: facts, episodes, and asking for a reflection."""
+"""Knowledge over HTTP: facts, episodes and reflection."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _CONTEXT = "/contexts/{context_id}"
 
 
 class ListFacts(Place):
-    """Which facts to list."""
+    """The facts to list."""
 
     subject: str | None = None
     """List only facts about this subject."""
@@ -57,10 +57,10 @@ class ListFacts(Place):
     "GET", f"{_CONTEXT}/facts", scope=Scope.MEMORY_READ, query=ListFacts, reply=describe_list_reply(Fact, int)
 )
 async def list_facts(call: Call[ListFacts, None]) -> Reply:
-    """List the facts in force, oldest first; with `history` also those that were retired, each with the reason.
+    """List the active facts, oldest first. With `history` retired facts are listed too, each with the reason.
 
-    Addresses match without regard to case, articles, plurals and punctuation. A fact is an entry: its `contextId` and
-    `id` are what retract and erase take.
+    Addresses match regardless of case, articles, plurals and punctuation. A fact is an entry: pass its `contextId` and
+    `id` to retract or erase it.
     """
     query = call.query
     session = await view_at(call, query)
@@ -80,7 +80,7 @@ async def list_facts(call: Call[ListFacts, None]) -> Reply:
 
 
 class StateBody(Body):
-    """A fact that is stated."""
+    """A fact to store."""
 
     subject: str
     """Subject of the fact."""
@@ -113,7 +113,7 @@ class StateBody(Body):
     example={"subject": "orders service", "attribute": "database", "value": "PostgreSQL 18"},
 )
 async def state_fact(call: Call[None, StateBody]) -> Reply:
-    """Write a fact without a reflector; one that says just that already is answered as it is."""
+    """Store a fact without a reflector. If the same fact is stored already, it is returned unchanged."""
     session = await call.tenant.session(call.path["context_id"])
     return reply_with_data(
         await session.state(**{name: getattr(call.body, name) for name in StateBody.model_fields})
@@ -121,7 +121,7 @@ async def state_fact(call: Call[None, StateBody]) -> Reply:
 
 
 class UnstateBody(Body):
-    """What is no longer known."""
+    """The subject and attribute of facts to withdraw."""
 
     subject: str
     """Subject of the facts to withdraw."""
@@ -140,7 +140,7 @@ class UnstateBody(Body):
     example={"subject": "orders service", "attribute": "database"},
 )
 async def unstate_facts(call: Call[None, UnstateBody]) -> Reply:
-    """Withdraw what is known about a subject and an attribute; the answer lists it, and nothing comes back for it."""
+    """Withdraw the facts about a subject and an attribute without a replacement, and return them."""
     session = await call.tenant.session(call.path["context_id"])
     body = call.body
     found = await session.unstate(body.subject, body.attribute, scope=body.scope)
@@ -148,7 +148,7 @@ async def unstate_facts(call: Call[None, UnstateBody]) -> Reply:
 
 
 class ListEpisodes(Place):
-    """Which episodes to list."""
+    """The episodes to list."""
 
     status: EpisodeStatus | None = None
     """List only episodes with this status."""
@@ -174,7 +174,7 @@ async def list_episodes(call: Call[ListEpisodes, None]) -> Reply:
 
 
 class CloseBody(Body):
-    """Why an episode ends."""
+    """The reason for closing an episode."""
 
     reason: Annotated[str, Field(min_length=1, max_length=255)] = "manual"
     """Reason to record."""
@@ -182,7 +182,7 @@ class CloseBody(Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closed:
-    """The episode that was ended."""
+    """The episode that was closed."""
 
     episode_id: str
 
@@ -197,9 +197,9 @@ class Closed:
     example={"reason": "topic changed"},
 )
 async def close_episode(call: Call[None, CloseBody]) -> Reply:
-    """End the current episode.
+    """Close the current episode.
 
-    With nothing open it answers the last one; 404 when there is none.
+    If none is open, the last one is returned; 404 if there is none.
     """
     session = await call.tenant.session(call.path["context_id"])
     return reply_with_data(Closed(episode_id=await session.close_episode(call.body.reason)))

@@ -25,7 +25,7 @@ operations = Operations("forks")
 
 
 class PlaceBody(Body):
-    """A version of a log: by its number, by how many messages were said, or by a name; the newest one without any."""
+    """A version of a log: by its number, by a number of messages, or by a tag. The newest one by default."""
 
     at_version: Version | None = None
     """Version of the log to read; the newest by default. Give at most one of `atVersion`, `atMessage`, `atTag`."""
@@ -36,14 +36,14 @@ class PlaceBody(Body):
 
 
 class ForkBody(PlaceBody):
-    """Where to fork, and what to call it."""
+    """The version to fork, and the key of the fork."""
 
     key: Annotated[str, Field(min_length=1, max_length=255)] | None = None
     """The client's own id of the fork: forking again under it returns the existing one."""
 
 
 class TagBody(PlaceBody):
-    """The version that gets a name."""
+    """The version to tag."""
 
     move: bool = False
     """Allow the tag to be moved from another version."""
@@ -51,13 +51,13 @@ class TagBody(PlaceBody):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeBranch(Branch):
-    """One context of a fork tree, and how far below the first one it stands."""
+    """A context of a fork tree, with its depth below the root."""
 
     depth: int
 
 
 class DiffQuery(Place):
-    """What to compare: this context at a place, with another one, or with another place of this one."""
+    """The comparison: this context at a version, with another one or with another version of itself."""
 
     other: str | None = None
     """Id of the other context; by default the one in the path."""
@@ -94,10 +94,10 @@ class Tag:
     example={"key": "what-if"},
 )
 async def fork_context(call: Call[Place, ForkBody]) -> Reply:
-    """Fork a context: a new one that shares everything up to a version, the newest by default.
+    """Fork a context: create one that shares everything up to a version, the newest by default.
 
-    The body or the query says where. Nothing is copied, versions stay what they are, and what either side says later is
-    not seen by the other. With a `key` the same request again returns the same fork with status 200; without one the
+    The body or the query names the version. Nothing is copied and versions stay the same; later entries of either side
+    are not visible to the other. With a `key` a repeated request returns the same fork with status 200; without one the
     Idempotency-Key is its key.
     """
     return await _create_branch(call, copied=False)
@@ -117,16 +117,16 @@ async def fork_context(call: Call[Place, ForkBody]) -> Reply:
     example={"key": "user_123-flat"},
 )
 async def copy_context(call: Call[Place, ForkBody]) -> Reply:
-    """Copy a context: a new one with everything that is read in this one, which inherits nothing.
+    """Copy a context: create one with everything that is read in this one, and without a parent.
 
-    For what is too deep to be forked. A copy that was interrupted goes on when it is asked for again with the same
+    Use it when a context is too deep to fork. An interrupted copy continues when it is requested again with the same
     `key` or Idempotency-Key.
     """
     return await _create_branch(call, copied=True)
 
 
 def _select_named_version(*places: Named) -> tuple[int | None, int | None, str | None]:
-    """Return what names a place in the query or in the body; `ValidationError` when both do."""
+    """Return the version that the query or the body names; `ValidationError` if both name one."""
     said = [(one.at_version, one.at_message, one.at_tag) for one in places]
     given = [one for one in said if one != (None, None, None)]
     if len(given) > 1:
@@ -177,7 +177,7 @@ async def _find_context(call: Call[Any, Any], key: str, namespace: str) -> Conte
     reply=describe_list_reply(ContextDetails, str),
 )
 async def list_forks(call: Call[ListPage, None]) -> Reply:
-    """List what was forked from a context directly, newest first."""
+    """List the direct forks of a context, newest first."""
     parent = await call.tenant.context(call.path["context_id"])
     return await reply_with_contexts(
         call.tenant, parent=parent.id, cursor=call.query.cursor, limit=call.query.limit
@@ -186,14 +186,14 @@ async def list_forks(call: Call[ListPage, None]) -> Reply:
 
 @operations("GET", "/contexts/{context_id}/ancestry", scope=Scope.READ, reply=describe_list_reply(Branch))
 async def list_ancestry(call: Call[None, None]) -> Reply:
-    """List the line of forks that leads to a context, the first one first, itself last; deleted ones too."""
+    """List the ancestors of a context, the root first and the context itself last. Deleted ones are included."""
     session = await call.tenant.session(call.path["context_id"])
     return Reply(body={"data": [encode_noun(one) for one in await session.ancestry()]})
 
 
 @operations("GET", "/contexts/{context_id}/tree", scope=Scope.READ, reply=describe_list_reply(TreeBranch))
 async def show_tree(call: Call[None, None]) -> Reply:
-    """Show the whole fork tree a context belongs to, deleted branches too."""
+    """Show the whole fork tree of a context, deleted branches included."""
     session = await call.tenant.session(call.path["context_id"])
     tree = await session.tree()
     return Reply(body={"data": [{**encode_noun(one), "depth": depth} for depth, one in tree or ()]})
@@ -206,9 +206,9 @@ async def show_tree(call: Call[None, None]) -> Reply:
     "GET", "/contexts/{context_id}/diff", scope=Scope.READ, query=DiffQuery, reply=describe_single_reply(Diff)
 )
 async def show_diff(call: Call[DiffQuery, None]) -> Reply:
-    """Show how what is in force differs: from this context to another one, or to another version of this one.
+    """Compare the active entries of this context with another context, or with another version of itself.
 
-    What is added is there and not here.
+    Added entries are active in the other one only.
     """
     query, id = call.query, call.path["context_id"]
     other = query.other or id
@@ -232,7 +232,7 @@ def _session_at_version(session: ACMS, version: int | None) -> Any:
 
 
 class MergeQuery(Query):
-    """What would be merged: another context of the same tree at a place, and what becomes of conflicts."""
+    """The merge to preview: another context of the same tree at a version, and the strategy for conflicts."""
 
     other: str
     """Id of the context to merge, from the same fork tree."""
@@ -247,7 +247,7 @@ class MergeQuery(Query):
 
 
 class MergeBody(Body):
-    """What to merge: another context of the same tree at a place, the newest one by default."""
+    """The context to merge, from the same tree, at a version; the newest by default."""
 
     other: Annotated[str, Field(min_length=1, max_length=255)]
     """Id of the context to merge, from the same fork tree."""
@@ -269,7 +269,7 @@ class MergeBody(Body):
     reply=describe_single_reply(Merged),
 )
 async def preview_merge(call: Call[MergeQuery, None]) -> Reply:
-    """Show what merging another context into this one would do, conflicts included; nothing is written."""
+    """Preview a merge of another context into this one, with its conflicts. Nothing is written."""
     return await _run_merge(call, call.query, dry_run=True)
 
 
@@ -282,10 +282,10 @@ async def preview_merge(call: Call[MergeQuery, None]) -> Reply:
     example={"other": "c_7m3k0q2v9x4t8w1y", "strategy": "theirs"},
 )
 async def merge_context(call: Call[None, MergeBody]) -> Reply:
-    """Bring in what another context of the same fork tree changed since this one last knew it, in one commit.
+    """Merge the changes of another context of the same fork tree since the last merge, in one commit.
 
-    Conflicts are refused with 409, which lists them, unless the strategy settles them. What was merged once is not
-    merged again; undo takes a merge back by its version.
+    Conflicts are refused with 409, which lists them, unless the strategy resolves them. Changes that were merged before
+    are not merged again. Undo reverts a merge by its version.
     """
     return await _run_merge(call, call.body, dry_run=False)
 
@@ -305,7 +305,7 @@ async def _run_merge(call: Call[Any, Any], asked: MergeQuery | MergeBody, *, dry
 
 @operations("GET", "/contexts/{context_id}/tags", scope=Scope.READ, reply=describe_list_reply(Tag))
 async def list_tags(call: Call[None, None]) -> Reply:
-    """List the named versions of a context, inherited ones too, oldest first."""
+    """List the tags of a context, oldest first, including inherited ones."""
     tags = await (await call.tenant.session(call.path["context_id"])).tags()
     return Reply(
         body={"data": [encode_noun(Tag(name=name, version=version)) for name, version in tags.items()]}
@@ -322,9 +322,9 @@ async def list_tags(call: Call[None, None]) -> Reply:
     example={"move": True},
 )
 async def put_tag(call: Call[None, TagBody]) -> Reply:
-    """Name a version, the newest by default.
+    """Tag a version, the newest by default.
 
-    A name that stands for another version is refused with 409, unless `move`.
+    A tag of another version is refused with 409, unless `move` is set.
     """
     body, id, name = call.body, call.path["context_id"], call.path["name"]
     session = await call.tenant.session(id)
@@ -335,6 +335,6 @@ async def put_tag(call: Call[None, TagBody]) -> Reply:
 
 @operations("DELETE", "/contexts/{context_id}/tags/{name}", scope=Scope.APPEND, status=204)
 async def delete_tag(call: Call[None, None]) -> Reply:
-    """Take a name off its version."""
+    """Delete a tag."""
     await (await call.tenant.session(call.path["context_id"])).untag(call.path["name"])
     return Reply()

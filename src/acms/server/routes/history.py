@@ -57,7 +57,7 @@ class WindowQuery(Place):
 
 
 class HistoryQuery(Place):
-    """Which page of the history to show."""
+    """The page of the history to list."""
 
     cursor: Version = 0
     """Version after which the page begins: `nextCursor` of the previous page."""
@@ -67,7 +67,7 @@ class HistoryQuery(Place):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastState:
-    """A page of what is in force at a version, in the order in which it is read."""
+    """A page of the active entries at a version, in reading order."""
 
     data: list[BriefEntry]
     version: int
@@ -76,7 +76,7 @@ class PastState:
 
 
 class StateQuery(Query):
-    """Which page of a state to show."""
+    """The page of a state to list."""
 
     cursor: Version = 0
     """Version after which the page begins: `nextCursor` of the previous page."""
@@ -96,10 +96,10 @@ class ContextStats(SessionStats):
 
 @operations("GET", "/contexts/{context_id}/window", scope=Scope.READ, query=WindowQuery, reply=Window)
 async def show_window(call: Call[WindowQuery, None]) -> Reply:
-    """Show the newest contiguous messages in force within a token budget, oldest first.
+    """Return the newest contiguous active messages within a token budget, oldest first.
 
-    Tool groups are whole. The newest message is always in, cut and flagged if it alone is larger than the budget, which
-    is never exceeded. At a version, a message or a tag it is as if the log ended there.
+    Tool groups are complete. The newest message is always included, truncated and flagged if it alone exceeds the
+    budget, which is never exceeded. At a version, a message or a tag the log is read as if it ended there.
     """
     query, most = call.query, call.config.limits.tokens
     if query.budget > most:
@@ -128,7 +128,7 @@ async def show_window(call: Call[WindowQuery, None]) -> Reply:
     reply=describe_list_reply(HistoryEntry, int),
 )
 async def list_history(call: Call[HistoryQuery, None]) -> Reply:
-    """List every entry of a log, oldest first: what was said, learned, summarised and taken back."""
+    """List every entry of a log, oldest first: messages, facts, summaries and retractions."""
     view = await view_at(call, call.query)
     page = await view.history(limit=call.query.limit, after=call.query.cursor)
     return reply_with_page([encode_noun(line) for line in page.entries], page.next_after)
@@ -136,10 +136,11 @@ async def list_history(call: Call[HistoryQuery, None]) -> Reply:
 
 @operations("GET", "/contexts/{context_id}/at/{version}", scope=Scope.READ, query=StateQuery, reply=PastState)
 async def show_state(call: Call[StateQuery, None]) -> Reply:
-    """List what is in force at a version, in the order in which it is read.
+    """List the active entries at a version, in reading order.
 
-    Messages, edits at the place of what they edit, summaries at the place of what they stand for; nothing is cut. The
-    same version is always the same, save for what was erased or has expired.
+    An edit is listed at the position of the message it edits, a summary at the position of the entries it replaced;
+    nothing is truncated. The same version always returns the same, except for entries that were erased or expired
+    since.
     """
     context, query = call.path["context_id"], call.query
     session = await call.tenant.session(context)
@@ -164,7 +165,7 @@ async def show_state(call: Call[StateQuery, None]) -> Reply:
 async def _read_active_entries(
     storage: StorageBackend, context: str, cover: Cover, version: int, after: int, limit: int
 ) -> list[Entry]:
-    """Return the first entries in force whose place is above `after`; reads no more of the log than it must."""
+    """Return the first active entries with a position above `after`; read no more of the log than necessary."""
     read: list[Entry] = []
     found: Sequence[Entry] = ()
     for first, last in cover.stretches(version):
@@ -190,6 +191,6 @@ async def _read_active_entries(
     reply=describe_single_reply(ContextStats),
 )
 async def show_stats(call: Call[Place, None]) -> Reply:
-    """Count a log: everything ever said, and what is in force."""
+    """Return counts of a log: all of its entries, and the active ones."""
     stats = await (await view_at(call, call.query)).get_session_stats()
     return Reply(body={"data": {"contextId": call.path["context_id"], **encode_noun(stats)}})

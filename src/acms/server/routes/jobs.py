@@ -1,4 +1,4 @@
-"""Jobs over HTTP: how work that is done later stands, trying it again, giving it up."""
+"""Jobs over HTTP: get, list, cancel and retry background work."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _MARGIN = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedJob(Job):
-    """A job, and what came of it."""
+    """A job with its result."""
 
     #: What a compaction made; null while it is not done, when nothing was worth it, and of other jobs.
     compaction: Compaction | None
 
 
 class ListJobs(Query):
-    """Which jobs to list."""
+    """The jobs to list."""
 
     context_id: str | None = None
     """List only the jobs of this context."""
@@ -54,7 +54,7 @@ class ListJobs(Query):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A job that was asked for, and what came of it while it was waited for."""
+    """A requested job, with its result if it ended within the wait."""
 
     job: Job
     ended: bool
@@ -64,7 +64,7 @@ class Asked:
 
 
 async def wait_for_requested_job(call: Call[Any, Any], session: ACMS, job: Job) -> Asked:
-    """Wait for a job as long as the request prefers to, and within its deadline; `JobFailedError` when it failed."""
+    """Wait for a job as long as the request prefers, within its deadline; `JobFailedError` if it fails."""
     headers = {"Location": f"{BASE}/jobs/{job.id}"}
     seconds = _parse_wait_preference(call.headers.get("prefer", ""))
     ended, made = False, None
@@ -83,7 +83,7 @@ async def wait_for_requested_job(call: Call[Any, Any], session: ACMS, job: Job) 
 
 
 def _parse_wait_preference(prefer: str) -> int | None:
-    """Return the seconds that a caller would wait; a preference that is not understood is none (RFC 7240)."""
+    """Return the seconds that a client prefers to wait; an unknown preference is ignored (RFC 7240)."""
     for one in re.split("[,;]", prefer):
         found = _WAIT.fullmatch(one.strip())
         if found:
@@ -92,7 +92,7 @@ def _parse_wait_preference(prefer: str) -> int | None:
 
 
 async def filter_visible_jobs(tenant: Tenant, found: Iterable[Job]) -> list[Job]:
-    """Return the jobs that the request under way may see; of the service's own none may be."""
+    """Return the jobs that the current request may see; the service's own are never visible."""
     hidden: dict[str, bool] = {}
     jobs = list(found)
     for id in {job.context for job in jobs}:
@@ -118,7 +118,7 @@ async def _find_job(tenant: Tenant, id: str) -> Job:
 async def list_jobs(call: Call[ListJobs, None]) -> Reply:
     """List jobs, newest first.
 
-    `contextId` and `state` choose; pass `nextCursor` as `cursor` for the next page.
+    `contextId` and `state` filter the list. Pass `nextCursor` as `cursor` for the next page.
     """
     query, tenant = call.query, call.tenant
     if query.context_id is not None:
@@ -138,9 +138,9 @@ async def list_jobs(call: Call[ListJobs, None]) -> Reply:
 
 @operations("GET", _PATH, scope=Scope.READ, reply=describe_single_reply(EndedJob))
 async def get_job(call: Call[None, None]) -> Reply:
-    """Return a job, and when it is done what it made.
+    """Return a job, with its result when it is done.
 
-    Ask again until `state` is done, failed or cancelled.
+    Poll it until `state` is done, failed or cancelled.
     """
     job = await _find_job(call.tenant, call.path["job_id"])
     made: Compaction | None = None
@@ -157,9 +157,9 @@ async def get_job(call: Call[None, None]) -> Reply:
 
 @operations("POST", f"{_PATH}/cancel", scope=Scope.COMPACT, reply=describe_single_reply(Job))
 async def cancel_job(call: Call[None, None]) -> Reply:
-    """Give a job up.
+    """Cancel a job.
 
-    An attempt that runs will have no effect. Refused with 409 when the job is done.
+    A running attempt has no effect. Refused with 409 if the job is done.
     """
     job = await _find_job(call.tenant, call.path["job_id"])
     return reply_with_data(await requests.cancel_job_by_id(call.tenant.handle, job.id))
@@ -167,9 +167,9 @@ async def cancel_job(call: Call[None, None]) -> Reply:
 
 @operations("POST", f"{_PATH}/retry", scope=Scope.COMPACT, reply=describe_single_reply(Job))
 async def retry_job(call: Call[None, None]) -> Reply:
-    """Make a job due now that waits, failed or was cancelled.
+    """Make a waiting, failed or cancelled job due now.
 
-    Refused with 409 when it runs or is done, or when another job is to do its work by now.
+    Refused with 409 if it is running or done, or if another job has taken over its work.
     """
     job = await _find_job(call.tenant, call.path["job_id"])
     return reply_with_data(await requests.retry_job_by_id(call.tenant.handle, job.id))

@@ -50,7 +50,7 @@ RoleName = Literal["system", "developer", "user", "assistant", "tool"]
 
 
 def _part_body(type: str, kind: Any) -> Any:
-    """Return how a part of a message is sent: its fields, and which of the parts it is."""
+    """Return the body model of a message part: its fields and its type."""
     hints = get_type_hints(kind)
     said: dict[str, Any] = {"type": (Literal[type], ...)}
     for one in fields(kind):
@@ -60,7 +60,7 @@ def _part_body(type: str, kind: Any) -> Any:
 
 
 def read_part(sent: Any) -> Part:
-    """Return the part of a message that was sent."""
+    """Parse a part of a message."""
     given: Any = PARTS[sent.type]
     return given(**{one.name: getattr(sent, f"{one.name}_") for one in fields(given)})
 
@@ -90,7 +90,7 @@ class CallBody(Body):
 
 
 class MessageBody(Body):
-    """A message to be appended."""
+    """A message to append."""
 
     role: RoleName
     """Role of the speaker."""
@@ -129,7 +129,7 @@ _NAMES = {to_camel(name): name for name in foreign.FIELDS}
 
 
 def _discriminate_message(sent: Any) -> str:
-    """Return whether a message is one of ours, or a provider's as it is."""
+    """Return the tag of a message: of this service's form, or of a provider's."""
     theirs = isinstance(sent, Mapping) and (
         not sent.keys() <= _OURS
         or ("role" in sent and not isinstance(sent.get("content", ""), str))
@@ -151,14 +151,14 @@ Sent = Annotated[
 
 
 class AppendBody(Body):
-    """Messages to be appended in order, all or none."""
+    """Messages to append in order, all or none."""
 
     messages: Annotated[list[Sent], Field(min_length=1)]
     """Messages of this service's form, or as a provider's API has them."""
 
 
 class SyncBody(Body):
-    """A list of messages as a framework holds it."""
+    """A complete list of messages, as an agent framework holds it."""
 
     messages: list[Sent]
     """The whole list, oldest first."""
@@ -179,7 +179,7 @@ _BRIEF = declare_wire_names(**dict.fromkeys(_INNER.split()))
 @_BRIEF
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BriefEntry(Entry):
-    """One immutable record of a log, without what it says about others."""
+    """One immutable record of a log, without its references to other records."""
 
 
 @_BRIEF
@@ -207,7 +207,7 @@ class StoredMessage(Entry):
 
 
 class ListMessages(Query):
-    """Which messages to list."""
+    """The messages to list."""
 
     cursor: int | None = None
     """Version after which the page begins, or before which with `order=desc`: `nextCursor` of the previous page."""
@@ -233,10 +233,10 @@ class ListMessages(Query):
 async def append_messages(call: Call[None, AppendBody]) -> Reply:
     """Append messages, all or none.
 
-    They get the next versions, in order, and one time unless they bring their own. With an `Idempotency-Key`, or a
-    `key` on each message, the same request again changes nothing and answers what is stored, with `repeated`. A message
-    of a provider may be sent as it is: it becomes several where it holds several results of tools. With
-    `If-Match`, an ETag of the context, nothing is appended once another message came: 412.
+    They get the next versions in order, and the current time unless they bring their own. With an `Idempotency-Key`, or
+    a `key` on each message, a repeated request changes nothing and returns the stored messages with `repeated`. A
+    provider's message can be sent unchanged: one with several tool results becomes several messages. With `If-Match`,
+    an ETag of the context, the append is refused with 412 if another message was appended in between.
     """
     limits, messages = call.config.limits, call.body.messages
     context = call.path["context_id"]
@@ -269,12 +269,12 @@ async def append_messages(call: Call[None, AppendBody]) -> Reply:
     example={"messages": [{"role": "user", "content": "Which database should the orders service use?"}]},
 )
 async def sync_messages(call: Call[None, SyncBody]) -> Reply:
-    """Make the log hold a list of messages as a framework keeps it, all or nothing; the answer says what that took.
+    """Make the log match a list of messages as a framework holds it, all or nothing, and return the changes.
 
-    What is new is appended, what says something else under its `key` or `id` is replaced, and what ACMS wrote into a
-    prompt is passed over. A list that was trimmed at its start takes nothing back; with `gone` everything else that
-    is missing is retracted. The same list again changes nothing. 409 with `insert` when a message stands before older
-    ones.
+    New messages are appended, messages with a changed text under their `key` or `id` are replaced, and text that ACMS
+    added to a prompt is ignored. A list that was trimmed at its start retracts nothing; with `gone` other missing
+    messages are retracted. The same list again changes nothing. With `insert`, a message between older ones is refused
+    with 409.
     """
     body, now = call.body, datetime.now(UTC)
     most = call.config.limits.message_bytes
@@ -284,7 +284,7 @@ async def sync_messages(call: Call[None, SyncBody]) -> Reply:
 
 
 def _build_draft(index: int, one: MessageBody | dict[str, Any], most: int, now: datetime) -> dict[str, Any]:
-    """Return the arguments of `ingest`, or a provider's message; what they hold is checked there."""
+    """Return the arguments of `ingest`, or a provider's message; `ingest` checks their content."""
     if isinstance(one, dict):
         if (size := len(wire.encode_json(one))) > most:
             raise TooLargeError(f"has {size} bytes, the limit is {most}", field=f"messages[{index}]")
@@ -319,7 +319,7 @@ def _count_bytes(text: str) -> int:
 
 
 def _validate_idempotency_key(given: str | None) -> str | None:
-    """Return the name under which a batch is appended once; each of its messages gets it with a number."""
+    """Return the key under which a batch is appended once; each of its messages gets the key with a number."""
     if given is None:
         return None
     if len(given) > validation.NAME_CHARS - 8:
@@ -330,7 +330,7 @@ def _validate_idempotency_key(given: str | None) -> str | None:
 
 
 def _parse_if_match(headers: Mapping[str, str]) -> Seen:
-    """Return the newest message that a writer has seen, as its If-Match says."""
+    """Return the newest message that a client has seen, by its If-Match header."""
     given = headers.get("if-match")
     if given is None or given == "*":
         return ANY
@@ -343,7 +343,7 @@ def _parse_if_match(headers: Mapping[str, str]) -> Seen:
 def _build_stored_message(
     context: str, draft: Mapping[str, Any], receipt: MessageReceipt, now: str | None
 ) -> dict[str, Json]:
-    """Write a message that was just stored, from what was sent and what became of it."""
+    """Serialize a message that was just stored, from the request and the receipt."""
     role, content = draft["role"], draft["content"]
     stored: dict[str, Json] = {
         "id": receipt.message_id,
@@ -388,7 +388,7 @@ def _build_stored_message(
 
 
 async def _read_back(tenant: Tenant, receipts: Sequence[MessageReceipt]) -> Reply:
-    """Answer what is stored: it may say something else than what was sent, or less since it was erased."""
+    """Return the stored messages as a reply: they may differ from the request, or be erased since."""
     entries = await tenant.handle.get([one.message_id for one in receipts])
     data = [
         {
@@ -417,10 +417,10 @@ async def _read_back(tenant: Tenant, receipts: Sequence[MessageReceipt]) -> Repl
     reply=describe_list_reply(ListedMessage, int),
 )
 async def list_messages(call: Call[ListMessages, None]) -> Reply:
-    """List the messages of a log, also those that are out of force.
+    """List the messages of a log, including those that are no longer active.
 
-    `cursor` is a version: those after it are listed, with `order=desc` those before it. What is in force at a version
-    is what `/at/{version}` lists.
+    `cursor` is a version: later messages are listed, with `order=desc` earlier ones. `/at/{version}` lists the messages
+    that are active at a version.
     """
     query, session = call.query, await call.tenant.session(call.path["context_id"])
     storage = session.storage

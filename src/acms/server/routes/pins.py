@@ -41,7 +41,7 @@ class PinnedValue:
 
 
 class ListPins(Query):
-    """Which pins to list."""
+    """The page of pins to list."""
 
     cursor: str | None = None
     """Key after which the page begins: `nextCursor` of the previous page."""
@@ -50,7 +50,7 @@ class ListPins(Query):
 
 
 class PinBody(Body):
-    """A pin, and what is to lie under its key."""
+    """A pin, and the value to store under its key."""
 
     key: Annotated[str, Field(min_length=1, max_length=512)]
     """Key of the pin in the store."""
@@ -67,7 +67,7 @@ class PinBody(Body):
 
 
 class Unpin(Query):
-    """Which pin to let go of."""
+    """The pin to remove."""
 
     key: Annotated[str, Field(min_length=1, max_length=512)]
     """Key of the pin."""
@@ -77,7 +77,7 @@ class Unpin(Query):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unpinned:
-    """What was there."""
+    """The result of removing a pin."""
 
     key: str
     #: Whether it was pinned, and whether a value was deleted.
@@ -100,7 +100,7 @@ def _pinned_value(pin: Pin, entry: KVEntry | None) -> PinnedValue:
 
 
 def _parse_milliseconds(milliseconds: int | None) -> datetime | None:
-    """Return a time; None for one that no calendar has, which another program may have stored."""
+    """Return a time, or None for a number outside the calendar, which another program may have stored."""
     try:
         return None if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, UTC)
     except (ValueError, OverflowError, OSError):
@@ -111,7 +111,7 @@ def _parse_milliseconds(milliseconds: int | None) -> datetime | None:
     "GET", _PATH, scope=Scope.MEMORY_READ, query=ListPins, reply=describe_list_reply(PinnedValue, str)
 )
 async def list_pins(call: Call[ListPins, None]) -> Reply:
-    """List what the prompts of a namespace show, in order: higher priority first, then the newest, then by key."""
+    """List the pins that the prompts of a namespace show: higher priority first, then the newest, then by key."""
     store, query = call.tenant.kv, call.query
     pins = await create_pin_registry(store, namespace=call.path["namespace"]).list()
     keys = [pin.key for pin in pins]
@@ -141,10 +141,10 @@ async def list_pins(call: Call[ListPins, None]) -> Reply:
     },
 )
 async def put_pin(call: Call[None, PinBody]) -> Reply:
-    """Pin a key, and store a value under it when one is given.
+    """Pin a key, and store a value under it if one is given.
 
-    What is said of a pin replaces what was said before: without a label it has none afterwards. Keys belong to the
-    whole tenant, namespaces only say who shows them: two that pin one key show one value.
+    The request replaces the whole description of the pin: without a label the pin has none. Keys belong to the whole
+    tenant, and namespaces decide which prompts show them: two namespaces that pin one key show the same value.
     """
     store, body = call.tenant.kv, call.body
     given = "value" in body.model_fields_set
@@ -160,7 +160,7 @@ async def put_pin(call: Call[None, PinBody]) -> Reply:
 
 @operations("DELETE", _PATH, scope=Scope.MEMORY_WRITE, query=Unpin, reply=describe_single_reply(Unpinned))
 async def delete_pin(call: Call[Unpin, None]) -> Reply:
-    """Show a key no more; what lies under it stays, unless `value=true`."""
+    """Remove a pin. The value under its key stays, unless `value=true`."""
     store, key = call.tenant.kv, call.query.key
     registry = create_pin_registry(store, namespace=call.path["namespace"])
     deleted = False

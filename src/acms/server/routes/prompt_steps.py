@@ -22,7 +22,7 @@ Tokens: TypeAlias = Annotated[int, Field(ge=0)]
 
 
 class SessionPart(Body):
-    """A log, at its head or as it was; that of the path unless it is named."""
+    """A log, at its head or at a version; by default the one in the path."""
 
     context_id: str | None = None
     """Id of the context; by default the one in the path."""
@@ -35,7 +35,7 @@ class SessionPart(Body):
 
 
 class MessageStep(Body):
-    """A message as it is written."""
+    """A literal message."""
 
     type: Literal["message"]
     role: Role
@@ -44,14 +44,14 @@ class MessageStep(Body):
 
 
 class SessionStep(Body):
-    """All that is in force in a log."""
+    """All active messages of a log."""
 
     type: Literal["session"]
     session: SessionPart = SessionPart()
 
 
 class ContentStep(Body):
-    """A content with a way to make it smaller."""
+    """Content with a way to shrink it."""
 
     type: Literal["history", "last", "truncate", "omit", "section"]
     priority: Priority | None = None
@@ -75,7 +75,7 @@ class ContentStep(Body):
 
 
 class RecallStep(Body):
-    """What a log says about a query."""
+    """A recall from a log."""
 
     type: Literal["recall"]
     session: SessionPart = SessionPart()
@@ -111,7 +111,7 @@ ContentStep.model_rebuild()
 
 
 async def apply_prompt_steps(call: Call[None, Any], made: Prompt, steps: Sequence[StepBody]) -> Prompt:
-    """Return a prompt with more steps; `ValidationError` for what `Prompt` refuses."""
+    """Return a prompt with more steps; `ValidationError` if `Prompt` refuses one."""
     for step in steps:
         match step:
             case MessageStep():

@@ -34,7 +34,7 @@ Words = Annotated[str, Field(max_length=1_048_576)]
 
 
 class RecallPart(Body):
-    """What of the past a prompt shows."""
+    """The recall of a prompt."""
 
     query: str
     """Text to search for."""
@@ -51,7 +51,7 @@ class RecallPart(Body):
 
 
 class HintPart(Body):
-    """A prefix that the provider is asked to cache: all up to the end of the history."""
+    """A prefix that the provider is asked to cache: everything up to the end of the history."""
 
     id: Annotated[str, Field(min_length=1, max_length=255)] = "prompt"
     """Id of the prefix."""
@@ -62,7 +62,7 @@ class HintPart(Body):
 
 
 class PromptBody(Body):
-    """What a prompt is made of; its parts stand in this order, what is recalled before the newest of the user."""
+    """The parts of a prompt, in this order. Recalled entries come before the newest text of the user."""
 
     codec: Literal["openai-chat", "openai-responses", "anthropic", "gemini"] = "openai-chat"
     """Format of the request."""
@@ -162,11 +162,11 @@ def _resolve_codec(body: PromptBody) -> Codec:
     },
 )
 async def render_prompt(call: Call[None, PromptBody]) -> Reply:
-    """Return the request for a model: rules, pins, history, what the past says, the user's text and tools.
+    """Build a request for a model: instructions, pins, history, recalled entries, the user's text and tools.
 
-    The whole request is within the budget by the format's own count; what is written here is required, history,
-    recall and pins shrink. What is recalled is new every turn: it stands at the end, so that all before it can be
-    cached. 422 when what is required does not fit: the answer says where, and what was tried.
+    The whole request is within the budget by the format's own count. Texts in this body are required; history, recall
+    and pins shrink. Recalled entries change every turn: they come at the end, so that the provider can cache everything
+    before them. 422 if the required parts do not fit: the reply names the part, and the attempts.
     """
     body = call.body
     check_token_limit(body.budget, call.config.limits, "budget")
@@ -190,7 +190,7 @@ _SIMPLE = frozenset(
 
 
 def _build_simple_prompt(call: Call[None, PromptBody], made: Prompt, session: View) -> Prompt:
-    """Return the prompt of a request that has no steps."""
+    """Build the prompt of a request without steps."""
     body = call.body
     if body.system is not None:
         made = made.system(body.system)

@@ -1,4 +1,4 @@
-"""Recall over HTTP: what the past says about a query, and messages that can be sent to a model as they stand."""
+"""Recall over HTTP: the entries that match a query, and chat messages ready for a provider."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Excluded = Annotated[list[str], Field(max_length=10_000, default_factory=list[st
 
 
 class RecallBody(Body):
-    """What to recall."""
+    """A query, and limits of its result."""
 
     query: str
     """Text to search for."""
@@ -63,12 +63,12 @@ class RecallBody(Body):
     why: bool = False
     """Explain for every candidate why it is shown or not."""
     about: Annotated[list[str], Field(max_length=100, default_factory=list[str])]
-    """Ids of entries of which that is to be said besides, whatever hid them."""
+    """Ids of further entries to explain, even if they were no candidates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recalled:
-    """What the model should see for a query."""
+    """The entries that a model should see for a query."""
 
     #: In the order in which the model should see them: facts, past messages, the current episode.
     items: Sequence[ContextItem]
@@ -93,13 +93,13 @@ class Recalled:
 
 
 def check_token_limit(budget: int | None, limits: Limits, field: str) -> None:
-    """Raise `ValidationError` for more tokens than one request may ask for."""
+    """Raise `ValidationError` if one request asks for too many tokens."""
     if budget is not None and budget > limits.tokens:
         raise ValidationError(f"must be at most {limits.tokens}", field=field)
 
 
 def list_verdicts(found: ContextItems, *, why: bool = True, about: Sequence[str] = ()) -> list[Verdict]:
-    """Return why each candidate is shown or not, best first, and the same of other entries that the ledger knows."""
+    """Return why each candidate is shown or not, best first, and the same for other entries in the ledger."""
     candidates = found.ledger.candidates
     listed = sorted(candidates.values(), key=lambda one: (not one.included, -one.score, one.version))
     asked: list[Verdict] = []
@@ -138,11 +138,11 @@ def _build_recall_result(found: ContextItems, body: RecallBody) -> Recalled:
     example={"query": "what did we choose for orders?", "tokenBudget": 500},
 )
 async def recall(call: Call[None, RecallBody]) -> Reply:
-    """Return what the model should see for a query, within a hard token budget.
+    """Return the entries that a model should see for a query, within a hard token budget.
 
     Facts come first, then past messages and summaries, then the current episode, each oldest first; `score` is the
-    rank. The newest message is always in unless it is the query itself, is excluded, or the current episode was not
-    asked for. It is a POST as a query is private, and addresses are logged.
+    rank. The newest message is always included, unless it is the query itself, is excluded, or `includeCurrentEpisode`
+    is false. The method is POST because a query is private, and addresses are logged.
     """
     body = call.body
     check_token_limit(body.token_budget, call.config.limits, "tokenBudget")
@@ -167,18 +167,23 @@ async def recall(call: Call[None, RecallBody]) -> Reply:
 
 
 class ChatBody(Body):
-    """What messages are for, and what they may cost."""
+    """The query and the budget of chat messages."""
 
     query: str
+    """Text to recall entries for; usually the newest message of the user."""
     budget: Budget
+    """Largest number of tokens of all messages together."""
     at_version: Version | None = None
+    """Version of the log to read; the newest by default. Give at most one of `atVersion`, `atMessage`, `atTag`."""
     at_message: Version | None = None
+    """Number of messages after which to read the log."""
     at_tag: str | None = None
+    """Tag of the version to read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chat:
-    """Messages that can be sent to a model as they stand."""
+    """Messages that can be sent to a model unchanged."""
 
     #: As chat completions take them.
     messages: list[dict[str, Any]]
@@ -206,10 +211,10 @@ class Chat:
     },
 )
 async def chat_messages(call: Call[None, ChatBody]) -> Reply:
-    """Return chat messages ready for a provider: the newest ones, and what the past says about the query.
+    """Return chat messages ready for a provider: the newest ones, and recalled entries for the query.
 
-    The whole history when it fits. Nothing stands there twice, and every tool call is followed by its answers. For
-    other formats, tools and pins see `/prompt`.
+    A history that fits is returned whole. No message is included twice, and every tool call is followed by its results.
+    For other formats, tools and pins see `/prompt`.
     """
     body = call.body
     check_token_limit(body.budget, call.config.limits, "budget")
