@@ -212,13 +212,19 @@ def _create_templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.filters["time"] = _format_time
-    templates.filters["pct"] = _format_percent
-    templates.filters["place"] = views.format_entry_version
-    templates.filters["ticks"] = _markup_backticks
-    templates.globals["advice"] = views.suggest_inclusion
-    templates.globals["url_of"] = quote_path_parts
-    templates.globals["version"] = __version__
+    filters: dict[str, Any] = {
+        "time": _format_time,
+        "pct": _format_percent,
+        "place": views.format_entry_version,
+        "ticks": _markup_backticks,
+    }
+    templates.filters.update(filters)
+    global_names: dict[str, Any] = {
+        "advice": views.suggest_inclusion,
+        "url_of": quote_path_parts,
+        "version": __version__,
+    }
+    templates.globals.update(global_names)
     return templates
 
 

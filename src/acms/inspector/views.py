@@ -84,7 +84,7 @@ def build_timeline_rows(
         details = message or {}
         calls = [part for part in details.get("parts", ()) if part.get("type") == "tool_call"]
         row = {**entry, "message": message, "calls": calls, "answers": [], "begins": None}
-        calling_row = rows_by_call.get(details.get("toolCallId"))
+        calling_row = rows_by_call.get(details.get("toolCallId") or "")
         if calling_row is not None:
             calling_row["answers"].append(row)
             continue

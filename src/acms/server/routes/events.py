@@ -76,7 +76,7 @@ async def stream_events(call: Call[EventsQuery, None]) -> Reply:
         session.storage, context, call.headers.get("last-event-id") or call.query.after
     )
     followed = Followed(
-        session.storage, context, cursor, session.stage, handle=call.tenant.handle, ended=streams.ended
+        session.storage, context, cursor, session.stage, handle=call.tenant.handle, ended=streams.is_ending
     )
     headers = {"X-Accel-Buffering": "no"}
     return Reply(body=_stream_event_lines(followed, call.query.follow), media=EVENTS, headers=headers)
