@@ -107,7 +107,7 @@ class _Door:
         namespace, session = _parse_session_address(scope)
         client = scope.get("client")
         try:
-            principal = await self._app.gate.known(exchange.headers, client[0] if client else "")
+            principal = await self._app.gate.identify(exchange.headers, client[0] if client else "")
         except AuthenticationError as error:
             await _build_challenge(error, scope, exchange)(scope, receive, send)
             return

@@ -9,7 +9,11 @@ from time import monotonic
 from acms.errors import RateLimitError
 from acms.server.rates import Buckets
 
-__all__ = ["Streams"]
+__all__ = ["PIECE_BYTES", "Streams"]
+
+
+PIECE_BYTES = 65_536
+"""Bytes of a stream that are sent at once: a connection buffers as much for a client that reads nothing."""
 
 
 class Streams:

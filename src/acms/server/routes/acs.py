@@ -24,16 +24,12 @@ __all__ = ["operations"]
 
 operations = Operations("contract")
 
-_CONTEXTS = 16
-"""Contexts that one request may name."""
-_TIME = 0.9
-"""Share of the deadline of a request that its sources may take."""
 _PRINTED = "".join(map(chr, range(0x21, 0x7F)))
 
 
 def _load_schema(name: str) -> dict[str, Json]:
-    written = json.loads((files("acms") / "schemas" / f"{name}.v0.json").read_text(encoding="utf-8"))
-    return {key: value for key, value in written.items() if not key.startswith("$")}
+    text = (files("acms") / "schemas" / f"{name}.v0.json").read_text(encoding="utf-8")
+    return {key: value for key, value in json.loads(text).items() if not key.startswith("$")}
 
 
 class RenderQuery(Query):
@@ -53,8 +49,8 @@ class RenderQuery(Query):
     """Add fields beyond strict v0: the layer of each fragment and the experience slice."""
 
 
-def _split_names(written: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(one for one in written.split(",") if one))
+def _split_names(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(filter(None, text.split(","))))
 
 
 def _quote_header(value: str) -> str:
@@ -107,27 +103,31 @@ async def render_context(call: Call[RenderQuery, Mapping[str, Json]]) -> Reply:
 
 async def _build_render_reply(call: Call[RenderQuery, Mapping[str, Json]]) -> Reply:
     query = call.query
-    asked = RenderRequest.of(call.body, lenient=query.lenient)
+    request = RenderRequest.of(call.body, lenient=query.lenient)
     ids = _split_names(query.contexts)
-    if len(ids) > _CONTEXTS:
-        raise ValidationError(f"names {len(ids)} contexts, the limit is {_CONTEXTS}", field="contexts")
+    if len(ids) > 16:  # each is a search of its own
+        raise ValidationError(f"names {len(ids)} contexts, the limit is 16", field="contexts")
     if not ids and not call.tenant.engine.sources:
         raise ValidationError("must name the contexts whose memory is meant", field="contexts")
     acs = await call.tenant.contract(ids)
+    # The sources get nine tenths of the deadline, the reply the rest.
+    most_ms = 0.9 * 1000 * call.config.limits.deadline_seconds
     reply = await acs.render(
-        replace(asked, time_ms=min(asked.time_ms, _TIME * 1000 * call.config.limits.deadline_seconds)),
+        replace(request, time_ms=min(request.time_ms, most_ms)),
         action=query.action,
         attempt=query.attempt,
         cache=_split_names(query.cache) or None,
     )
     headers = {"X-Request-ID": _quote_header(reply.request_id)}
     if reply.warnings:
-        headers["X-Warnings"] = ",".join(dict.fromkeys(_quote_header(one.code) for one in reply.warnings))
+        codes = dict.fromkeys(_quote_header(warning.code) for warning in reply.warnings)
+        headers["X-Warnings"] = ",".join(codes)
     return Reply(body=reply.to_wire(extended=query.extended), headers=headers)
 
 
 def _check_accept(accept: str) -> None:
     """Raise `NotAcceptableError` if the client does not accept JSON."""
-    taken = [one.partition(";")[0].strip().lower() for one in accept.split(",") if one.strip()]
-    if taken and not {"application/json", "application/*", "*/*"} & set(taken):
+    media_types = {media_type.partition(";")[0].strip().lower() for media_type in accept.split(",")}
+    media_types.discard("")
+    if media_types and media_types.isdisjoint(("application/json", "application/*", "*/*")):
         raise NotAcceptableError("the reply is application/json; there are no streams", field="accept")

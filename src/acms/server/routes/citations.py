@@ -21,13 +21,12 @@ __all__ = ["operations"]
 operations = Operations("citations")
 
 _PATH = "/contexts/{context_id}/citations"
-_MOST = 256
 
 
 class CitedBody(Body):
     """The entries that an answer used: their ids, or the answer itself, which names them."""
 
-    ids: Annotated[list[str], Field(max_length=_MOST)] | None = None
+    ids: Annotated[list[str], Field(max_length=256)] | None = None
     """Ids of the entries that the answer used."""
     answer: Any = None
     """The answer as the provider sent it, or its text."""
@@ -52,14 +51,14 @@ async def note_citations(call: Call[None, CitedBody]) -> Reply:
 
 async def _check_entries_visible(tenant: Tenant, ids: Sequence[str]) -> None:
     """Raise the same error for a missing entry and for one that the request may not know of."""
-    known: dict[str, bool] = {}
-    for id, row in zip(ids, await tenant.handle.get(ids), strict=True):
-        if row is not None and row.state is not State.ERASED:
-            if row.context not in known:
-                known[row.context] = await tenant.knows(row.context)
-            if known[row.context]:
-                continue
-        raise EntryNotFoundError(f"there is no entry {id!r}")
+    visible: dict[str, bool] = {}
+    for id, entry in zip(ids, await tenant.handle.get(ids), strict=True):
+        if entry is None or entry.state is State.ERASED:
+            raise EntryNotFoundError(f"there is no entry {id!r}")
+        if entry.context not in visible:
+            visible[entry.context] = await tenant.knows(entry.context)
+        if not visible[entry.context]:
+            raise EntryNotFoundError(f"there is no entry {id!r}")
 
 
 @operations("GET", _PATH, scope=Scope.READ, reply=describe_list_reply(Citation))

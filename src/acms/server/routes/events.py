@@ -8,34 +8,29 @@ from typing import Annotated
 from pydantic import Field
 
 from acms.errors import ACMSError
-from acms.events.cursor import Cursor
 from acms.events.follow import Followed, parse_cursor
-from acms.events.pages import Page
 from acms.model import Entry, Json
 from acms.nouns import encode_noun
 from acms.results import LogEvent
 from acms.server import wire
 from acms.server.operation import Call, Operations, Query, Reply, Scope
+from acms.server.streams import PIECE_BYTES
 
 __all__ = ["operations"]
 
 operations = Operations("events")
 
 EVENTS = "text/event-stream"
-AGAIN = 2_000
-"""Milliseconds after which a reader whose stream has ended asks again."""
-PIECE_BYTES = 65_536
-"""Of a stream that are sent at once: what the connection of a client that takes nothing holds beside its page."""
 
 
 _EVENT: Json = {
     "type": "object",
-    "description": "One server-sent event; those without data say where the stream stands.",
+    "description": "One server-sent event; one without data only moves the cursor.",
     "properties": {
         "event": {"type": "string", "enum": ["entry", "job"]},
-        "id": {"type": "string", "description": "The cursor behind it."},
-        "data": {"type": "string", "description": "The entry, as one is got by its id, or the job: JSON."},
-        "retry": {"type": "integer", "description": "Milliseconds until a reader that lost it asks again."},
+        "id": {"type": "string", "description": "The cursor after it."},
+        "data": {"type": "string", "description": "The entry, as `getEntry` returns it, or the job: JSON."},
+        "retry": {"type": "integer", "description": "Milliseconds until a disconnected client reconnects."},
     },
 }
 
@@ -69,14 +64,16 @@ async def stream_events(call: Call[EventsQuery, None]) -> Reply:
     """
     context = call.path["context_id"]
     streams = call.app.streams
-    call.ends.append(streams.begin(call.principal.key))  # a refusal costs no look into the store
+    call.ends.append(
+        streams.begin(call.principal.key)
+    )  # before the store is read, so that a refusal is cheap
     session = await call.tenant.session(context)
-    call.right.stream((await session.storage.head(context)).epoch)
-    cursor = await parse_cursor(
-        session.storage, context, call.headers.get("last-event-id") or call.query.after
-    )
+    storage = session.storage
+    call.right.stream((await storage.head(context)).epoch)
+    after = call.headers.get("last-event-id") or call.query.after
+    cursor = await parse_cursor(storage, context, after)
     followed = Followed(
-        session.storage, context, cursor, session.stage, handle=call.tenant.handle, ended=streams.is_ending
+        storage, context, cursor, session.stage, handle=call.tenant.handle, ended=streams.is_ending
     )
     headers = {"X-Accel-Buffering": "no"}
     return Reply(body=_stream_event_lines(followed, call.query.follow), media=EVENTS, headers=headers)
@@ -84,27 +81,24 @@ async def stream_events(call: Call[EventsQuery, None]) -> Reply:
 
 async def _stream_event_lines(followed: Followed, follow: bool) -> AsyncGenerator[bytes]:
     """Yield the lines of a stream. An error ends it; the client receives the error when it reconnects."""
-    yield f"retry: {AGAIN}\n\n".encode()
+    yield b"retry: 2000\n\n"  # milliseconds
     events = followed.events(follow=follow)
     try:
         async for event in events:
-            block = (
-                _format_heartbeat(followed.cursor) if event is None else _format_event(event, followed.page)
-            )
-            for start_of_piece in range(0, len(block), PIECE_BYTES):
-                yield block[start_of_piece : start_of_piece + PIECE_BYTES]
+            block = _format_event(event, followed)
+            for start in range(0, len(block), PIECE_BYTES):
+                yield block[start : start + PIECE_BYTES]
     except ACMSError:
         return
     finally:
         await events.aclose()
 
 
-def _format_heartbeat(cursor: Cursor) -> bytes:
-    return f": {cursor}\nid: {cursor}\n\n".encode()
-
-
-def _format_event(event: LogEvent, page: Page | None) -> bytes:
-    """Serialize an event."""
+def _format_event(event: LogEvent | None, followed: Followed) -> bytes:
+    """Serialize an event, or a comment that keeps the connection alive."""
+    if event is None:
+        return f": {followed.cursor}\nid: {followed.cursor}\n\n".encode()
+    page = followed.page
     if event.entry is None or page is None:
         name, data = b"job", wire.encode_json(encode_noun(event.job))
     else:

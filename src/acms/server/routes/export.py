@@ -35,6 +35,7 @@ from acms.providers.tokens import default_counter
 from acms.runtime.threads import in_thread
 from acms.server.operation import BASE, Call, Operations, Query, Reply, Scope
 from acms.server.replies import describe_single_reply, reply_with_data
+from acms.server.streams import PIECE_BYTES
 from acms.server.tenants import OWN, Tenant
 from acms.session import ACMS
 
@@ -44,13 +45,9 @@ operations = Operations("moving")
 
 LINES = "application/x-ndjson"
 MEDIA = (LINES, "application/json", "application/octet-stream")
-"""What an import may come as: lines, a JSON document, any other file."""
-PIECE = 65_536
-"""Characters of an export that are sent at once, at least."""
+"""Media types of an import: lines, a JSON document, any other file."""
 BODY = "body"
-"""What errors call the file that is imported."""
-_MIB = 1_048_576
-"""Bytes of a body that are looked at together. The line that describes a context is shorter."""
+"""Name of the imported file in errors."""
 
 
 # ── export ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -84,53 +81,56 @@ async def export(call: Call[ExportQuery, None]) -> Reply:
     if (query.context_id is None) == (query.namespace is None):
         raise ValidationError("give contextId or namespace", field="contextId")
     if query.context_id is not None:
-        found = [await tenant.context(query.context_id)]
+        contexts = [await tenant.context(query.context_id)]
     else:
-        found = await _list_parents_first(tenant.handle, cast("str", query.namespace))
-    return Reply(body=_stream_export(tenant.handle, [one.id for one in found]), media=LINES)
+        contexts = await _list_parents_first(tenant.handle, cast("str", query.namespace))
+    ids = [context.id for context in contexts]
+    return Reply(body=_stream_export(tenant.handle, ids), media=LINES)
 
 
 async def _list_namespace_contexts(storage: StorageBackend, namespace: str) -> list[Context]:
-    """Return the live contexts of a namespace, the newest first."""
-    found: list[Context] = []
-    query = ContextQuery(namespace=namespace, limit=validation.PAGE)
-    while namespace != OWN:
-        page = await storage.contexts(query)
-        found += page.items
-        if page.next_after is None:
-            break
-        query = ContextQuery(namespace=namespace, after=page.next_after, limit=validation.PAGE)
-    return found
+    """Return the live contexts of a namespace, newest first."""
+    contexts: list[Context] = []
+    if namespace == OWN:
+        return contexts
+    after: str | None = None
+    while True:
+        page = await storage.contexts(ContextQuery(namespace=namespace, after=after, limit=validation.PAGE))
+        contexts += page.items
+        after = page.next_after
+        if after is None:
+            return contexts
 
 
 async def _list_parents_first(storage: StorageBackend, namespace: str) -> list[Context]:
     """Return the live contexts of a namespace, a parent before its forks."""
-    found = (await _list_namespace_contexts(storage, namespace))[::-1]
+    contexts = await _list_namespace_contexts(storage, namespace)
+    contexts.reverse()
     known: set[str | None] = {None}
-    for one in found:
-        if one.parent not in known:
+    for context in contexts:
+        if context.parent not in known:
             raise ConflictError(
-                f"{one.id} is a fork of {one.parent}, which was deleted: it cannot be restored alone",
+                f"{context.id} is a fork of {context.parent}, which was deleted: it cannot be restored alone",
                 retryable=False,
-                options=(f"POST {BASE}/contexts/{one.id}/copy, and delete the fork",),
+                options=(f"POST {BASE}/contexts/{context.id}/copy, and delete the fork",),
             )
-        known.add(one.id)
-    return found
+        known.add(context.id)
+    return contexts
 
 
 async def _stream_export(storage: StorageBackend, ids: Sequence[str]) -> AsyncIterator[bytes]:
-    piece: list[str] = []
+    lines: list[str] = []
     size = 0
     for id in ids:
         async for line in transfer.export(storage, id):
-            piece.append(line)
+            lines.append(line)
             size += len(line)
-            if size >= PIECE:
-                yield "".join(piece).encode()
-                piece, size = [], 0
-                await asyncio.sleep(0)  # a fast reader never makes this wait: others want to be served too
-    if piece:
-        yield "".join(piece).encode()
+            if size >= PIECE_BYTES:
+                yield "".join(lines).encode()
+                lines, size = [], 0
+                await asyncio.sleep(0)  # a fast client never makes this wait, and other requests must run
+    if lines:
+        yield "".join(lines).encode()
 
 
 # ── import ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -198,18 +198,18 @@ async def import_file(call: Call[ImportQuery, None]) -> Reply:
     assert call.stream is not None
     async with _spool_body(call.stream, call.config.limits.deadline_seconds) as path:
         lines = await in_thread(partial(_count_lines, path))
+        skipped: dict[str, int] = {}
         if _is_export(path):
+            format = "export"
             contexts = await _restore_exports(call, path)
-            new = sum(one.new for one in contexts)
-            return reply_with_data(
-                Imported(format="export", lines=lines, new=new, contexts=contexts, skipped={})
+        else:
+            opened = await in_thread(
+                partial(open_import, path, trust=call.query.trust, most=limits.LINE_BYTES)
             )
-        opened = await in_thread(partial(open_import, path, trust=call.query.trust, most=limits.LINE_BYTES))
-        contexts = await _import_conversations(call, opened)
-    new, skipped = sum(one.new for one in contexts), dict(opened.skipped)
-    return reply_with_data(
-        Imported(format=opened.format, lines=lines, new=new, contexts=contexts, skipped=skipped)
-    )
+            contexts = await _import_conversations(call, opened)
+            format, skipped = opened.format, dict(opened.skipped)
+    new = sum(context.new for context in contexts)
+    return reply_with_data(Imported(format=format, lines=lines, new=new, contexts=contexts, skipped=skipped))
 
 
 @asynccontextmanager
@@ -233,25 +233,25 @@ async def _spool_body(stream: AsyncIterator[bytes], seconds: float) -> AsyncGene
 def _count_lines(path: Path) -> int:
     count, last = 0, b"\n"
     with path.open("rb") as file:
-        while data := file.read(_MIB):
+        while data := file.read(1 << 20):
             count += data.count(b"\n")
             last = data[-1:]
     return count + (last != b"\n")
 
 
 def _is_export(path: Path) -> bool:
-    """Return whether the first line describes a context."""
+    """Return whether the first line describes a context; such a line is shorter than a MiB."""
     with path.open("rb") as file:
         line = b"\n"
         while line and not line.strip():
-            line = file.readline(_MIB)
+            line = file.readline(1 << 20)
     if b'"acms"' not in line:
         return False
     try:
-        found = limits.parse_json(line.decode("utf-8-sig"), f"{BODY}:1")
+        document = limits.parse_json(line.decode("utf-8-sig"), f"{BODY}:1")
     except ValueError:
         return False
-    return isinstance(found, dict) and "acms" in found
+    return isinstance(document, dict) and "acms" in document
 
 
 def _numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -342,32 +342,45 @@ def _name_of(context: Context) -> str:
 
 
 async def _import_conversations(call: Call[ImportQuery, None], opened: Import) -> list[ImportedContext]:
-    """Store the conversations of a file, and say where each of them is."""
-    query, tenant = call.query, call.tenant
-    given = None if query.context_id is None else await tenant.context(query.context_id)
-    if given is not None and query.namespace is not None:
-        raise ValidationError("give contextId or namespace", field="contextId")
-    if given is None and opened.format == "chat":
-        raise ValidationError("must name the context that the messages go to", field="contextId")
-    namespace = validation.namespace_name(query.namespace or "default") if given is None else given.namespace
+    """Store the conversations of a file, and return their contexts."""
+    tenant = call.tenant
+    target = await _find_import_target(call, opened)
+    namespace = validation.namespace_name(call.query.namespace or "default")
+    if target is not None:
+        namespace = target.namespace
     tenant.check(namespace)
-    contexts = _Contexts(tenant, namespace, given)
-    names = [_name_of(one) for one in await _list_namespace_contexts(tenant.handle, namespace)]
+    contexts = _Contexts(tenant, namespace, target)
+    names = [_name_of(context) for context in await _list_namespace_contexts(tenant.handle, namespace)]
     importer = Importer(tenant.handle, contexts, names, follows=True)
+    target_name = None if target is None else _name_of(target)
     try:
         survey = await survey_import(opened, _size_check(call.config.limits.message_bytes))
-        done = await importer.import_file(opened, survey, None if given is None else _name_of(given), BODY)
+        conversations = await importer.import_file(opened, survey, target_name, BODY)
     except ValidationError as error:
         if error.field != "session":
             raise
-        said = str(error).removeprefix("session: ")
-        field = BODY if given is None else "contextId"
-        raise ValidationError(said, field=field, options=error.options) from error
-    told: list[ImportedContext] = []
-    for one in done:
-        context = await tenant.handle.context(contexts.ids[one.session])
-        told.append(replace(await _build_imported_context(tenant.handle, context, 0), new=one.new))
-    return told
+        message = str(error).removeprefix("session: ")
+        field = BODY if target is None else "contextId"
+        raise ValidationError(message, field=field, options=error.options) from error
+    imported: list[ImportedContext] = []
+    for conversation in conversations:
+        context = await tenant.handle.context(contexts.ids[conversation.session])
+        described = await _build_imported_context(tenant.handle, context, 0)
+        imported.append(replace(described, new=conversation.new))
+    return imported
+
+
+async def _find_import_target(call: Call[ImportQuery, None], opened: Import) -> Context | None:
+    """Return the context that the one conversation of a file goes to; `ValidationError` if it is missing."""
+    query = call.query
+    if query.context_id is None:
+        if opened.format == "chat":
+            raise ValidationError("must name the context that the messages go to", field="contextId")
+        return None
+    target = await call.tenant.context(query.context_id)
+    if query.namespace is not None:
+        raise ValidationError("give contextId or namespace", field="contextId")
+    return target
 
 
 def _size_check(most: int) -> Callable[[Conversation], None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -64,19 +65,27 @@ async def list_facts(call: Call[ListFacts, None]) -> Reply:
     """
     query = call.query
     session = await view_at(call, query)
-    as_of = query.as_of
-    numbered = as_of is not None and as_of.isascii() and as_of.isdecimal() and len(as_of) < 19
-    found = await session.facts(
+    facts = await session.facts(
         subject=query.subject,
         attribute=query.attribute,
         fact_type=query.fact_type,
         history=query.history,
         scope=query.scope,
-        as_of=None if as_of is None else int(as_of) if numbered else validation.parse_moment(as_of, "as_of"),
+        as_of=_parse_as_of(query.as_of),
         valid_at=None if query.valid_at is None else validation.parse_moment(query.valid_at, "valid_at"),
     )
-    found = sorted([one for one in found if one.version > query.cursor], key=lambda one: one.version)
-    return paginate_reply(found, query.limit, lambda one: one.version)
+    following = [fact for fact in facts if fact.version > query.cursor]
+    following.sort(key=lambda fact: fact.version)
+    return paginate_reply(following, query.limit, lambda fact: fact.version)
+
+
+def _parse_as_of(text: str | None) -> int | datetime | None:
+    """Parse a version or a time."""
+    if text is None:
+        return None
+    if text.isascii() and text.isdecimal() and len(text) < 19:
+        return int(text)
+    return validation.parse_moment(text, "as_of")
 
 
 class StateBody(Body):
@@ -115,9 +124,8 @@ class StateBody(Body):
 async def state_fact(call: Call[None, StateBody]) -> Reply:
     """Store a fact without a reflector. If the same fact is stored already, it is returned unchanged."""
     session = await call.tenant.session(call.path["context_id"])
-    return reply_with_data(
-        await session.state(**{name: getattr(call.body, name) for name in StateBody.model_fields})
-    )
+    arguments = {name: getattr(call.body, name) for name in StateBody.model_fields}
+    return reply_with_data(await session.state(**arguments))
 
 
 class UnstateBody(Body):

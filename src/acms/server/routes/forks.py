@@ -127,8 +127,8 @@ async def copy_context(call: Call[Place, ForkBody]) -> Reply:
 
 def _select_named_version(*places: Named) -> tuple[int | None, int | None, str | None]:
     """Return the version that the query or the body names; `ValidationError` if both name one."""
-    said = [(one.at_version, one.at_message, one.at_tag) for one in places]
-    given = [one for one in said if one != (None, None, None)]
+    names = [(place.at_version, place.at_message, place.at_tag) for place in places]
+    given = [name for name in names if name != (None, None, None)]
     if len(given) > 1:
         raise ValidationError("is named in the query and in the body: leave one out", field="atVersion")
     return given[0] if given else (None, None, None)
@@ -137,14 +137,10 @@ def _select_named_version(*places: Named) -> tuple[int | None, int | None, str |
 async def _create_branch(call: Call[Place, ForkBody], *, copied: bool) -> Reply:
     body, id, tenant = call.body, call.path["context_id"], call.tenant
     session = await tenant.session(id)
-    key = body.key
-    if key is None and call.idempotency_key is not None:
-        key = validation.validate_name(call.idempotency_key, "Idempotency-Key")
-    if key is not None:
-        key = validation.session_name(key, "key" if body.key is not None else "Idempotency-Key")
+    key = _key_of_branch(call)
     parent = await tenant.context(id)
     version = await resolve_version(session, id, *_select_named_version(call.query, body))
-    known = key is not None and await _find_context(call, key, parent.namespace) is not None
+    exists = key is not None and await _find_context(call, key, parent.namespace) is not None
     try:
         child = await (session.copy(version, key) if copied else session.fork(version, key))
     except ConflictError as error:
@@ -154,12 +150,22 @@ async def _create_branch(call: Call[Place, ForkBody], *, copied: bool) -> Reply:
             ) from error
         raise
     try:
-        made = await tenant.handle.context(child.session_id, namespace=parent.namespace)
+        context = await tenant.handle.context(child.session_id, namespace=parent.namespace)
     finally:
         await child.close()
-    reply = await one_context(tenant, made, status=200 if known else 201)
-    reply.headers = {**reply.headers, "Location": f"{BASE}/contexts/{made.id}"}
+    reply = await one_context(tenant, context, status=200 if exists else 201)
+    reply.headers = {**reply.headers, "Location": f"{BASE}/contexts/{context.id}"}
     return reply
+
+
+def _key_of_branch(call: Call[Place, ForkBody]) -> str | None:
+    """Return the key of a fork or a copy: that of the body, or the Idempotency-Key."""
+    if call.body.key is not None:
+        return validation.session_name(call.body.key, "key")
+    if call.idempotency_key is None:
+        return None
+    key = validation.validate_name(call.idempotency_key, "Idempotency-Key")
+    return validation.session_name(key, "Idempotency-Key")
 
 
 async def _find_context(call: Call[Any, Any], key: str, namespace: str) -> Context | None:
@@ -196,7 +202,7 @@ async def show_tree(call: Call[None, None]) -> Reply:
     """Show the whole fork tree of a context, deleted branches included."""
     session = await call.tenant.session(call.path["context_id"])
     tree = await session.tree()
-    return Reply(body={"data": [{**encode_noun(one), "depth": depth} for depth, one in tree or ()]})
+    return Reply(body={"data": [{**encode_noun(branch), "depth": depth} for depth, branch in tree or ()]})
 
 
 # ── differences ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -211,17 +217,26 @@ async def show_diff(call: Call[DiffQuery, None]) -> Reply:
     Added entries are active in the other one only.
     """
     query, id = call.query, call.path["context_id"]
-    other = query.other or id
-    left, right = await call.tenant.session(id), await call.tenant.session(other)
-    there = await resolve_version(
-        right, other, query.other_version, query.other_message, query.other_tag, "other"
-    )
-    here = await resolve_version(left, id, query.at_version, query.at_message, query.at_tag)
-    if query.other is None and there is None:
+    left = await call.tenant.session(id)
+    right, right_version = await _open_other(call, query, query.other or id)
+    left_version = await resolve_version(left, id, query.at_version, query.at_message, query.at_tag)
+    if query.other is None and right_version is None:
         raise ValidationError(
             "is required", field="other", options=("give other, otherVersion, otherMessage or otherTag",)
         )
-    return reply_with_data(await _session_at_version(left, here).diff(_session_at_version(right, there)))
+    diff = await _session_at_version(left, left_version).diff(_session_at_version(right, right_version))
+    return reply_with_data(diff)
+
+
+async def _open_other(
+    call: Call[Any, Any], query: DiffQuery | MergeQuery | MergeBody, id: str
+) -> tuple[ACMS, int | None]:
+    """Return the session of the other context, and the version that the request names."""
+    session = await call.tenant.session(id)
+    version = await resolve_version(
+        session, id, query.other_version, query.other_message, query.other_tag, "other"
+    )
+    return session, version
 
 
 def _session_at_version(session: ACMS, version: int | None) -> Any:
@@ -290,14 +305,11 @@ async def merge_context(call: Call[None, MergeBody]) -> Reply:
     return await _run_merge(call, call.body, dry_run=False)
 
 
-async def _run_merge(call: Call[Any, Any], asked: MergeQuery | MergeBody, *, dry_run: bool) -> Reply:
-    ours, theirs = await call.tenant.session(call.path["context_id"]), await call.tenant.session(asked.other)
-    version = await resolve_version(
-        theirs, asked.other, asked.other_version, asked.other_message, asked.other_tag, "other"
-    )
-    return reply_with_data(
-        await ours.merge(_session_at_version(theirs, version), strategy=asked.strategy, dry_run=dry_run)
-    )
+async def _run_merge(call: Call[Any, Any], merge: MergeQuery | MergeBody, *, dry_run: bool) -> Reply:
+    ours = await call.tenant.session(call.path["context_id"])
+    other, version = await _open_other(call, merge, merge.other)
+    theirs = _session_at_version(other, version)
+    return reply_with_data(await ours.merge(theirs, strategy=merge.strategy, dry_run=dry_run))
 
 
 # ── named versions ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -306,10 +318,9 @@ async def _run_merge(call: Call[Any, Any], asked: MergeQuery | MergeBody, *, dry
 @operations("GET", "/contexts/{context_id}/tags", scope=Scope.READ, reply=describe_list_reply(Tag))
 async def list_tags(call: Call[None, None]) -> Reply:
     """List the tags of a context, oldest first, including inherited ones."""
-    tags = await (await call.tenant.session(call.path["context_id"])).tags()
-    return Reply(
-        body={"data": [encode_noun(Tag(name=name, version=version)) for name, version in tags.items()]}
-    )
+    session = await call.tenant.session(call.path["context_id"])
+    tags = [Tag(name=name, version=version) for name, version in (await session.tags()).items()]
+    return Reply(body={"data": [encode_noun(tag) for tag in tags]})
 
 
 @operations(

@@ -40,23 +40,24 @@ operations = Operations("messages")
 
 _TAG = re.compile(r'"([A-Za-z0-9_.:-]{1,128})"')
 _PASSED = frozenset(("actor_id", "metadata", "markers", "origin", "key", "tool_call_id"))
-"""What is handed to the session as it was sent."""
+"""Fields that are passed to the session unchanged."""
 _PLAIN = frozenset(("role", "content"))
 
 RoleName = Literal["system", "developer", "user", "assistant", "tool"]
 
 
-# ── what comes in ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── requests ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _part_body(type: str, kind: Any) -> Any:
+def _create_part_model(type: str, kind: Any) -> Any:
     """Return the body model of a message part: its fields and its type."""
     hints = get_type_hints(kind)
-    said: dict[str, Any] = {"type": (Literal[type], ...)}
-    for one in fields(kind):
-        default = ... if one.default is MISSING else one.default
-        said[f"{one.name}_"] = (hints[one.name], Field(default, alias=to_camel(one.name)))
-    return create_model(f"{kind.__name__}Body", __base__=Body, __doc__=kind.__doc__, **said)
+    model_fields: dict[str, Any] = {"type": (Literal[type], ...)}
+    for field in fields(kind):
+        default = ... if field.default is MISSING else field.default
+        alias = to_camel(field.name)
+        model_fields[f"{field.name}_"] = (hints[field.name], Field(default, alias=alias))
+    return create_model(f"{kind.__name__}Body", __base__=Body, __doc__=kind.__doc__, **model_fields)
 
 
 def read_part(sent: Any) -> Part:
@@ -68,7 +69,7 @@ def read_part(sent: Any) -> Part:
 if TYPE_CHECKING:
     PartBody = Any
 else:
-    _BODIES = [_part_body(type, kind) for type, kind in PARTS.items()]
+    _BODIES = [_create_part_model(type, kind) for type, kind in PARTS.items()]
     PartBody = Annotated[reduce(or_, _BODIES), Field(discriminator="type")]
 
 
@@ -168,7 +169,7 @@ class SyncBody(Body):
     """Whether a new message between older ones is appended at the end or refused: a log grows only at its end."""
 
 
-# ── what goes out ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── replies ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 _INNER = "key detected closes group covers replaces sources data batch total digest salt"
@@ -243,18 +244,17 @@ async def append_messages(call: Call[None, AppendBody]) -> Reply:
     if len(messages) > limits.batch:
         raise TooLargeError(f"has {len(messages)} messages, the limit is {limits.batch}", field="messages")
     now = datetime.now(UTC)
-    drafts = [_build_draft(index, one, limits.message_bytes, now) for index, one in enumerate(messages)]
-    theirs = any(isinstance(one, dict) for one in messages)
-    seen = _parse_if_match(call.headers)
+    drafts = _build_drafts(messages, limits.message_bytes, now)
+    last_message = _parse_if_match(call.headers)
     session = await call.tenant.session(context)
-    receipts = await session.ingest_many(
-        drafts, idempotency_key=_validate_idempotency_key(call.idempotency_key), last_message=seen
-    )
-    if receipts[0].repeated or theirs or any(one.notes for one in receipts):
+    key = _validate_idempotency_key(call.idempotency_key)
+    receipts = await session.ingest_many(drafts, idempotency_key=key, last_message=last_message)
+    foreign_messages = any(isinstance(message, dict) for message in messages)
+    if foreign_messages or receipts[0].repeated or any(receipt.notes for receipt in receipts):
         return await _read_back(call.tenant, receipts)
-    said = format_instant(now)
+    created_at = format_instant(now)
     data = [
-        _build_stored_message(context, draft, receipt, said)
+        _build_stored_message(context, draft, receipt, created_at)
         for draft, receipt in zip(drafts, receipts, strict=True)
     ]
     return Reply(body={"data": data}, headers={"ETag": f'"{receipts[-1].message_id}"'})
@@ -276,57 +276,70 @@ async def sync_messages(call: Call[None, SyncBody]) -> Reply:
     messages are retracted. The same list again changes nothing. With `insert`, a message between older ones is refused
     with 409.
     """
-    body, now = call.body, datetime.now(UTC)
-    most = call.config.limits.message_bytes
-    drafts = [_build_draft(index, one, most, now) for index, one in enumerate(body.messages)]
+    body = call.body
+    drafts = _build_drafts(body.messages, call.config.limits.message_bytes, datetime.now(UTC))
     session = await call.tenant.session(call.path["context_id"])
     return reply_with_data(await session.sync(drafts, gone=body.gone, insert=body.insert))
 
 
-def _build_draft(index: int, one: MessageBody | dict[str, Any], most: int, now: datetime) -> dict[str, Any]:
-    """Return the arguments of `ingest`, or a provider's message; `ingest` checks their content."""
-    if isinstance(one, dict):
-        if (size := len(wire.encode_json(one))) > most:
-            raise TooLargeError(f"has {size} bytes, the limit is {most}", field=f"messages[{index}]")
-        return {"created_at": now} | {_NAMES.get(name, name): value for name, value in one.items()}
-    draft: dict[str, Any] = {"role": one.role, "content": one.content, "created_at": now}
-    given, size = one.model_fields_set, _count_bytes(one.content)
-    if not given <= _PLAIN:
-        for name in given & _PASSED:
-            draft[name] = getattr(one, name)
-        draft["privacy"] = one.privacy
-        if one.created_at is not None:
-            draft["created_at"] = validation.parse_moment(one.created_at, f"messages[{index}].createdAt")
-        if one.tool_name is not None:
-            draft["metadata"] = {**(draft.get("metadata") or {}), "toolName": one.tool_name}
-        if one.model is not None:
-            draft["metadata"] = {**(draft.get("metadata") or {}), "model": one.model}
-        if one.parts:
-            draft["parts"] = [read_part(sent) for sent in one.parts]
-            size += len(wire.encode_json([write_part(part) for part in draft["parts"]]))
-        if one.tool_calls:
-            draft["tool_calls"] = calls = [call.model_dump(exclude_none=True) for call in one.tool_calls]
-            size += _count_bytes(json.dumps(calls, ensure_ascii=False))  # what is no number is refused later
-    if one.role == "tool" and one.tool_call_id is None and not one.parts:
-        raise ValidationError("is required of a tool's message", field=f"messages[{index}].toolCallId")
-    if size > most:
-        raise TooLargeError(f"has {size} bytes, the limit is {most}", field=f"messages[{index}]")
-    return draft
+def _build_drafts(
+    messages: Sequence[MessageBody | dict[str, Any]], most: int, now: datetime
+) -> list[dict[str, Any]]:
+    """Return the arguments of `ingest` for messages, or a provider's messages; `ingest` checks their content."""
+    drafts: list[dict[str, Any]] = []
+    for index, message in enumerate(messages):
+        field = f"messages[{index}]"
+        if isinstance(message, dict):
+            size = len(wire.encode_json(message))
+            draft: dict[str, Any] = {"created_at": now}
+            draft |= {_NAMES.get(name, name): value for name, value in message.items()}
+        else:
+            draft = {"role": message.role, "content": message.content, "created_at": now}
+            size = _count_bytes(message.content)
+            if not message.model_fields_set <= _PLAIN:
+                size += _add_details(draft, message, field)
+            if message.role == "tool" and message.tool_call_id is None and not message.parts:
+                raise ValidationError("is required of a tool's message", field=f"{field}.toolCallId")
+        if size > most:
+            raise TooLargeError(f"has {size} bytes, the limit is {most}", field=field)
+        drafts.append(draft)
+    return drafts
+
+
+def _add_details(draft: dict[str, Any], message: MessageBody, field: str) -> int:
+    """Add everything except role and content to a draft, and return its bytes."""
+    size = 0
+    for name in message.model_fields_set & _PASSED:
+        draft[name] = getattr(message, name)
+    draft["privacy"] = message.privacy
+    if message.created_at is not None:
+        draft["created_at"] = validation.parse_moment(message.created_at, f"{field}.createdAt")
+    if message.tool_name is not None:
+        draft["metadata"] = {**(draft.get("metadata") or {}), "toolName": message.tool_name}
+    if message.model is not None:
+        draft["metadata"] = {**(draft.get("metadata") or {}), "model": message.model}
+    if message.parts:
+        draft["parts"] = [read_part(part) for part in message.parts]
+        size += len(wire.encode_json([write_part(part) for part in draft["parts"]]))
+    if message.tool_calls:
+        calls = [call.model_dump(exclude_none=True) for call in message.tool_calls]
+        draft["tool_calls"] = calls
+        size += _count_bytes(json.dumps(calls, ensure_ascii=False))  # invalid numbers are refused later
+    return size
 
 
 def _count_bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
-def _validate_idempotency_key(given: str | None) -> str | None:
+def _validate_idempotency_key(key: str | None) -> str | None:
     """Return the key under which a batch is appended once; each of its messages gets the key with a number."""
-    if given is None:
+    if key is None:
         return None
-    if len(given) > validation.NAME_CHARS - 8:
-        raise ValidationError(
-            f"has {len(given)} characters, the limit is {validation.NAME_CHARS - 8}", field="Idempotency-Key"
-        )
-    return validation.validate_name(given, "Idempotency-Key")
+    most = validation.NAME_CHARS - 8  # leaves space for the number
+    if len(key) > most:
+        raise ValidationError(f"has {len(key)} characters, the limit is {most}", field="Idempotency-Key")
+    return validation.validate_name(key, "Idempotency-Key")
 
 
 def _parse_if_match(headers: Mapping[str, str]) -> Seen:
@@ -389,20 +402,19 @@ def _build_stored_message(
 
 async def _read_back(tenant: Tenant, receipts: Sequence[MessageReceipt]) -> Reply:
     """Return the stored messages as a reply: they may differ from the request, or be erased since."""
-    entries = await tenant.handle.get([one.message_id for one in receipts])
-    data = [
-        {
-            **encode_noun(entry, BriefEntry),
-            "position": one.position,  # of a summary, which has none, the one of the message before it
-            "episodeId": one.episode_id,
-            "durability": one.durability,
-            "embedded": one.embedded,
-            "repeated": one.repeated,
-            "notes": one.notes,
-        }
-        for one, entry in zip(receipts, entries, strict=True)
-        if entry is not None
-    ]
+    entries = await tenant.handle.get([receipt.message_id for receipt in receipts])
+    data: list[Json] = []
+    for receipt, entry in zip(receipts, entries, strict=True):
+        if entry is None:
+            continue
+        message = encode_noun(entry, BriefEntry)
+        message["position"] = receipt.position  # of a summary, which has none, that of the message before it
+        message["episodeId"] = receipt.episode_id
+        message["durability"] = receipt.durability
+        message["embedded"] = receipt.embedded
+        message["repeated"] = receipt.repeated
+        message["notes"] = receipt.notes
+        data.append(message)
     return Reply(body={"data": data}, headers={"ETag": f'"{receipts[-1].message_id}"'})
 
 
@@ -434,9 +446,11 @@ async def list_messages(call: Call[ListMessages, None]) -> Reply:
     else:
         entries = await storage.read(head.context, at=head.version, before=cursor, kinds=kinds, newest=more)
         entries.reverse()
-    page, cover = entries[: query.limit], await cover_at(storage, head.context, head, head.version)
-    shown = session.stage.entries(page)
-    data = [{**encode_noun(one, BriefEntry), "inForce": cover.by(one.version) is None} for one in shown]
-    return reply_with_page(
-        data, page[-1].version if len(entries) > query.limit else None, headers=build_etag_header(head)
-    )
+    page = entries[: query.limit]
+    cover = await cover_at(storage, head.context, head, head.version)
+    data = [
+        {**encode_noun(entry, BriefEntry), "inForce": cover.by(entry.version) is None}
+        for entry in session.stage.entries(page)
+    ]
+    next_cursor = page[-1].version if len(entries) > query.limit else None
+    return reply_with_page(data, next_cursor, headers=build_etag_header(head))

@@ -70,24 +70,24 @@ class RecallBody(Body):
 class Recalled:
     """The entries that a model should see for a query."""
 
-    #: In the order in which the model should see them: facts, past messages, the current episode.
+    #: In reading order: facts, past messages, the current episode.
     items: Sequence[ContextItem]
-    #: What they cost together, frames included, and what they may cost.
+    #: Tokens of all items together, with their frames, and the budget.
     tokens: int
     budget: int
-    #: Of the log that was read.
+    #: Version of the log.
     version: int
-    #: How sure it is that memory holds an answer, in [0, 1] and in words.
+    #: Confidence that the log holds an answer, from 0 to 1 and in words.
     confidence: float
     band: Band
-    #: Share of the entries in force that could be compared by meaning.
+    #: Share of the active entries that have vectors.
     coverage: float
-    #: What ranked them: "words", or the name of the embedder's model.
+    #: Ranking: "words", or the name of the embedder's model.
     tier: str
     warnings: tuple[str, ...]
     #: Candidates that are not shown.
     omitted: int
-    #: With `why` or `about` only: best first, and then those that were asked about.
+    #: Only with `why` or `about`: best first, then the entries of `about`.
     verdicts: list[Verdict] | None = field(default=None, metadata=WHEN_GIVEN)
     certainty: Certainty | None = field(default=None, metadata=WHEN_GIVEN)
 
@@ -98,33 +98,37 @@ def check_token_limit(budget: int | None, limits: Limits, field: str) -> None:
         raise ValidationError(f"must be at most {limits.tokens}", field=field)
 
 
-def list_verdicts(found: ContextItems, *, why: bool = True, about: Sequence[str] = ()) -> list[Verdict]:
+def list_verdicts(result: ContextItems, *, why: bool = True, about: Sequence[str] = ()) -> list[Verdict]:
     """Return why each candidate is shown or not, best first, and the same for other entries in the ledger."""
-    candidates = found.ledger.candidates
-    listed = sorted(candidates.values(), key=lambda one: (not one.included, -one.score, one.version))
-    asked: list[Verdict] = []
+    candidates = result.ledger.candidates
+    verdicts: list[Verdict] = []
+    if why:
+        verdicts = sorted(candidates.values(), key=lambda one: (not one.included, -one.score, one.version))
     for id in about:
         if not why or id not in candidates:
             with suppress(EntryNotFoundError):
-                asked.append(found.ledger.why(id))
-    return [*(listed if why else ()), *asked]
+                verdicts.append(result.ledger.why(id))
+    return verdicts
 
 
-def _build_recall_result(found: ContextItems, body: RecallBody) -> Recalled:
-    why = body.why
+def _build_recall_result(result: ContextItems, body: RecallBody) -> Recalled:
+    ledger = result.ledger
+    verdicts = None
+    if body.why or body.about:
+        verdicts = list_verdicts(result, why=body.why, about=body.about)
     return Recalled(
-        items=found,
-        tokens=found.tokens,
-        budget=found.budget,
-        version=found.version,
-        confidence=found.confidence,
-        band=found.band,
-        coverage=found.coverage,
-        tier=found.tier,
-        warnings=found.ledger.warnings,
-        omitted=found.ledger.omitted,
-        verdicts=list_verdicts(found, why=why, about=body.about) if why or body.about else None,
-        certainty=found.ledger.certainty if why else None,
+        items=result,
+        tokens=result.tokens,
+        budget=result.budget,
+        version=result.version,
+        confidence=result.confidence,
+        band=result.band,
+        coverage=result.coverage,
+        tier=result.tier,
+        warnings=ledger.warnings,
+        omitted=ledger.omitted,
+        verdicts=verdicts,
+        certainty=ledger.certainty if body.why else None,
     )
 
 
@@ -150,7 +154,7 @@ async def recall(call: Call[None, RecallBody]) -> Reply:
     if body.budget is not None and body.token_budget is not None:
         raise ValidationError("is another name of budget: give one of them", field="tokenBudget")
     session = await view_at(call, body)
-    found = await session.recall(
+    result = await session.recall(
         body.query,
         budget=body.budget,
         token_budget=body.token_budget,
@@ -163,7 +167,7 @@ async def recall(call: Call[None, RecallBody]) -> Reply:
         include_superseded=body.include_superseded,
         relevant_only=body.relevant_only,
     )
-    return reply_with_data(_build_recall_result(found, body))
+    return reply_with_data(_build_recall_result(result, body))
 
 
 class ChatBody(Body):
@@ -185,9 +189,9 @@ class ChatBody(Body):
 class Chat:
     """Messages that can be sent to a model unchanged."""
 
-    #: As chat completions take them.
+    #: In the format of chat completions.
     messages: list[dict[str, Any]]
-    #: Of each message the ids of the entries whose text it shows; none for what no entry says.
+    #: The ids of the entries in each message; none for a text that comes from no entry.
     sources: list[tuple[str, ...]]
     tokens: int
     budget: int

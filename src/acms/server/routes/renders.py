@@ -38,11 +38,11 @@ async def list_renders(call: Call[ListRenders, None]) -> Reply:
     The service logs them if it is configured to, for a limited time. Each is compared with the previous one of its
     kind: the tokens that the provider could read from its cache, the reason for a break, and its cost.
     """
+    limit = call.query.limit
     session = await call.tenant.session(call.path["context_id"])
-    found = await session.renders(limit=call.query.limit, after=call.query.cursor)
-    return reply_with_page(
-        [encode_noun(one) for one in found], found[-1].id if len(found) == call.query.limit else None
-    )
+    renders = await session.renders(limit=limit, after=call.query.cursor)
+    cursor = renders[-1].id if len(renders) == limit else None
+    return reply_with_page([encode_noun(render) for render in renders], cursor)
 
 
 @operations(
