@@ -22,7 +22,7 @@ from acms.privacy.stage import OPEN
 from acms.server import Limits, ServerConfig, dispatch
 from acms.server.operation import Scope
 from acms.server.routes import events
-from acms.server.streams import Streams
+from acms.server.streams import PIECE_BYTES, Streams
 from acms.sync import Client as BlockingClient
 from acms.testing.logs import append_drafts, create_log, draft_message
 from tests.server.guarded import guarded
@@ -207,7 +207,7 @@ async def test_clients_that_take_nothing_hold_one_page_together_which_is_read_an
         for one in stalled:
             await one.stalls.wait()
         assert (read, serialized) == ([1], [1])
-        assert {max(map(len, one.pieces)) for one in stalled} == {events.PIECE_BYTES}
+        assert {max(map(len, one.pieces)) for one in stalled} == {PIECE_BYTES}
         assert service.app.streams.count() == 64
         for one in running:
             one.cancel()

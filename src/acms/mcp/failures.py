@@ -1,4 +1,4 @@
-"""What a tool answers, and errors of ACMS in the words of an MCP client, which knows tools and how it connected."""
+"""Results of tools, and errors of ACMS in terms of an MCP client, which knows tools and its connection."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _NAMESPACE = (
 
 
 def build_tool_result(found: Mapping[str, Json]) -> CallToolResult:
-    """Return what was found as the result of a tool: the same as text and as structure."""
+    """Return the result of a tool, as text and as structured content."""
     return CallToolResult(
         content=[TextContent(text=dump_compact_json(found))], structured_content=dict(found)
     )
@@ -54,12 +54,12 @@ def build_error_result(error: ACMSError) -> CallToolResult:
 
 
 def dump_compact_json(found: Mapping[str, Json]) -> str:
-    """Return JSON as a model reads it."""
+    """Return compact JSON for a model."""
     return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
 
 
 def describe_error(error: ACMSError) -> dict[str, Json]:
-    """Return an error as JSON: code, message, what can be done about it, and whether to call again."""
+    """Return an error as JSON: code, message, options, and whether a repeated call may succeed."""
     inside = problem_details.status_of(error) == 500
     found: dict[str, Json] = {
         "code": error.code,
@@ -83,7 +83,7 @@ def _select_options(error: ACMSError) -> list[str]:
 
 
 def build_argument_error(error: pydantic.ValidationError) -> ValidationError:
-    """Return what is wrong with the arguments of a tool."""
+    """Return the first error in the arguments of a tool."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     field = ".".join(str(step)[:64] for step in first["loc"])
     said = {"extra_forbidden": "is no argument of this tool", "missing": "is required"}.get(first["type"])

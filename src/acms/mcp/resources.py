@@ -1,4 +1,4 @@
-"""The resources: the session, each of its entries, and what was really sent of it; and the one prompt."""
+"""The resources: the session, each of its entries, and the requests built from it; and the one prompt."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ __all__ = [
 JSON = "application/json"
 SESSION = "acms://session"
 _INNER = ("batch", "chainHash", "digest", "salt", "total")
-"""Of an entry, what only proves that the log is whole."""
+"""Fields of an entry that only prove the integrity of the log."""
 PAGE = 50
-"""Renders that are listed at a time."""
+"""Renders in one page of resources; clients show all pages."""
 
 _ONE = re.compile(rf"{SESSION}/(entry|render)/([^/?#]+)")
 
@@ -69,7 +69,7 @@ PROMPT = Prompt(
 
 
 async def list_session_resources(memory: Memory, cursor: str | None) -> ListResourcesResult:
-    """List the session, and the newest requests that were sent of it, where they are kept."""
+    """List the session, and the newest logged requests if there is a log of renders."""
     session = memory.session
     found = [
         Resource(uri=SESSION, name=session.session_id, description="The session in numbers", mime_type=JSON)
@@ -96,7 +96,7 @@ def _resource_of_render(render: LoggedRender) -> Resource:
 
 
 async def read_session_resource(memory: Memory, uri: str) -> Mapping[str, Json]:
-    """Return what a resource says; `NotFoundError` where there is none."""
+    """Return the content of a resource; `NotFoundError` for an unknown one."""
     session = memory.session
     if uri == SESSION:
         stats = await session.get_session_stats()
@@ -120,7 +120,7 @@ async def read_session_resource(memory: Memory, uri: str) -> Mapping[str, Json]:
 async def build_question_prompt(
     memory: Memory, name: str, arguments: Mapping[str, str] | None
 ) -> GetPromptResult:
-    """Write the prompt: what is recalled for the question as delimited data, and the question."""
+    """Build the prompt: recalled entries for the question as delimited data, and the question."""
     if name != PROMPT.name:
         raise NotFoundError(f"there is no prompt {name[:256]!r}", options=(PROMPT.name,))
     given: Mapping[str, Any] = arguments or {}
