@@ -240,7 +240,7 @@ def test_a_key_opens_streams_as_often_as_it_may_keep_them_open_and_then_waits() 
     streams.begin("other")()
     seconds[0] += refused.value.retry_after
     streams.begin("busy")()
-    assert streams.open() == 0
+    assert streams.count() == 0
 
 
 async def test_a_client_goes_on_where_it_was_and_tells_what_cannot_pass(

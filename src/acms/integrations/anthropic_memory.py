@@ -39,23 +39,24 @@ _FILE = Raw("acms-memory", "{}")
 
 
 def _normalize_path(path: object) -> str:
-    """Return a path of the tool in its one form; `ToolError` for one that is none, or leads out of the directory.
+    """Return the normal form of a path of the tool; `ToolError` for an invalid one, or one outside the directory.
 
     Two spellings of a path that look the same are one path (NFC), or one of them is refused.
     """
-    plain = unicodedata.normalize("NFC", path.rstrip("/")) if isinstance(path, str) else ""
-    if plain != ROOT and not plain.startswith(f"{ROOT}/"):
+    normal = unicodedata.normalize("NFC", path.rstrip("/")) if isinstance(path, str) else ""
+    if normal != ROOT and not normal.startswith(f"{ROOT}/"):
         raise ToolError(f"Path must start with {ROOT}, got: {path}")
-    steps = plain.split("/")[1:]
-    if ".." in steps or "\\" in plain or unquote(plain) != plain:
+    names = normal.split("/")[1:]
+    if ".." in names or "\\" in normal or unquote(normal) != normal:
         raise ToolError(f"Path {path} would escape {ROOT} directory")
-    if any(step in ("", ".") for step in steps):
+    if "" in names or "." in names:
         raise ToolError(f"Path {path} must be written without // and .")
-    if any(step != step.strip() or not step.isprintable() or _INVISIBLE.search(step) for step in steps):
-        raise ToolError(
-            f"Path {path!a} must not hold control characters, invisible characters or spaces around a name"
-        )
-    return plain
+    for name in names:
+        if name != name.strip() or not name.isprintable() or _INVISIBLE.search(name):
+            raise ToolError(
+                f"Path {path!a} must not hold control characters, invisible characters or spaces around a name"
+            )
+    return normal
 
 
 def _get_argument(command: Any, name: str, kind: type, default: Any = None) -> Any:
@@ -129,11 +130,11 @@ class _Directory:
         try:
             return await does[command.command]()
         except (ConflictError, GoneError, EntryNotFoundError) as error:
-            raise self._changed(path) from error
+            raise self._create_conflict_error(path) from error
         except ValidationError as error:
             raise ToolError(f"Error: {error}") from error
 
-    def _changed(self, path: str) -> ToolError:
+    def _create_conflict_error(self, path: str) -> ToolError:
         self._shown.pop(path, None)
         return ToolError(f"Error: {path} was changed since you viewed it. View it again before you edit it.")
 
@@ -187,7 +188,7 @@ class _Directory:
         if entry is None:
             raise ToolError(f"Error: The path {path} does not exist. Please provide a valid path.")
         if self._shown.get(path) not in (None, _hash_text(entry.content)):
-            raise self._changed(path)
+            raise self._create_conflict_error(path)
         stored = (await self._memory.get(entry.id)).content  # the model may see a redacted text
         await self._memory.replace(entry.id, change(stored), sha256=_hash_text(stored))
         text = (await self._files(path))[path].content

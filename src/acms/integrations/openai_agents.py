@@ -130,14 +130,14 @@ class ACMSSession:
         prompt = make_prompt(self.memory, request)
         if pending := _find_unstored_items(given, await self.memory.entries(1)):
             prompt = prompt.add([read_repaired(_message_of_item(item))[0] for item in pending])
-        shown, more = self._with_turn(*await self._rendered(prompt, written, budget), given)
+        shown, more = self._with_turn(*await self._render_items(prompt, written, budget), given)
         if 0 < more < budget:
             with suppress(FitError):
-                fewer, spare = await self._rendered(prompt, written, budget - more)
+                fewer, spare = await self._render_items(prompt, written, budget - more)
                 shown, _ = self._with_turn(fewer, spare + more, given)
         return ModelInputData(repair_value(shown), repair_value(data.model_data.instructions))
 
-    async def _rendered(self, prompt: Prompt, written: int, budget: int) -> tuple[list[Any], int]:
+    async def _render_items(self, prompt: Prompt, written: int, budget: int) -> tuple[list[Any], int]:
         """Return the items of a request behind its instructions, and the tokens that are left."""
         rendered = await prompt.render(budget)
         messages = rendered.messages[written:]
