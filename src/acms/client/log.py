@@ -1,4 +1,4 @@
-"""One session's log at a service: which context it is, and how it is asked."""
+"""One session's log at a service: its context and its transport."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Log:
         self._creating: asyncio.Future[str] | None = None
 
     async def find(self) -> str | None:
-        """Return the id of the context; None when nothing was ever written."""
+        """Return the id of the context, or None if nothing was ever written."""
         if self.id is None:
             query = {"key": self.session_id, "namespace": self.namespace}
             answer = await self.transport.call("GET", build_api_path("contexts"), query=query)
@@ -52,11 +52,11 @@ class Log:
         return self.id
 
     async def ensure(self) -> str:
-        """Return the id of the context, creating it for the first write; all who wait go on in their order."""
+        """Return the id of the context, creating it for the first write; concurrent callers continue in their order."""
         if self.id is not None and not self.about:
             return self.id
         if self._creating is None:
-            self._creating = asyncio.ensure_future(self._described())
+            self._creating = asyncio.ensure_future(self._create_and_describe())
         creating = self._creating
         try:
             return await asyncio.shield(creating)
@@ -64,7 +64,7 @@ class Log:
             if creating.done() and self._creating is creating:
                 self._creating = None
 
-    async def _described(self) -> str:
+    async def _create_and_describe(self) -> str:
         found = self.id or await self._create()
         if self.about:
             await self.transport.call("PATCH", build_api_path("contexts", found), body=dict(self.about))

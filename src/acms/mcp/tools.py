@@ -297,14 +297,14 @@ class Facts(Arguments):
     subject: str | None = None
     attribute: str | None = None
     scope: Literal["session", "namespace"] = "session"
-    history: Annotated[bool, Field(description="also retired ones, with the reason")] = False
+    history: Annotated[bool, Field(description="also retired ones, and why")] = False
     valid_at: Annotated[str | None, Field(description="ISO 8601: facts that were valid then")] = None
     limit: _Positive = 50
 
 
 @_register_tool("facts", Facts)
 async def list_facts(memory: Memory, given: Facts) -> Mapping[str, Json]:
-    """List the active facts, oldest first; if there are more than limit, the newest."""
+    """List the newest active facts, oldest first."""
     moment = None
     if given.valid_at is not None:
         moment = validation.parse_moment(given.valid_at, "valid_at")
