@@ -13,7 +13,7 @@ export interface paths {
         };
         /**
          * Read the audit trail, newest first.
-         * @description A change is two entries: the intent before it and the outcome after it. Neither holds what was said.
+         * @description A change has two entries: the intent before it and the outcome after it. Neither holds the content of messages.
          */
         get: operations["readAudit"];
         put?: never;
@@ -33,13 +33,14 @@ export interface paths {
         };
         /**
          * List contexts, newest first.
-         * @description `namespace`, `parent`, `key`, `label`, `name` and `where` choose; pass `nextCursor` as `cursor` for the next page.
+         * @description `namespace`, `parent`, `key`, `label`, `name` and `where` filter the list. Pass `nextCursor` as `cursor` for the
+         *     next page.
          */
         get: operations["listContexts"];
         put?: never;
         /**
          * Create a context.
-         * @description With a `key`, the caller's own name for it, the same request again returns the same context with status 200.
+         * @description With a `key`, a repeated request returns the same context with status 200.
          */
         post: operations["createContext"];
         delete?: never;
@@ -55,18 +56,18 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Return a context and where its log stands. */
+        /** Return a context with the head of its log. */
         get: operations["getContext"];
         put?: never;
         post?: never;
         /**
          * Hide a context.
-         * @description Its key is free again. The answer names the forks that go on reading what they share with it.
+         * @description Its key can be used again. The reply lists the forks that still read entries they share with it.
          */
         delete: operations["deleteContext"];
         options?: never;
         head?: never;
-        /** Change what a context is called and listed by, and whether it is private: that stands outside its log. */
+        /** Change the name, labels, metadata or privacy of a context. These are not part of its log. */
         patch: operations["changeContext"];
         trace?: never;
     };
@@ -77,7 +78,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List the line of forks that leads to a context, the first one first, itself last; deleted ones too. */
+        /** List the ancestors of a context, the root first and the context itself last. Deleted ones are included. */
         get: operations["listAncestry"];
         put?: never;
         post?: never;
@@ -95,9 +96,10 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List what is in force at a version, in the order in which it is read.
-         * @description Messages, edits at the place of what they edit, summaries at the place of what they stand for; nothing is cut. The
-         *     same version is always the same, save for what was erased or has expired.
+         * List the active entries at a version, in reading order.
+         * @description An edit is listed at the position of the message it edits, a summary at the position of the entries it replaced;
+         *     nothing is truncated. The same version always returns the same, except for entries that were erased or expired
+         *     since.
          */
         get: operations["showState"];
         put?: never;
@@ -118,9 +120,9 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Return chat messages ready for a provider: the newest ones, and what the past says about the query.
-         * @description The whole history when it fits. Nothing stands there twice, and every tool call is followed by its answers. For
-         *     other formats, tools and pins see `/prompt`.
+         * Return chat messages ready for a provider: the newest ones, and recalled entries for the query.
+         * @description A history that fits is returned whole. No message is included twice, and every tool call is followed by its results.
+         *     For other formats, tools and pins see `/prompt`.
          */
         post: operations["chatMessages"];
         delete?: never;
@@ -136,12 +138,12 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List how often answers cited which entry, the one cited last first. */
+        /** List how often answers cited each entry, the last cited first. */
         get: operations["listCitations"];
         put?: never;
         /**
-         * Note which entries an answer used, and return their ids.
-         * @description An answer's citations and annotations are read, and ids in its text.
+         * Record the entries that an answer used, and return their ids.
+         * @description They are read from the answer's citations and annotations, and from ids in its text.
          */
         post: operations["noteCitations"];
         delete?: never;
@@ -180,11 +182,11 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Ask for the older part of a log to be summarised now, whatever the threshold.
-         * @description The body overrides the policy this time only. The answer names a job, which `GET /jobs/{id}` tells the state of;
-         *     with `Prefer: wait=n` it comes when the job has ended, or after n seconds. Nothing is deleted: earlier versions
-         *     read as before, and `undo` brings back what the summary stands for. While one is under way it is returned, 409
-         *     when the body has other settings than it has.
+         * Request a compaction of the older part of a log now, whatever the threshold.
+         * @description The body overrides the policy for this compaction only. The reply names a job; `GET /jobs/{id}` returns its state.
+         *     With `Prefer: wait=n` the reply comes when the job has ended, or after n seconds. Nothing is deleted: earlier
+         *     versions read as before, and `undo` makes the replaced entries active again. While a compaction is in progress its
+         *     job is returned, or 409 if the body has other settings.
          */
         post: operations["compactContext"];
         delete?: never;
@@ -200,7 +202,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List the compactions of a context, oldest first, also those that were undone. */
+        /** List the compactions of a context, oldest first, including those that were undone. */
         get: operations["listCompactions"];
         put?: never;
         post?: never;
@@ -217,7 +219,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Return what a summary stands for, as it was read before: messages and earlier summaries. */
+        /** Return the entries that a summary replaced, as they were read before: messages and earlier summaries. */
         get: operations["expandCompaction"];
         put?: never;
         post?: never;
@@ -237,9 +239,9 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Take a summary back: what it stands for is in force again.
-         * @description Doing it again changes nothing and answers the same. 410 when retention has deleted what would come back, 409 when
-         *     a later entry replaced it.
+         * Undo a compaction: the entries that its summary replaced are active again.
+         * @description Repeating it changes nothing and returns the same. 410 if retention has deleted the replaced entries, 409 if a later
+         *     entry replaced the summary.
          */
         post: operations["undoCompaction"];
         delete?: never;
@@ -258,8 +260,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Copy a context: a new one with everything that is read in this one, which inherits nothing.
-         * @description For what is too deep to be forked. A copy that was interrupted goes on when it is asked for again with the same
+         * Copy a context: create one with everything that is read in this one, and without a parent.
+         * @description Use it when a context is too deep to fork. An interrupted copy continues when it is requested again with the same
          *     `key` or Idempotency-Key.
          */
         post: operations["copyContext"];
@@ -277,8 +279,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Show how what is in force differs: from this context to another one, or to another version of this one.
-         * @description What is added is there and not here.
+         * Compare the active entries of this context with another context, or with another version of itself.
+         * @description Added entries are active in the other one only.
          */
         get: operations["showDiff"];
         put?: never;
@@ -298,27 +300,26 @@ export interface paths {
         };
         /**
          * Return any entry of a context by its id: a message, a fact, a summary, a retraction.
-         * @description What is private of it is redacted or withheld as everywhere; an export, for which a key of an administrator is
-         *     needed, is verbatim.
+         * @description Private content is redacted or withheld. Only an export, which requires an administrator's key, is verbatim.
          */
         get: operations["getEntry"];
         put?: never;
         post?: never;
         /**
-         * Delete the content of an entry for ever, in every fork; its version stays as a tombstone.
-         * @description Its edits go too, and every summary and fact made from it: what such a summary stood for is in force again. With
-         *     `verify` the store is searched afterwards for what is left. `remaining` lists the places that say the same and stay,
-         *     as far as the key may read them; `verified` is false while there is one, listed or not. Not undoable; doing it again
-         *     completes what was interrupted. 423 under a legal hold.
+         * Delete the content of an entry permanently, in every fork. Its version stays as a tombstone.
+         * @description Its edits are erased too, with every summary and fact made from it; the entries that such a summary replaced are
+         *     active again. With `verify` the store is searched afterwards for copies. `remaining` lists places that hold the same
+         *     text, as far as the key may read them; `verified` is false while there is one, listed or not. This cannot be undone;
+         *     repeating it completes an interrupted erasure. 423 under a legal hold.
          */
         delete: operations["eraseEntry"];
         options?: never;
         head?: never;
         /**
-         * Correct the text of a message; the answer is the new entry.
-         * @description The correction is read at the old place; earlier versions read as before. Facts that were made from the old text
-         *     are retired. 412 when `sha256` is not that of the text as it is now; 410 when the message was retracted or its
-         *     content is gone.
+         * Correct the text of a message, and return the new entry.
+         * @description The correction is read at the position of the message; earlier versions read as before. Facts made from the old text
+         *     are retired. 412 if `sha256` does not match the current text; 410 if the message was retracted or its content is
+         *     gone.
          */
         patch: operations["replaceEntry"];
         trace?: never;
@@ -333,9 +334,9 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Put an entry out of force from now on, a tool group whole; the answer is the version that does it.
-         * @description Earlier versions still show it. Facts that were made from a message go with it. Doing it again changes nothing and
-         *     answers the same version.
+         * Retract an entry from now on, with its whole tool group, and return the version of the retraction.
+         * @description Earlier versions still show it. Facts made from a message are retracted with it. Repeating it changes nothing and
+         *     returns the same version.
          */
         post: operations["retractEntry"];
         delete?: never;
@@ -371,8 +372,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * End the current episode.
-         * @description With nothing open it answers the last one; 404 when there is none.
+         * Close the current episode.
+         * @description If none is open, the last one is returned; 404 if there is none.
          */
         post: operations["closeEpisode"];
         delete?: never;
@@ -389,12 +390,12 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Stream what is appended to a log, and how its jobs change, as server-sent events.
-         * @description Each `entry` is sent once, in the order of versions, as messages are listed; a `job` as it stands, after what it
-         *     appended. The id of an event is the cursor behind it: whoever comes again with `Last-Event-ID` or `after` goes on
-         *     there, at any process of the service, without a gap and without a repetition. Every 15
-         *     seconds a comment says that the stream is there. It ends when the service stops, and within two seconds when the
-         *     right to read the log ends or the log is deleted. An erasure in the log ends it too: resume it.
+         * Stream the new entries of a log and the changes of its jobs as server-sent events.
+         * @description Each `entry` is sent once, in the order of versions, as messages are listed. A `job` is sent with its current state,
+         *     after the entries it appended. The id of an event is a cursor: a client that reconnects with `Last-Event-ID` or
+         *     `after` continues there, at any process of the service, without a gap or a repetition. A comment is sent every 15
+         *     seconds to keep the connection alive. The stream ends when the service stops, and within two seconds when the right
+         *     to read the log ends or the log is deleted. An erasure in the log ends it too: resume it.
          */
         get: operations["streamEvents"];
         put?: never;
@@ -413,13 +414,13 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List the facts in force, oldest first; with `history` also those that were retired, each with the reason.
-         * @description Addresses match without regard to case, articles, plurals and punctuation. A fact is an entry: its `contextId` and
-         *     `id` are what retract and erase take.
+         * List the active facts, oldest first. With `history` retired facts are listed too, each with the reason.
+         * @description Addresses match regardless of case, articles, plurals and punctuation. A fact is an entry: pass its `contextId` and
+         *     `id` to retract or erase it.
          */
         get: operations["listFacts"];
         put?: never;
-        /** Write a fact without a reflector; one that says just that already is answered as it is. */
+        /** Store a fact without a reflector. If the same fact is stored already, it is returned unchanged. */
         post: operations["stateFact"];
         delete?: never;
         options?: never;
@@ -436,7 +437,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Withdraw what is known about a subject and an attribute; the answer lists it, and nothing comes back for it. */
+        /** Withdraw the facts about a subject and an attribute without a replacement, and return them. */
         post: operations["unstateFacts"];
         delete?: never;
         options?: never;
@@ -454,9 +455,9 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Fork a context: a new one that shares everything up to a version, the newest by default.
-         * @description The body or the query says where. Nothing is copied, versions stay what they are, and what either side says later is
-         *     not seen by the other. With a `key` the same request again returns the same fork with status 200; without one the
+         * Fork a context: create one that shares everything up to a version, the newest by default.
+         * @description The body or the query names the version. Nothing is copied and versions stay the same; later entries of either side
+         *     are not visible to the other. With a `key` a repeated request returns the same fork with status 200; without one the
          *     Idempotency-Key is its key.
          */
         post: operations["forkContext"];
@@ -473,7 +474,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List what was forked from a context directly, newest first. */
+        /** List the direct forks of a context, newest first. */
         get: operations["listForks"];
         put?: never;
         post?: never;
@@ -490,7 +491,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List every entry of a log, oldest first: what was said, learned, summarised and taken back. */
+        /** List every entry of a log, oldest first: messages, facts, summaries and retractions. */
         get: operations["listHistory"];
         put?: never;
         post?: never;
@@ -509,7 +510,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Return the caller's keys of entries by id; of an edit that of the message it edits. */
+        /** Return the client's keys of entries by entry id. An edit has the key of the message it edits. */
         post: operations["findKeys"];
         delete?: never;
         options?: never;
@@ -524,13 +525,13 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Show what merging another context into this one would do, conflicts included; nothing is written. */
+        /** Preview a merge of another context into this one, with its conflicts. Nothing is written. */
         get: operations["previewMerge"];
         put?: never;
         /**
-         * Bring in what another context of the same fork tree changed since this one last knew it, in one commit.
-         * @description Conflicts are refused with 409, which lists them, unless the strategy settles them. What was merged once is not
-         *     merged again; undo takes a merge back by its version.
+         * Merge the changes of another context of the same fork tree since the last merge, in one commit.
+         * @description Conflicts are refused with 409, which lists them, unless the strategy resolves them. Changes that were merged before
+         *     are not merged again. Undo reverts a merge by its version.
          */
         post: operations["mergeContext"];
         delete?: never;
@@ -547,18 +548,18 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List the messages of a log, also those that are out of force.
-         * @description `cursor` is a version: those after it are listed, with `order=desc` those before it. What is in force at a version
-         *     is what `/at/{version}` lists.
+         * List the messages of a log, including those that are no longer active.
+         * @description `cursor` is a version: later messages are listed, with `order=desc` earlier ones. `/at/{version}` lists the messages
+         *     that are active at a version.
          */
         get: operations["listMessages"];
         put?: never;
         /**
          * Append messages, all or none.
-         * @description They get the next versions, in order, and one time unless they bring their own. With an `Idempotency-Key`, or a
-         *     `key` on each message, the same request again changes nothing and answers what is stored, with `repeated`. A message
-         *     of a provider may be sent as it is: it becomes several where it holds several results of tools. With
-         *     `If-Match`, an ETag of the context, nothing is appended once another message came: 412.
+         * @description They get the next versions in order, and the current time unless they bring their own. With an `Idempotency-Key`, or
+         *     a `key` on each message, a repeated request changes nothing and returns the stored messages with `repeated`. A
+         *     provider's message can be sent unchanged: one with several tool results becomes several messages. With `If-Match`,
+         *     an ETag of the context, the append is refused with 412 if another message was appended in between.
          */
         post: operations["appendMessages"];
         delete?: never;
@@ -575,17 +576,17 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Return the policy in force of a context.
-         * @description `levels` says of every field whether the service, the namespace or the context decided it.
+         * Return the effective compaction policy of a context.
+         * @description `levels` names for every field the level that decided it: the service, the namespace or the context.
          */
         get: operations["getPolicy"];
-        /** Say all that a context says about its policy: a field that is left out is decided by the levels above. */
+        /** Replace the context's own policy: the levels above decide every omitted field. */
         put: operations["replacePolicy"];
         post?: never;
         delete?: never;
         options?: never;
         head?: never;
-        /** Change fields of a context's policy; null takes one back to the levels above (RFC 7396). */
+        /** Change fields of a context's policy; null leaves a field to the levels above (RFC 7396). */
         patch: operations["changePolicy"];
         trace?: never;
     };
@@ -599,10 +600,10 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Return the request for a model: rules, pins, history, what the past says, the user's text and tools.
-         * @description The whole request is within the budget by the format's own count; what is written here is required, history,
-         *     recall and pins shrink. What is recalled is new every turn: it stands at the end, so that all before it can be
-         *     cached. 422 when what is required does not fit: the answer says where, and what was tried.
+         * Build a request for a model: instructions, pins, history, recalled entries, the user's text and tools.
+         * @description The whole request is within the budget by the format's own count. Texts in this body are required; history, recall
+         *     and pins shrink. Recalled entries change every turn: they come at the end, so that the provider can cache everything
+         *     before them. 422 if the required parts do not fit: the reply names the part, and the attempts.
          */
         post: operations["renderPrompt"];
         delete?: never;
@@ -621,10 +622,10 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Return what the model should see for a query, within a hard token budget.
+         * Return the entries that a model should see for a query, within a hard token budget.
          * @description Facts come first, then past messages and summaries, then the current episode, each oldest first; `score` is the
-         *     rank. The newest message is always in unless it is the query itself, is excluded, or the current episode was not
-         *     asked for. It is a POST as a query is private, and addresses are logged.
+         *     rank. The newest message is always included, unless it is the query itself, is excluded, or `includeCurrentEpisode`
+         *     is false. The method is POST because a query is private, and addresses are logged.
          */
         post: operations["recall"];
         delete?: never;
@@ -662,14 +663,14 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List what was really sent of a context, newest first: prompts, chat messages, replies of the contract.
-         * @description The service keeps it when it was told to, for a limited time. Each is compared with the one of
-         *     its kind before it: what the provider could read from its cache, why no more, and what that costs.
+         * List the requests that were built from a context, newest first: prompts, chat messages, replies of the contract.
+         * @description The service logs them if it is configured to, for a limited time. Each is compared with the previous one of its
+         *     kind: the tokens that the provider could read from its cache, the reason for a break, and its cost.
          */
         get: operations["listRenders"];
         put?: never;
         post?: never;
-        /** Delete what was kept of the requests that were sent. The log itself stays as it is. */
+        /** Delete the logged requests of a context. The context itself is unchanged. */
         delete: operations["forgetRenders"];
         options?: never;
         head?: never;
@@ -684,8 +685,9 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Return one request message by message: what each shows as the log has it now, and what was left out, and why.
-         * @description What the caller wrote is not kept: of that only its place and its tokens are told.
+         * Return a logged request message by message.
+         * @description Each message has the current text of its entries. Omitted entries are listed with the reasons. Text of the caller is
+         *     not logged, only its position and tokens.
          */
         get: operations["getRender"];
         put?: never;
@@ -703,7 +705,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Count a log: everything ever said, and what is in force. */
+        /** Return counts of a log: all of its entries, and the active ones. */
         get: operations["showStats"];
         put?: never;
         post?: never;
@@ -723,11 +725,11 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Make the log hold a list of messages as a framework keeps it, all or nothing; the answer says what that took.
-         * @description What is new is appended, what says something else under its `key` or `id` is replaced, and what ACMS wrote into a
-         *     prompt is passed over. A list that was trimmed at its start takes nothing back; with `gone` everything else that
-         *     is missing is retracted. The same list again changes nothing. 409 with `insert` when a message stands before older
-         *     ones.
+         * Make the log match a list of messages as a framework holds it, all or nothing, and return the changes.
+         * @description New messages are appended, messages with a changed text under their `key` or `id` are replaced, and text that ACMS
+         *     added to a prompt is ignored. A list that was trimmed at its start retracts nothing; with `gone` other missing
+         *     messages are retracted. The same list again changes nothing. With `insert`, a message between older ones is refused
+         *     with 409.
          */
         post: operations["syncMessages"];
         delete?: never;
@@ -743,7 +745,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List the named versions of a context, inherited ones too, oldest first. */
+        /** List the tags of a context, oldest first, including inherited ones. */
         get: operations["listTags"];
         put?: never;
         post?: never;
@@ -762,12 +764,12 @@ export interface paths {
         };
         get?: never;
         /**
-         * Name a version, the newest by default.
-         * @description A name that stands for another version is refused with 409, unless `move`.
+         * Tag a version, the newest by default.
+         * @description A tag of another version is refused with 409, unless `move` is set.
          */
         put: operations["putTag"];
         post?: never;
-        /** Take a name off its version. */
+        /** Delete a tag. */
         delete: operations["deleteTag"];
         options?: never;
         head?: never;
@@ -781,7 +783,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Show the whole fork tree a context belongs to, deleted branches too. */
+        /** Show the whole fork tree of a context, deleted branches included. */
         get: operations["showTree"];
         put?: never;
         post?: never;
@@ -801,9 +803,9 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Take back the summary, edit, fact or retraction at a version: what it replaced is in force again.
-         * @description Doing it again changes nothing and answers the same version. 409 when a later entry replaced it, or another fact
-         *     fills the address of one that would come back: the options name what to take back first.
+         * Undo the summary, edit, fact or retraction at a version: the entries it replaced are active again.
+         * @description Repeating it changes nothing and returns the same version. 409 if a later entry replaced it, or if another fact has
+         *     the address of a returning one: the options name the entry to undo first.
          */
         post: operations["undoRewrite"];
         delete?: never;
@@ -820,9 +822,9 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Show the newest contiguous messages in force within a token budget, oldest first.
-         * @description Tool groups are whole. The newest message is always in, cut and flagged if it alone is larger than the budget, which
-         *     is never exceeded. At a version, a message or a tag it is as if the log ended there.
+         * Return the newest contiguous active messages within a token budget, oldest first.
+         * @description Tool groups are complete. The newest message is always included, truncated and flagged if it alone exceeds the
+         *     budget, which is never exceeded. At a version, a message or a tag the log is read as if it ended there.
          */
         get: operations["showWindow"];
         put?: never;
@@ -841,9 +843,10 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Stream a context verbatim, or all contexts of a namespace, parents first: also what is private.
-         * @description A context is a line that describes it and then its own entries, a line each: ids, versions, hashes, tombstones. Its
-         *     first line says at which version it ends, so that a stream which was cut off is recognised. `/import` reads it.
+         * Stream a context verbatim, or all contexts of a namespace, parents first. Private content is included.
+         * @description Each context is a line that describes it, followed by a line for each of its own entries: ids, versions, hashes,
+         *     tombstones. The first line holds the last version, so a truncated stream can be recognized. `/import` reads this
+         *     format.
          */
         get: operations["export"];
         put?: never;
@@ -864,14 +867,14 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Read what `/export` wrote, verbatim, or the conversations of another program; the content says which.
-         * @description An export keeps its ids, versions, hashes and roles, and may hold several contexts, parents first; it needs the
-         *     scope admin:config, as it brings settings too, and `trust` when it has system or developer messages. Any other file
-         *     is read as `acms import` reads it: transcripts of coding agents, logs of providers, exports of chat programs. Each
-         *     conversation becomes a context in `namespace`, with a fork for each branch; one alone may go into `contextId`, and
-         *     chat messages, `{"role", "content"}` a line, must. System and developer messages are stored as external text, unless
-         *     `trust` is given. All of it is checked before anything is stored: what is wrong is refused with the number of its
-         *     line. The same import again stores nothing twice.
+         * Import an export of `/export` verbatim, or conversations of another program. The content decides which.
+         * @description An export keeps its ids, versions, hashes and roles, and may hold several contexts, parents first. It requires the
+         *     scope admin:config, as it brings settings too, and `trust` if it has system or developer messages. Any other file is
+         *     read as by `acms import`: transcripts of coding agents, logs of providers, exports of chat programs. Each
+         *     conversation becomes a context in `namespace`, with a fork for each branch. A single conversation may go into
+         *     `contextId`; chat messages, one `{"role", "content"}` per line, must. System and developer messages are stored as
+         *     external text unless `trust` is set. The whole file is checked before anything is stored: an error names its line.
+         *     Importing the same file again stores nothing twice.
          */
         post: operations["importFile"];
         delete?: never;
@@ -889,7 +892,7 @@ export interface paths {
         };
         /**
          * List jobs, newest first.
-         * @description `contextId` and `state` choose; pass `nextCursor` as `cursor` for the next page.
+         * @description `contextId` and `state` filter the list. Pass `nextCursor` as `cursor` for the next page.
          */
         get: operations["listJobs"];
         put?: never;
@@ -908,8 +911,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Return a job, and when it is done what it made.
-         * @description Ask again until `state` is done, failed or cancelled.
+         * Return a job, with its result when it is done.
+         * @description Poll it until `state` is done, failed or cancelled.
          */
         get: operations["getJob"];
         put?: never;
@@ -930,8 +933,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Give a job up.
-         * @description An attempt that runs will have no effect. Refused with 409 when the job is done.
+         * Cancel a job.
+         * @description A running attempt has no effect. Refused with 409 if the job is done.
          */
         post: operations["cancelJob"];
         delete?: never;
@@ -950,8 +953,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Make a job due now that waits, failed or was cancelled.
-         * @description Refused with 409 when it runs or is done, or when another job is to do its work by now.
+         * Make a waiting, failed or cancelled job due now.
+         * @description Refused with 409 if it is running or done, or if another job has taken over its work.
          */
         post: operations["retryJob"];
         delete?: never;
@@ -967,7 +970,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List with whom a namespace is shared, by name. */
+        /** List the grants on a namespace, by principal. */
         get: operations["listGrants"];
         put?: never;
         post?: never;
@@ -987,12 +990,12 @@ export interface paths {
         get?: never;
         /**
          * Share a namespace with a key, by its id, or with the subject of an access token, as `oidc:subject`.
-         * @description What it was shared for before is replaced. A key that is not bound to namespaces sees all of its tenant anyway.
-         *     Nobody can share more than it may do itself, nor with another tenant.
+         * @description The actions replace those of an earlier grant. A key that is not bound to namespaces sees its whole tenant anyway. A
+         *     key can grant only its own actions, and only within its tenant.
          */
         put: operations["grantNamespace"];
         post?: never;
-        /** Take a namespace back: the next request of the other does not see it any more, wherever it arrives. */
+        /** Revoke a grant: the next request of the principal no longer sees the namespace, at any process of the service. */
         delete: operations["revokeGrant"];
         options?: never;
         head?: never;
@@ -1010,9 +1013,9 @@ export interface paths {
         put?: never;
         /**
          * Answer a `render_request.v0`: fragments within the budget, or an error with options.
-         * @description `contexts` names whose memory is meant. Errors of the contract come with status 200 in `error`; 400 is a request
-         *     that is none, and nobody was asked. `X-Request-ID` is the `request_id` of the body, `X-Warnings` lists the codes of
-         *     the warnings. The reply is one JSON object: streams of v0.2 are refused with 406.
+         * @description `contexts` names the contexts to read. Errors of the contract come with status 200 in `error`; status 400 is an
+         *     invalid request, for which no source was asked. `X-Request-ID` is the `request_id` of the body, `X-Warnings` lists
+         *     the codes of the warnings. The reply is one JSON object: streams of v0.2 are refused with 406.
          */
         post: operations["renderContext"];
         delete?: never;
@@ -1028,16 +1031,16 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List what the prompts of a namespace show, in order: higher priority first, then the newest, then by key. */
+        /** List the pins that the prompts of a namespace show: higher priority first, then the newest, then by key. */
         get: operations["listPins"];
         /**
-         * Pin a key, and store a value under it when one is given.
-         * @description What is said of a pin replaces what was said before: without a label it has none afterwards. Keys belong to the
-         *     whole tenant, namespaces only say who shows them: two that pin one key show one value.
+         * Pin a key, and store a value under it if one is given.
+         * @description The request replaces the whole description of the pin: without a label the pin has none. Keys belong to the whole
+         *     tenant, and namespaces decide which prompts show them: two namespaces that pin one key show the same value.
          */
         put: operations["putPin"];
         post?: never;
-        /** Show a key no more; what lies under it stays, unless `value=true`. */
+        /** Remove a pin. The value under its key stays, unless `value=true`. */
         delete: operations["deletePin"];
         options?: never;
         head?: never;
@@ -1051,13 +1054,14 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List the webhooks of the tenant, oldest first; never their secrets. */
+        /** List the webhooks of the tenant, oldest first, without their secrets. */
         get: operations["listWebhooks"];
         put?: never;
         /**
-         * Tell an address what is appended from now on, in each log of the tenant, and how its jobs change.
-         * @description It is sent ids, kinds and versions, no text, signed as Standard Webhooks has it with the secret that is shown here,
-         *     this once. An address that is not public is never connected to, whatever its name resolves to by then.
+         * Send new entries of all logs of the tenant, and changes of its jobs, to an address from now on.
+         * @description Requests hold ids, kinds and versions, but no text, and are signed according to Standard Webhooks with the secret in
+         *     this reply, which cannot be shown again. Addresses that are not public are never connected to, even if a name
+         *     resolves to one later.
          */
         post: operations["addWebhook"];
         delete?: never;
@@ -1076,7 +1080,7 @@ export interface paths {
         get?: never;
         put?: never;
         post?: never;
-        /** Remove a webhook; what was not delivered to it by now is not. */
+        /** Remove a webhook. Pending deliveries are dropped. */
         delete: operations["removeWebhook"];
         options?: never;
         head?: never;
@@ -1093,8 +1097,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Deliver again what was given up, each log from the first entry that was not taken; the answer are the jobs.
-         * @description What was given up is listed as jobs of the kind `webhook` that failed.
+         * Retry the failed deliveries of a webhook, each log from its first undelivered entry, and return the jobs.
+         * @description Failed deliveries are listed as failed jobs of the kind `webhook`.
          */
         post: operations["replayWebhook"];
         delete?: never;
@@ -1111,8 +1115,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Say that the process runs.
-         * @description Nothing else is looked at: `/ready` asks the store.
+         * Return whether the process runs.
+         * @description Nothing else is checked; `/ready` asks the store.
          */
         get: operations["health"];
         put?: never;
@@ -1130,7 +1134,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Return what was counted, in the text format of Prometheus. */
+        /** Return the metrics in the Prometheus text format. */
         get: operations["metrics"];
         put?: never;
         post?: never;
@@ -1164,7 +1168,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Say whether the store answers. */
+        /** Return whether the store answers. */
         get: operations["ready"];
         put?: never;
         post?: never;
@@ -1186,10 +1190,13 @@ export interface components {
         Action: "read" | "write" | "share";
         /**
          * AppendBody
-         * @description Messages to be appended in order, all or none.
+         * @description Messages to append in order, all or none.
          */
         AppendBody: {
-            /** Messages */
+            /**
+             * Messages
+             * @description Messages of this service's form, or as a provider's API has them.
+             */
             messages: (components["schemas"]["MessageBody"] | {
                 [key: string]: unknown;
             })[];
@@ -1204,7 +1211,7 @@ export interface components {
             latestVersion: number;
             parentId: string | null;
         };
-        /** @description One immutable record of a log, without what it says about others. */
+        /** @description One immutable record of a log, without its references to other records. */
         BriefEntry: {
             actorId: string | null;
             chainHash: string;
@@ -1288,16 +1295,18 @@ export interface components {
         };
         /**
          * ChangeBody
-         * @description What to change about a context; what is left out stays, null removes.
+         * @description Changes of a context. Omitted fields stay as they are; null removes one.
          */
         ChangeBody: {
             /**
              * Labels
+             * @description Labels to list it by; null removes them.
              * @default null
              */
             labels?: string[] | null;
             /**
              * Metadata
+             * @description Replaces the metadata; null removes it.
              * @default null
              */
             metadata?: {
@@ -1305,16 +1314,18 @@ export interface components {
             } | null;
             /**
              * Name
+             * @description Name to show; null removes it.
              * @default null
              */
             name?: string | null;
             /**
              * Private
+             * @description Whether its content is hidden from the other contexts of its namespace.
              * @default false
              */
             private?: boolean;
         };
-        /** @description Messages that can be sent to a model as they stand. */
+        /** @description Messages that can be sent to a model unchanged. */
         Chat: {
             budget: number;
             messages: {
@@ -1325,27 +1336,36 @@ export interface components {
         };
         /**
          * ChatBody
-         * @description What messages are for, and what they may cost.
+         * @description The query and the budget of chat messages.
          */
         ChatBody: {
             /**
              * Atmessage
+             * @description Number of messages after which to read the log.
              * @default null
              */
             atMessage?: number | null;
             /**
              * Attag
+             * @description Tag of the version to read.
              * @default null
              */
             atTag?: string | null;
             /**
              * Atversion
+             * @description Version of the log to read; the newest by default. Give at most one of `atVersion`, `atMessage`, `atTag`.
              * @default null
              */
             atVersion?: number | null;
-            /** Budget */
+            /**
+             * Budget
+             * @description Largest number of tokens of all messages together.
+             */
             budget: number;
-            /** Query */
+            /**
+             * Query
+             * @description Text to recall entries for; usually the newest message of the user.
+             */
             query: string;
         };
         /** @description How often the answers of a session cited an entry. */
@@ -1356,43 +1376,47 @@ export interface components {
         };
         /**
          * CitedBody
-         * @description What an answer used: the ids of entries, or the answer itself, in which they are named.
+         * @description The entries that an answer used: their ids, or the answer itself, which names them.
          */
         CitedBody: {
             /**
              * Answer
+             * @description The answer as the provider sent it, or its text.
              * @default null
              */
             answer?: unknown;
             /**
              * Ids
+             * @description Ids of the entries that the answer used.
              * @default null
              */
             ids?: string[] | null;
         };
         /**
          * ClearBody
-         * @description Why everything is put out of force.
+         * @description The reason for clearing a context.
          */
         ClearBody: {
             /**
              * Reason
+             * @description Reason to record.
              * @default cleared
              */
             reason?: string;
         };
         /**
          * CloseBody
-         * @description Why an episode ends.
+         * @description The reason for closing an episode.
          */
         CloseBody: {
             /**
              * Reason
+             * @description Reason to record.
              * @default manual
              */
             reason?: string;
         };
-        /** @description The episode that was ended. */
+        /** @description The episode that was closed. */
         Closed: {
             episodeId: string;
         };
@@ -1436,49 +1460,60 @@ export interface components {
         };
         /**
          * ContentStep
-         * @description A content with a way to make it smaller.
+         * @description Content with a way to shrink it.
          */
         ContentStep: {
             /**
              * Ceiling
+             * @description Largest number of tokens of a section.
              * @default null
              */
             ceiling?: number | null;
-            /** Content */
+            /**
+             * Content
+             * @description Steps inside this one.
+             */
             content: (components["schemas"]["MessageStep"] | components["schemas"]["SessionStep"] | components["schemas"]["ContentStep"] | components["schemas"]["RecallStep"] | components["schemas"]["HintStep"])[];
             /**
              * Floor
+             * @description Smallest number of tokens of a section.
              * @default 0
              */
             floor?: number;
             /**
              * Keep
+             * @description End of the text that a `truncate` step keeps.
              * @default end
              * @enum {string}
              */
             keep?: "start" | "end";
             /**
              * N
+             * @description Number of messages of a `last` step.
              * @default null
              */
             n?: number | null;
             /**
              * Name
+             * @description Name of a section.
              * @default
              */
             name?: string;
             /**
              * Priority
+             * @description Steps with a higher priority are shortened first. In a section: the priority of the section as a whole.
              * @default null
              */
             priority?: number | null;
             /**
              * Share
+             * @description Share of the budget, from 0 to 1, of a section.
              * @default null
              */
             share?: number | null;
             /**
              * Tokens
+             * @description Largest number of tokens of a `truncate` step.
              * @default null
              */
             tokens?: number | null;
@@ -1490,21 +1525,24 @@ export interface components {
         };
         /**
          * ContextBody
-         * @description A context to be created.
+         * @description A context to create.
          */
         ContextBody: {
             /**
              * Key
+             * @description The client's own id: creating it again returns the existing context.
              * @default null
              */
             key?: string | null;
             /**
              * Labels
+             * @description Labels to list it by.
              * @default null
              */
             labels?: string[] | null;
             /**
              * Metadata
+             * @description Any JSON object; kept with the context.
              * @default null
              */
             metadata?: {
@@ -1512,15 +1550,20 @@ export interface components {
             } | null;
             /**
              * Name
+             * @description Name to show.
              * @default null
              */
             name?: string | null;
             /**
              * Namespace
+             * @description Namespace of the context.
              * @default default
              */
             namespace?: string;
-            /** @default null */
+            /**
+             * @description When the context is compacted.
+             * @default null
+             */
             policyConfig?: components["schemas"]["PolicyBody"] | null;
         };
         /** @description One conversation's log. */
@@ -1604,7 +1647,7 @@ export interface components {
             tools: number;
             upperBound: number;
         };
-        /** @description A context that was deleted. */
+        /** @description A deleted context. */
         DeletedContext: {
             counter: string;
             createdAt: string;
@@ -1653,7 +1696,7 @@ export interface components {
             reason: string;
             version: number;
         };
-        /** @description A job, and what came of it. */
+        /** @description A job with its result. */
         EndedJob: {
             attempt: number;
             compaction: components["schemas"]["Compaction"] | null;
@@ -1789,33 +1832,37 @@ export interface components {
             path: string;
             role: ("system" | "developer" | "user" | "assistant" | "tool") | null;
         };
-        /** @description A live context that keeps on reading what it shares with a deleted one. */
+        /** @description A live context that still reads entries it shares with a deleted one. */
         Fork: {
             id: string;
             key: string | null;
         };
         /**
          * ForkBody
-         * @description Where to fork, and what to call it.
+         * @description The version to fork, and the key of the fork.
          */
         ForkBody: {
             /**
              * Atmessage
+             * @description Number of messages after which to read the log.
              * @default null
              */
             atMessage?: number | null;
             /**
              * Attag
+             * @description Tag of the version to read.
              * @default null
              */
             atTag?: string | null;
             /**
              * Atversion
+             * @description Version of the log to read; the newest by default. Give at most one of `atVersion`, `atMessage`, `atTag`.
              * @default null
              */
             atVersion?: number | null;
             /**
              * Key
+             * @description The client's own id of the fork: forking again under it returns the existing one.
              * @default null
              */
             key?: string | null;
@@ -1845,29 +1892,36 @@ export interface components {
         };
         /**
          * GrantBody
-         * @description What a namespace is shared for.
+         * @description The actions to allow.
          */
         GrantBody: {
-            /** Actions */
+            /**
+             * Actions
+             * @description `read`; `write`, which allows every change that the scopes of the other key allow; `share`, which allows
+             *     granting it to others. `write` and `share` include `read`.
+             */
             actions?: components["schemas"]["Action"][];
         };
         /**
          * HintPart
-         * @description A prefix that the provider is asked to cache: all up to the end of the history.
+         * @description A prefix that the provider is asked to cache: everything up to the end of the history.
          */
         HintPart: {
             /**
              * Id
+             * @description Id of the prefix.
              * @default prompt
              */
             id?: string;
             /**
              * Ttl
+             * @description Seconds for which the provider should cache it.
              * @default null
              */
             ttl?: number | null;
             /**
              * Version
+             * @description Version of the prefix.
              * @default
              */
             version?: string;
@@ -1877,10 +1931,14 @@ export interface components {
          * @description The end of a prefix that the provider is asked to cache.
          */
         HintStep: {
-            /** Id */
+            /**
+             * Id
+             * @description Id of the prefix.
+             */
             id: string;
             /**
              * Ttl
+             * @description Seconds for which the provider should cache it.
              * @default null
              */
             ttl?: number | null;
@@ -1891,6 +1949,7 @@ export interface components {
             type: "cacheHint";
             /**
              * Version
+             * @description Version of the prefix.
              * @default
              */
             version?: string;
@@ -1910,7 +1969,7 @@ export interface components {
             tokenCount: number;
             version: number;
         };
-        /** @description What an import did. */
+        /** @description The result of an import. */
         Imported: {
             contexts: components["schemas"]["ImportedContext"][];
             format: string;
@@ -1951,25 +2010,31 @@ export interface components {
         };
         /**
          * KeysBody
-         * @description Entries whose keys are asked for.
+         * @description The entries whose keys are requested.
          */
         KeysBody: {
             /**
              * Atmessage
+             * @description Number of messages after which to read the log.
              * @default null
              */
             atMessage?: number | null;
             /**
              * Attag
+             * @description Tag of the version to read.
              * @default null
              */
             atTag?: string | null;
             /**
              * Atversion
+             * @description Version of the log to read; the newest by default. Give at most one of `atVersion`, `atMessage`, `atTag`.
              * @default null
              */
             atVersion?: number | null;
-            /** Ids */
+            /**
+             * Ids
+             * @description Ids of the entries.
+             */
             ids: string[];
         };
         /** @description Where each field of a policy was decided. */
@@ -2077,28 +2142,35 @@ export interface components {
         };
         /**
          * MergeBody
-         * @description What to merge: another context of the same tree at a place, the newest one by default.
+         * @description The context to merge, from the same tree, at a version; the newest by default.
          */
         MergeBody: {
-            /** Other */
+            /**
+             * Other
+             * @description Id of the context to merge, from the same fork tree.
+             */
             other: string;
             /**
              * Othermessage
+             * @description Number of messages after which to read the other context.
              * @default null
              */
             otherMessage?: number | null;
             /**
              * Othertag
+             * @description Tag of the version of the other context.
              * @default null
              */
             otherTag?: string | null;
             /**
              * Otherversion
+             * @description Version of the other context; its newest by default.
              * @default null
              */
             otherVersion?: number | null;
             /**
              * Strategy
+             * @description What becomes of conflicts: they are refused, or one side has its way in them.
              * @default refuse
              * @enum {string}
              */
@@ -2134,36 +2206,42 @@ export interface components {
         };
         /**
          * MessageBody
-         * @description A message to be appended.
+         * @description A message to append.
          */
         MessageBody: {
             /**
              * Actorid
+             * @description Id of the speaker.
              * @default null
              */
             actorId?: string | null;
             /**
              * Content
+             * @description Text of the message.
              * @default
              */
             content?: string;
             /**
              * Createdat
+             * @description Time of the message (RFC 3339); now by default.
              * @default null
              */
             createdAt?: string | null;
             /**
              * Key
+             * @description The client's own id of the message: appending it again changes nothing.
              * @default null
              */
             key?: string | null;
             /**
              * Markers
+             * @description Markers of the message instead of those found in the text; `[]` for none.
              * @default null
              */
             markers?: string[] | null;
             /**
              * Metadata
+             * @description Any JSON object; kept with the message.
              * @default null
              */
             metadata?: {
@@ -2171,54 +2249,63 @@ export interface components {
             } | null;
             /**
              * Model
+             * @description Kept in `metadata`.
              * @default null
              */
             model?: string | null;
             /**
              * Origin
+             * @description Source of the text, which decides how far it is trusted.
              * @default null
              */
             origin?: ("system" | "user" | "assistant" | "tool" | "external" | "derived") | null;
             /**
              * Parts
+             * @description Content as parts: text, images, files and others.
              * @default null
              */
             parts?: (components["schemas"]["TextBody"] | components["schemas"]["ReasoningBody"] | components["schemas"]["ToolCallBody"] | components["schemas"]["ToolResultBody"] | components["schemas"]["MediaBody"] | components["schemas"]["RawBody"])[] | null;
             /**
              * Privacy
+             * @description What to do with detected private data: store it, redact it, or refuse the message.
              * @default allow
              * @enum {string}
              */
             privacy?: "allow" | "redact" | "block";
             /**
              * Role
+             * @description Role of the speaker.
              * @enum {string}
              */
             role: "system" | "developer" | "user" | "assistant" | "tool";
             /**
              * Tokencount
+             * @description Accepted and ignored: the service counts.
              * @default null
              */
             tokenCount?: number | null;
             /**
              * Toolcallid
+             * @description Id of the call that a tool message answers.
              * @default null
              */
             toolCallId?: string | null;
             /**
              * Toolcalls
+             * @description Tool calls of an assistant message.
              * @default null
              */
             toolCalls?: components["schemas"]["CallBody"][] | null;
             /**
              * Toolname
+             * @description Kept in `metadata`.
              * @default null
              */
             toolName?: string | null;
         };
         /**
          * MessageStep
-         * @description A message as it is written.
+         * @description A literal message.
          */
         MessageStep: {
             /**
@@ -2235,7 +2322,7 @@ export interface components {
              */
             type: "message";
         };
-        /** @description A webhook that was added just now. */
+        /** @description A webhook that was just added. */
         NewWebhook: {
             createdAt: string;
             events: string[];
@@ -2268,7 +2355,7 @@ export interface components {
             };
             version: number;
         };
-        /** @description A page of what is in force at a version, in the order in which it is read. */
+        /** @description A page of the active entries at a version, in reading order. */
         PastState: {
             data: components["schemas"]["BriefEntry"][];
             hasMore: boolean;
@@ -2277,30 +2364,40 @@ export interface components {
         };
         /**
          * PinBody
-         * @description A pin, and what is to lie under its key.
+         * @description A pin, and the value to store under its key.
          */
         PinBody: {
-            /** Key */
+            /**
+             * Key
+             * @description Key of the pin in the store.
+             */
             key: string;
             /**
              * Label
+             * @description Title to show above the value.
              * @default null
              */
             label?: string | null;
             /**
              * Priority
+             * @description Higher priorities are shown first.
              * @default null
              */
             priority?: number | null;
             /**
              * Role
+             * @description Role of the message that shows it.
              * @default null
              */
             role?: ("system" | "developer" | "user") | null;
-            /** Tags */
+            /**
+             * Tags
+             * @description Tags of the pin.
+             */
             tags?: string[];
             /**
              * Value
+             * @description Any JSON to store under the key; omit it to keep the stored value.
              * @default null
              */
             value?: unknown;
@@ -2318,41 +2415,48 @@ export interface components {
         };
         /**
          * PolicyBody
-         * @description When a context is compacted; what is left out is decided by the namespace or the service.
+         * @description A compaction policy. The namespace or the service decides every omitted field.
          */
         PolicyBody: {
             /**
              * Budget
+             * @description Tokens that the active log should stay below; without it no append starts a compaction.
              * @default null
              */
             budget?: number | null;
             /**
              * Enabled
+             * @description Whether an append may start a compaction; an explicit request always may.
              * @default null
              */
             enabled?: boolean | null;
             /**
              * Keep
+             * @description Share of the active tokens, from 0 to 1, that stays verbatim besides the newest messages.
              * @default null
              */
             keep?: number | null;
             /**
              * Preserverecentcount
+             * @description Number of newest messages that are never summarized.
              * @default null
              */
             preserveRecentCount?: number | null;
             /**
              * Smallestprompt
+             * @description Tokens of the smallest prompt that shows a summary.
              * @default null
              */
             smallestPrompt?: number | null;
             /**
              * Summarytokens
+             * @description Largest number of tokens of a summary; by default a fifth of the tokens it replaces.
              * @default null
              */
             summaryTokens?: number | null;
             /**
              * Threshold
+             * @description Compact when the active tokens reach this share of the budget, from 0 to 1.
              * @default null
              */
             threshold?: number | null;
@@ -2383,11 +2487,12 @@ export interface components {
         };
         /**
          * PromptBody
-         * @description What a prompt is made of; its parts stand in this order, what is recalled before the newest of the user.
+         * @description The parts of a prompt, in this order. Recalled entries come before the newest text of the user.
          */
         PromptBody: {
             /**
              * After
+             * @description `manifest` of an earlier prompt, to predict how much of this one the provider has cached.
              * @default null
              */
             after?: {
@@ -2395,25 +2500,35 @@ export interface components {
             } | null;
             /**
              * Atmessage
+             * @description Number of messages after which to read the log.
              * @default null
              */
             atMessage?: number | null;
             /**
              * Attag
+             * @description Tag of the version to read.
              * @default null
              */
             atTag?: string | null;
             /**
              * Atversion
+             * @description Version of the log to read; the newest by default. Give at most one of `atVersion`, `atMessage`, `atTag`.
              * @default null
              */
             atVersion?: number | null;
-            /** Budget */
+            /**
+             * Budget
+             * @description Largest number of tokens of the whole request, with tools and framing.
+             */
             budget: number;
-            /** @default null */
+            /**
+             * @description Prefix that the provider should cache.
+             * @default null
+             */
             cacheHint?: components["schemas"]["HintPart"] | null;
             /**
              * Calibration
+             * @description Calibration of the token counts, from an earlier prompt.
              * @default null
              */
             calibration?: {
@@ -2421,63 +2536,80 @@ export interface components {
             } | null;
             /**
              * Codec
+             * @description Format of the request.
              * @default openai-chat
              * @enum {string}
              */
             codec?: "openai-chat" | "openai-responses" | "anthropic" | "gemini";
             /**
              * Developer
+             * @description Text of the developer message.
              * @default null
              */
             developer?: string | null;
             /**
              * History
+             * @description Whether to show the newest messages that fit.
              * @default true
              */
             history?: boolean;
             /**
              * Last
+             * @description Number of newest messages to show instead.
              * @default null
              */
             last?: number | null;
             /**
              * Ledger
+             * @description Explain for every candidate why it is in the prompt or not.
              * @default false
              */
             ledger?: boolean;
             /**
              * Maxtokens
+             * @description Largest number of tokens of the answer, for formats that require it.
              * @default null
              */
             maxTokens?: number | null;
             /**
              * Model
+             * @description Model to count tokens for; by default a current one of the format.
              * @default null
              */
             model?: string | null;
             /**
              * Pins
+             * @description Namespace of the pins to show.
              * @default null
              */
             pins?: string | null;
-            /** @default null */
+            /**
+             * @description What to recall.
+             * @default null
+             */
             recall?: components["schemas"]["RecallPart"] | null;
             /**
              * Steps
+             * @description Steps of the library's `Prompt`, in order. They replace all other parts but the tools.
              * @default null
              */
             steps?: (components["schemas"]["MessageStep"] | components["schemas"]["SessionStep"] | components["schemas"]["ContentStep"] | components["schemas"]["RecallStep"] | components["schemas"]["HintStep"])[] | null;
             /**
              * System
+             * @description Text of the system message.
              * @default null
              */
             system?: string | null;
-            /** Tools */
+            /**
+             * Tools
+             * @description Functions the model may call: `{name, description, parameters, strict}`, or as in chat completions.
+             */
             tools?: {
                 [key: string]: unknown;
             }[];
             /**
              * User
+             * @description Text of the newest user message.
              * @default null
              */
             user?: string | null;
@@ -2525,73 +2657,95 @@ export interface components {
         };
         /**
          * RecallBody
-         * @description What to recall.
+         * @description A query, and limits of its result.
          */
         RecallBody: {
-            /** About */
+            /**
+             * About
+             * @description Ids of further entries to explain, even if they were no candidates.
+             */
             about?: string[];
             /**
              * Atmessage
+             * @description Number of messages after which to read the log.
              * @default null
              */
             atMessage?: number | null;
             /**
              * Attag
+             * @description Tag of the version to read.
              * @default null
              */
             atTag?: string | null;
             /**
              * Atversion
+             * @description Version of the log to read; the newest by default. Give at most one of `atVersion`, `atMessage`, `atTag`.
              * @default null
              */
             atVersion?: number | null;
             /**
              * Budget
+             * @description Largest number of tokens of all items together; 4000 unless the service is configured otherwise.
              * @default null
              */
             budget?: number | null;
-            /** Exclude */
+            /**
+             * Exclude
+             * @description Ids of entries to omit.
+             */
             exclude?: string[];
             /**
              * Includecurrentepisode
+             * @description Give the current episode a share of the budget.
              * @default true
              */
             includeCurrentEpisode?: boolean;
             /**
              * Includesuperseded
+             * @description Also show facts that a newer fact replaced.
              * @default false
              */
             includeSuperseded?: boolean;
             /**
              * Limit
+             * @description Largest number of items; the best by rank.
              * @default null
              */
             limit?: number | null;
             /**
              * Minrelevance
+             * @description Omit items whose relevance, from 0 to 1, is lower.
              * @default 0
              */
             minRelevance?: number;
-            /** Query */
+            /**
+             * Query
+             * @description Text to search for.
+             */
             query: string;
             /**
              * Relevantonly
+             * @description Give the current episode no share of its own: its messages compete like all others.
              * @default false
              */
             relevantOnly?: boolean;
             /**
              * Scope
+             * @description `session` searches this context, `namespace` also the others of its namespace.
              * @default session
              * @enum {string}
              */
             scope?: "session" | "namespace";
             /**
              * Tokenbudget
+             * @description Another name of `budget`.
              * @default null
              */
             tokenBudget?: number | null;
             /**
              * Where
+             * @description Search only entries that match all of it: `role`, `actor`, `marker` and `session` (one or several), `after`,
+             *     `before`, and `metadata` (an object).
              * @default null
              */
             where?: {
@@ -2599,11 +2753,12 @@ export interface components {
             } | null;
             /**
              * Why
+             * @description Explain for every candidate why it is shown or not.
              * @default false
              */
             why?: boolean;
         };
-        /** @description What the model should see for a query. */
+        /** @description The entries that a model should see for a query. */
         Recalled: {
             /** @enum {string} */
             band: "strong" | "possible" | "none";
@@ -2621,22 +2776,30 @@ export interface components {
         };
         /**
          * RecallPart
-         * @description What of the past a prompt shows.
+         * @description The recall of a prompt.
          */
         RecallPart: {
-            /** Exclude */
+            /**
+             * Exclude
+             * @description Ids of entries to omit.
+             */
             exclude?: string[];
             /**
              * Limit
+             * @description Largest number of items; the best by rank.
              * @default null
              */
             limit?: number | null;
             /**
              * Minrelevance
+             * @description Omit items whose relevance, from 0 to 1, is lower.
              * @default 0
              */
             minRelevance?: number;
-            /** Query */
+            /**
+             * Query
+             * @description Text to search for.
+             */
             query: string;
             /**
              * Scope
@@ -2645,6 +2808,7 @@ export interface components {
             scope?: ("session" | "namespace") | null;
             /**
              * Tokens
+             * @description Largest number of tokens; by default recall and history share the budget.
              * @default null
              */
             tokens?: number | null;
@@ -2658,7 +2822,7 @@ export interface components {
         };
         /**
          * RecallStep
-         * @description What a log says about a query.
+         * @description A recall from a log.
          */
         RecallStep: {
             /** Exclude */
@@ -2818,18 +2982,22 @@ export interface components {
         };
         /**
          * ReplaceBody
-         * @description What a message should have said.
+         * @description The corrected text of a message.
          */
         ReplaceBody: {
-            /** Content */
+            /**
+             * Content
+             * @description The corrected text.
+             */
             content: string;
             /**
              * Sha256
+             * @description SHA-256 of the text to correct, in hex; refused when the text has changed since.
              * @default null
              */
             sha256?: string | null;
         };
-        /** @description A compaction that was asked for. */
+        /** @description A requested compaction. */
         RequestedCompaction: {
             compaction: components["schemas"]["Compaction"] | null;
             job: components["schemas"]["Job"];
@@ -2849,21 +3017,23 @@ export interface components {
         };
         /**
          * RetractBody
-         * @description Why an entry is put out of force.
+         * @description The reason for a retraction.
          */
         RetractBody: {
             /**
              * Alone
+             * @description Leave the rest of a tool group active.
              * @default false
              */
             alone?: boolean;
             /**
              * Reason
+             * @description Reason to record.
              * @default retracted
              */
             reason?: string;
         };
-        /** @description What was written. */
+        /** @description The entry that a rewrite added to the log. */
         Rewrite: {
             version: number;
         };
@@ -2875,33 +3045,37 @@ export interface components {
         Role: "system" | "developer" | "user" | "assistant" | "tool";
         /**
          * SessionPart
-         * @description A log, at its head or as it was; that of the path unless it is named.
+         * @description A log, at its head or at a version; by default the one in the path.
          */
         SessionPart: {
             /**
              * Atmessage
+             * @description Number of messages after which to read the log.
              * @default null
              */
             atMessage?: number | null;
             /**
              * Attag
+             * @description Tag of the version to read.
              * @default null
              */
             atTag?: string | null;
             /**
              * Atversion
+             * @description Version of the log to read; the newest by default. Give at most one of `atVersion`, `atMessage`, `atTag`.
              * @default null
              */
             atVersion?: number | null;
             /**
              * Contextid
+             * @description Id of the context; by default the one in the path.
              * @default null
              */
             contextId?: string | null;
         };
         /**
          * SessionStep
-         * @description All that is in force in a log.
+         * @description All active messages of a log.
          */
         SessionStep: {
             /**
@@ -2921,45 +3095,65 @@ export interface components {
         };
         /**
          * StateBody
-         * @description A fact that is stated.
+         * @description A fact to store.
          */
         StateBody: {
-            /** Attribute */
+            /**
+             * Attribute
+             * @description Attribute of the fact.
+             */
             attribute: string;
             /**
              * Cardinality
+             * @description `one` replaces the known values of the subject and attribute, `many` adds another value.
              * @default one
              * @enum {string}
              */
             cardinality?: "one" | "many";
             /**
              * Expected
+             * @description Version of the newest active fact there, as the client knows it; 0 for none. Any other is refused with 412.
              * @default null
              */
             expected?: number | null;
-            /** Names */
+            /**
+             * Names
+             * @description Other names of the subject.
+             */
             names?: string[];
             /**
              * Scope
+             * @description `session` for this conversation, `namespace` for the profile of its namespace.
              * @default session
              * @enum {string}
              */
             scope?: "session" | "namespace";
-            /** Sources */
+            /**
+             * Sources
+             * @description Ids or keys of the messages it comes from.
+             */
             sources?: string[];
-            /** Subject */
+            /**
+             * Subject
+             * @description Subject of the fact.
+             */
             subject: string;
             /**
              * Validfrom
+             * @description First moment at which it is valid: a date, or a time (RFC 3339).
              * @default null
              */
             validFrom?: string | null;
             /**
              * Validto
+             * @description Moment at which it stops being valid: a date, or a time (RFC 3339).
              * @default null
              */
             validTo?: string | null;
-            /** Value */
+            /**
+             * Value
+             * @description Value of the fact.
+             */
             value: string;
         };
         /** @description One thing a fit tried. */
@@ -3010,22 +3204,27 @@ export interface components {
         };
         /**
          * SyncBody
-         * @description A list of messages as a framework holds it.
+         * @description A complete list of messages, as an agent framework holds it.
          */
         SyncBody: {
             /**
              * Gone
+             * @description Whether to retract messages that the list no longer has. Those before its first message are never retracted.
              * @default keep
              * @enum {string}
              */
             gone?: "keep" | "retract";
             /**
              * Insert
+             * @description Whether a new message between older ones is appended at the end or refused: a log grows only at its end.
              * @default append
              * @enum {string}
              */
             insert?: "append" | "refuse";
-            /** Messages */
+            /**
+             * Messages
+             * @description The whole list, oldest first.
+             */
             messages: (components["schemas"]["MessageBody"] | {
                 [key: string]: unknown;
             })[];
@@ -3049,26 +3248,30 @@ export interface components {
         };
         /**
          * TagBody
-         * @description The version that gets a name.
+         * @description The version to tag.
          */
         TagBody: {
             /**
              * Atmessage
+             * @description Number of messages after which to read the log.
              * @default null
              */
             atMessage?: number | null;
             /**
              * Attag
+             * @description Tag of the version to read.
              * @default null
              */
             atTag?: string | null;
             /**
              * Atversion
+             * @description Version of the log to read; the newest by default. Give at most one of `atVersion`, `atMessage`, `atTag`.
              * @default null
              */
             atVersion?: number | null;
             /**
              * Move
+             * @description Allow the tag to be moved from another version.
              * @default false
              */
             move?: boolean;
@@ -3126,7 +3329,7 @@ export interface components {
              */
             type: "tool_result";
         };
-        /** @description One context of a fork tree, and how far below the first one it stands. */
+        /** @description A context of a fork tree, with its depth below the root. */
         TreeBranch: {
             createdAt: string;
             deleted: boolean;
@@ -3139,13 +3342,16 @@ export interface components {
         };
         /**
          * UndoBody
-         * @description Which rewrite to take back.
+         * @description The rewrite to undo.
          */
         UndoBody: {
-            /** Version */
+            /**
+             * Version
+             * @description Version of the rewrite to undo.
+             */
             version: number;
         };
-        /** @description What was there. */
+        /** @description The result of removing a pin. */
         Unpinned: {
             deleted: boolean;
             key: string;
@@ -3153,18 +3359,25 @@ export interface components {
         };
         /**
          * UnstateBody
-         * @description What is no longer known.
+         * @description The subject and attribute of facts to withdraw.
          */
         UnstateBody: {
-            /** Attribute */
+            /**
+             * Attribute
+             * @description Attribute of the facts to withdraw.
+             */
             attribute: string;
             /**
              * Scope
+             * @description `session` for this conversation, `namespace` for the profile of its namespace.
              * @default session
              * @enum {string}
              */
             scope?: "session" | "namespace";
-            /** Subject */
+            /**
+             * Subject
+             * @description Subject of the facts to withdraw.
+             */
             subject: string;
         };
         /** @description What the tokens of a request are used for, in raw tokens of the codec. */
@@ -3203,11 +3416,12 @@ export interface components {
         };
         /**
          * WebhookBody
-         * @description Who is told, and of what.
+         * @description The address and the events to send.
          */
         WebhookBody: {
             /**
              * Events
+             * @description Kinds of entries to send; `job` sends changes of jobs.
              * @default [
              *       "message",
              *       "fact",
@@ -3218,7 +3432,10 @@ export interface components {
              *     ]
              */
             events?: ("message" | "fact" | "summary" | "episode" | "retraction" | "job")[];
-            /** Url */
+            /**
+             * Url
+             * @description Public https address that receives the events.
+             */
             url: string;
         };
         /** @description An entry with all that it says. */
@@ -3306,7 +3523,9 @@ export interface operations {
     readAudit: {
         parameters: {
             query?: {
+                /** @description Version before which the page begins: `nextCursor` of the previous page. */
                 cursor?: number | null;
+                /** @description Largest number of items in the page. */
                 limit?: number;
             };
             header?: never;
@@ -3334,13 +3553,21 @@ export interface operations {
     listContexts: {
         parameters: {
             query?: {
+                /** @description `nextCursor` of the previous page. */
                 cursor?: string | null;
+                /** @description List only the context with this key, chosen by the client when it was created. */
                 key?: string | null;
+                /** @description List only the contexts with this label. */
                 label?: string | null;
+                /** @description Largest number of items in the page. */
                 limit?: number;
+                /** @description List only the contexts with this name. */
                 name?: string | null;
+                /** @description List only the contexts of this namespace. */
                 namespace?: string | null;
+                /** @description List only the forks of the context with this id. */
                 parent?: string | null;
+                /** @description A JSON object; list only the contexts that match all of it: `label` (one or a list), `name`, `metadata` (values). */
                 where?: string | null;
             };
             header?: never;
@@ -3417,6 +3644,10 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
             };
             cookie?: never;
@@ -3442,6 +3673,10 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
             };
             cookie?: never;
@@ -3467,6 +3702,10 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
             };
             cookie?: never;
@@ -3501,6 +3740,10 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
             };
             cookie?: never;
@@ -3524,12 +3767,22 @@ export interface operations {
     showState: {
         parameters: {
             query?: {
+                /** @description Version after which the page begins: `nextCursor` of the previous page. */
                 cursor?: number;
+                /** @description Largest number of items in the page. */
                 limit?: number;
             };
             header?: never;
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
+                /**
+                 * @description Version of the log.
+                 * @example 3
+                 */
                 version: string;
             };
             cookie?: never;
@@ -3553,6 +3806,10 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
             };
             cookie?: never;
@@ -3607,6 +3864,10 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
             };
             cookie?: never;
@@ -3632,6 +3893,10 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
             };
             cookie?: never;
@@ -3666,6 +3931,10 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
             };
             cookie?: never;
@@ -3700,6 +3969,10 @@ export interface operations {
                 Prefer?: string;
             };
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
             };
             cookie?: never;
@@ -3744,14 +4017,23 @@ export interface operations {
     listCompactions: {
         parameters: {
             query?: {
+                /** @description Number of messages after which to read the log. */
                 atMessage?: number | null;
+                /** @description Tag of the version to read. */
                 atTag?: string | null;
+                /** @description Version of the log to read; the newest by default. Give at most one of `atVersion`, `atMessage`, `atTag`. */
                 atVersion?: number | null;
+                /** @description Version after which the page begins: `nextCursor` of the previous page. */
                 cursor?: number;
+                /** @description Largest number of items in the page. */
                 limit?: number;
             };
             header?: never;
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
             };
             cookie?: never;
@@ -3777,13 +4059,24 @@ export interface operations {
     expandCompaction: {
         parameters: {
             query?: {
+                /** @description Number of messages after which to read the log. */
                 atMessage?: number | null;
+                /** @description Tag of the version to read. */
                 atTag?: string | null;
+                /** @description Version of the log to read; the newest by default. Give at most one of `atVersion`, `atMessage`, `atTag`. */
                 atVersion?: number | null;
             };
             header?: never;
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
+                /**
+                 * @description Version of the log.
+                 * @example 3
+                 */
                 version: string;
             };
             cookie?: never;
@@ -3809,7 +4102,15 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
+                /**
+                 * @description Version of the log.
+                 * @example 3
+                 */
                 version: string;
             };
             cookie?: never;
@@ -3833,8 +4134,11 @@ export interface operations {
     copyContext: {
         parameters: {
             query?: {
+                /** @description Number of messages after which to read the log. */
                 atMessage?: number | null;
+                /** @description Tag of the version to read. */
                 atTag?: string | null;
+                /** @description Version of the log to read; the newest by default. Give at most one of `atVersion`, `atMessage`, `atTag`. */
                 atVersion?: number | null;
             };
             header?: {
@@ -3842,6 +4146,10 @@ export interface operations {
                 "Idempotency-Key"?: string;
             };
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
             };
             cookie?: never;
@@ -3885,16 +4193,27 @@ export interface operations {
     showDiff: {
         parameters: {
             query?: {
+                /** @description Number of messages after which to read the log. */
                 atMessage?: number | null;
+                /** @description Tag of the version to read. */
                 atTag?: string | null;
+                /** @description Version of the log to read; the newest by default. Give at most one of `atVersion`, `atMessage`, `atTag`. */
                 atVersion?: number | null;
+                /** @description Id of the other context; by default the one in the path. */
                 other?: string | null;
+                /** @description Number of messages after which to read the other context. */
                 otherMessage?: number | null;
+                /** @description Tag of the version of the other context. */
                 otherTag?: string | null;
+                /** @description Version of the other context; its newest by default. */
                 otherVersion?: number | null;
             };
             header?: never;
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
             };
             cookie?: never;
@@ -3918,13 +4237,24 @@ export interface operations {
     getEntry: {
         parameters: {
             query?: {
+                /** @description Number of messages after which to read the log. */
                 atMessage?: number | null;
+                /** @description Tag of the version to read. */
                 atTag?: string | null;
+                /** @description Version of the log to read; the newest by default. Give at most one of `atVersion`, `atMessage`, `atTag`. */
                 atVersion?: number | null;
             };
             header?: never;
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
+                /**
+                 * @description Id of the entry.
+                 * @example 0198c0de-0000-7000-8000-000000000002
+                 */
                 entry_id: string;
             };
             cookie?: never;
@@ -3948,6 +4278,7 @@ export interface operations {
     eraseEntry: {
         parameters: {
             query?: {
+                /** @description Search the store afterwards for other places that hold the erased text; `remaining` lists them. */
                 verify?: boolean;
             };
             header?: {
@@ -3955,7 +4286,15 @@ export interface operations {
                 "Idempotency-Key"?: string;
             };
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
+                /**
+                 * @description Id of the entry.
+                 * @example 0198c0de-0000-7000-8000-000000000002
+                 */
                 entry_id: string;
             };
             cookie?: never;
@@ -3981,7 +4320,15 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
+                /**
+                 * @description Id of the entry.
+                 * @example 0198c0de-0000-7000-8000-000000000002
+                 */
                 entry_id: string;
             };
             cookie?: never;
@@ -4016,7 +4363,15 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
+                /**
+                 * @description Id of the entry.
+                 * @example 0198c0de-0000-7000-8000-000000000002
+                 */
                 entry_id: string;
             };
             cookie?: never;
@@ -4049,15 +4404,25 @@ export interface operations {
     listEpisodes: {
         parameters: {
             query?: {
+                /** @description Number of messages after which to read the log. */
                 atMessage?: number | null;
+                /** @description Tag of the version to read. */
                 atTag?: string | null;
+                /** @description Version of the log to read; the newest by default. Give at most one of `atVersion`, `atMessage`, `atTag`. */
                 atVersion?: number | null;
+                /** @description Ordinal after which the page begins: `nextCursor` of the previous page. */
                 cursor?: number;
+                /** @description Largest number of items in the page. */
                 limit?: number;
+                /** @description List only episodes with this status. */
                 status?: components["schemas"]["EpisodeStatus"] | null;
             };
             header?: never;
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
             };
             cookie?: never;
@@ -4085,6 +4450,10 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
             };
             cookie?: never;
@@ -4117,7 +4486,9 @@ export interface operations {
     streamEvents: {
         parameters: {
             query?: {
+                /** @description Id of the last event that was handled, or a version; events after it are sent. 0 begins at the first. */
                 after?: string;
+                /** @description Keep the stream open for new events; otherwise it ends at the newest one. */
                 follow?: boolean;
             };
             header?: {
@@ -4125,6 +4496,10 @@ export interface operations {
                 "Last-Event-ID"?: string;
             };
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
             };
             cookie?: never;
@@ -4138,13 +4513,13 @@ export interface operations {
                 };
                 content: {
                     "text/event-stream": {
-                        /** @description The entry, as one is got by its id, or the job: JSON. */
+                        /** @description The entry, as `getEntry` returns it, or the job: JSON. */
                         data?: string;
                         /** @enum {string} */
                         event?: "entry" | "job";
-                        /** @description The cursor behind it. */
+                        /** @description The cursor after it. */
                         id?: string;
-                        /** @description Milliseconds until a reader that lost it asks again. */
+                        /** @description Milliseconds until a disconnected client reconnects. */
                         retry?: number;
                     };
                 };
@@ -4155,21 +4530,37 @@ export interface operations {
     listFacts: {
         parameters: {
             query?: {
+                /** @description List the facts as they were recorded at a version or at a time (RFC 3339). */
                 asOf?: string | null;
+                /** @description Number of messages after which to read the log. */
                 atMessage?: number | null;
+                /** @description Tag of the version to read. */
                 atTag?: string | null;
+                /** @description List only facts of this attribute. */
                 attribute?: string | null;
+                /** @description Version of the log to read; the newest by default. Give at most one of `atVersion`, `atMessage`, `atTag`. */
                 atVersion?: number | null;
+                /** @description Version after which the page begins: `nextCursor` of the previous page. */
                 cursor?: number;
+                /** @description List only facts of this type. */
                 factType?: string | null;
+                /** @description Also list facts that are no longer active. */
                 history?: boolean;
+                /** @description Largest number of items in the page. */
                 limit?: number;
+                /** @description `session` for this conversation, `namespace` for the profile of its namespace. */
                 scope?: "session" | "namespace";
+                /** @description List only facts about this subject. */
                 subject?: string | null;
+                /** @description List the facts that were valid at a time (RFC 3339). */
                 validAt?: string | null;
             };
             header?: never;
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
             };
             cookie?: never;
@@ -4197,6 +4588,10 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
             };
             cookie?: never;
@@ -4233,6 +4628,10 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
             };
             cookie?: never;
@@ -4268,8 +4667,11 @@ export interface operations {
     forkContext: {
         parameters: {
             query?: {
+                /** @description Number of messages after which to read the log. */
                 atMessage?: number | null;
+                /** @description Tag of the version to read. */
                 atTag?: string | null;
+                /** @description Version of the log to read; the newest by default. Give at most one of `atVersion`, `atMessage`, `atTag`. */
                 atVersion?: number | null;
             };
             header?: {
@@ -4277,6 +4679,10 @@ export interface operations {
                 "Idempotency-Key"?: string;
             };
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
             };
             cookie?: never;
@@ -4320,11 +4726,17 @@ export interface operations {
     listForks: {
         parameters: {
             query?: {
+                /** @description `nextCursor` of the previous page. */
                 cursor?: string | null;
+                /** @description Largest number of items in the page. */
                 limit?: number;
             };
             header?: never;
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
             };
             cookie?: never;
@@ -4350,14 +4762,23 @@ export interface operations {
     listHistory: {
         parameters: {
             query?: {
+                /** @description Number of messages after which to read the log. */
                 atMessage?: number | null;
+                /** @description Tag of the version to read. */
                 atTag?: string | null;
+                /** @description Version of the log to read; the newest by default. Give at most one of `atVersion`, `atMessage`, `atTag`. */
                 atVersion?: number | null;
+                /** @description Version after which the page begins: `nextCursor` of the previous page. */
                 cursor?: number;
+                /** @description Largest number of items in the page. */
                 limit?: number;
             };
             header?: never;
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
             };
             cookie?: never;
@@ -4385,6 +4806,10 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
             };
             cookie?: never;
@@ -4419,14 +4844,23 @@ export interface operations {
     previewMerge: {
         parameters: {
             query: {
+                /** @description Id of the context to merge, from the same fork tree. */
                 other: string;
+                /** @description Number of messages after which to read the other context. */
                 otherMessage?: number | null;
+                /** @description Tag of the version of the other context. */
                 otherTag?: string | null;
+                /** @description Version of the other context; its newest by default. */
                 otherVersion?: number | null;
+                /** @description How conflicts are resolved; `refuse` reports them. */
                 strategy?: "refuse" | "ours" | "theirs";
             };
             header?: never;
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
             };
             cookie?: never;
@@ -4452,6 +4886,10 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
             };
             cookie?: never;
@@ -4485,12 +4923,19 @@ export interface operations {
     listMessages: {
         parameters: {
             query?: {
+                /** @description Version after which the page begins, or before which with `order=desc`: `nextCursor` of the previous page. */
                 cursor?: number | null;
+                /** @description Largest number of items in the page. */
                 limit?: number;
+                /** @description `asc` lists the oldest first, `desc` the newest. */
                 order?: "asc" | "desc";
             };
             header?: never;
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
             };
             cookie?: never;
@@ -4523,6 +4968,10 @@ export interface operations {
                 "If-Match"?: string;
             };
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
             };
             cookie?: never;
@@ -4562,6 +5011,10 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
             };
             cookie?: never;
@@ -4587,6 +5040,10 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
             };
             cookie?: never;
@@ -4622,6 +5079,10 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
             };
             cookie?: never;
@@ -4657,6 +5118,10 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
             };
             cookie?: never;
@@ -4700,6 +5165,10 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
             };
             cookie?: never;
@@ -4738,6 +5207,10 @@ export interface operations {
                 Prefer?: string;
             };
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
             };
             cookie?: never;
@@ -4772,11 +5245,17 @@ export interface operations {
     listRenders: {
         parameters: {
             query?: {
+                /** @description `nextCursor` of the previous page. */
                 cursor?: string | null;
+                /** @description Largest number of items in the page. */
                 limit?: number;
             };
             header?: never;
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
             };
             cookie?: never;
@@ -4804,6 +5283,10 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
             };
             cookie?: never;
@@ -4825,7 +5308,15 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
+                /**
+                 * @description Id of the logged render.
+                 * @example 0198c0de-0000-7000-8000-000000000004
+                 */
                 render_id: string;
             };
             cookie?: never;
@@ -4849,12 +5340,19 @@ export interface operations {
     showStats: {
         parameters: {
             query?: {
+                /** @description Number of messages after which to read the log. */
                 atMessage?: number | null;
+                /** @description Tag of the version to read. */
                 atTag?: string | null;
+                /** @description Version of the log to read; the newest by default. Give at most one of `atVersion`, `atMessage`, `atTag`. */
                 atVersion?: number | null;
             };
             header?: never;
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
             };
             cookie?: never;
@@ -4880,6 +5378,10 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
             };
             cookie?: never;
@@ -4919,6 +5421,10 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
             };
             cookie?: never;
@@ -4944,7 +5450,15 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
+                /**
+                 * @description Name of the tag.
+                 * @example release
+                 */
                 name: string;
             };
             cookie?: never;
@@ -4979,7 +5493,15 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
+                /**
+                 * @description Name of the tag.
+                 * @example release
+                 */
                 name: string;
             };
             cookie?: never;
@@ -5001,6 +5523,10 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
             };
             cookie?: never;
@@ -5026,6 +5552,10 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
             };
             cookie?: never;
@@ -5058,15 +5588,25 @@ export interface operations {
     showWindow: {
         parameters: {
             query: {
+                /** @description Number of messages after which to read the log. */
                 atMessage?: number | null;
+                /** @description Tag of the version to read. */
                 atTag?: string | null;
+                /** @description Version of the log to read; the newest by default. Give at most one of `atVersion`, `atMessage`, `atTag`. */
                 atVersion?: number | null;
+                /** @description Largest number of tokens. */
                 budget: number;
+                /** @description Roles, separated by commas, whose leading messages are always included: `system`. */
                 keep?: string;
+                /** @description Explain for every candidate why it is shown or not. */
                 why?: boolean;
             };
             header?: never;
             path: {
+                /**
+                 * @description Id of the context.
+                 * @example 0198c0de-0000-7000-8000-000000000001
+                 */
                 context_id: string;
             };
             cookie?: never;
@@ -5088,7 +5628,9 @@ export interface operations {
     export: {
         parameters: {
             query?: {
+                /** @description Id of the context to export. */
                 contextId?: string | null;
+                /** @description Namespace to export, with all its contexts. Give either this or `contextId`. */
                 namespace?: string | null;
             };
             header?: never;
@@ -5112,8 +5654,11 @@ export interface operations {
     importFile: {
         parameters: {
             query?: {
+                /** @description Id of the context that receives the one conversation of the file; required for a file of chat messages. */
                 contextId?: string | null;
+                /** @description Namespace in which each conversation becomes a context, with its name as key. */
                 namespace?: string | null;
+                /** @description Allow system and developer messages of the file to instruct the model. Use it only for files whose author you trust. */
                 trust?: boolean;
             };
             header?: never;
@@ -5148,9 +5693,13 @@ export interface operations {
     listJobs: {
         parameters: {
             query?: {
+                /** @description List only the jobs of this context. */
                 contextId?: string | null;
+                /** @description `nextCursor` of the previous page. */
                 cursor?: string | null;
+                /** @description Largest number of items in the page. */
                 limit?: number;
+                /** @description List only jobs in this state. */
                 state?: ("ready" | "running" | "done" | "failed" | "cancelled") | null;
             };
             header?: never;
@@ -5180,6 +5729,10 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /**
+                 * @description Id of the job.
+                 * @example 0198c0de-0000-7000-8000-000000000003
+                 */
                 job_id: string;
             };
             cookie?: never;
@@ -5205,6 +5758,10 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /**
+                 * @description Id of the job.
+                 * @example 0198c0de-0000-7000-8000-000000000003
+                 */
                 job_id: string;
             };
             cookie?: never;
@@ -5230,6 +5787,10 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /**
+                 * @description Id of the job.
+                 * @example 0198c0de-0000-7000-8000-000000000003
+                 */
                 job_id: string;
             };
             cookie?: never;
@@ -5255,6 +5816,10 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /**
+                 * @description Namespace, percent-encoded.
+                 * @example user:123
+                 */
                 namespace: string;
             };
             cookie?: never;
@@ -5280,7 +5845,15 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /**
+                 * @description Namespace, percent-encoded.
+                 * @example user:123
+                 */
                 namespace: string;
+                /**
+                 * @description Id of the API key, or `oidc:` and the subject of an access token.
+                 * @example oidc:alice
+                 */
                 principal: string;
             };
             cookie?: never;
@@ -5318,7 +5891,15 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /**
+                 * @description Namespace, percent-encoded.
+                 * @example user:123
+                 */
                 namespace: string;
+                /**
+                 * @description Id of the API key, or `oidc:` and the subject of an access token.
+                 * @example oidc:alice
+                 */
                 principal: string;
             };
             cookie?: never;
@@ -5338,11 +5919,17 @@ export interface operations {
     renderContext: {
         parameters: {
             query?: {
+                /** @description Option of an earlier error to execute; send the same `request_id` as attempt 2. */
                 action?: string | null;
+                /** @description Number of this attempt, from 1. */
                 attempt?: number;
+                /** @description Keys that the caller's cache holds, separated by commas; `kv_policy` also gives advice about them. */
                 cache?: string;
+                /** @description Ids of the contexts to read, separated by commas. */
                 contexts?: string;
+                /** @description Add fields beyond strict v0: the layer of each fragment and the experience slice. */
                 extended?: boolean;
+                /** @description Accept an intent of the form `{goal, entities}`, and ignore unknown fields. */
                 lenient?: boolean;
             };
             header?: never;
@@ -5453,11 +6040,17 @@ export interface operations {
     listPins: {
         parameters: {
             query?: {
+                /** @description Key after which the page begins: `nextCursor` of the previous page. */
                 cursor?: string | null;
+                /** @description Largest number of items in the page. */
                 limit?: number;
             };
             header?: never;
             path: {
+                /**
+                 * @description Namespace, percent-encoded.
+                 * @example user:123
+                 */
                 namespace: string;
             };
             cookie?: never;
@@ -5485,6 +6078,10 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /**
+                 * @description Namespace, percent-encoded.
+                 * @example user:123
+                 */
                 namespace: string;
             };
             cookie?: never;
@@ -5523,11 +6120,17 @@ export interface operations {
     deletePin: {
         parameters: {
             query: {
+                /** @description Key of the pin. */
                 key: string;
+                /** @description Also delete the value stored under the key. */
                 value?: boolean;
             };
             header?: never;
             path: {
+                /**
+                 * @description Namespace, percent-encoded.
+                 * @example user:123
+                 */
                 namespace: string;
             };
             cookie?: never;
@@ -5614,6 +6217,10 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /**
+                 * @description Id of the webhook.
+                 * @example 0198c0de-0000-7000-8000-000000000005
+                 */
                 webhook_id: string;
             };
             cookie?: never;
@@ -5635,6 +6242,10 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /**
+                 * @description Id of the webhook.
+                 * @example 0198c0de-0000-7000-8000-000000000005
+                 */
                 webhook_id: string;
             };
             cookie?: never;

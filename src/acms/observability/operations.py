@@ -126,7 +126,7 @@ class Operation:
         with _current_span(child):
             yield
 
-    def ended(self, name: str, began: float, error: str) -> None:
+    def finish(self, name: str, began: float, error: str) -> None:
         """Record the duration, the result and the error type."""
         if self._by is None:
             return
@@ -181,7 +181,7 @@ def record_operation(
         finally:
             _running.reset(token)
             found.attributes.update(_session_attributes(of))
-            found.ended(name, began, error)
+            found.finish(name, began, error)
 
 
 @contextmanager
@@ -220,7 +220,7 @@ def trace_function(call: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Cor
     name = RECORDED_AS.get(call.__name__, call.__name__)
 
     @wraps(call)
-    async def recorded(*args: P.args, **more: P.kwargs) -> R:
+    async def call_recorded(*args: P.args, **more: P.kwargs) -> R:
         if find_instruments() is None:
             return await call(*args, **more)
         with record_operation(name, of=args[0] if args else None) as found:
@@ -230,7 +230,7 @@ def trace_function(call: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Cor
                 found.attributes["acms.fork.store.id"] = _session_attributes(result).get(STORE, "")
             return result
 
-    return recorded
+    return call_recorded
 
 
 def _session_attributes(session: object) -> dict[str, str]:

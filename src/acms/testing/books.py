@@ -13,7 +13,7 @@ from acms.model import Context, Entry, Kind, Span, State, ToolCall, ToolResult
 
 @dataclass(eq=False)
 class Cell:
-    """One entry as it was first read; forks hold the same cell, so what is erased once is erased for all."""
+    """One entry as it was first read. Forks share the cell, so an erasure affects all of them."""
 
     entry: Entry
     #: (Space, part) → (sequence number, data).

@@ -85,7 +85,7 @@ async def compact_context(call: Call[None, PolicyBody]) -> Reply:
     job is returned, or 409 if the body has other settings.
     """
     session = await call.tenant.session(call.path["context_id"])
-    return await _job_reply(call, session, await session.compact(**call.body.given()))
+    return await _job_reply(call, session, await session.compact(**call.body.set_fields()))
 
 
 async def _job_reply(call: Call[None, PolicyBody], session: ACMS, job: Job) -> Reply:
@@ -187,7 +187,7 @@ async def get_policy(call: Call[None, None]) -> Reply:
 async def replace_policy(call: Call[None, PolicyBody]) -> Reply:
     """Replace the context's own policy: the levels above decide every omitted field."""
     session = await call.tenant.session(call.path["context_id"])
-    return reply_with_data(await session.set_policy(**{**dict.fromkeys(FIELDS), **call.body.given()}))
+    return reply_with_data(await session.set_policy(**{**dict.fromkeys(FIELDS), **call.body.set_fields()}))
 
 
 @operations(
@@ -201,4 +201,4 @@ async def replace_policy(call: Call[None, PolicyBody]) -> Reply:
 async def change_policy(call: Call[None, PolicyBody]) -> Reply:
     """Change fields of a context's policy; null leaves a field to the levels above (RFC 7396)."""
     session = await call.tenant.session(call.path["context_id"])
-    return reply_with_data(await session.set_policy(**call.body.given()))
+    return reply_with_data(await session.set_policy(**call.body.set_fields()))

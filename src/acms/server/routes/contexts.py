@@ -61,7 +61,7 @@ class PolicyBody(Body):
     smallest_prompt: Annotated[int, Field(ge=1)] | None = None
     """Tokens of the smallest prompt that shows a summary."""
 
-    def given(self) -> dict[str, Json]:
+    def set_fields(self) -> dict[str, Json]:
         """Return the fields of the request, by the names of `CompactionPolicy`."""
         return {name: getattr(self, name) for name in self.model_fields_set}
 
@@ -174,7 +174,7 @@ async def create_context(call: Call[None, ContextBody]) -> Reply:
     settings = {name: value for name, value in about.items() if value is not None}
     if body.policy_config is not None:
         try:
-            policy = merge_policy({}, body.policy_config.given())
+            policy = merge_policy({}, body.policy_config.set_fields())
         except ValidationError as error:
             said = str(error).removeprefix(f"{error.field}: ")
             raise ValidationError(said, field=f"policyConfig.{error.field}", options=error.options) from error
