@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
+from importlib.resources import files
 from typing import Any
 
 from pydantic import BaseModel
@@ -92,11 +94,14 @@ def build_openapi_document(operations: Iterable[Operation], version: str) -> dic
     models.sort(key=lambda pair: pair[0].__name__)
     keys, definitions = models_json_schema(models, by_alias=True, ref_template=REF)
     schemas: dict[str, Json] = {**definitions.get("$defs", {}), "Problem": dict(_PROBLEM)}
+    reply_examples: Mapping[str, Json] = json.loads(
+        files("acms.server").joinpath("reply_examples.json").read_text(encoding="utf-8")
+    )
     paths: dict[str, dict[str, Json]] = {}
     for operation in listed:
         path = operation.path if operation.rooted else BASE + operation.path
         links = _build_links(operation, listed)
-        description = _describe_operation(operation, path, keys, schemas, links)
+        description = _describe_operation(operation, path, keys, schemas, links, reply_examples)
         paths.setdefault(path, {})[operation.method.lower()] = description
     for query in queries:
         schemas.pop(_find_schema_name(keys, query), None)
@@ -141,8 +146,9 @@ def _describe_operation(
     keys: _SchemaKeys,
     schemas: dict[str, Json],
     links: Mapping[str, Json],
+    reply_examples: Mapping[str, Json],
 ) -> dict[str, Json]:
-    response = _describe_response(operation, schemas, links)
+    response = _describe_response(operation, schemas, links, reply_examples)
     responses: dict[str, Json] = {str(operation.status): response}
     for status, description in operation.also.items():
         responses[str(status)] = {**response, "description": description}
@@ -216,7 +222,10 @@ def _describe_header(name: str) -> dict[str, Json]:
 
 
 def _describe_response(
-    operation: Operation, schemas: dict[str, Json], links: Mapping[str, Json]
+    operation: Operation,
+    schemas: dict[str, Json],
+    links: Mapping[str, Json],
+    reply_examples: Mapping[str, Json],
 ) -> dict[str, Json]:
     response: dict[str, Json] = {"description": "Done."}
     if links:
@@ -227,8 +236,8 @@ def _describe_response(
     if not isinstance(schema, dict):
         schema = build_reply_schema(schema, schemas)
     content: dict[str, Json] = {"schema": schema}
-    if operation.reply_example is not None:
-        content["example"] = operation.reply_example
+    if operation.name in reply_examples:
+        content["example"] = reply_examples[operation.name]
     response["content"] = {operation.media: content}
     return response
 

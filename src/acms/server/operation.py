@@ -127,9 +127,8 @@ class Operation:
     media: str = "application/json"
     #: Whether the path is as it stands.
     rooted: bool = False
-    #: A request that can be sent as it stands, and the answer to it, for people who read the document.
+    #: A body that can be sent unchanged; `reply_examples.json` has a reply to each operation.
     example: Json = None
-    reply_example: Json = None
     #: Whether it speaks the v0 contract: what goes wrong is told by the contract's names too.
     contract: bool = False
     #: Whether it writes.

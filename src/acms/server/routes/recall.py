@@ -205,14 +205,6 @@ class Chat:
     reply=describe_single_reply(Chat),
     writes=False,
     example={"query": "what did we choose for orders?", "budget": 6000},
-    reply_example={
-        "data": {
-            "messages": [{"role": "user", "content": "Which database should the orders service use?"}],
-            "sources": [["m_0123456789abcdef_1_abcdef"]],
-            "tokens": 16,
-            "budget": 6000,
-        }
-    },
 )
 async def chat_messages(call: Call[None, ChatBody]) -> Reply:
     """Return chat messages ready for a provider: the newest ones, and recalled entries for the query.
