@@ -115,24 +115,33 @@ class _Directory:
         """Return the answer to a command; a `ToolError` states why it did nothing."""
         if command.command != "view" and not hasattr(self._memory, "replace"):
             raise ToolError("Error: this is a past version of the memory, it can only be viewed")
-        path = _normalize_path(getattr(command, "old_path" if command.command == "rename" else "path", None))
-        text = partial(_get_argument, command, kind=str)
-        does: dict[str, Callable[[], Coroutine[Any, Any, str]]] = {
-            "view": lambda: self._view(path, getattr(command, "view_range", None)),
-            "create": lambda: self._create(path, text("file_text")),
-            "str_replace": lambda: self._str_replace(path, text("old_str"), text("new_str", default="")),
-            "insert": lambda: self._insert(
-                path, _get_argument(command, "insert_line", int), text("insert_text")
-            ),
-            "delete": lambda: self._delete(path),
-            "rename": lambda: self._rename(path, _normalize_path(getattr(command, "new_path", None))),
-        }
+        path_argument = "old_path" if command.command == "rename" else "path"
+        path = _normalize_path(getattr(command, path_argument, None))
         try:
-            return await does[command.command]()
+            return await self._run(command, path)
         except (ConflictError, GoneError, EntryNotFoundError) as error:
             raise self._create_conflict_error(path) from error
         except ValidationError as error:
             raise ToolError(f"Error: {error}") from error
+
+    async def _run(self, command: Any, path: str) -> str:
+        text = partial(_get_argument, command, kind=str)
+        match command.command:
+            case "view":
+                return await self._view(path, getattr(command, "view_range", None))
+            case "create":
+                return await self._create(path, text("file_text"))
+            case "str_replace":
+                return await self._str_replace(path, text("old_str"), text("new_str", default=""))
+            case "insert":
+                line = _get_argument(command, "insert_line", int)
+                return await self._insert(path, line, text("insert_text"))
+            case "delete":
+                return await self._delete(path)
+            case "rename":
+                return await self._rename(path, _normalize_path(getattr(command, "new_path", None)))
+            case name:
+                raise ToolError(f"Error: unknown command {name}")
 
     def _create_conflict_error(self, path: str) -> ToolError:
         self._shown.pop(path, None)
@@ -196,22 +205,25 @@ class _Directory:
         return text.split("\n")
 
     async def _str_replace(self, path: str, old: str, new: str) -> str:
-        places: list[int] = []
+        first_line = 0
 
         def change(text: str) -> str:
+            nonlocal first_line
             pieces = text.split(old) if old else [text]
-            places.extend(old.join(pieces[:end]).count("\n") + 1 for end in range(1, len(pieces)))
-            if len(places) == 1:
+            lines = [old.join(pieces[:end]).count("\n") + 1 for end in range(1, len(pieces))]
+            if len(lines) == 1:
+                first_line = lines[0]
                 return new.join(pieces)
-            why = f", old_str `{old}` did not appear verbatim in {path}."
-            if places:
-                at = ", ".join(map(str, places))
-                why = f". Multiple occurrences of old_str `{old}` in lines: {at}. Please ensure it is unique"
-            raise ToolError(f"No replacement was performed{why}")
+            reason = f", old_str `{old}` did not appear verbatim in {path}."
+            if lines:
+                numbers = ", ".join(map(str, lines))
+                reason = f". Multiple occurrences of old_str `{old}` in lines: {numbers}. Please ensure it is unique"
+            raise ToolError(f"No replacement was performed{reason}")
 
-        lines, place = await self._edit(path, change), places[0]
-        shown = _number_lines(lines, max(1, place - DEEP), place + new.count("\n") + DEEP)
-        return f"The memory file has been edited.\n{shown}"
+        lines = await self._edit(path, change)
+        last_line = first_line + new.count("\n")
+        context = _number_lines(lines, max(1, first_line - DEEP), last_line + DEEP)
+        return f"The memory file has been edited.\n{context}"
 
     async def _insert(self, path: str, line: int, new: str) -> str:
         def change(text: str) -> str:

@@ -212,12 +212,13 @@ def _matches_filter(value: Any, wanted: Any) -> bool:
     if isinstance(wanted, Mapping):
         if any(str(name).startswith("$") for name in wanted):
             return all(_compare_values(value, name, other) for name, other in wanted.items())
-        return isinstance(value, Mapping) and all(
-            _matches_filter(value.get(name), one) for name, one in wanted.items()
-        )
+        if not isinstance(value, Mapping):
+            return False
+        return all(_matches_filter(value.get(name), other) for name, other in wanted.items())
     if isinstance(wanted, list | tuple):
-        same = isinstance(value, list | tuple) and len(value) == len(wanted)
-        return same and all(map(_matches_filter, value, wanted))
+        if not isinstance(value, list | tuple) or len(value) != len(wanted):
+            return False
+        return all(map(_matches_filter, value, wanted))
     return value == wanted
 
 
@@ -235,13 +236,16 @@ def _compare_values(value: Any, name: str, other: Any) -> bool:
 
 def _by_words(query: str, entries: Sequence[KVEntry]) -> list[float | None]:
     """Score items by the words they share with a query; None for those that share none."""
-    asked = set(count_terms(split_words(query)))
-    texts = [
-        count_terms(split_words(" ".join(get_text_at_path(entry.data["value"], "$")))) for entry in entries
-    ]
-    often = Counter(term for text in texts for term in asked & text.keys())
-    weights = {term: compute_idf(len(texts), count) for term, count in often.items()}
-    scores = (sum(weights[term] for term in asked & text.keys()) for text in texts)
+    query_terms = count_terms(split_words(query)).keys()
+    shared_terms: list[set[str]] = []
+    frequencies = Counter[str]()
+    for entry in entries:
+        text = " ".join(get_text_at_path(entry.data["value"], "$"))
+        shared = set(query_terms & count_terms(split_words(text)).keys())
+        shared_terms.append(shared)
+        frequencies.update(shared)
+    weights = {term: compute_idf(len(entries), count) for term, count in frequencies.items()}
+    scores = [sum(weights[term] for term in shared) for shared in shared_terms]
     return [score or None for score in scores]
 
 
