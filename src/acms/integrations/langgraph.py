@@ -237,8 +237,8 @@ def _compare_values(value: Any, name: str, other: Any) -> bool:
 def _by_words(query: str, entries: Sequence[KVEntry]) -> list[float | None]:
     """Score items by the words they share with a query; None for those that share none."""
     query_terms = count_terms(split_words(query)).keys()
-    shared_terms: list[set[str]] = []
-    frequencies = Counter[str]()
+    shared_terms: list[set[int]] = []
+    frequencies = Counter[int]()
     for entry in entries:
         text = " ".join(get_text_at_path(entry.data["value"], "$"))
         shared = set(query_terms & count_terms(split_words(text)).keys())
