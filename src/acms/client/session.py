@@ -164,7 +164,7 @@ def _read_window(answer: Answer, of: Remote) -> ContextItems:
 def _read_chat(answer: Answer, _: Remote) -> ChatMessages:
     found = ChatMessages()
     messages = answer.data["messages"]
-    known = answer.data.get("sources") or [()] * len(messages)  # services before this told none
+    known = answer.data.get("sources") or [()] * len(messages)  # older services send none
     for message, sources in zip(messages, known, strict=True):
         found.show(message, tuple(sources))
     return found

@@ -406,7 +406,7 @@ _ARGUMENTS: Mapping[str, str] = {
 
 
 def _use_argument_name(error: ValidationError) -> None:
-    """Name the argument at fault as it is named here, not as on the wire."""
+    """Give the field at fault its name in Python instead of its name on the wire."""
     name = re.sub(r"(?<=[a-z])[A-Z]", lambda found: f"_{found[0].lower()}", error.field)
     rename_error_field(error, _ARGUMENTS.get(name, name))
 

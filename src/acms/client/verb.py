@@ -184,7 +184,7 @@ def add_verb_methods(door: type) -> None:
             setattr(door, name, method)
 
 
-# ── what a verb asks for ────────────────────────────────────────────────────────────────────────────────────────────
+# ── the request of a verb ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)

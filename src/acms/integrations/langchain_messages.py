@@ -136,7 +136,7 @@ def chat_message(entry: Entry) -> dict[str, Json]:
 
 
 def convert_tool_schema(tool: BaseTool | dict[str, Any]) -> dict[str, Any] | None:
-    """Return a function that is offered, as it is counted; None for a tool that runs at the provider."""
+    """Return the schema of a function, or None for a tool that runs at the provider."""
     if isinstance(tool, dict) and tool.get("type", "function") != "function":
         return None
     return convert_to_openai_tool(tool)

@@ -26,7 +26,7 @@ class LeftBehind:
     """
 
     def __init__(self) -> None:
-        #: Of each session the ids of such entries, each with that of the message it stands behind.
+        #: For each session the ids of such entries, each with the id of the message before it.
         self._known: WeakKeyDictionary[ACMS, dict[str, str]] = WeakKeyDictionary()
 
     async def find(self, session: ACMS, done: Synced) -> frozenset[str]:

@@ -43,17 +43,17 @@ class Bounded(HttpToolsProtocol):
     _rest = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        """Begin to wait for a head."""
+        """Start the timer of the first head."""
         super().connection_made(transport)
         self._start()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait for nothing more."""
+        """Stop the timer."""
         self._end()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Read on; what the parser understands meanwhile sets the counts back."""
+        """Parse more data; complete elements reset the counts."""
         cycle = self.cycle
         self._fed += len(data)
         super().data_received(data)
@@ -65,7 +65,7 @@ class Bounded(HttpToolsProtocol):
             self._start()
 
     def send_400_response(self, msg: str) -> None:
-        """Say why the parser stopped."""
+        """Answer why the parser stopped."""
         if self._lines > self.head_bytes or len(self.pipeline) > MAX_PIPELINED:
             self._refuse(b"431 Request Header Fields Too Large")
         else:
@@ -77,18 +77,18 @@ class Bounded(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
-        """Take a piece of a request line."""
+        """Count a piece of a request line."""
         self._count(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header field, or a trailer field, which goes no further."""
+        """Count a header field, and drop a trailer field."""
         self._count(len(name) + len(value) + 4)
         if not self._rest:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Begin to answer, or let the request wait for its turn."""
+        """Begin to answer, or queue the request."""
         self._fed, self._rest = 0, True
         cast("dict[str, Any]", self.scope)["extensions"] = {TRANSPORT: self.transport}
         super().on_headers_complete()
@@ -96,7 +96,7 @@ class Bounded(HttpToolsProtocol):
             raise _BeyondError
 
     def on_body(self, body: bytes) -> None:
-        """Take a piece of a body."""
+        """Receive a piece of a body."""
         self._fed = 0
         super().on_body(body)
 

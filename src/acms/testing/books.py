@@ -41,7 +41,7 @@ class Book:
     tail: dict[str, Any] = field(default_factory=dict)
     deleted: bool = False
     rev: int = 0
-    #: What was in force at each version when that version was the newest.
+    #: Active entries at each version when that version was the newest.
     views: dict[int, list[str]] = field(default_factory=dict)
 
     @property

@@ -32,7 +32,7 @@ DRAFT_FIELDS = tuple(field.name for field in fields(Draft))
 
 
 class ManualClock:
-    """A clock that stands still until it is told to move."""
+    """A clock that moves only by `advance`."""
 
     def __init__(self, now: datetime = WHEN) -> None:
         self.now = now
@@ -66,7 +66,7 @@ def draft_fact(content: str, **fields: Any) -> Draft:
 
 
 def draft_summary(first: int, last: int, **fields: Any) -> Draft:
-    """Make a summary that stands for a span of versions."""
+    """Make a summary that replaces a span of versions."""
     chosen: dict[str, Any] = {
         "content": f"what was said from {first} to {last}",
         "created_at": WHEN,

@@ -144,7 +144,7 @@ class StorageStory(RuleBasedStateMachine):
         return self.counter
 
     def try_append(self, book: Book, *drafts: Draft, **options: Any) -> Receipt | ACMSError:
-        """Append and return what the store says."""
+        """Append and return the result of the store."""
         (result,) = self.run(self.store.append([Append(context=book.id, drafts=drafts, **options)]))
         return result
 
@@ -160,7 +160,7 @@ class StorageStory(RuleBasedStateMachine):
         result: Receipt | ACMSError,
         tail: dict[str, Any] | None = None,
     ) -> Receipt:
-        """Write an accepted append into the book; it must be what the drafts said at the next versions."""
+        """Write an accepted append into the book; the entries must equal the drafts, at the next versions."""
         assert isinstance(result, Receipt), result
         assert not result.repeated
         length = len(book.cells)
@@ -524,7 +524,7 @@ class StorageStory(RuleBasedStateMachine):
             assert view == self.view(parent, at), "a fork sees its past otherwise than its parent"
 
     def view(self, book: Book, at: int) -> list[str]:
-        """Return what the store says was in force at a version."""
+        """Return the ids of the active entries at a version, according to the store."""
         entries = self.run(self.store.read(book.id, at=at))
         assert entries == book.entries[:at]
         cover = history.Cover(self.run(self.store.read(book.id, at=at, replacing=True)))

@@ -22,7 +22,7 @@ class Visible(NamedTuple):
 
     #: Ids of the events that it leaves out.
     hidden: frozenset[str]
-    #: Contents that no event says, each with the id of the event it stands behind; "" at the beginning.
+    #: Contents without an event, each with the id of the event before it; "" at the beginning.
     added: Sequence[tuple[str, types.Content]]
 
 

@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 _KEPT = (ai.UserPromptPart, ai.ToolReturnPart, ai.RetryFeedbackPart)
-"""Parts of requests that are kept; instructions, system prompts and notes of the framework are made anew."""
+"""Parts of requests that are stored; the framework rebuilds instructions, system prompts and notes."""
 _COUNTED = (*_KEPT, ai.TextPart, ai.ThinkingPart, ai.ToolCallPart, ai.FilePart, ai.SpeechPart)
 """Parts that are counted by their written text, or as files."""
 

@@ -231,7 +231,7 @@ class ACMSConversationStore(ConversationStore):
         try:
             async with self._sessions.use(namespace, str(record.forked_from)) as session:
                 await session.fork(at=last.version, session_id=record.conversation_id)
-        except ConflictError:  # there is a session of this name: it is told the history
+        except ConflictError:  # a session of this name exists: the history is appended to it
             return False
         return True
 

@@ -32,7 +32,7 @@ class RequestedCompaction:
     """A requested compaction."""
 
     job: Job
-    #: What it made; null while it is under way, and when nothing was worth it.
+    #: Its result; null while it is in progress, and if there was nothing worth compacting.
     compaction: Compaction | None
 
 
@@ -49,7 +49,7 @@ class ListCompactions(Place):
 class Rewrite:
     """The entry that a rewrite added to the log."""
 
-    #: Of the entry that did it: taking that one back brings back what it took.
+    #: Version of the new entry; undoing it makes the replaced entries active again.
     version: int
 
 

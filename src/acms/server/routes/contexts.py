@@ -88,7 +88,7 @@ class ContextDetails(ContextInfo):
     """One conversation's log."""
 
     policy_config: Mapping[str, Json]
-    #: Whether what is said in it is kept from the other contexts of its namespace.
+    #: Whether its content is hidden from the other contexts of its namespace.
     private: bool
 
 
@@ -323,7 +323,7 @@ class Fork:
 class DeletedContext(ContextDetails):
     """A deleted context."""
 
-    #: What it shares with these can still be read there: erase it to take it away from them too.
+    #: Live forks that still read entries they share with it. Erase these entries to remove them there too.
     live_forks: tuple[Fork, ...]
 
 

@@ -34,7 +34,7 @@ class Readiness:
     version: str
     #: Of the store, in milliseconds; None when it did not answer.
     latency_ms: float | None
-    #: Code of what is wrong.
+    #: Code of the error.
     error: str | None
 
 

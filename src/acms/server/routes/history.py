@@ -30,7 +30,7 @@ operations = Operations("history")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """The newest contiguous messages in force within a budget, oldest first."""
+    """The newest contiguous active messages within a budget, oldest first."""
 
     data: Sequence[ContextItem]
     #: What they cost of the budget.
@@ -174,7 +174,7 @@ async def _read_active_entries(
             rows = await storage.read(context, at=last, after=start, kinds=(Kind.MESSAGE,), limit=limit)
             read += rows
             start = rows[-1].version if len(rows) == limit else last
-            # An edit or a summary that is read further on must not come before what was not read yet.
+            # An edit or a summary with a higher position must not come before entries that were not read yet.
             found = [
                 one for one in effective_sequence(read, cover, after=after) if anchor_version(one) <= start
             ]

@@ -33,7 +33,7 @@ _WAIT = re.compile(r"wait=(\d{1,6})", re.IGNORECASE)
 class EndedJob(Job):
     """A job with its result."""
 
-    #: What a compaction made; null while it is not done, when nothing was worth it, and of other jobs.
+    #: Result of a compaction; null before its end, if there was nothing worth compacting, and for other jobs.
     compaction: Compaction | None
 
 

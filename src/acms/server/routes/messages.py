@@ -148,7 +148,7 @@ Sent = Annotated[
     Discriminator(_discriminate_message),
     Field(json_schema_extra=_use_any_of),
 ]
-"""A message of ours, or one of Chat Completions, an item of Responses, a message of Anthropic or Gemini, as it is."""
+"""A message of this service's form, or one of Chat Completions, Responses, Anthropic or Gemini."""
 
 
 class AppendBody(Body):
@@ -174,7 +174,7 @@ class SyncBody(Body):
 
 _INNER = "key detected closes group covers replaces sources data batch total digest salt"
 _BRIEF = declare_wire_names(**dict.fromkeys(_INNER.split()))
-"""Says of an entry what a list leaves out."""
+"""Omits the fields of an entry that a list does not show."""
 
 
 @_BRIEF

@@ -117,17 +117,17 @@ class RenderedPrompt:
     tokens: Count
     budget: int
     cache: CachePrediction
-    #: What its tokens are used for.
+    #: Tokens by their use.
     use: Use
-    #: Of each message of the payload: the entries that it shows, in order.
+    #: For each message of the payload the entries in it, in order.
     sources: list[tuple[str, ...]]
     #: Candidates that are not shown.
     omitted: int
-    #: What was done to make it fit, in order.
+    #: The steps that made it fit, in order.
     steps: Sequence[Step]
     warnings: tuple[str, ...]
-    #: Where every stretch of text comes from, with `ledger` also what was recalled and not chosen; give it as `after`
-    #: next time.
+    #: The source of every part of the text, with `ledger` also of recalled text that was not chosen. Pass it as `after`
+    #: of the next prompt.
     manifest: dict[str, Any]
     #: With `ledger` only.
     verdicts: list[Verdict] | None = field(default=None, metadata=WHEN_GIVEN)
