@@ -134,7 +134,7 @@ def _prepare_expand(_: Remote, given: Given) -> Given:
 
 
 def _prepare_window(of: Remote, given: Given) -> Given:
-    keep = ",".join([validation.parse_choice(one, Role, "keep") for one in given["keep"]]) or None
+    keep = ",".join([validation.parse_choice(role, Role, "keep") for role in given["keep"]]) or None
     return {
         "budget": validation.validate_budget(given["budget"], "budget"),
         "keep": keep,
@@ -162,12 +162,12 @@ def _read_window(answer: Answer, of: Remote) -> ContextItems:
 
 @nouns.wrap_read_errors("messages")
 def _read_chat(answer: Answer, _: Remote) -> ChatMessages:
-    found = ChatMessages()
+    chat = ChatMessages()
     messages = answer.data["messages"]
     known = answer.data.get("sources") or [()] * len(messages)  # older services send none
     for message, sources in zip(messages, known, strict=True):
-        found.show(message, tuple(sources))
-    return found
+        chat.show(message, tuple(sources))
+    return chat
 
 
 @nouns.wrap_read_errors("history")
@@ -568,7 +568,7 @@ class RemoteSession(RemoteView, Writes):
         if not isinstance(other, RemoteView):
             raise ValidationError("must be a session of a service, or a view of one", field="other")
         await self.log.known()
-        asked: Given = {
+        arguments: Given = {
             "other": await other.log.known(),
             "other_version": await resolve_end_version(other),
             "strategy": strategy,
@@ -580,9 +580,9 @@ class RemoteSession(RemoteView, Writes):
             again=dry_run,
         )
         try:
-            return await asks(self, asked)
+            return await asks(self, arguments)
         except MergeConflictError as error:  # the service knows the other side by its id
-            error.args = (str(error).replace(asked["other"], other.session_id, 1),)
+            error.args = (str(error).replace(arguments["other"], other.session_id, 1),)
             raise
 
     async def events(self, *, after: str | int = 0, follow: bool = True) -> AsyncGenerator[LogEvent]:

@@ -181,7 +181,7 @@ class _Door:
 
 def _reject_body(status: int, errors: Sequence[JSONRPCError]) -> Response:
     """Return the response to a body that is no message; several errors for a batch."""
-    written = [one.model_dump(mode="json", exclude_unset=True) for one in errors]
+    written = [error.model_dump(mode="json", exclude_unset=True) for error in errors]
     return JSONResponse(written[0] if len(written) == 1 else written, status)
 
 
@@ -197,11 +197,11 @@ def _replay_body(body: bytes, receive: Receive) -> Receive:
 
 def _parse_session_address(scope: Connection) -> tuple[str, str]:
     """Return the namespace and the session of an address."""
-    found: dict[str, str] = dict(scope["path_params"])
+    names: dict[str, str] = dict(scope["path_params"])
     if has_encoded_slash(scope):
-        found = {name: value.replace("%2F", "/") for name, value in found.items()}
-    namespace = validation.validate_name(found.get("namespace", validation.UNNAMED), "namespace")
-    return namespace, validation.session_or_id(found["session"], "session")
+        names = {name: value.replace("%2F", "/") for name, value in names.items()}
+    namespace = validation.validate_name(names.get("namespace", validation.UNNAMED), "namespace")
+    return namespace, validation.session_or_id(names["session"], "session")
 
 
 def _memory_of(context: Context) -> Memory:
@@ -280,6 +280,6 @@ def _send_unless_denied(scope: Connection, receive: Receive, send: Send) -> Send
 def _build_forbidden_response(error: PermissionDeniedError, scope: Connection) -> Response:
     """Return 403, which names the missing scope."""
     scope[EXCHANGE].code = error.code
-    said = {"code": INVALID_REQUEST, "message": str(error), "data": describe_error(error)}
+    error_body = {"code": INVALID_REQUEST, "message": str(error), "data": describe_error(error)}
     headers = {"WWW-Authenticate": build_scope_challenge(error) + _build_metadata_parameter(scope)}
-    return JSONResponse({"jsonrpc": "2.0", "id": None, "error": said}, 403, headers)
+    return JSONResponse({"jsonrpc": "2.0", "id": None, "error": error_body}, 403, headers)

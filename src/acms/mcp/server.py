@@ -68,7 +68,7 @@ def build_mcp_server(
     """Return a server that answers each request from its memory."""
 
     async def list_tools(_: Context, __: PaginatedRequestParams | None) -> ListToolsResult:
-        return ListToolsResult(tools=[one.tool for one in TOOLS.values()])
+        return ListToolsResult(tools=[spec.tool for spec in TOOLS.values()])
 
     async def call_tool(context: Context, params: CallToolRequestParams) -> HandlerResult:
         return await _call_tool(memory_of(context), context, params, on_failure)
@@ -84,10 +84,10 @@ def build_mcp_server(
 
     async def read_resource(context: Context, params: ReadResourceRequestParams) -> ReadResourceResult:
         uri = str(params.uri)
-        found = await _answer_request(
+        content = await _answer_request(
             resources.read_session_resource(memory_of(context), uri), context, on_failure, uri=uri
         )
-        text = TextResourceContents(uri=uri, mime_type=resources.JSON, text=dump_compact_json(found))
+        text = TextResourceContents(uri=uri, mime_type=resources.JSON, text=dump_compact_json(content))
         return ReadResourceResult(contents=[text])
 
     async def list_prompts(_: Context, __: PaginatedRequestParams | None) -> ListPromptsResult:
@@ -97,7 +97,7 @@ def build_mcp_server(
         work = resources.build_question_prompt(memory_of(context), params.name, params.arguments)
         return await _answer_request(work, context, on_failure)
 
-    made: Server[Any] = Server(
+    server: Server[Any] = Server(
         "acms",
         version=__version__,
         title="ACMS",
@@ -114,9 +114,9 @@ def build_mcp_server(
         on_list_prompts=list_prompts,
         on_get_prompt=get_prompt,
     )
-    made.add_request_handler("tools/call", CallToolRequestParams, call_tool)
-    _add_tasks(made, memory_of, on_failure)
-    return made
+    server.add_request_handler("tools/call", CallToolRequestParams, call_tool)
+    _add_tasks(server, memory_of, on_failure)
+    return server
 
 
 def _add_tasks(server: Server[Any], memory_of: Callable[[Context], Memory], on_failure: OnFailure) -> None:
@@ -155,22 +155,22 @@ async def _call_tool(
 
     try:
         arguments = spec.parse_arguments(params.arguments)
-        found = await _run_with_progress(_as_coroutine(spec.handler(memory, arguments)), report)
-        asked = "job" in found and tasks.supports_tasks(context)
-        task = await _run_with_progress(_task_of(memory, found), report) if asked else None
+        reply = await _run_with_progress(_as_coroutine(spec.handler(memory, arguments)), report)
+        may_continue = "job" in reply and tasks.supports_tasks(context)
+        task = await _run_with_progress(_task_of(memory, reply), report) if may_continue else None
     except ACMSError as error:
         on_failure(context, error)
         return build_error_result(error)
     except Exception as error:
         log_event(logging.ERROR, "mcp_broke", tool=params.name, error=safe_error(error))
         return build_error_result(ACMSError())
-    return build_tool_result(found) if task is None else task
+    return build_tool_result(reply) if task is None else task
 
 
-async def _task_of(memory: Memory, found: Mapping[str, Json]) -> dict[str, Json] | None:
+async def _task_of(memory: Memory, reply: Mapping[str, Json]) -> dict[str, Json] | None:
     """Return the task as which a call continues, or None if the client may not see it: the call itself is done."""
     try:
-        return await tasks.build_task_reply(memory, found)
+        return await tasks.build_task_reply(memory, reply)
     except ACMSError:
         return None
 
@@ -218,8 +218,10 @@ async def _answer_request(
         log_event(logging.ERROR, "mcp_broke", error=safe_error(error))
         failure = ACMSError()
     wrong = isinstance(failure, NotFoundError | ValidationError)
-    told = describe_error(failure)
-    raise MCPError(INVALID_PARAMS if wrong else INTERNAL_ERROR, str(told["message"]), {**told, **about})
+    described = describe_error(failure)
+    raise MCPError(
+        INVALID_PARAMS if wrong else INTERNAL_ERROR, str(described["message"]), {**described, **about}
+    )
 
 
 async def _report_nothing(_: float) -> None:

@@ -183,17 +183,17 @@ class ACMSConversationStore(ConversationStore):
     async def _read_entries(self, rows: Sequence[tuple[str, Any]]) -> list[ConversationEntry]:
         """Put entries together, without those that were erased."""
         ids = list(dict.fromkeys(id for _, data in rows for _, id in data["kept"] if id))
-        kept: dict[str, Piece] = {}
+        pieces: dict[str, Piece] = {}
         for id, entry in zip(ids, await self._storage.get(ids), strict=True):
             piece = None if entry is None else original_of_entry(entry, DIALECT)
             if piece is not None:
-                kept[id] = piece
-        found: list[ConversationEntry] = []
+                pieces[id] = piece
+        entries: list[ConversationEntry] = []
         for id, data in rows:
-            message = _assemble_message(data, kept)
+            message = _assemble_message(data, pieces)
             if message is not None:
-                found.append(ConversationEntry(id=id, parent_id=data["parent"], message=message))
-        return found
+                entries.append(ConversationEntry(id=id, parent_id=data["parent"], message=message))
+        return entries
 
     async def _append_entries(self, session: ACMS, entries: Sequence[ConversationEntry]) -> Sequence[str]:
         """Store the messages of entries in a session, and the entries with their ids; return the appended ids."""

@@ -59,8 +59,8 @@ class Rewrite:
 async def _compact_again(call: Call[None, PolicyBody], location: str) -> Reply | None:
     """Answer a repeated request with the job of the first one."""
     session = await call.tenant.session(call.path["context_id"])
-    found = (await call.tenant.handle.jobs(JobQuery(ids=(location.rpartition("/")[2],)))).items
-    return await _job_reply(call, session, found[0]) if found else None
+    jobs = (await call.tenant.handle.jobs(JobQuery(ids=(location.rpartition("/")[2],)))).items
+    return await _job_reply(call, session, jobs[0]) if jobs else None
 
 
 @operations(
@@ -91,8 +91,8 @@ async def compact_context(call: Call[None, PolicyBody]) -> Reply:
 async def _job_reply(call: Call[None, PolicyBody], session: ACMS, job: Job) -> Reply:
     """Return a job as a reply, with its compaction if it ended within the wait."""
     done = await wait_for_requested_job(call, session, job)
-    made = RequestedCompaction(job=done.job, compaction=done.compaction)
-    return reply_with_data(made, status=200 if done.ended else 202, headers=done.headers)
+    requested = RequestedCompaction(job=done.job, compaction=done.compaction)
+    return reply_with_data(requested, status=200 if done.ended else 202, headers=done.headers)
 
 
 @operations(
@@ -106,8 +106,10 @@ async def list_compactions(call: Call[ListCompactions, None]) -> Reply:
     """List the compactions of a context, oldest first, including those that were undone."""
     query = call.query
     session = await view_at(call, query)
-    found = [one for one in await session.compactions() if one.version > query.cursor]
-    return paginate_reply(found, query.limit, lambda one: one.version)
+    following = [
+        compaction for compaction in await session.compactions() if compaction.version > query.cursor
+    ]
+    return paginate_reply(following, query.limit, lambda compaction: compaction.version)
 
 
 def version_of(written: str) -> int:
@@ -127,8 +129,8 @@ def version_of(written: str) -> int:
 async def expand_compaction(call: Call[Place, None]) -> Reply:
     """Return the entries that a summary replaced, as they were read before: messages and earlier summaries."""
     version = version_of(call.path["version"])
-    found = await (await view_at(call, call.query)).expand(version)
-    return Reply(body={"data": [encode_noun(one, Entry) for one in found]})
+    entries = await (await view_at(call, call.query)).expand(version)
+    return Reply(body={"data": [encode_noun(entry, Entry) for entry in entries]})
 
 
 @operations(
@@ -145,8 +147,8 @@ async def undo_compaction(call: Call[None, None]) -> Reply:
     """
     id, version = call.path["context_id"], version_of(call.path["version"])
     session = await call.tenant.session(id)
-    found = await call.tenant.handle.read(id, after=version - 1, before=version + 1) if version else []
-    if not found or found[0].kind is not Kind.SUMMARY or not found[0].replaces:
+    entries = await call.tenant.handle.read(id, after=version - 1, before=version + 1) if version else []
+    if not entries or entries[0].kind is not Kind.SUMMARY or not entries[0].replaces:
         raise EntryNotFoundError(f"there is no compaction at v{version}")
     return reply_with_data(Rewrite(version=await session.undo(version)))
 

@@ -141,10 +141,10 @@ def context_json(context: Context, head: Head) -> dict[str, Json]:
     """Serialize a context."""
     settings = context.settings
     policy: Mapping[str, Json] = read_setting(settings, POLICY, {})
-    found = build_context_info(context, head)
+    info = build_context_info(context, head)
     return encode_noun(
         ContextDetails(
-            **{one.name: getattr(found, one.name) for one in fields(found)},
+            **{field.name: getattr(info, field.name) for field in fields(info)},
             policy_config=CompactionPolicy().to_json() | dict(policy),
             private=bool(settings.get(PRIVATE)),
         )
@@ -176,20 +176,22 @@ async def create_context(call: Call[None, ContextBody]) -> Reply:
         try:
             policy = merge_policy({}, body.policy_config.set_fields())
         except ValidationError as error:
-            said = str(error).removeprefix(f"{error.field}: ")
-            raise ValidationError(said, field=f"policyConfig.{error.field}", options=error.options) from error
+            message = str(error).removeprefix(f"{error.field}: ")
+            raise ValidationError(
+                message, field=f"policyConfig.{error.field}", options=error.options
+            ) from error
         if policy:
             settings[POLICY] = policy
     key = None if body.key is None else validation.session_name(body.key, "key")
     if key is not None:
         try:
-            found = await storage.context(key, namespace=namespace)
+            existing = await storage.context(key, namespace=namespace)
         except SessionNotFoundError:
             pass
         else:
-            if found.key == key:
-                return await one_context(call.tenant, found, status=200)
-    made = await storage.create(
+            if existing.key == key:
+                return await one_context(call.tenant, existing, status=200)
+    created = await storage.create(
         ContextDraft(
             key=key,
             namespace=namespace,
@@ -198,8 +200,8 @@ async def create_context(call: Call[None, ContextBody]) -> Reply:
             created_at=datetime.now(UTC),
         )
     )
-    reply = await one_context(call.tenant, made, status=201)
-    reply.headers = {**reply.headers, "Location": f"/api/v1/contexts/{made.id}"}
+    reply = await one_context(call.tenant, created, status=201)
+    reply.headers = {**reply.headers, "Location": f"/api/v1/contexts/{created.id}"}
     return reply
 
 
@@ -235,9 +237,9 @@ async def list_contexts(call: Call[ListContexts, None]) -> Reply:
             limit=query.limit,
         )
     try:
-        found = await call.tenant.handle.context(query.key, namespace=query.namespace or "default")
-        seen = found.key == query.key not in validation.INNER and call.tenant.sees(found.namespace)
-        items = [found] if seen else []
+        context = await call.tenant.handle.context(query.key, namespace=query.namespace or "default")
+        seen = context.key == query.key not in validation.INNER and call.tenant.sees(context.namespace)
+        items = [context] if seen else []
     except NotFoundError:
         items = []
     return await _build_page_reply(call.tenant, items, None)
@@ -271,20 +273,22 @@ async def reply_with_contexts(
 def _parse_filter(query: ListContexts) -> dict[str, Any]:
     """Return the conditions that the listed contexts must match."""
     try:
-        found = json.loads(query.where or "{}")
+        conditions = json.loads(query.where or "{}")
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        conditions = None
+    if not isinstance(conditions, dict):
         raise ValidationError(
             "must be a JSON object", field="where", options=('a JSON object such as {"label": "support"}',)
         )
     given = {"label": query.label, "name": query.name}
-    return {**found, **{name: value for name, value in given.items() if value is not None}}
+    return {**conditions, **{name: value for name, value in given.items() if value is not None}}
 
 
 async def _build_page_reply(tenant: Tenant, items: Sequence[Context], after: str | None) -> Reply:
-    heads = await heads_of(tenant.handle, [one.id for one in items])
-    data = [context_json(one, head) for one, head in zip(items, heads, strict=True) if head is not None]
+    heads = await heads_of(tenant.handle, [context.id for context in items])
+    data = [
+        context_json(context, head) for context, head in zip(items, heads, strict=True) if head is not None
+    ]
     return replies.reply_with_page(data, after)
 
 
@@ -341,5 +345,5 @@ async def delete_context(call: Call[None, None]) -> Reply:
     forks = await session.delete()
     tenant.forget(id)
     context = await tenant.handle.context(id)
-    live = [encode_noun(Fork(id=one.context_id, key=one.session_id)) for one in forks]
+    live = [encode_noun(Fork(id=fork.context_id, key=fork.session_id)) for fork in forks]
     return Reply(body={"data": {**context_json(context, head), "liveForks": live}})

@@ -151,8 +151,8 @@ async def unstate_facts(call: Call[None, UnstateBody]) -> Reply:
     """Withdraw the facts about a subject and an attribute without a replacement, and return them."""
     session = await call.tenant.session(call.path["context_id"])
     body = call.body
-    found = await session.unstate(body.subject, body.attribute, scope=body.scope)
-    return reply_with_page([encode_noun(one) for one in found], None)
+    facts = await session.unstate(body.subject, body.attribute, scope=body.scope)
+    return reply_with_page([encode_noun(fact) for fact in facts], None)
 
 
 class ListEpisodes(Place):
@@ -177,8 +177,10 @@ async def list_episodes(call: Call[ListEpisodes, None]) -> Reply:
     """List the episodes of a context, oldest first."""
     query = call.query
     session = await view_at(call, query)
-    found = [one for one in await session.episodes(query.status) if one.ordinal > query.cursor]
-    return paginate_reply(found, query.limit, lambda one: one.ordinal)
+    following = [
+        episode for episode in await session.episodes(query.status) if episode.ordinal > query.cursor
+    ]
+    return paginate_reply(following, query.limit, lambda episode: episode.ordinal)
 
 
 class CloseBody(Body):

@@ -57,19 +57,19 @@ async def grant_namespace(call: Call[None, GrantBody]) -> Reply:
     """
     namespace, access = _check_shareable_namespace(call), call.principal.access
     actions = call.body.actions
-    if beyond := [one for one in actions if not access.allows(namespace, one)]:
+    if beyond := [action for action in actions if not access.allows(namespace, action)]:
         raise PermissionDeniedError(f"{beyond[0].value!r} is more than you may do in {namespace!r}")
-    made = await call.app.grants.grant(
+    grant = await call.app.grants.grant(
         call.principal.tenant, namespace, call.path["principal"], actions, by=call.principal
     )
-    return reply_with_data(made)
+    return reply_with_data(grant)
 
 
 @operations("GET", _GRANTS, scope=Scope.READ, reply=describe_list_reply(Grant))
 async def list_grants(call: Call[None, None]) -> Reply:
     """List the grants on a namespace, by principal."""
-    found = await call.app.grants.list(call.principal.tenant, _check_shareable_namespace(call))
-    return Reply(body={"data": [encode_noun(one) for one in found]})
+    grants = await call.app.grants.list(call.principal.tenant, _check_shareable_namespace(call))
+    return Reply(body={"data": [encode_noun(grant) for grant in grants]})
 
 
 @operations("DELETE", _GRANT, scope=Scope.APPEND, status=204)

@@ -107,8 +107,8 @@ async def show_window(call: Call[WindowQuery, None]) -> Reply:
     view = await view_at(call, call.query)
     # The head first: its ETag may not name a message that the window does not show.
     head = await view.storage.head(call.path["context_id"])
-    window = await view.window(query.budget, keep=[one.strip() for one in query.keep.split(",") if one])
-    shown = Window(
+    window = await view.window(query.budget, keep=[role.strip() for role in query.keep.split(",") if role])
+    reply = Window(
         data=window,
         tokens=window.tokens,
         budget=window.budget,
@@ -117,7 +117,7 @@ async def show_window(call: Call[WindowQuery, None]) -> Reply:
         warnings=window.ledger.warnings,
         verdicts=list_verdicts(window) if query.why else None,
     )
-    return Reply(body=encode_noun(shown), headers=build_etag_header(head))
+    return Reply(body=encode_noun(reply), headers=build_etag_header(head))
 
 
 @operations(
@@ -154,9 +154,9 @@ async def show_state(call: Call[StateQuery, None]) -> Reply:
             f"the log ends at version {head.version}, {version} does not exist yet", field="version"
         )
     cover = await cover_at(storage, context, head, version)
-    found = await _read_active_entries(storage, context, cover, version, query.cursor, query.limit + 1)
-    page = found[: query.limit]
-    cursor = anchor_version(page[-1]) if len(found) > query.limit else None
+    entries = await _read_active_entries(storage, context, cover, version, query.cursor, query.limit + 1)
+    page = entries[: query.limit]
+    cursor = anchor_version(page[-1]) if len(entries) > query.limit else None
     data = [encode_noun(one, BriefEntry) for one in session.stage.entries(page)]
     body = {"data": data, "version": version, "nextCursor": cursor, "hasMore": cursor is not None}
     return Reply(body=body)
@@ -167,7 +167,7 @@ async def _read_active_entries(
 ) -> list[Entry]:
     """Return the first active entries with a position above `after`; read no more of the log than necessary."""
     read: list[Entry] = []
-    found: Sequence[Entry] = ()
+    active: Sequence[Entry] = ()
     for first, last in cover.stretches(version):
         start = max(first - 1, after)
         while start < last:
@@ -175,11 +175,13 @@ async def _read_active_entries(
             read += rows
             start = rows[-1].version if len(rows) == limit else last
             # An edit or a summary with a higher position must not come before entries that were not read yet.
-            found = [
-                one for one in effective_sequence(read, cover, after=after) if anchor_version(one) <= start
+            active = [
+                entry
+                for entry in effective_sequence(read, cover, after=after)
+                if anchor_version(entry) <= start
             ]
-            if len(found) >= limit:
-                return found[:limit]
+            if len(active) >= limit:
+                return active[:limit]
     return effective_sequence(read, cover, after=after)[:limit]
 
 

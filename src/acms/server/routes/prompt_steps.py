@@ -110,19 +110,21 @@ StepBody: TypeAlias = Annotated[
 ContentStep.model_rebuild()
 
 
-async def apply_prompt_steps(call: Call[None, Any], made: Prompt, steps: Sequence[StepBody]) -> Prompt:
+async def apply_prompt_steps(call: Call[None, Any], prompt: Prompt, steps: Sequence[StepBody]) -> Prompt:
     """Return a prompt with more steps; `ValidationError` if `Prompt` refuses one."""
     for step in steps:
         match step:
             case MessageStep():
-                parts = tuple([read_part(one) for one in step.parts])
-                made = made.raw(PromptMessage(role=step.role, parts=parts, name=step.name))
+                parts = tuple([read_part(part) for part in step.parts])
+                prompt = prompt.raw(PromptMessage(role=step.role, parts=parts, name=step.name))
             case SessionStep():
-                made = made.add(await _open_view(call, step.session))
+                prompt = prompt.add(await _open_view(call, step.session))
             case ContentStep():
-                made = _add_content_step(made, step, await apply_prompt_steps(call, Prompt(), step.content))
+                prompt = _add_content_step(
+                    prompt, step, await apply_prompt_steps(call, Prompt(), step.content)
+                )
             case RecallStep():
-                made = made.recall(
+                prompt = prompt.recall(
                     await _open_view(call, step.session),
                     step.query,
                     tokens=step.tokens,
@@ -137,23 +139,23 @@ async def apply_prompt_steps(call: Call[None, Any], made: Prompt, steps: Sequenc
                     include_superseded=step.include_superseded,
                 )
             case HintStep():
-                made = made.cache_hint(id=step.id, version=step.version, ttl=step.ttl)
-    return made
+                prompt = prompt.cache_hint(id=step.id, version=step.version, ttl=step.ttl)
+    return prompt
 
 
-def _add_content_step(made: Prompt, step: ContentStep, content: Prompt) -> Prompt:
+def _add_content_step(prompt: Prompt, step: ContentStep, content: Prompt) -> Prompt:
     given: dict[str, Any] = {} if step.priority is None else {"priority": step.priority}
     match step.type:
         case "history":
-            return made.history(content, **given)
+            return prompt.history(content, **given)
         case "last":
-            return made.last(content, 1 if step.n is None else step.n, **given)
+            return prompt.last(content, 1 if step.n is None else step.n, **given)
         case "truncate":
-            return made.truncate(content, step.tokens or 0, keep=step.keep, **given)
+            return prompt.truncate(content, step.tokens or 0, keep=step.keep, **given)
         case "omit":
-            return made.omit(content, **given)
+            return prompt.omit(content, **given)
         case "section":
-            return made.section(
+            return prompt.section(
                 step.name, content, floor=step.floor, ceiling=step.ceiling, share=step.share, **given
             )
 

@@ -171,16 +171,16 @@ async def render_prompt(call: Call[None, PromptBody]) -> Reply:
     body = call.body
     check_token_limit(body.budget, call.config.limits, "budget")
     after = None if body.after is None else Manifest.from_json(body.after)
-    made = Prompt(_resolve_codec(body))
+    prompt = Prompt(_resolve_codec(body))
     if body.steps is None:
-        made = _build_simple_prompt(call, made, await view_at(call, body))
+        prompt = _build_simple_prompt(call, prompt, await view_at(call, body))
     elif others := body.model_fields_set & _SIMPLE:
         raise ValidationError("says it beside the steps", field=min(others), options=("make a step of it",))
     else:
-        made = await apply_prompt_steps(call, made, body.steps)
+        prompt = await apply_prompt_steps(call, prompt, body.steps)
     if body.tools:
-        made = made.tools(body.tools)
-    rendered = await made.render(budget=body.budget, after=after, on_event=call.app.metrics.event)
+        prompt = prompt.tools(body.tools)
+    rendered = await prompt.render(budget=body.budget, after=after, on_event=call.app.metrics.event)
     return reply_with_data(_build_rendered_prompt(rendered, body.budget, ledger=body.ledger))
 
 
@@ -189,52 +189,52 @@ _SIMPLE = frozenset(
 )
 
 
-def _build_simple_prompt(call: Call[None, PromptBody], made: Prompt, session: View) -> Prompt:
+def _build_simple_prompt(call: Call[None, PromptBody], prompt: Prompt, session: View) -> Prompt:
     """Build the prompt of a request without steps."""
     body = call.body
     if body.system is not None:
-        made = made.system(body.system)
+        prompt = prompt.system(body.system)
     if body.developer is not None:
-        made = made.developer(body.developer)
+        prompt = prompt.developer(body.developer)
     if body.pins is not None:
-        made = made.pinned_kv(store=call.tenant.kv, namespace=body.pins)
+        prompt = prompt.pinned_kv(store=call.tenant.kv, namespace=body.pins)
     if body.last is not None:
-        made = made.last(session, n=body.last)
+        prompt = prompt.last(session, n=body.last)
     elif body.history:
-        made = made.history(session)
+        prompt = prompt.history(session)
     if body.cache_hint is not None:
         hint = body.cache_hint
-        made = made.cache_hint(id=hint.id, version=hint.version, ttl=hint.ttl)
+        prompt = prompt.cache_hint(id=hint.id, version=hint.version, ttl=hint.ttl)
     if body.recall is not None:
-        asked = body.recall
-        made = made.recall(
+        part = body.recall
+        prompt = prompt.recall(
             session,
-            asked.query,
-            tokens=asked.tokens,
-            min_relevance=asked.min_relevance,
-            exclude=asked.exclude,
-            scope=asked.scope,
-            where=asked.where,
-            limit=asked.limit,
+            part.query,
+            tokens=part.tokens,
+            min_relevance=part.min_relevance,
+            exclude=part.exclude,
+            scope=part.scope,
+            where=part.where,
+            limit=part.limit,
         )
     if body.user is not None:
-        made = made.user(body.user)
-    return made
+        prompt = prompt.user(body.user)
+    return prompt
 
 
-def _build_rendered_prompt(found: Rendered, budget: int, *, ledger: bool) -> RenderedPrompt:
+def _build_rendered_prompt(rendered: Rendered, budget: int, *, ledger: bool) -> RenderedPrompt:
     return RenderedPrompt(
-        payload=found.payload,
-        codec=found.codec.name,
-        model=found.codec.model,
-        tokens=found.tokens,
+        payload=rendered.payload,
+        codec=rendered.codec.name,
+        model=rendered.codec.model,
+        tokens=rendered.tokens,
         budget=budget,
-        cache=found.cache,
-        use=found.use,
-        sources=[one.sources for one in found.messages],
-        omitted=found.ledger.omitted,
-        steps=found.steps,
-        warnings=found.warnings,
-        manifest=(found.manifest if ledger else found.outline).to_json(),
-        verdicts=list(found.ledger.candidates.values()) if ledger else None,
+        cache=rendered.cache,
+        use=rendered.use,
+        sources=[message.sources for message in rendered.messages],
+        omitted=rendered.ledger.omitted,
+        steps=rendered.steps,
+        warnings=rendered.warnings,
+        manifest=(rendered.manifest if ledger else rendered.outline).to_json(),
+        verdicts=list(rendered.ledger.candidates.values()) if ledger else None,
     )
