@@ -78,8 +78,8 @@ def _parse_view_range(lines: object, count: int) -> tuple[int, int]:
         case [int(first), int(last)] if 1 <= first <= count and (last == -1 or last >= first):
             return first, count if last == -1 else last
         case _:
-            said = f"{lines}. It should be two of the lines of the file, [1, {count}], or end in -1"
-            raise ToolError(f"Error: Invalid `view_range` parameter: {said}")
+            message = f"{lines}. It should be two of the lines of the file, [1, {count}], or end in -1"
+            raise ToolError(f"Error: Invalid `view_range` parameter: {message}")
 
 
 def _hash_text(text: str) -> str:
@@ -93,8 +93,8 @@ def _number_lines(lines: Sequence[str], first: int, last: int) -> str:
 def _format_directory(path: str, files: Mapping[str, Entry]) -> str:
     """Return the listing of a directory, with sizes; the size of a directory is that of all its contents."""
     sizes = {path: 0}
-    for one, entry in sorted(files.items()):
-        steps = PurePosixPath(one).relative_to(path).parts
+    for file, entry in sorted(files.items()):
+        steps = PurePosixPath(file).relative_to(path).parts
         if any(step.startswith(".") or step == "node_modules" for step in steps):
             continue
         for depth in range(min(len(steps), DEEP) + 1):
@@ -149,12 +149,12 @@ class _Directory:
 
     async def _files(self, under: str = ROOT) -> dict[str, Entry]:
         """Return the file of a path, or those in that directory, by path; of two created at once the first."""
-        found: dict[str, Entry] = {}
+        files: dict[str, Entry] = {}
         for entry in await self._memory.entries():
             path = unicodedata.normalize("NFC", str(entry.metadata.get(PATH, "")))
             if path == under or path.startswith(f"{under}/"):
-                found.setdefault(path, entry)
-        return found
+                files.setdefault(path, entry)
+        return files
 
     async def _view(self, path: str, lines: object) -> str:
         files = await self._files(path)
@@ -164,20 +164,20 @@ class _Directory:
             heading = f"Here're the files and directories up to {DEEP} levels deep in {path}"
             return f"{heading}, excluding hidden items and node_modules:\n{_format_directory(path, files)}"
         text = files[path].content
-        found = text.split("\n")
+        file_lines = text.split("\n")
         self._shown[path] = _hash_text(text)
-        first, last = _parse_view_range(lines, len(found))
-        shown = _number_lines(found, first, last)
-        return f"Here's the content of {path} with line numbers:\n{shown}"
+        first, last = _parse_view_range(lines, len(file_lines))
+        numbered = _number_lines(file_lines, first, last)
+        return f"Here's the content of {path} with line numbers:\n{numbered}"
 
     async def _create(self, path: str, text: str, **noted: str) -> str:
         await self._free(path)
         parts = [Text(text), _FILE]
-        made = await self._memory.ingest(
+        id = await self._memory.ingest(
             "assistant", parts=parts, actor_id=path, metadata={**noted, PATH: path}
         )
-        if (await self._files(path))[path].id != made:
-            await self._memory.retract(made, reason="created by two at once")
+        if (await self._files(path))[path].id != id:
+            await self._memory.retract(id, reason="created by two at once")
             raise ToolError(f"Error: File {path} already exists")
         self._shown[path] = _hash_text(text)
         return f"File created successfully at: {path}"
@@ -229,8 +229,8 @@ class _Directory:
         def change(text: str) -> str:
             lines = text.removesuffix("\n").split("\n") if text else []
             if not 0 <= line <= len(lines):
-                said = f"{line}. It should be within the range of lines of the file: [0, {len(lines)}]"
-                raise ToolError(f"Error: Invalid `insert_line` parameter: {said}")
+                message = f"{line}. It should be within the range of lines of the file: [0, {len(lines)}]"
+                raise ToolError(f"Error: Invalid `insert_line` parameter: {message}")
             return "\n".join([*lines[:line], new.rstrip("\n"), *lines[line:]]).removesuffix("\n") + "\n"
 
         await self._edit(path, change)
@@ -261,11 +261,11 @@ class _Directory:
         """Retract files with all their edits: retracting the first version retracts its edits too."""
         if not files:
             raise ToolError(f"Error: The path {path} does not exist")
-        for one, entry in files.items():
+        for file, entry in files.items():
             while entry.replaces:
                 entry = await self._memory.get(entry.sources[0])
             await self._memory.retract(entry.id, reason=reason)
-            self._shown.pop(one, None)
+            self._shown.pop(file, None)
 
 
 class AsyncMemoryTool(BetaAsyncAbstractMemoryTool):

@@ -169,8 +169,8 @@ class ACMSChatMessageHistory(BaseChatMessageHistory):
         entries = await self.session.entries()
         keys = await self.session.keys([entry.id for entry in entries])
         known = {entry.id: entry for entry in entries}
-        found = [message_of(chat_message(entry), (entry.id,), keys, known) for entry in entries]
-        return [one.message.model_copy(update=one.more) for one in found]
+        restored = [message_of(chat_message(entry), (entry.id,), keys, known) for entry in entries]
+        return [message.message.model_copy(update=message.more) for message in restored]
 
     def add_messages(self, messages: Sequence[BaseMessage]) -> None:
         """Append messages, all or none; one whose id is known replaces the stored message."""
@@ -217,9 +217,11 @@ class ACMSRetriever(BaseRetriever):
     async def _documents(self, query: str, k: int | None) -> list[Document]:
         limit = self.k if k is None else k
         items = await recall_items(self.session, query, self.budget, limit=limit, scope=self.scope)
-        found: list[Document] = []
+        documents: list[Document] = []
         for item in sorted(items, key=lambda item: -item.score):
             about = {"role": item.role and item.role.value, "score": item.score, "session": item.session_id}
             about |= {"created_at": item.created_at.isoformat(), "truncated": item.truncated}
-            found.append(Document(id=item.id, page_content=item.content, metadata={**item.metadata, **about}))
-        return found
+            documents.append(
+                Document(id=item.id, page_content=item.content, metadata={**item.metadata, **about})
+            )
+        return documents

@@ -114,15 +114,15 @@ class ACMSSession:
     async def _within(self, budget: int, data: CallModelData[Any]) -> ModelInputData:
         given, instructions = data.model_data.input, data.model_data.instructions or ""
         tools = [
-            Tool(name=one.name, description=one.description, parameters=one.params_json_schema)
-            for one in data.agent.tools
-            if isinstance(one, FunctionTool)
+            Tool(name=tool.name, description=tool.description, parameters=tool.params_json_schema)
+            for tool in data.agent.tools
+            if isinstance(tool, FunctionTool)
         ]
-        asked = [item for item in given if item.get("role") == "user"]
+        questions = [item for item in given if item.get("role") == "user"]
         request = Request(
             codec=self._codec,
             budget=budget,
-            query=str(_content_of_item(asked[-1])[2]) if asked else "",
+            query=str(_content_of_item(questions[-1])[2]) if questions else "",
             instructions=instructions,
             tools=tools,
         )
@@ -130,24 +130,25 @@ class ACMSSession:
         prompt = make_prompt(self.memory, request)
         if pending := _find_unstored_items(given, await self.memory.entries(1)):
             prompt = prompt.add([read_repaired(_message_of_item(item))[0] for item in pending])
-        shown, more = self._with_turn(*await self._render_items(prompt, written, budget), given)
+        items, more = self._with_turn(*await self._render_items(prompt, written, budget), given)
         if 0 < more < budget:
             with suppress(FitError):
                 fewer, spare = await self._render_items(prompt, written, budget - more)
-                shown, _ = self._with_turn(fewer, spare + more, given)
-        return ModelInputData(repair_value(shown), repair_value(data.model_data.instructions))
+                items, _ = self._with_turn(fewer, spare + more, given)
+        return ModelInputData(repair_value(items), repair_value(data.model_data.instructions))
 
     async def _render_items(self, prompt: Prompt, written: int, budget: int) -> tuple[list[Any], int]:
         """Return the items of a request behind its instructions, and the tokens that are left."""
         rendered = await prompt.render(budget)
         messages = rendered.messages[written:]
-        newest = 2 * sum(len(one.sources) for one in messages)  # reasoning in between is perhaps not shown
-        shown = _restore_items(
+        # Twice as many, because reasoning in between may not be shown.
+        newest = 2 * sum(len(message.sources) for message in messages)
+        items = _restore_items(
             rendered.payload["input"][written:], messages, await self.memory.entries(newest)
         )
-        return shown, budget - rendered.tokens.upper_bound
+        return items, budget - rendered.tokens.upper_bound
 
-    def _with_turn(self, shown: list[Any], spare: int, given: Sequence[Any]) -> tuple[list[Any], int]:
+    def _with_turn(self, items: list[Any], spare: int, given: Sequence[Any]) -> tuple[list[Any], int]:
         """Send the current turn unchanged, with items that ACMS does not understand, if all of it is shown and fits.
 
         If it does not fit, also return the additional tokens that it needs, else 0.
@@ -155,17 +156,17 @@ class ACMSSession:
         user_indexes = [index for index, item in enumerate(given) if item.get("role") == "user"]
         turn = given[user_indexes[-1] if user_indexes else 0 :]
         turn_content = _known_contents(turn)
-        start, left = len(shown), len(turn_content)
+        start, left = len(items), len(turn_content)
         while start and left:
             start -= 1
-            left -= _has_known_content(shown[start])
-        tail = shown[start:]
+            left -= _has_known_content(items[start])
+        tail = items[start:]
         if _known_contents(tail) != turn_content:
-            return shown, 0
+            return items, 0
         extra_cost = sum(map(self._cost, turn)) - sum(map(self._cost, tail))
         if extra_cost > spare:
-            return shown, extra_cost
-        return [*shown[:start], *turn], 0
+            return items, extra_cost
+        return [*items[:start], *turn], 0
 
     def _cost(self, item: Mapping[str, Any]) -> int:
         """Return the maximum cost of an item that is sent unchanged."""
@@ -256,7 +257,7 @@ def _find_unstored_items(given: Sequence[Any], stored: Sequence[Entry]) -> Seque
 
 
 def _restore_items(
-    shown: Sequence[dict[str, Any]], messages: Sequence[PromptMessage], entries: Sequence[Entry]
+    items: Sequence[dict[str, Any]], messages: Sequence[PromptMessage], entries: Sequence[Entry]
 ) -> list[Any]:
     """Return the shown items as the items that were stored, where their contents are equal.
 
@@ -274,7 +275,7 @@ def _restore_items(
     reasoned = _find_reasoned_ids(entries)
     restored: list[Any] = []
     after_reasoning = False
-    for item in shown:
+    for item in items:
         candidates = originals.get(_content_of_item(item))
         if candidates:
             entry = candidates.pop(0)

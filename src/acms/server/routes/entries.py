@@ -116,8 +116,8 @@ async def replace_entry(call: Call[None, ReplaceBody]) -> Reply:
     if (size := len(content.encode("utf-8", "surrogatepass"))) > most:
         raise TooLargeError(f"has {size} bytes, the limit is {most}", field="content")
     session = await call.tenant.session(call.path["context_id"])
-    made = await session.replace(call.path["entry_id"], content, sha256=call.body.sha256)
-    return Reply(body={"data": await _whole_entry(call, made)})
+    id = await session.replace(call.path["entry_id"], content, sha256=call.body.sha256)
+    return Reply(body={"data": await _whole_entry(call, id)})
 
 
 class RetractBody(Body):
@@ -178,8 +178,8 @@ async def erase_entry(call: Call[EraseEntry, None]) -> Reply:
         done = await session.erase(call.path["entry_id"], verify=call.query.verify)
     finally:
         call.tenant.unlearn()
-    seen = [one for one in done.remaining if await call.tenant.knows(one.context)]
-    return reply_with_data(replace(done, remaining=tuple(seen)))
+    visible = [copy for copy in done.remaining if await call.tenant.knows(copy.context)]
+    return reply_with_data(replace(done, remaining=tuple(visible)))
 
 
 class UndoBody(Body):
